@@ -1,1 +1,1 @@
-"""What every HTTP service needs: limits, credentials, and TLS with reload."""
+"""The parts that every HTTP service needs: limits, credentials, and TLS with reload."""

@@ -1,4 +1,4 @@
-"""Who may call privileged routes: bearers of a token from a file, or holders of a certificate.
+"""Admission to privileged routes: bearers of a token from a file, or holders of a certificate.
 
 Bind can place any pod anywhere, so a service with neither refuses to start unless it is configured
 as open. The token file holds one token a line (empty lines and `#` comments are left out). The
@@ -27,7 +27,7 @@ class TokenFile:
     """Tokens in a file, read again when it changes.
 
     Attributes:
-        clock: seconds on a steady clock; the file is looked at every five seconds at most.
+        clock: seconds on a steady clock; the file is checked at most every five seconds.
     """
 
     path: Path
@@ -40,7 +40,7 @@ class TokenFile:
         """Read the file a first time.
 
         Raises:
-            InvalidValue: it cannot be read, holds no token, or one that is too short.
+            InvalidValue: the file cannot be read, has no token, or has one that is too short.
         """
         try:
             self._tokens, self._stamp = self._read()
@@ -49,7 +49,7 @@ class TokenFile:
         self._next = self.clock() + _EVERY
 
     def accepts(self, token: bytes) -> bool:
-        """Whether the token is one of the file's; takes the same time for every wrong one."""
+        """Whether the file has this token; takes the same time for every wrong one."""
         if self.clock() >= self._next:
             self._next = self.clock() + _EVERY
             self._refresh()
@@ -63,7 +63,7 @@ class TokenFile:
             _LOG.warning("token file %s: %s; the last good tokens stay in force", self.path, error)
 
     def _read(self) -> tuple[tuple[bytes, ...], tuple[int, int]]:
-        """The tokens, and the stamp of the very file that held them: another may be at the path by now."""
+        """The tokens, and the stamp of the file that contained them, since the path may have another file by now."""
         with self.path.open("rb") as file:
             data, stamp = file.read(_MOST + 1), _stamp(os.fstat(file.fileno()))
         if len(data) > _MOST:
@@ -85,14 +85,14 @@ def _stamp(stat: os.stat_result) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How callers of privileged routes prove who they are.
+    """The ways in which callers of privileged routes prove their identity.
 
     Attributes:
         tokens: accepts `Authorization: Bearer …`; None when tokens are not used.
         certificates: accepts a client certificate that the TLS context has verified.
         plain: accepts every caller; only for profiles that imitate a published document.
-        closed: accepts no caller; where the privileged routes are not used.
-        here: refuses what pages of other origins have a browser send; for ports of this machine alone.
+        closed: accepts no caller; for services without privileged routes.
+        here: refuses requests that pages of other origins send by a browser; for ports of this machine alone.
     """
 
     tokens: TokenFile | None = None
@@ -102,12 +102,12 @@ class Access:
     here: bool = field(default=False)
 
     def __post_init__(self) -> None:
-        """Refuse to be silently open. Raises `InvalidValue`: nothing was configured."""
+        """Refuse to be open by mistake. Raises `InvalidValue`: nothing was configured."""
         if not (self.tokens or self.certificates or self.plain or self.closed):
             raise InvalidValue("privileged routes need a token file or client certificates")
 
     def allows(self, authorization: str, certificate: object) -> bool:
-        """Whether a caller with this header and verified certificate may go on."""
+        """Whether to accept a caller with this header and verified certificate."""
         if self.plain or (self.certificates and certificate):
             return True
         scheme, _, token = authorization.partition(" ")

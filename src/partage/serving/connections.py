@@ -4,7 +4,7 @@ Each port counts its own connections. A full port closes only connections that k
 has sent no whole request, or does not read its answer. Of these, the address with most connections loses its least
 recently used one. So a client that only holds connections loses its own, and a later probe, scrape or scheduler is
 still served. Memory has a similar rule: incomplete requests have a bound over all connections, beyond which the
-address that holds most of it loses it.
+address with most of these bytes loses a connection.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _OWN_FILES: Final = 512
 
 
 def allow_files(connections: int) -> None:
-    """Raise the process's soft limit of open files, so that the ports' own limit of `connections` comes first."""
+    """Raise the process's soft limit of open files, so that the ports reach their own limit of `connections` first."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OWN_FILES
     if hard != resource.RLIM_INFINITY:
@@ -29,23 +29,23 @@ def allow_files(connections: int) -> None:
 
 
 class Connection(Protocol):
-    """One connection, whatever serves it; `closed` is done when it is."""
+    """One connection of any server; `closed` is done when it is closed."""
 
     closed: asyncio.Future[None]
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for its client: no request of it is whole and being answered."""
+        """Whether it waits for its client: no complete request of it is being answered."""
 
     def finish(self) -> None:
-        """Close once what is being answered has its answer."""
+        """Close after the current answer."""
 
     def abort(self) -> None:
         """Close at once."""
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
-    """The client's address; empty where the transport knows of none."""
+    """The client's address; empty if the transport has none."""
     peer = transport.get_extra_info("peername")
     return str(peer[0]) if isinstance(peer, tuple) and peer else ""
 
@@ -54,11 +54,11 @@ class Connections:
     """The open connections of one port."""
 
     def __init__(self, most: int, per_address: int, most_bytes: int = 2**26) -> None:
-        """None is open.
+        """No connection is open.
 
         Args:
-            per_address: those of one client address at a time.
-            most_bytes: that all may hold of requests that are not whole.
+            per_address: the most connections of one client address at a time.
+            most_bytes: the most bytes of incomplete requests, over all connections.
         """
         self._most_bytes = most_bytes
         self._held: dict[Connection, int] = {}
@@ -66,7 +66,7 @@ class Connections:
         self._most = most
         self._per_address = per_address
         self._addresses: dict[Connection, str] = {}
-        self._of: dict[str, dict[Connection, None]] = {}  # each address's, the least used first
+        self._of: dict[str, dict[Connection, None]] = {}  # each address's, the least recently used first
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -75,7 +75,7 @@ class Connections:
         return iter([*self._addresses])
 
     def enter(self, connection: Connection, address: str) -> bool:
-        """Count a new connection of an address; False where it has to be closed at once."""
+        """Count a new connection of an address; False if it must be closed at once."""
         if len(self._of.get(address, ())) >= self._per_address and not self._gives_up(address):
             return False
         if len(self) >= self._most and not any(map(self._gives_up, self._by_number())):
@@ -85,13 +85,13 @@ class Connections:
         return True
 
     def used(self, connection: Connection) -> None:
-        """A request of it was answered."""
+        """Record an answered request of a connection."""
         of = self._of.get(self._addresses.get(connection, ""), {})
         if connection in of:
             of[connection] = of.pop(connection)
 
     def holds(self, connection: Connection, size: int) -> None:
-        """Count what a connection has of a request that is not whole; others may be closed for it, or it itself."""
+        """Count a connection's bytes of an incomplete request; may close other connections for it, or it itself."""
         size = size if size > _FREE and connection in self._addresses else 0
         self._bytes += size - self._held.pop(connection, 0)
         if size:
@@ -107,7 +107,7 @@ class Connections:
             gone.abort()
 
     def leave(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """Record that a connection is closed."""
         self._bytes -= self._held.pop(connection, 0)
         address = self._addresses.pop(connection, None)
         if address is not None:
@@ -117,11 +117,11 @@ class Connections:
                 del self._of[address]
 
     def _by_number(self) -> list[str]:
-        """The addresses, the one with most connections first, then the one that came first."""
+        """The addresses, the one with most connections first, then the oldest first."""
         return sorted(self._of, key=lambda address: -len(self._of[address]))
 
     def _gives_up(self, address: str) -> bool:
-        """Close the connection of an address that waits for its client; whether there was one."""
+        """Close a connection of this address that waits for its client; False if there is none."""
         for connection in self._of[address]:
             if connection.waits:
                 self.leave(connection)

@@ -1,6 +1,6 @@
-"""Finds the end of a request on the wire, and bounds its cost before any other code reads it.
+"""Finds the end of a request on the wire, and limits its cost before any other code reads it.
 
-A megabyte in single bytes, each in a chunk or segment of its own, costs a hundred times as much as in one piece, and a
+A megabyte in single bytes, each in a chunk or segment of its own, costs a hundred times as much as in one piece. A
 library that reads on after its answer pays that in vain. So the service counts a request as it arrives: bytes and lines
 of its head, parameters of its query, reads, and chunks. It refuses a request that costs more than honest clients need,
 and closes the connection. Bytes after the request stay with the sender until the answer is made.
@@ -13,29 +13,29 @@ from partage.serving.limits import Limits
 
 END: Final = b"\r\n\r\n"
 _HELLO: Final = b"\x16\x03"
-"""How TLS begins; without an answer such a client would wait until its time is over."""
+"""The first bytes of TLS; without an answer such a client would wait until its time is over."""
 _LINES: Final = 128
-"""Lines of a head."""
+"""Lines of a head, at most."""
 _TARGET: Final = 2**14
-"""Bytes of a head's first line."""
+"""Bytes of a head's first line, at most."""
 _PARAMETERS: Final = 128
 _PIECES: Final = 256
-"""Reads, and chunks, that no request has to be large for."""
+"""Reads, and chunks, that any request may have, even a small one."""
 _PIECE: Final = 256
-"""Bytes that every further read has to bring, on average; a packet has 500 at least."""
+"""Bytes that each further read must bring, on average; a packet has 500 at least."""
 _CHUNK: Final = 1024
-"""Bytes that every further chunk has to have, on average."""
+"""Bytes that each further chunk must have, on average."""
 _SIZE: Final = 12
-"""Bytes of the line before a chunk, which is a number alone, with its end."""
+"""Bytes of the line before a chunk, which has only a number, and its end."""
 _HEX: Final = b"0123456789abcdefABCDEF"
 _GOODBYE: Final = 2.0
-"""Seconds that a client has for its last answer before what it still sends is answered with a reset."""
+"""Seconds for the client to read its last answer; after that, further data is answered with a reset."""
 LATE: Final = 64
-"""Reads of what comes after the last answer; most clients send all before they read."""
+"""Reads of data after the last answer; most clients send all before they read."""
 
 
-class Refused(Exception):  # said of a request, not of us
-    """A request is not served, and its connection ends."""
+class Refused(Exception):  # about a request, not about us
+    """The service refuses a request, and its connection ends."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -44,10 +44,10 @@ class Refused(Exception):  # said of a request, not of us
 
 
 class Framing:
-    """The request that comes on one connection.
+    """The request that arrives on one connection.
 
     Attributes:
-        held: what came and was not taken yet.
+        held: bytes that arrived and were not taken yet.
         whole: whether the request was taken to its end.
     """
 
@@ -57,7 +57,7 @@ class Framing:
         self.next()
 
     def next(self) -> None:
-        """The next request begins with what is held."""
+        """Start the next request with the held bytes."""
         self.whole = False
         self._reads = min(1, len(self.held))
         self._came = len(self.held)
@@ -68,7 +68,7 @@ class Framing:
         self._left = 0
 
     def came(self, data: bytes) -> None:
-        """Count what was read. Raises `Refused`: it comes in too many pieces."""
+        """Count the read bytes. Raises `Refused`: the request arrives in too many pieces."""
         self.held += data
         self._reads += 1
         self._came += len(data)
@@ -76,16 +76,16 @@ class Framing:
             raise Refused(400, f"the request comes in {self._reads} pieces of a few bytes")
 
     def head(self) -> bytes | None:
-        """The head with its end, None until all of it came.
+        """The head with its end, None until it is complete.
 
         Raises:
-            Refused: it is too large, or asks for what is not done.
+            Refused: it is too large, or asks for something unsupported.
         """
         held = self.held
         if held.startswith(_HELLO):
             raise Refused(400, "this port speaks plain HTTP; ask by http://")
         if not self._searched and held.startswith(b"\r\n"):
-            del held[:2]  # an empty line before a request is usual enough
+            del held[:2]  # an empty line before a request is common
         end = held.find(END, max(0, self._searched - len(END)))
         if end < 0:
             self._searched = max(self._searched, len(held))
@@ -104,10 +104,10 @@ class Framing:
         return bytes(held[: end + len(END)])
 
     def take(self) -> bytes:
-        """What came of the request and was not taken yet.
+        """The bytes of the request that arrived and were not taken yet.
 
         Raises:
-            Refused: it costs too much, or its end cannot be told.
+            Refused: it costs too much, or has no recognisable end.
         """
         taken = b""
         if not self._head:
@@ -128,7 +128,7 @@ class Framing:
         return taken
 
     def _read(self, head: bytes) -> None:
-        """Where the request ends, by its head."""
+        """Read the end of the request from its head."""
         self._head = True
         length = -1
         for line in head.split(b"\r\n")[1:]:
@@ -149,7 +149,7 @@ class Framing:
         self._left = max(0, length)
 
     def _to_take(self) -> int:
-        """How many of the bytes held belong to chunks, as far as whole lines tell."""
+        """The number of held bytes that belong to chunks, counting only complete lines."""
         held, at = self.held, 0
         while not self.whole:
             step = min(self._left, len(held) - at)
@@ -180,7 +180,7 @@ class Framing:
 
 
 class _Leaving(asyncio.Protocol):
-    """A connection that has its last answer."""
+    """A connection after its last answer."""
 
     def __init__(self, transport: asyncio.Transport, last: asyncio.Protocol) -> None:
         self._transport = transport
@@ -197,7 +197,7 @@ class _Leaving(asyncio.Protocol):
 
 
 def leave_to_itself(transport: asyncio.Transport, last: asyncio.Protocol) -> None:
-    """End a connection whose client may still be sending; its protocol `last` hears when it is closed."""
+    """End a connection whose client may still be sending; its protocol `last` is told when it is closed."""
     if transport.is_closing():
         return
     if not transport.can_write_eof():  # TLS

@@ -28,7 +28,7 @@ class Guarded(asyncio.Protocol):
     def __init__(
         self, limits: Limits, connections: Connections, serve: Callable[[], asyncio.Protocol]
     ) -> None:
-        """A connection that is not open yet; `serve` makes its protocol once the head of a request has come."""
+        """A connection that is not open yet; `serve` makes its protocol when the head of a request has arrived."""
         self._serve = serve
         self._inner: asyncio.Protocol | None = None
         self._framing = Framing(limits)
@@ -78,7 +78,7 @@ class Guarded(asyncio.Protocol):
             self._loop.call_soon(self._next)
 
     def _go_on(self) -> None:
-        """Pass on what came of the request, to its end."""
+        """Pass on the arrived bytes of the request, up to its end."""
         if self._over or self._transport.is_closing():
             return
         if not self._begun:
@@ -100,12 +100,12 @@ class Guarded(asyncio.Protocol):
             self._open.holds(self, len(framing.held))
 
     def _next(self) -> None:
-        """The request has its answer; serve what came behind it."""
+        """Start the next request, because this one has its answer."""
         framing = self._framing
         if self._over or self._transport.is_closing():
             return
         if not framing.whole:
-            self._late = 1  # aiohttp reads on for a while, so that the client has the answer
+            self._late = 1  # aiohttp reads on for a while, so that the client gets the answer
             return
         self._late = 0
         framing.next()
@@ -115,7 +115,7 @@ class Guarded(asyncio.Protocol):
             self._go_on()
 
     def _refuse(self, error: Refused) -> None:
-        """End the connection, with an answer where none was begun."""
+        """End the connection, with an answer if none has begun."""
         self._over = True
         if self._passed:
             self.abort()
@@ -124,7 +124,7 @@ class Guarded(asyncio.Protocol):
             leave_to_itself(self._transport, self)
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`; the client has to read on before its time is over."""
+        """See `asyncio.Protocol`; the client must read on before its time is over."""
         self._stuck = True
         self._deadline = self._loop.time() + self._limits.patience
         if self._inner is not None:
@@ -153,7 +153,7 @@ class Guarded(asyncio.Protocol):
         return self._stuck or self.lined or asked is None or not asked.content.is_eof()
 
     def finish(self) -> None:
-        """See `Connection`; aiohttp ends its own."""
+        """See `Connection`; aiohttp closes its own."""
         if self._inner is None:
             self._transport.close()
 
@@ -166,11 +166,11 @@ class Guarded(asyncio.Protocol):
         self._open.holds(self, size)
 
     def asked(self, request: web.BaseRequest) -> None:
-        """The head of a request has come."""
+        """Record that the head of a request has arrived."""
         self._asked = request
 
     def answered(self) -> None:
-        """It has its answer, which may not be sent yet."""
+        """Record that the request has its answer, which may not be sent yet."""
         self._asked = None
         self._begun = False
         self._open.used(self)
@@ -181,7 +181,7 @@ class Guarded(asyncio.Protocol):
     def _check(self) -> None:
         left = self._deadline - self._loop.time()
         if self._asked is not None and not self._stuck:
-            left = self._limits.patience  # a handler bounds what it waits for
+            left = self._limits.patience  # a handler limits its own waits
         if left > 0:
             self._timer = self._loop.call_later(left, self._check)
         else:
@@ -189,7 +189,7 @@ class Guarded(asyncio.Protocol):
 
 
 def _refusal(error: Refused) -> bytes:
-    """A whole answer, the last of its connection, to a request that nothing looks at."""
+    """A complete answer, the last of its connection, to a request that no handler sees."""
     body = msgspec.json.encode({"message": error.text})
     return (
         b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
@@ -199,7 +199,7 @@ def _refusal(error: Refused) -> bytes:
 
 @contextlib.contextmanager
 def asking(request: web.BaseRequest) -> Iterator[None]:
-    """Tells the connection of a request that it is being answered."""
+    """Mark the request's connection as answering."""
     connection = _connection_of(request)
     if connection is None:
         yield
@@ -213,7 +213,7 @@ def asking(request: web.BaseRequest) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_end_of(request: web.BaseRequest, call: Callable[[], object]) -> Iterator[None]:
-    """Calls should the connection of a request end meanwhile, or have ended: its client waits no more."""
+    """Call if the connection of a request ends meanwhile, or has ended, because its client no longer waits."""
     if request.transport is None:
         call()
     connection = _connection_of(request)
@@ -242,7 +242,7 @@ def _connection_of(request: web.BaseRequest) -> Guarded | None:
 
 
 def noticed() -> Middleware:
-    """A middleware that tells connections of their requests; the outermost one."""
+    """A middleware that reports requests to their connections; the outermost one."""
 
     @web.middleware
     async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:

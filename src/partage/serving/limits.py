@@ -1,8 +1,8 @@
-"""Limits of an HTTP service: how large a body may be, and how long a client may take.
+"""Limits of an HTTP service: the size of a body, and the time of a client.
 
-A body that is too large is refused with 413 before it is held in memory, one that comes too
-slowly with 408. Nothing a client sends is answered with a 5xx: handlers turn bad input into the
-documented answer, and what escapes them is a bug, which is logged and answered with 500.
+A body that is too large is refused with 413 before it is in memory, and one that arrives too
+slowly with 408. No input of a client is answered with a 5xx: handlers turn bad input into the
+documented answer. Any other exception is a bug, which is logged and answered with 500.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ class Limits:
         patience: seconds that a client may take to send one request.
         idle: seconds that a connection may stay open between requests.
         connections: connections of each port at a time.
-        per_address: those of one client address at a time. Where there are more of either, one that
+        per_address: those of one client address at a time. Beyond either limit, a connection that
             waits for its client is closed.
-        held: bytes of requests that are not whole, of all connections of a port. Where there are more, the
-            address that holds most gives up what it holds.
+        held: bytes of incomplete requests, over all connections of a port. Beyond it, the
+            address with the most bytes loses a connection.
     """
 
     body: int = 10 * 2**20
@@ -43,14 +43,14 @@ class Limits:
 
 
 class Holder(Protocol):
-    """A connection that can say how much of a request it holds."""
+    """A connection that counts its bytes of a request."""
 
     def holds(self, size: int) -> None:
-        """So many bytes of a request that is not whole are kept."""
+        """Record the kept bytes of an incomplete request."""
 
 
 def holder_of(request: web.BaseRequest) -> Holder | None:
-    """The connection of a request, where it counts."""
+    """The connection of a request, if it counts."""
     transport = request.transport
     protocol = transport.get_protocol() if transport is not None else None
     return cast("Holder", protocol) if hasattr(protocol, "holds") else None
@@ -69,8 +69,8 @@ async def read_body(request: web.Request, limits: Limits) -> bytes:
     Raises:
         web.HTTPRequestEntityTooLarge: it is larger than the limit.
         web.HTTPUnsupportedMediaType: it is compressed.
-        web.HTTPRequestTimeout: it did not come in time.
-        web.HTTPBadRequest: the connection broke off, or the encoding is not what it claims.
+        web.HTTPRequestTimeout: it did not arrive in time.
+        web.HTTPBadRequest: the connection broke off, or the encoding is not the declared one.
     """
     if request.content_length is not None and request.content_length > limits.body:
         raise web.HTTPRequestEntityTooLarge(limits.body, request.content_length)
@@ -94,7 +94,7 @@ async def read_body(request: web.Request, limits: Limits) -> bytes:
         raise web.HTTPRequestTimeout(text="the body did not come in time") from None
     except web.HTTPException:
         raise
-    except Exception as error:  # whatever a broken stream raises is the client's doing
+    except Exception as error:  # the client causes all errors of a broken stream
         raise web.HTTPBadRequest(text=f"the body cannot be read: {error}") from error
     finally:
         if holder is not None:
@@ -103,7 +103,7 @@ async def read_body(request: web.Request, limits: Limits) -> bytes:
 
 
 def guard() -> Middleware:
-    """A middleware that answers every error in JSON, and logs what should not have happened."""
+    """A middleware that answers every error in JSON, and logs unexpected ones."""
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -117,7 +117,7 @@ def guard() -> Middleware:
                 if name in error.headers:
                     response.headers[name] = error.headers[name]
             return response
-        except ConnectionResetError:  # who asked has gone in the middle of the answer
+        except ConnectionResetError:  # the caller has gone in the middle of the answer
             _LOG.debug("%s %s: the client went away", request.method, request.path)
             return json_response({"message": "the client went away"}, 400)
         except Exception:  # noqa: BLE001 # the last line of defence; logged with its traceback

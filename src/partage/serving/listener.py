@@ -1,6 +1,6 @@
-"""A port that speaks TLS, beside plain HTTP where wanted, on which a connection counts from the moment that it is accepted.
+"""A port with TLS, and plain HTTP beside it if wanted, that counts a connection from the moment of its acceptance.
 
-Left to the event loop, a handshake that never ends holds a socket that no limit knows of.
+In the event loop's own handling, a handshake without an end holds a socket that no limit counts.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ _LOG: Final = logging.getLogger("partage.serving")
 _HANDSHAKE: Final = b"\x16"
 """The first byte of TLS; no method of HTTP begins with it."""
 _AGAIN: Final = 1.0
-"""Seconds until the next try where the process may not open more files."""
+"""Seconds until the next try if the process may not open more files."""
 _GOODBYE: Final = 1.0
-"""Seconds that the end of TLS may take."""
+"""Seconds for the end of TLS."""
 
 
 def cause(error: OSError) -> str:
-    """Why a port cannot be had, in the system's word: asyncio puts the address and its own text into `strerror`."""
+    """The system's text for a failure to listen: asyncio puts the address and its own text into `strerror`."""
     number = error.errno or 0
     return os.strerror(number) if number > 0 else error.strerror or str(error)
 
 
 async def end_listening(server: asyncio.Server) -> None:
-    """Accept no more; connections that are open go on.
+    """Accept no more; open connections go on.
 
-    `Server.close` alone, called in the turn of the loop in which a connection was accepted, leaves
-    that connection's socket open for ever: Python before 3.12 finds no server to attach it to.
+    If `Server.close` alone is called in the turn of the loop that accepted a connection, that
+    connection's socket stays open for ever: Python before 3.12 finds no server to attach it to.
     """
     for listening in server.sockets:
         server.get_loop().remove_reader(listening.fileno())
@@ -43,7 +43,7 @@ async def end_listening(server: asyncio.Server) -> None:
 
 
 class Listener:
-    """Sockets that listen, and the handshakes of what they accept."""
+    """Listening sockets, and the handshakes of their connections."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Listener:
 
         Args:
             listening: bound sockets, which are closed with this.
-            tls: what a connection is greeted with, as it is then.
-            patience: seconds that one may take.
-            served: makes what serves a connection.
-            plain: whether a caller may also begin without TLS, and shows no certificate.
+            tls: the TLS files, in their state at each connection.
+            patience: seconds that a handshake may take.
+            served: makes the protocol that serves a connection.
+            plain: whether a caller may also start without TLS, and shows no certificate.
         """
         self.plain = plain
         self.connections = connections
@@ -73,27 +73,27 @@ class Listener:
         self._loop = asyncio.get_running_loop()
 
     def context(self) -> ssl.SSLContext:
-        """For the next handshake: the files may have changed since the last."""
+        """The context of the next handshake, because the files may have changed."""
         return self.tls.reading if self.plain else self.tls.context
 
     def start(self) -> None:
-        """Accept connections from now on."""
+        """Start accepting connections."""
         for one in self._listening:
             one.setblocking(False)
             one.listen(1024)
             self._loop.add_reader(one, self._accept, one)
 
     def close(self) -> None:
-        """Accept no more; those that are open go on."""
+        """Accept no more; open connections go on."""
         for one in self._listening:
             self._loop.remove_reader(one)
             one.close()
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept one connection, and no other before the loop's other work had its turn.
+        """Accept one connection, and no other before the loop's other work has had its turn.
 
-        Of hundreds that come at once the first then have their answers while the last still wait; all together
-        they would be late, as each handshake and request would wait for those of all others.
+        If hundreds arrive at once, the first ones then have their answers while the last still wait. Otherwise
+        all would be late, because each handshake and request would wait for those of all others.
         """
         try:
             accepted, peer = listening.accept()
@@ -128,7 +128,7 @@ class _Greeting:
 
     @property
     def waits(self) -> bool:
-        """See `Connection`; always for the client."""
+        """See `Connection`; a handshake always waits for the client."""
         return True
 
     def begin(self) -> None:
@@ -148,7 +148,7 @@ class _Greeting:
     async def _greet(self) -> None:
         with contextlib.suppress(
             OSError
-        ):  # of TLS and of time, too: the client's doing, and told to it
+        ):  # also errors of TLS and of time: the client causes them, and is told
             secure = not self._listener.plain or await self._begins_with_tls()
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: _Agreed(self.over, self._listener.served),
@@ -165,7 +165,7 @@ class _Greeting:
             self._socket.close()
 
     async def _begins_with_tls(self) -> bool:
-        """Whether the client's first byte is that of a handshake; it stays to be read."""
+        """Whether the client's first byte is that of a handshake; the byte stays unread."""
         loop = asyncio.get_running_loop()
         came: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._socket, _came, came)
@@ -180,7 +180,7 @@ class _Greeting:
         return first == _HANDSHAKE
 
     def over(self) -> None:
-        """The handshake has ended, well or not."""
+        """Record the end of the handshake, successful or not."""
         self._listener.connections.leave(self)
         if not self.closed.done():
             self.closed.set_result(None)

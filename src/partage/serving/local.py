@@ -1,7 +1,7 @@
-"""Checks callers of a port that asks for no credentials, since it listens on this machine alone.
+"""Checks callers of a port that needs no credentials, since it listens on this machine alone.
 
-A web page in this machine's browser may send requests there too. Two headers show it: browsers send the page's origin
-with every request that may change something, and the host name if the page's own name points here.
+A web page in this machine's browser may send requests there too. Two headers show it. Browsers send the page's origin
+with every request that may change something. They send the host name, which is the page's own if that points here.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 
 def is_here(host: str) -> bool:
-    """Whether a host name or address is this machine, to which no other can connect."""
+    """Whether a host name or address is this machine's alone, so that no other machine can connect."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -23,7 +23,7 @@ def is_here(host: str) -> bool:
 
 
 def stranger(headers: Mapping[str, str]) -> str:
-    """Why a request with these `headers` is not answered, in a sentence; who sends no `Host` is no browser."""
+    """The reason to refuse a request with these `headers`, in a sentence; a caller without `Host` is no browser."""
     host, origin = headers.get("Host"), headers.get("Origin")
     if host is not None and not _here(f"//{host}"):
         return f"Host {host[:64]!r} is not this machine; use localhost or 127.0.0.1"

@@ -14,7 +14,7 @@ _LIMITS: Final = Limits(
 
 
 def probe_site(routes: Iterable[web.RouteDef]) -> Site:
-    """Such a port, not started yet; it answers these routes and nothing else."""
+    """A port for probes, not started yet; it answers these routes and nothing else."""
     app = web.Application(middlewares=[guard()])
     app.add_routes(routes)
     return Site(app, _LIMITS)

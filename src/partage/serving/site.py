@@ -25,20 +25,20 @@ from partage.serving.tls import ServerTls
 from partage.serving.turns import TURNS, Turns, pages_in_turn
 
 _LINGER = 1.0
-"""Seconds that requests have to end when a service stops."""
+"""Seconds for the open requests when a service stops."""
 _BUFFER = 2**20
 _BACKLOG = 1024
 _AT_ONCE = 4
-"""Pages that are made at a time, between whose steps the verbs have their turn."""
+"""Pages in the making at a time; the verbs have their turn between the steps of the pages."""
 _PORTS = 2
-"""By TLS or plain, and for reading."""
+"""One by TLS or plain, and one for reading."""
 
 
 class Site:
     """One application on one port.
 
     Attributes:
-        port: where it listens; 0 before `start`.
+        port: its port; 0 before `start`.
         read_port: the second port, with or without TLS; 0 before `start_second`.
         url: without a trailing slash.
     """
@@ -55,7 +55,7 @@ class Site:
 
         Args:
             tls: certificates; None serves without.
-            here: refuses what pages of other origins have a browser send; for ports of this machine alone.
+            here: refuses requests that pages of other origins send by a browser; for ports of this machine alone.
         """
         app.middlewares.insert(0, noticed())
         app[TURNS] = Turns(_AT_ONCE, _PORTS * limits.connections, limits.connections)
@@ -70,7 +70,7 @@ class Site:
             shutdown_timeout=_LINGER,
             max_line_size=limits.head,
             max_field_size=limits.head,
-            auto_decompress=False,  # a megabyte inflates to a gigabyte, asked for or not
+            auto_decompress=False,  # a megabyte may inflate to a gigabyte, even if nobody asked for compression
         )
         self._app = app
         self._limits = limits
@@ -82,14 +82,14 @@ class Site:
 
     @property
     def url(self) -> str:
-        """Where it is reached."""
+        """The URL of the application."""
         scheme = "https" if self._tls else "http"
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{scheme}://{host}:{self.port}"
 
     @property
     def routes(self) -> list[tuple[str, str]]:
-        """Method and path of everything that is served; parts in braces stand for any text."""
+        """Method and path of every route; parts in braces match any text."""
         return [
             (route.method, route.resource.canonical)
             for route in self._app.router.routes()
@@ -97,7 +97,7 @@ class Site:
         ]
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 takes any that is free.
+        """Listen; port 0 takes any free one.
 
         Raises:
             OSError: the port is taken.
@@ -109,7 +109,7 @@ class Site:
         self.port = await self._listen(host, port)
 
     async def start_second(self, host: str, port: int) -> None:
-        """Listen on a second port, after `start`, where callers show no certificate and may do without TLS.
+        """Listen on a second port, after `start`. Its callers show no certificate and may do without TLS.
 
         Raises:
             OSError: the port is taken.
@@ -119,7 +119,7 @@ class Site:
     async def _listen(self, host: str, port: int, *, second: bool = False) -> int:
         limits, answers = self._limits, self._runner.server
         assert answers is not None  # noqa: S101 # set up by `start`
-        # Those of one port count on no other.
+        # The connections of one port do not count on another.
         connections = Connections(limits.connections, limits.per_address, limits.held)
         self._open.append(connections)
 
@@ -130,7 +130,7 @@ class Site:
             served, host, port, backlog=_BACKLOG, start_serving=False
         )
         for listening in server.sockets:
-            # Connections inherit this: a list of five thousand names then comes in one piece.
+            # Connections inherit this: a list of five thousand names then arrives in one piece.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         bound: int = server.sockets[0].getsockname()[1]
@@ -139,7 +139,7 @@ class Site:
             await server.start_serving()
             return bound
         tls = self._tls
-        _ = tls.context  # a file that is missing or broken is said before a port listens
+        _ = tls.context  # report a missing or broken file before a port listens
         sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]
         server.close()
         listener = Listener(sockets, connections, tls, limits.patience, served, plain=second)
@@ -148,11 +148,11 @@ class Site:
         return bound
 
     def connections(self) -> Iterator[Connection]:
-        """Those that are open, on all ports."""
+        """The open connections of all ports."""
         return chain.from_iterable(self._open)
 
     async def stop(self) -> None:
-        """Take no more connections, let requests end, and close."""
+        """Accept no more connections, let requests end, and close."""
         if not self._listening:
             return
         for listening in self._listening:
@@ -176,7 +176,7 @@ _TELL: Final = 60.0
 
 
 class _Rarely(logging.Filter):
-    """Counts records of such requests, and lets one of them through now and then; all others always."""
+    """Counts records of requests that are no HTTP, and passes one of them now and then; all other records always."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class _Rarely(logging.Filter):
         now = self._clock()
         if now < self._next:
             return False
-        # Not the error's own words: they are the stranger's.
+        # Without the error's own text, because the stranger wrote it.
         record.msg = (
             "refused as no HTTP since the last such line: %d requests; the last is from %s: %s"
         )
@@ -205,7 +205,7 @@ class _Rarely(logging.Filter):
 
 
 def quiet_logger(name: str, clock: Callable[[], float] = time.monotonic) -> logging.Logger:
-    """A logger for aiohttp that says so rarely, by a `clock` in seconds."""
+    """A logger for aiohttp with this filter, by a `clock` in seconds."""
     logger = logging.getLogger(name)
     for known in list(logger.filters):
         logger.removeFilter(known)

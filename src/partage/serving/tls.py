@@ -1,6 +1,6 @@
 """A server's TLS context whose files may be replaced while it serves.
 
-New connections use what was read last; a pair that does not fit together is refused and the last
+New connections use the last contents. A pair that does not fit together is refused, and the last
 good one stays in force.
 """
 
@@ -18,14 +18,14 @@ _LOG = logging.getLogger("partage.serving")
 
 @dataclass(slots=True)
 class ServerTls:
-    """Certificate, key and, for callers with certificates, the authority that signed theirs.
+    """Certificate, key and, for callers with certificates, the authority of those.
 
     Attributes:
         certificate: PEM chain.
         key: PEM key.
-        authority: PEM certificates of the authority of clients; None asks for no certificate.
-        required: whether a connection without a client certificate is refused; if not, only
-            privileged routes are.
+        authority: PEM certificates of the clients' authority; None asks for no certificate.
+        required: whether a connection without a client certificate is refused; otherwise, only
+            privileged routes refuse it.
     """
 
     certificate: Path
@@ -38,12 +38,12 @@ class ServerTls:
 
     @property
     def end(self) -> float:
-        """When the certificate ends that is served, seconds since 1970; 0 before it is read."""
+        """The end of the served certificate, seconds since 1970; 0 before the first read."""
         return self._end
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next connection; read at the first use. Raises `InvalidValue`: a file is missing, or something else."""
+        """For the next connection; read at the first use. Raises `InvalidValue`: a file is missing or is wrong."""
         return (self._contexts or self._load())[0]
 
     @property
@@ -51,12 +51,12 @@ class ServerTls:
         """The same for a port whose callers show no certificate.
 
         Raises:
-            InvalidValue: a file is missing or is not what it should be.
+            InvalidValue: a file is missing or is wrong.
         """
         return (self._contexts or self._load())[1]
 
     def refresh(self) -> bool:
-        """Read files that changed; whether any was taken over. Cheap enough for every minute."""
+        """Read changed files; returns whether any was taken over. Cheap enough for every minute."""
         try:
             if self._contexts is not None and self._seen() == self._stamps:
                 return False
@@ -67,7 +67,7 @@ class ServerTls:
         return True
 
     def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """New contexts, as what one has once trusted it trusts for good."""
+        """New contexts, because a context keeps every authority that it once trusted."""
         try:
             stamps = self._seen()
             contexts = self._fresh(), self._fresh()
@@ -84,7 +84,7 @@ class ServerTls:
     def _fresh(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # No client takes a session up again, and each handshake paid for two.
+        # No client resumes a session, and each handshake would pay for two.
         context.num_tickets = 0
         context.load_cert_chain(self.certificate, self.key)
         return context

@@ -1,8 +1,8 @@
-"""Turns of callers at something that costs, so that no caller's flood delays the others by more than one turn.
+"""Turns of callers at costly work, so that no caller's flood delays the others by more than one turn.
 
-An asker is an address, or a user whose token was valid. Each asker is served in turn, however many of its requests
-wait, and may have half of the places at a time. When too many wait, a request of the network with most loses its
-place.
+An asker is an address, or a user with a valid token. Each asker is served in turn, however many of its requests
+wait, and may have half of the places at a time. When too many wait, the network with most requests loses one
+of them.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from partage.model.errors import PartageError
 from partage.serving.guarded import Guarded
 
 _A_ROUND: Final = 4
-"""Callers that go on in one round; what each does may take some milliseconds."""
+"""Callers that go on in one round; the work of each may take some milliseconds."""
 
 
 class Pace:
-    """Callers that go on in the order in which they came, few in each round of the event loop.
+    """Callers that go on in their order of arrival, few in each round of the event loop.
 
-    Hundreds of requests that are read in one round would all be worked on in the next, and requests that
-    come after them, a probe of the server's health too, would wait for the end of it.
+    Otherwise, hundreds of requests that are read in one round would all be worked on in the next. Later
+    requests, such as a probe of the server's health, would wait for the end of that round.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Pace:
 
 
 class TooMany(PartageError):
-    """Too many of one asker, or of its network, wait."""
+    """Too many requests of one asker, or of its network, wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class _Waiting:
 
 
 class Turns:
-    """Requests that wait, and those that have a place.
+    """Waiting requests, and those that have a place.
 
     Attributes:
         at_work: requests that have a place, by identity, with their askers.
@@ -77,18 +77,18 @@ class Turns:
         self._together = together
         self._most = waiting
         self._of_one = of_one
-        self._rows: OrderedDict[str, list[_Waiting]] = OrderedDict()  # whose turn is next first
-        self._networks: Counter[str] = Counter()  # of those that wait
+        self._rows: OrderedDict[str, list[_Waiting]] = OrderedDict()  # the next turn first
+        self._networks: Counter[str] = Counter()  # of the waiting requests
         self._has: Counter[str] = Counter()  # places, by asker
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
+        """The number of waiting requests."""
         return self._networks.total()
 
     @asynccontextmanager
     async def turn(self, asker: str) -> AsyncIterator[None]:
-        """Wait for a place, and have it. Raises `TooMany`."""
+        """Wait for a place, and keep it for the context. Raises `TooMany`."""
         await self.take(asker)
         try:
             yield
@@ -96,7 +96,7 @@ class Turns:
             self.give(asker)
 
     async def take(self, asker: str) -> None:
-        """Wait for a place, which has to be released. Raises `TooMany`."""
+        """Wait for a place, which must be released. Raises `TooMany`."""
         row = self._rows.get(asker, [])
         if len(row) >= self._of_one:
             raise TooMany(f"{len(row)} requests of this caller wait already; try again")
@@ -122,14 +122,14 @@ class Turns:
             raise
 
     def give(self, asker: str) -> None:
-        """Give a place back."""
+        """Release a place."""
         self._has[asker] -= 1
         if not self._has[asker]:
             del self._has[asker]
         self._advance()
 
     def _advance(self) -> None:
-        """Give free places to those whose turn it is."""
+        """Give free places to the next askers."""
         half = max(1, self._together // 2)
         while self._has.total() < self._together:
             asker = next((one for one in self._rows if self._has[one] < half), None)
@@ -143,7 +143,7 @@ class Turns:
                 one.turn.set_result(None)
 
     def _out(self, one: _Waiting) -> None:
-        """One does not wait any more."""
+        """Remove a request that no longer waits."""
         row = self._rows.get(one.asker, [])
         if one not in row:
             return
@@ -160,7 +160,7 @@ TURNS: Final = web.AppKey("turns", Turns)
 
 
 def _network(asker: str) -> str:
-    """The network of an address, as far as one owner usually has it; what is no address is its own."""
+    """The network of an address, as one owner usually has it; any other asker is its own network."""
     try:
         bits = 24 if ip_address(asker).version == 4 else 64
         return str(ip_network(f"{asker}/{bits}", strict=False))
@@ -169,7 +169,7 @@ def _network(asker: str) -> str:
 
 
 def pages_in_turn() -> Middleware:
-    """A middleware by which requests for pages have turns, by address; what is sent takes its turn once it is whole."""
+    """A middleware that gives requests for pages turns, by address; other requests get theirs when they are complete."""
 
     @web.middleware
     async def wait(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -183,7 +183,7 @@ def pages_in_turn() -> Middleware:
 
 @asynccontextmanager
 async def at_work(request: web.Request) -> AsyncIterator[None]:
-    """Have a turn for a request, of its application's where it has them.
+    """Have a turn for a request, if its application has turns.
 
     Raises:
         web.HTTPTooManyRequests: too many wait.
@@ -196,7 +196,7 @@ async def at_work(request: web.Request) -> AsyncIterator[None]:
     transport = request.transport
     protocol = transport.get_protocol() if transport is not None else None
     if isinstance(protocol, Guarded):
-        protocol.lined = True  # where the port is full, it may be closed as one that rests
+        protocol.lined = True  # if the port is full, it may be closed like an idle one
     try:
         await _again(turns, asker)
     finally:
@@ -205,7 +205,7 @@ async def at_work(request: web.Request) -> AsyncIterator[None]:
     turns.at_work[id(request)] = asker
     try:
         if request.transport is None or request.transport.is_closing():
-            raise ConnectionResetError  # nothing is made for a client that went away
+            raise ConnectionResetError  # no work for a client that went away
         yield
     finally:
         if turns.at_work.pop(id(request), None) is not None:
@@ -214,7 +214,7 @@ async def at_work(request: web.Request) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def waiting_elsewhere(request: web.BaseRequest) -> AsyncIterator[None]:
-    """Let others have the place while a request waits for an answer of another server, or for its client to read on."""
+    """Free the place while a request waits for another server's answer, or for its client to read on."""
     turns = request.app.get(TURNS) if isinstance(request, web.Request) else None
     asker = turns.at_work.pop(id(request), None) if turns is not None else None
     if turns is None or asker is None:

@@ -1,8 +1,8 @@
 """A unix socket for one trusted caller: frames of bytes, with the caller's identity checked.
 
-A frame is four bytes of length, the most significant first, and so many bytes. The kernel says
-which user is at the other end (SO_PEERCRED); every other user is turned away before a byte is
-read. The socket's folder is the second lock: it belongs to the two containers alone.
+A frame is four bytes of length, the most significant first, and so many bytes. The kernel reports
+the user at the other end (SO_PEERCRED); every other user is turned away before a byte is
+read. The socket's folder is the second lock, because only the two containers have it.
 """
 
 import asyncio
@@ -22,27 +22,27 @@ from partage.serving.listener import end_listening
 _LOG = logging.getLogger("partage.serving")
 _HEAD: Final = 4
 _CREDENTIALS: Final = struct.Struct("3i")
-"""What the kernel says of a peer: process, user, group."""
+"""The kernel's report of a peer: process, user, group."""
 _MOST_LINKS: Final = 64
-"""Connections at a time. kube-scheduler has a few, and each may hold a frame that is not whole."""
+"""Connections at a time. kube-scheduler has a few, and each may have an incomplete frame."""
 _TELL: Final = 60.0
-"""Seconds between two lines of the log about callers that are turned away."""
+"""Seconds between two log lines about callers that are turned away."""
 _MOST_UNSENT: Final = 32 * 2**20
 """Bytes that a caller may leave unread before its connection ends."""
 
 
 class Talk(Protocol):
-    """What one connection is about."""
+    """The handler of one connection."""
 
     def took(self, frame: bytes) -> None:
-        """A frame came. Raising ends the connection."""
+        """Handle a frame. An exception ends the connection."""
 
     def ended(self) -> None:
-        """The connection is over."""
+        """Handle the end of the connection."""
 
 
 class _Door:
-    """Who may come in, and who is there."""
+    """The users that may connect, and the open connections."""
 
     def __init__(self, users: Collection[int]) -> None:
         self.links: set[Link] = set()
@@ -50,7 +50,7 @@ class _Door:
         self._quiet = 0.0
 
     def lets_in(self, user: int) -> bool:
-        """Whether a user's new connection is served; says now and then why not."""
+        """Whether to serve a user's new connection; now and then logs the reason for a refusal."""
         why = ""
         if user not in self._users:
             why = f"user {user} is not one of the users that may connect: {sorted(self._users)}"
@@ -85,12 +85,12 @@ class Link(asyncio.Protocol):
             transport.abort()
 
     def close(self) -> None:
-        """End the connection, once what was sent is out."""
+        """End the connection after all sent data is out."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Look at who is there."""
+        """Check the user at the other end."""
         stream = cast("asyncio.Transport", transport)  # uvloop's is none, and does the same
         given = transport.get_extra_info("socket").getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
@@ -104,7 +104,7 @@ class Link(asyncio.Protocol):
         self._talk = self._begin(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take the frames that are whole."""
+        """Handle the complete frames."""
         self._held += data
         while self._talk is not None and (frame := self._frame()) is not None:
             try:
@@ -116,7 +116,7 @@ class Link(asyncio.Protocol):
                 self._broken("a fault of ours")
 
     def _frame(self) -> bytes | None:
-        """The next frame that is whole."""
+        """The next complete frame."""
         held = self._held
         if len(held) < _HEAD:
             return None
@@ -131,13 +131,13 @@ class Link(asyncio.Protocol):
         return frame
 
     def _broken(self, why: str) -> None:
-        """What came cannot be understood: the connection ends."""
+        """End the connection, because its data cannot be understood."""
         _LOG.warning("the connection of the unix socket ends: %s", why)
         self.close()
         self.connection_lost(None)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """The other end is gone."""
+        """Handle the loss of the other end."""
         self._door.links.discard(self)
         talk, self._talk = self._talk, None
         if talk is not None:
@@ -153,9 +153,9 @@ class UnixServer:
         """A server that does not listen yet.
 
         Args:
-            path: of the socket; what another run left there is removed.
-            begin: makes what a new connection is about.
-            users: who may connect, by user id.
+            path: of the socket; a leftover of another run is removed.
+            begin: makes the handler of a new connection.
+            users: the users that may connect, by user id.
             most: bytes of one frame.
         """
         self._path = path
@@ -165,7 +165,7 @@ class UnixServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen. Raises `OSError`: something else is at the path, or it cannot be written."""
+        """Listen. Raises `OSError`: the path has something else, or cannot be written."""
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(self._path.lstat().st_mode):
                 raise FileExistsError(17, "is there and is no socket", str(self._path))
@@ -179,7 +179,7 @@ class UnixServer:
             os.umask(before)
 
     async def stop(self) -> None:
-        """Take no more connections, and end those that are there."""
+        """Accept no more connections, and end the open ones."""
         if self._server is None:
             return
         await end_listening(self._server)
