@@ -66,7 +66,7 @@ class Connections:
         self._most = most
         self._per_address = per_address
         self._addresses: dict[Connection, str] = {}
-        self._of: dict[str, dict[Connection, None]] = {}  # each address's, the least recently used first
+        self._of: dict[str, dict[Connection, None]] = {}  # each address's, least used first
 
     def __len__(self) -> int:
         return len(self._addresses)

@@ -169,7 +169,7 @@ def _network(asker: str) -> str:
 
 
 def pages_in_turn() -> Middleware:
-    """A middleware that gives requests for pages turns, by address; other requests get theirs when they are complete."""
+    """A middleware that gives requests for pages turns, by address; others get theirs when they are complete."""
 
     @web.middleware
     async def wait(request: web.Request, handler: Handler) -> web.StreamResponse:
