@@ -3,7 +3,7 @@
     compute=60,memory=12Gi          of the only container with shares
     main/memory=12Gi,side/compute=20
 
-Compute in percent of each of the container's cards, memory in bytes of each. What is not named stays. The webhook reads
+Compute in percent of each of the container's cards, memory in bytes of each. Unnamed amounts stay. The webhook checks
 the form alone; scheduler and node agent read it beside the pod's record, by the same functions.
 
 Source: docs/decisions/0028.
@@ -29,12 +29,12 @@ _PERCENT: Final = MILLI // 100
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One amount that is asked.
+    """One requested amount.
 
     Attributes:
-        container: whose; empty for the only one that has shares.
-        core_milli: compute of each of its cards; 0 where it stays.
-        memory_bytes: memory of each; 0 where it stays.
+        container: its name; empty for the only one that has shares.
+        core_milli: compute of each of its cards; 0 if it stays.
+        memory_bytes: memory of each; 0 if it stays.
     """
 
     container: str
@@ -43,10 +43,10 @@ class Change:
 
 
 def read_changes(text: str) -> tuple[Change, ...]:
-    """What an annotation asks, in order.
+    """The changes that an annotation asks for, in order.
 
     Raises:
-        InvalidValue: it has not the form, or an amount is out of its range; names the rule.
+        InvalidValue: the form is wrong, or an amount is out of its range; names the rule.
     """
     if len(text) > _LONGEST:
         raise _wrong(f"it is longer than {_LONGEST} characters")
@@ -70,10 +70,10 @@ def read_changes(text: str) -> tuple[Change, ...]:
 
 
 def asked(text: str, grants: Grants) -> Grants:
-    """A pod's grants with the amounts that it asks for.
+    """A pod's grants with the requested amounts.
 
     Raises:
-        InvalidValue: it cannot be read, or these grants cannot be changed so; names the rule.
+        InvalidValue: the text cannot be read, or these grants cannot be changed this way; names the rule.
     """
     for change in read_changes(text):
         grants = _changed(change, grants)

@@ -1,6 +1,6 @@
-"""Advice to a person for each reason for which a pod waits: one line a code.
+"""Advice to a person for each reason that keeps a pod waiting: one line a code.
 
-The same lines stand in `docs/reference/schedule.md`; a test compares.
+`docs/reference/schedule.md` has the same lines; a test compares them.
 """
 
 from collections.abc import Mapping
@@ -51,24 +51,24 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.CLAIM_UNREADY: "create what the message names, or correct it",
     ReasonCode.SELECTOR_MISMATCH: "correct the claim's selectors, or wait for such a device",
 }
-"""Reason to what to do about it; backquotes stand around what is typed."""
+"""The remedy for each reason; backquotes enclose text to type."""
 
 
 NEVER: Final = (
     "ask for less, or add a larger node; waiting does not help, as no node that the pod may use "
     "has as much even when it is idle"
 )
-"""What to do about a request for which no node is large enough; waiting does not help."""
+"""The remedy for a request for which no node is large enough; waiting does not help."""
 
 NONE_LEFT: Final = (
     "wait until a pod ends: a card whose compute is all given away takes no pod that asks for none"
 )
-"""What to do about a request that names no compute, where no card has any left."""
+"""The remedy for a request that names no compute, if no card has any left."""
 
 NO_NODE: Final = (
     "add a node with devices; where the pod is decided about by manifests, give those of nodes too"
 )
-"""What to do where there is no node at all."""
+"""The remedy if there is no node at all."""
 
 ROOM: Final = frozenset(
     {
@@ -82,11 +82,11 @@ ROOM: Final = frozenset(
         ReasonCode.NODE_RESOURCES,
     }
 )
-"""Codes of want of room, for which waiting helps where a node is large enough."""
+"""Codes for lack of room, for which waiting helps if a node is large enough."""
 
 
 def advice(code: str, *, never: bool = False) -> str:
-    """What to do about a code; empty for one that is not known, as of a newer service.
+    """The remedy for a code; empty for an unknown one, as of a newer service.
 
     Args:
         never: no node that the pod may use could host it even if it were idle.

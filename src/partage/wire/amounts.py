@@ -1,8 +1,8 @@
 """Resource lists of documents as quantities.
 
-The name decides who is at fault for a bad amount. An ordinary resource that is no quantity makes
+The name decides whose fault a bad amount is. An ordinary resource that is no quantity makes
 the document undecodable, as it would for Kubernetes. A bad amount of a device is a fault of the
-request, and the pod waits with it.
+request, and the pod waits with that fault.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ class Faults:
     """Collects the rules that a pod's request breaks; the first one is reported.
 
     Attributes:
-        unread: whether an amount was left out, so that how much is asked is not known.
+        unread: whether an amount was left out, so that the full request is not known.
     """
 
     def __init__(self) -> None:
@@ -24,20 +24,20 @@ class Faults:
         self._found: list[str] = []
 
     def add(self, message: str) -> None:
-        """Note one broken rule."""
+        """Add one broken rule."""
         self._found.append(message)
 
     @property
     def first(self) -> str:
-        """The first that was found; empty when there is none."""
+        """The first broken rule; empty when there is none."""
         return self._found[0] if self._found else ""
 
 
 def quantities(given: Mapping[str, Any] | None, field: str) -> dict[str, Quantity]:
-    """A resource list of which every amount must be a quantity; null stands for zero.
+    """A resource list in which every amount must be a quantity; null means zero.
 
     Raises:
-        InvalidValue: one is not; the message names field and resource.
+        InvalidValue: an amount is no quantity; the message names field and resource.
     """
     result = {}
     for name, value in (given or {}).items():
@@ -55,12 +55,12 @@ def pod_amounts(
     is_device: Callable[[str], bool],
     faults: Faults,
 ) -> dict[str, Quantity]:
-    """A resource list of a pod: what is broken about device amounts goes to `faults`.
+    """A resource list of a pod; faults of device amounts go to `faults`.
 
     Args:
-        who: the container (or the pod) it belongs to, for people.
+        who: the container (or the pod) of the list, for people.
         is_device: whether a name is a device resource.
-        faults: where broken rules are noted; the amount is then left out.
+        faults: receives broken rules; the amount is then left out.
 
     Raises:
         InvalidValue: an ordinary resource is no quantity.

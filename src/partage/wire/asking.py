@@ -1,6 +1,6 @@
 """Checks whether a pod concerns devices, without reading it in full.
 
-Most pods of a cluster do not, and must cost next to nothing: this check alone answers them.
+Most pods of a cluster do not, and must cost almost nothing. For them this check is enough.
 """
 
 from partage.vendors.reserved import RESERVED
@@ -12,7 +12,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def concerns_devices(document: Document, context: Context) -> bool:
-    """Whether a pod names a device resource, or carries a record of devices."""
+    """Whether a pod names a device resource, or has a record of devices."""
     shape = document.shape
     spec = shape.spec if isinstance(shape, shapes.Pod) else None
     if names_devices(spec, context):
@@ -39,8 +39,8 @@ def names_devices(spec: shapes.PodSpec | None, context: Context) -> bool:
 def is_flexible(spec: shapes.PodSpec | None) -> bool:
     """Whether the pod has wishes that only kube-scheduler weighs against each other.
 
-    These are preferred affinity, to nodes or to other pods, and spreading that may be missed. Such a
-    pod needs every node that fits; for the others the best one is answer enough.
+    These are preferred affinity, to nodes or to other pods, and spreading that is not mandatory. Such a
+    pod needs every node that fits; for the others the best one is enough.
     """
     if spec is None:
         return False

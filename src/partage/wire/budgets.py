@@ -1,4 +1,4 @@
-"""Disruption budgets as far as preemption asks: which pods each counts, how many may go.
+"""Disruption budgets as preemption needs them: the pods that each counts, and how many may go.
 
 Source: Kubernetes API v1.36, policy/v1 PodDisruptionBudget. An empty selector counts every pod of
 the namespace, an absent one counts none.
@@ -23,9 +23,9 @@ class Budget:
 
     Attributes:
         key: `namespace/name`.
-        selector: which of them; None for none.
+        selector: of its pods; None for none.
         allowed: how many more may go now.
-        going: names of pods that it has let go already and counts no more.
+        going: names of pods that it has let go already and no longer counts.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Budget:
     going: frozenset[str] = frozenset()
 
     def counts(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the pod is one of its pods, and still there by its own account."""
+        """Whether the budget counts the pod, and has not let it go already."""
         return (
             self.selector is not None
             and namespace == self.namespace
@@ -51,8 +51,8 @@ def _size(selector: Selector) -> int:
 def translate_budget(shape: shapes.DisruptionBudget) -> Budget:
     """The budget of a document.
 
-    One that was not counted yet, or that cannot be read, lets no pod go: what cannot be told is
-    not risked. Nor does one that compares too much: each pod that may have to go is compared with it.
+    A budget that was not counted yet, or that cannot be read, lets no pod go, because its state is unknown.
+    A budget with too many comparisons lets none go either: each possible victim is compared with it.
     """
     head = shape.metadata or shapes.Metadata()
     namespace = head.namespace or "default"

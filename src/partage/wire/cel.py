@@ -1,6 +1,6 @@
-"""The library that evaluates CEL, with Kubernetes' functions and a count of its steps; an extra, imported where needed.
+"""The library that evaluates CEL, with Kubernetes' functions and a count of its steps; an extra, imported on demand.
 
-An expression of the wrong kind comes to a text that says why; nothing here raises.
+An expression of the wrong kind gives a text with the reason; nothing here raises.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ _MOST_TOLD: Final = 200
 
 
 class _TooDear(Exception):
-    """An evaluation took more than it may."""
+    """An evaluation took more steps than allowed."""
 
 
 class _Counted(Evaluator):
@@ -45,14 +45,14 @@ class _Counted(Evaluator):
 
 
 class _Domains(MapType):
-    """Domains by name; one that is not there is empty, as for Kubernetes."""
+    """Domains by name; a missing one is empty, as for Kubernetes."""
 
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__(key) if key in self else MapType({})
 
 
 def compiled(expression: str) -> Any:
-    """What `evaluated` takes; a text says why it cannot be read."""
+    """The program for `evaluated`; a text gives the reason why it cannot be read."""
     try:
         return _ENVIRONMENT.program(_ENVIRONMENT.compile(expression), functions=_FUNCTIONS)
     except CELParseError as error:
@@ -62,7 +62,7 @@ def compiled(expression: str) -> Any:
 
 
 def evaluated(program: Any, device: DeviceView, most: int) -> tuple[bool | str, int]:
-    """The answer for a device, or why there is none, and what it took."""
+    """The answer for a device, or the reason for none, and the steps taken."""
     left = [most]
     known = {
         "driver": _value(device.driver),
@@ -111,7 +111,7 @@ def _domains(parts: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def _weight(value: Any, most: int) -> int:
-    """How large a value is, as far as `most`; parts that it has twice count twice."""
+    """The size of a value, counted up to `most`; repeated parts count again."""
     if isinstance(value, str | bytes):
         return len(value) // _TEXT
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a pod's ResourceClaims ask, as the engine's own request, so that it can compare nodes for them. Pure.
+"""The requests of a pod's ResourceClaims as the engine's own request, so that it can compare nodes for them. Pure.
 
 The engine decides nothing by it: kube-scheduler's allocator has the last word on every node. So this module reads a
 claim only if that is simple and exact, and leaves others to kube-scheduler: alternatives, all devices, constraints,
@@ -37,17 +37,17 @@ _EQUAL: Final = re.compile(
 )
 _AMOUNTS: Final = frozenset({"cores", "memory"})
 _MOST: Final = LIMITS["containers that ask for devices"]
-"""Requests of one pod that nodes are compared for; each costs a look at all of them."""
+"""Requests of one pod for which nodes are compared; each costs a look at all nodes."""
 MOST_BYTES: Final = 2**18
-"""Of the claims of one pod that are read for that."""
+"""Bytes of the claims of one pod that are read for that."""
 
 
 def request_of_claims(pod: Document, claims: Sequence[Document]) -> PodRequest | None:
-    """What claims ask together; None where kube-scheduler alone can tell, it is too much, or one is allocated already.
+    """The joint request of claims; None if only kube-scheduler can tell, it is too much, or one is allocated already.
 
     Args:
-        pod: that names them, and no devices.
-        claims: all that it names.
+        pod: the pod that names them, and no devices.
+        claims: all claims of the pod.
     """
     read = [_asked(claim) for claim in claims]
     wanted = [one for one in read if one is not None and _ours(one)]
@@ -66,7 +66,7 @@ def request_of_claims(pod: Document, claims: Sequence[Document]) -> PodRequest |
 
 
 def _asked(claim: Document) -> Asked | None:
-    """What a claim asks; None where it cannot be read or is allocated."""
+    """The request of a claim; None if it cannot be read or is allocated."""
     shape = claim.shape
     if not isinstance(shape, shapes.ResourceClaim) or (shape.status or {}).get("allocation"):
         return None
@@ -83,7 +83,7 @@ def _ours(wants: Asked) -> bool:
 
 
 def _translated(pod: Document, claims: int) -> list[DeviceRequest | None]:
-    """What a pod whose requests became claims asked for; nothing where it has other claims too."""
+    """The original requests of a pod whose requests became claims; nothing if it has other claims too."""
     try:
         told = decode_translated(pod.annotations.get(TRANSLATED, "{}"))
         if len(told) != claims:
@@ -108,7 +108,7 @@ def _requests(wanted: Iterable[Asked]) -> Iterable[DeviceRequest | None]:
 
 
 def _request(ask: Ask) -> DeviceRequest | None:
-    """One request of a claim as the engine's; None where it says more than is understood here."""
+    """One request of a claim as the engine's; None if it contains more than this module understands."""
     chosen = _filter(ask.selectors)
     if chosen is None or not ask.count or ask.admin or ask.capacity.keys() - _AMOUNTS:
         return None
@@ -131,17 +131,17 @@ def _request(ask: Ask) -> DeviceRequest | None:
     if profile or core > MILLI or core < 0 or memory < 0:
         return None
     if core == MILLI:
-        # No pod shares a card of which all compute is taken.
+        # A card without free compute takes no further pod.
         return DeviceRequest(
             DeviceType.GPU, ask.count, MILLI, memory_milli=MILLI, whole=True, filter=filters
         )
     if not core or not memory:
-        return None  # what is not named is all that a card has left
+        return None  # an unnamed amount means all that a card has left
     return DeviceRequest(DeviceType.GPU, ask.count, core, memory, filter=filters)
 
 
 def _filter(selectors: Iterable[str]) -> tuple[str, CardFilter] | None:
-    """The profile and the cards that selectors choose; None where one says anything but that attributes equal texts."""
+    """The profile and the cards that selectors choose; None if one does more than compare attributes with texts."""
     found: dict[str, str] = {}
     for selector in selectors:
         for term in selector.split("&&"):

@@ -1,7 +1,7 @@
-"""What a pod asks by a protocol's names as the shape of a ResourceClaim, or why no claim can say it. Pure.
+"""The shape of a ResourceClaim for a pod's request by a protocol's names, or the reason why no claim can express it.
 
-A shape is all that a claim depends on: pods that ask for the same have one shape, whatever names they used, and with it
-one template. It says no more than the request does. What it becomes depends on the cluster's cards (`claim_specs`).
+A claim depends on nothing but its shape. So pods with equal requests have one shape, in whatever names, and one
+template. A shape contains no more than the request does. Its spec depends on the cluster's cards (`claim_specs`). Pure.
 """
 
 from hashlib import blake2b
@@ -18,9 +18,9 @@ from partage.wire.documents import explain
 from partage.wire.limits import LIMITS
 
 MOST_DEVICES: Final = 32
-"""Of one claim, as the API server has it."""
+"""Devices of one claim, the API server's limit."""
 MIB: Final = 2**20
-"""In which a claim's memory is counted."""
+"""The unit of a claim's memory."""
 _PERCENT: Final = MILLI // 100
 _MOST_TEXT: Final = 256 * 2**10
 _HASH: Final = 5
@@ -34,18 +34,18 @@ _Bytes = Annotated[int, Meta(ge=0, lt=2**62)]
 
 
 class Shape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What one claim asks for.
+    """The request of one claim.
 
     Attributes:
         core_milli: compute of each, in thousandths of a card.
         memory_bytes: memory of each.
         memory_milli: memory of each in thousandths of its card's, instead.
         whole: each is an idle card, all of it.
-        shares: a card, or a part of one, will do.
-        instances: a hardware instance will do.
-        profile: of the instance, as the pod names it; empty where amounts decide.
-        vendors: makers of the card; one whose maker is not known will do.
-        avoid_vendors: makers that it must not have.
+        shares: a card, or a part of one, is enough.
+        instances: a hardware instance is enough.
+        profile: of the instance, as the pod names it; empty if amounts decide.
+        vendors: allowed makers of the card; a card with an unknown maker is allowed too.
+        avoid_vendors: excluded makers.
         use_types: its model contains one of these.
         avoid_types: its model contains none of these.
         use_uuids: it is one of these.
@@ -69,7 +69,7 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     @property
     def template(self) -> str:
-        """The name of its template: for people what it asks, and for equality all of it."""
+        """The name of its template: a summary for people, and a hash of the whole shape."""
         kind = "card" if self.whole else "share" if self.shares else "instance"
         amounts = [f"{self.count}x"] if self.count > 1 else []
         if not self.whole and not self.profile:
@@ -82,7 +82,7 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 _ASKED: Final = [name for name in Shape.__struct_fields__ if hasattr(DeviceRequest, name)]
 _WANTED: Final = [name for name in Shape.__struct_fields__ if hasattr(CardFilter, name)]
-"""What a shape says as a request does, and as its filter does."""
+"""Fields with the same name in a shape and in a request's filter."""
 
 
 class Translated(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ _Containers = Annotated[
 
 
 def decode_translated(text: str) -> dict[str, Translated]:
-    """What `encode_translated` wrote; anybody may have written it. Raises `InvalidValue`."""
+    """Read the text of `encode_translated`; anybody may have written it. Raises `InvalidValue`."""
     if len(text) > _MOST_TEXT:
         raise InvalidValue(f"more than {_MOST_TEXT} characters")
     try:
@@ -113,10 +113,10 @@ def decode_translated(text: str) -> dict[str, Translated]:
 
 
 def shapes_of(request: PodRequest) -> dict[str, Shape] | str:
-    """The shape of each container's claim by the container's name; a text says why there are none.
+    """The shape of each container's claim by the container's name; a text gives the reason for none.
 
     Args:
-        request: without a fault but for scheduling gates, which say when and not what.
+        request: without a fault; scheduling gates are allowed, because they decide when and not what.
     """
     for wish, told in (
         (request.joint, "devices of several types are to be placed together"),
@@ -140,7 +140,7 @@ def shapes_of(request: PodRequest) -> dict[str, Shape] | str:
 
 
 def shape_of(group: RequestGroup) -> Shape | str:
-    """The shape of what one container asks; a text says why no claim can say it."""
+    """The shape of one container's request; a text gives the reason why no claim can express it."""
     request = group.request
     told = next((told for wrong, told in _beyond_claims(group) if wrong), "")
     if told:
@@ -156,7 +156,7 @@ def shape_of(group: RequestGroup) -> Shape | str:
 
 
 def request_of(shape: Shape) -> DeviceRequest:
-    """The shape as a request: what a card would give for it."""
+    """The shape as a request: the amounts that a card would give for it."""
     asked = {name: getattr(shape, name) for name in _ASKED}
     asked["memory_milli"] = 0 if shape.memory_bytes else shape.memory_milli
     wanted = CardFilter(**{name: getattr(shape, name) for name in _WANTED})
@@ -164,7 +164,7 @@ def request_of(shape: Shape) -> DeviceRequest:
 
 
 def _beyond_claims(group: RequestGroup) -> tuple[tuple[object, str], ...]:
-    """What a claim cannot say, and whether the group asks for it."""
+    """Features that a claim cannot express: whether the group uses each one, and the reason."""
     request = group.request
     wanted = request.filter
     amounts = not request.whole and not request.profile

@@ -1,9 +1,9 @@
-"""What a claim's shape becomes in a cluster: the spec of its ResourceClaimTemplate. Pure.
+"""Makes the spec of a ResourceClaimTemplate from a claim's shape and the cluster's cards. Pure.
 
 Amounts of a card become one request. Amounts that depend on the card become alternatives, and Kubernetes' allocator
-takes the first with room on a node. Memory in percent becomes one for each size of card. A hardware instance becomes
-one for each profile that is large enough, the smallest first. There may be eight; if a cluster's cards need more,
-those of the most cards are kept.
+takes the first with room on a node. Memory in percent becomes one alternative for each size of card. A hardware
+instance becomes one for each profile that is large enough, the smallest first. Eight are allowed; if a cluster's cards
+need more, the alternatives of the most cards are kept.
 
 Source: Kubernetes' API types of resource.k8s.io/v1 at v1.36.4 (`FirstAvailableDeviceRequestMaxSize`); CEL of DRA.
 """
@@ -29,7 +29,7 @@ from partage.wire.claim_shapes import Shape, request_of
 
 API_VERSION: Final = "resource.k8s.io/v1"
 SPEC_MARK: Final = f"{CLAIMS_LABEL}-spec"
-"""Annotation of a template: which spec it was made with, as the API server fills in fields of its own."""
+"""Annotation of a template with the hash of its original spec, because the API server fills in fields of its own."""
 MOST_ALTERNATIVES: Final = 8
 _LONGEST_MODEL: Final = 64
 _MIB: Final = 2**20
@@ -39,20 +39,20 @@ _HAS: Final = f'device.capacity["{DRA_DRIVER}"]'
 _IDLE: Final = (
     f"{_HAS}.cores.asInteger() == 100 && {_HAS}.memory.asInteger() > {_OF}.memory - {_MIB}"
 )
-"""Pods hold nothing of the card; that claims do not, the amounts say."""
+"""Pods hold nothing of the card; the amounts express that claims hold nothing."""
 
 Spec = dict[str, Any]
 
 
 class Kind(NamedTuple):
-    """Cards that are alike to claims.
+    """Cards that are alike for claims.
 
     Attributes:
-        vendor: their maker; empty where it is not known.
-        model: their model, as a slice has it.
-        memory_bytes: what each has.
+        vendor: their maker; empty if it is unknown.
+        model: their model, as in a ResourceSlice.
+        memory_bytes: memory of each.
         mode: how each may be cut.
-        cutting: which instances each may be cut into.
+        cutting: the instances into which each may be cut.
     """
 
     vendor: str
@@ -63,7 +63,7 @@ class Kind(NamedTuple):
 
 
 def claim_spec(shape: Shape, cards: Mapping[Kind, int]) -> Spec | str:
-    """The spec of the claims of a shape; a text says why it has none with these `cards`, counted by kind."""
+    """The spec of the claims of a shape; a text gives the reason for none with these `cards`, counted by kind."""
     options = _alternatives(shape, cards)
     if not options:
         return "no card of the cluster can give it"
@@ -77,7 +77,7 @@ def claim_spec(shape: Shape, cards: Mapping[Kind, int]) -> Spec | str:
 
 
 def template(shape: Shape, namespace: str, spec: Spec, owner: Mapping[str, Any]) -> Spec:
-    """The ResourceClaimTemplate of a shape; it goes with its `owner`, the DeviceClass."""
+    """The ResourceClaimTemplate of a shape; it is deleted with its `owner`, the DeviceClass."""
     return {
         "apiVersion": API_VERSION,
         "kind": "ResourceClaimTemplate",
@@ -93,12 +93,12 @@ def template(shape: Shape, namespace: str, spec: Spec, owner: Mapping[str, Any])
 
 
 def mark(spec: Spec) -> str:
-    """Tells specs apart."""
+    """A hash that tells specs apart."""
     return blake2b(json.dumps(spec, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def kinds(devices: Iterable[Device]) -> Counter[Kind]:
-    """Cards by what a spec depends on, and how many there are of each."""
+    """The number of cards of each kind, by the properties that matter to a spec."""
     return Counter(
         Kind(one.vendor, one.model[:_LONGEST_MODEL], one.memory_bytes, one.mode, one.cutting)
         for one in devices
@@ -114,13 +114,13 @@ def _alternatives(shape: Shape, cards: Mapping[Kind, int]) -> list[Spec]:
         and (not one.vendor or not shape.vendors or one.vendor in shape.vendors)
     }
     found = [*_shares(shape, mine), *_instances(shape, mine)]
-    # Those of the most cards stay, in the order in which they are tried.
+    # The alternatives of the most cards stay, in the order of their trial.
     most = sorted(range(len(found)), key=lambda at: -found[at][0])[:MOST_ALTERNATIVES]
     return [found[at][1] for at in sorted(most)]
 
 
 def _shares(shape: Shape, cards: Mapping[Kind, int]) -> Iterator[tuple[int, Spec]]:
-    """Ways to have it of cards that are shared, with the number of cards."""
+    """Alternatives on shared cards, with the number of cards."""
     if not shape.shares:
         return
     cores = str(shape.core_milli // _PERCENT)
@@ -143,7 +143,7 @@ def _shares(shape: Shape, cards: Mapping[Kind, int]) -> Iterator[tuple[int, Spec
 
 
 def _instances(shape: Shape, cards: Mapping[Kind, int]) -> Iterator[tuple[int, Spec]]:
-    """Ways to have it as hardware instances, the smallest profile of each model first."""
+    """Alternatives as hardware instances, the smallest profile of each model first."""
     if not shape.instances:
         return
     asked, found = sized(request_of(shape)), dict[tuple[int, int, str], Counter[str]]()
@@ -172,7 +172,7 @@ def _request(shape: Shape, class_: str, chosen: list[str], amounts: dict[str, st
 
 
 def _filters(shape: Shape) -> Iterator[str]:
-    """Which cards will do, as expressions of which all must be true."""
+    """Expressions that a suitable card must satisfy, all of them."""
     if shape.vendors:
         yield f'!("vendor" in {_OF}) || {_OF}.vendor in {_list(shape.vendors)}'
     if shape.avoid_vendors:
@@ -201,5 +201,5 @@ def _list(values: Iterable[str]) -> str:
 
 
 def _text(value: str) -> str:
-    """A text of CEL; of printable ASCII JSON's is one."""
+    """A CEL text; for printable ASCII, a JSON text is one."""
     return json.dumps(value)

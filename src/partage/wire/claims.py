@@ -1,11 +1,11 @@
 """ResourceClaims (dynamic resource allocation) as facts of the books.
 
 An allocated claim holds devices as a bound pod does by its record: `status.allocation` is the record, the pool is the
-node. So each becomes the engine's `Pod` with grants in base units, under the claim's own uid; a claim that several
-pods share is still one. What another driver gave is left alone, and so is access for administrators, which takes
+node. So each becomes the engine's `Pod` with grants in base units, under the claim's own uid. A claim that several
+pods share is still one. Devices of another driver are left alone, and so is access for administrators, which takes
 nothing.
 
-Unreadable parts never count as free. An amount or instance that is not understood takes its whole card. A device name
+Unreadable parts never count as free. An unreadable amount or instance takes its whole card. A device name
 that is not Partage's closes the cards of its node. Every fault names the claim, device and rule.
 
 Source: Kubernetes API resource.k8s.io/v1 at v1.36 (`AllocationResult`); KEP-4381, 4815 and 5075.
@@ -33,20 +33,20 @@ from partage.wire.documents import Document, explain
 from partage.wire.pods import stable_uid
 
 MOST_RESULTS: Final = 32
-"""Of one claim, as the API server allows them."""
+"""Devices of one claim, the API server's limit."""
 _MOST_SHOWN: Final = 80
 _MOST_PROBLEMS: Final = 4
 _PERCENT: Final = MILLI // 100
 _MIB: Final = 2**20
 DEVICE: Final = re.compile(r"gpu-(0|[1-9][0-9]{0,5})(-mig-.+)?")
-"""A device's name: the number of its card, and its place on it where it is an instance."""
+"""A device's name: the number of its card, and its place on it if it is an instance."""
 _AMOUNTS: Final = ("cores", "memory")
 
 NodeOf = Callable[[str], Node | None]
 
 
 class _Result(msgspec.Struct, frozen=True, rename="camel"):
-    """One device of an allocation; what the API server requires is not optional."""
+    """One device of an allocation; fields that the API server requires are not optional."""
 
     driver: str
     pool: str
@@ -58,14 +58,14 @@ class _Result(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A ResourceClaim, as far as the books look at it.
+    """The parts of a ResourceClaim that the books need.
 
     Attributes:
         uid: its identity, which is its key in the books.
         classes: names of the DeviceClasses that its requests name, each once.
-        consumers: names of the pods that it is reserved for.
-        records: what it holds of this driver's devices, by node; empty while it holds none.
-        problems: what is wrong with its allocation, for people; a few at most.
+        consumers: names of the pods for which it is reserved.
+        records: its devices of this driver, by node; empty while it holds none.
+        problems: errors of its allocation, for people; a few at most.
     """
 
     uid: str
@@ -82,10 +82,10 @@ class Claim:
         return f"{self.namespace}/{self.name}"
 
     def facts(self, version: int = 0) -> tuple[Pod, ...]:
-        """What the engine hears, one fact a node: nearly always one.
+        """The engine's facts, one a node: nearly always one.
 
-        The first has the claim's uid; a further node, which no scheduler of Kubernetes allocates for one claim, has a
-        key made of both.
+        The first has the claim's uid. A further node, which no scheduler of Kubernetes allocates for one claim, has a
+        key that combines both.
 
         Args:
             version: counts the claim's changes.
@@ -106,7 +106,7 @@ class Claim:
 
 
 def share_name(minor: int) -> str:
-    """The name of a card in a ResourceSlice: all of it, and what shares are cut from."""
+    """The name of a card in a ResourceSlice: all of it, and the source of shares."""
     return f"gpu-{minor}"
 
 
@@ -121,15 +121,15 @@ def profile_label(profile: str) -> str:
 
 
 def claim_uid(document: Document) -> str:
-    """The key of a claim in the books: its uid, and in manifests without one what is always the same for it."""
+    """The key of a claim in the books: its uid, or in a manifest without one a key that is always the same for it."""
     return document.metadata.uid or stable_uid(document.namespace, document.kind, document.name)
 
 
 def read_claim(document: Document, nodes: NodeOf) -> Claim:
-    """The claim of a document of kind ResourceClaim. Never raises for what is written in it.
+    """The claim of a document of kind ResourceClaim. Never raises for contents of the document.
 
     Args:
-        nodes: the node of a name, beside whose cards the allocation is read; None where it is not known.
+        nodes: gives the node of a name, because its cards are needed to read the allocation; None if it is unknown.
     """
     shape = document.shape
     assert isinstance(shape, shapes.ResourceClaim)  # noqa: S101 # the caller knows its kind
@@ -182,10 +182,10 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
 
 
 def beyond_asked(allocated: Document, asked: Document) -> str:
-    """What a claim was allocated beyond what it asks for; empty where there is nothing.
+    """The devices that a claim was allocated beyond its request; empty if there are none.
 
-    Amounts of what is not asked for may be any, since they are the node's own; instances are not compared, as a
-    request names them by selectors.
+    Amounts that the request does not name may have any size, since they are the node's own. Instances are not
+    compared, because a request names them by selectors.
 
     Args:
         allocated: the claim with its allocation.
@@ -218,7 +218,7 @@ def beyond_asked(allocated: Document, asked: Document) -> str:
 
 
 def held_devices(document: Document) -> list[dict[str, Any]]:
-    """The results of a claim's allocation that are this driver's, as they were written."""
+    """This driver's results of a claim's allocation, as they were written."""
     shape = document.shape
     status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
     return [one for one in _results(status or {}) if _mapping(one).get("driver") == DRA_DRIVER]
@@ -230,14 +230,14 @@ def is_protected(document: Document) -> bool:
 
 
 def may_be_allocated(document: Document) -> bool:
-    """Whether a write of this claim's allocation may be on its way: it has none, and all is there that comes before."""
+    """Whether a write of this claim's allocation may be on its way: it has none yet, and all earlier steps are done."""
     shape = document.shape
     status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
     return is_protected(document) and (status or {}).get("allocation") is None
 
 
 def has_parameters(document: Document) -> bool:
-    """Whether a claim's allocation configures this driver, by the claim itself or by its class."""
+    """Whether a claim's allocation has parameters for this driver, from the claim itself or from its class."""
     shape = document.shape
     status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
     devices = _mapping(_mapping((status or {}).get("allocation")).get("devices"))
@@ -262,7 +262,7 @@ def _results(status: Mapping[str, Any]) -> list[Any]:
 
 
 def _result(raw: object) -> _Result | str:
-    """One result; a text that says why it is none."""
+    """One result; a text gives the reason why it is invalid."""
     try:
         return msgspec.convert(raw, _Result)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -279,7 +279,7 @@ def _classes(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _requests(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Requests by the names that results give them; of one with alternatives, each alternative."""
+    """Requests by the names that results use; of one with alternatives, each alternative."""
     for request in _listed(_mapping(spec.get("devices")).get("requests"))[:MOST_RESULTS]:
         given = _mapping(request)
         if "exactly" in given:
@@ -305,7 +305,7 @@ def _where(result: _Result) -> str:
 
 
 def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | str:
-    """The grant of one result and what is wrong with it; a text where it cannot be told which card it is."""
+    """The grant of one result and its error; a text if the card is unknown."""
     match = DEVICE.fullmatch(result.device)
     if match is None:
         return "no device of this driver has such a name; the node's cards are closed"
@@ -338,7 +338,7 @@ def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | 
 
 
 def _whole(result: _Result, minor: int, card: Device | None) -> Grant:
-    """A card that no other may join: it is not multi-allocatable, or it is not known how much is taken of it."""
+    """A card that no other may join: it is not multi-allocatable, or the amount taken of it is unknown."""
     core = MILLI if card is None else card.core_milli
     memory = 0 if card is None else card.memory_bytes
     return Grant(
@@ -354,7 +354,7 @@ def _whole(result: _Result, minor: int, card: Device | None) -> Grant:
 
 
 def _instance(result: _Result, minor: int, card: Device | None) -> tuple[Grant, str]:
-    """The instance of a name; one that the card does not have takes all of it, wherever it may be."""
+    """The instance of a name; one that the card does not have takes the whole card, because its place is unknown."""
     axis = _axis(card)
     profiles = axis.profiles if axis is not None else ()
     for profile in profiles:
@@ -391,7 +391,7 @@ def _uuid(card: Device | None) -> str:
 
 
 def _units(amounts: Mapping[str, Any], name: str, least: int) -> int | None:
-    """An amount in the steps in which it is given, rounded up; None where there is none that can be read."""
+    """An amount in its steps, rounded up; None if none can be read."""
     given = [amounts[key] for key in (name, f"{DRA_DRIVER}/{name}") if key in amounts]
     try:
         return -(-Quantity.parse(given[0]).nano // (NANO * least)) if given else None
@@ -400,7 +400,7 @@ def _units(amounts: Mapping[str, Any], name: str, least: int) -> int | None:
 
 
 def _amounts(consumed: object) -> tuple[int, int] | str:
-    """Compute in milli and memory in bytes, rounded up; a text where they cannot be read."""
+    """Compute in milli and memory in bytes, rounded up; a text if they cannot be read."""
     if not isinstance(consumed, dict):
         return "field consumedCapacity: no object"
     found: list[int] = []

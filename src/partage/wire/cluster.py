@@ -1,8 +1,8 @@
-"""All documents together: the cluster that the engine starts from.
+"""Makes the engine's initial cluster from all documents together.
 
 A later document of the same kind, namespace and name replaces the earlier one, as applying both
-would. Every pod gets a key of its own in the books: where two pods claim one uid, the second is
-faulted and keyed by its name, and neither is lost.
+would. Every pod gets a key of its own in the books. If two pods have the same uid, the second gets a
+fault and its name as the key, and neither is lost.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,19 +33,19 @@ from partage.wire.workloads import with_pods
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the documents describe.
+    """The cluster that the documents describe.
 
     Attributes:
         nodes: in the order written.
-        pods: in the order written, those of workloads where the workload stands.
+        pods: in the order written; a workload's pods are at the place of the workload.
         quotas: by namespace.
         policy: the policy of `partage-config`; None when there is none.
-        context: what pods are read against; translates pods that come later.
-        notes: what was skipped, replaced, or found odd.
+        context: the settings for reading pods; translates pods that arrive later.
+        notes: skipped, replaced or odd documents.
         allocatable: node name to its own totals, as written.
         claims: ResourceClaims that hold devices, in the order written.
         claimants: pods that name ResourceClaims, as written, by the uid of the pod.
-        offers: what such pods are allocated from: claims, templates, DeviceClasses and ResourceSlices.
+        offers: the sources of these pods' allocations: claims, templates, DeviceClasses and ResourceSlices.
     """
 
     nodes: tuple[Node, ...]
@@ -65,11 +65,11 @@ class Cluster:
         return self.context.settings
 
     def totals(self, node: Node) -> dict[str, str]:
-        """What a node would report, as texts by resource name."""
+        """The totals that a node would report, as texts by resource name."""
         return node_totals(node, self.allocatable.get(node.name, {}), self.settings)
 
     def render(self, placed: PlacedPod) -> Rendering:
-        """What is written on a pod for its allocation."""
+        """The annotations, labels and environment for a pod's allocation."""
         return render(placed, self.settings, self.context.families)
 
 
@@ -114,7 +114,7 @@ def assemble(batches: Iterable[Batch]) -> Cluster:
 
 
 def _latest(documents: Sequence[Document], notes: list[str]) -> list[Document]:
-    """One document an identity: the last one, where the first one stood."""
+    """One document an identity: the last one, at the place of the first one."""
     latest: dict[tuple[str, str, str], Document] = {}
     for document in documents:
         earlier = latest.get(document.identity)
@@ -125,7 +125,7 @@ def _latest(documents: Sequence[Document], notes: list[str]) -> list[Document]:
 
 
 def _nodes(documents: Sequence[Document], context: Context) -> dict[str, TranslatedNode]:
-    """Nodes by name, in the order written; a Device object or a ResourceSlice without a Node stands for it."""
+    """Nodes by name, in the order written; a Device object or a ResourceSlice without a Node represents it."""
     named = {document.name: document for document in documents if document.kind == "Node"}
     devices = {document.name: document for document in documents if document.kind == "Device"}
     names = dict.fromkeys(
@@ -141,9 +141,9 @@ def _nodes(documents: Sequence[Document], context: Context) -> dict[str, Transla
 
 
 def twins_closed(nodes: Iterable[Node]) -> tuple[list[Node], list[str]]:
-    """Nodes with a card whose identity another node claims too, with such cards closed, and notes of it.
+    """Nodes that share a card's identity, with such cards closed, and notes on them.
 
-    A card is in one machine. Which one has it is not known, and records name cards by UUID.
+    A card is in one machine. It is unknown which one has it, and records name cards by UUID.
     """
     known = {node.name: node for node in nodes}
     places: dict[str, list[str]] = {}
@@ -172,7 +172,7 @@ def twins_closed(nodes: Iterable[Node]) -> tuple[list[Node], list[str]]:
 
 
 def _priorities(documents: Sequence[Document]) -> tuple[dict[str, int], int, list[str]]:
-    """Values of priority classes, the value of pods that name none, and notes."""
+    """Values of priority classes, the value for pods that name none, and notes."""
     values: dict[str, int] = {}
     defaults: list[tuple[int, str]] = []
     for document in documents:
@@ -185,7 +185,7 @@ def _priorities(documents: Sequence[Document]) -> tuple[dict[str, int], int, lis
     value, name = min(defaults)
     notes = []
     if len(defaults) > 1:
-        # As Kubernetes does when two classes slip in: the lowest value holds.
+        # Kubernetes does the same if two such classes exist: the lowest value holds.
         notes.append(f"{len(defaults)} priority classes are the global default; {name} holds")
     return values, value, notes
 
@@ -215,7 +215,7 @@ def _pods(
 def _claims(
     documents: Sequence[Document], nodes: Mapping[str, TranslatedNode]
 ) -> tuple[Claim, ...]:
-    """Claims that hold devices of this driver, or of which that cannot be told."""
+    """Claims that hold devices of this driver, or may hold some."""
     known = {name: translated.node for name, translated in nodes.items()}
     found = (
         read_claim(document, known.get)
@@ -228,7 +228,7 @@ def _claims(
 def _with_record(
     translated: TranslatedPod, nodes: Mapping[str, TranslatedNode], context: Context
 ) -> TranslatedPod:
-    """The pod with what its annotations say it holds, if it is bound and still runs."""
+    """The pod with the record of its annotations, if it is bound and still runs."""
     pod = translated.pod
     if pod.node is None or pod.finished:
         return translated

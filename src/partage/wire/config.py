@@ -1,4 +1,4 @@
-"""ConfigMaps as settings: what the four systems' operators already have in their clusters.
+"""ConfigMaps as settings: those that operators of the four systems already have in their clusters.
 
 This module reads HAMi's device-config and node configuration, MetaX's device-config, Koordinator's
 templates of shared NPUs, and Partage's own `partage-config`. It reports a value that breaks its rule
@@ -36,7 +36,7 @@ _MEMORY_NAMES: Final = ("koordinator.sh/gpu-memory", "kubernetes.io/gpu-memory")
 _MOST_PERMITS: Final = 64
 _MOST_NAMED: Final = 256
 _MOST_PODS: Final = 1_000_000
-"""Rules of permits, names in one list of a rule, and pods that one may count: generous, and an end."""
+"""Rules of permits, names in one list of a rule, and pods that a rule may count: generous, but finite."""
 _OURS: Final = "partage-config"
 _LONGEST_KEY: Final = 64
 """Characters of a key that a note repeats."""
@@ -48,7 +48,7 @@ _THOUSANDTHS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the ConfigMaps say together.
+    """The joint settings of the ConfigMaps.
 
     Attributes:
         policy: the placement policy in force; None when none is given.
@@ -64,12 +64,12 @@ _Reader = Callable[[Configuration, str], Configuration]
 
 
 def translate_config(documents: Iterable[Document], *, strict: bool = True) -> Configuration:
-    """The settings that the ConfigMaps among the documents give; others are not looked at.
+    """The settings from the ConfigMaps among the documents; others are ignored.
 
-    Of two ConfigMaps for the same thing the later one holds.
+    If two ConfigMaps set the same thing, the later one holds.
 
     Args:
-        strict: whether a value that breaks its rule is an error; if not, its key is left out with
+        strict: whether a value that breaks its rule is an error; otherwise its key is left out with
             a note, and the published defaults or an earlier ConfigMap hold.
 
     Raises:
@@ -125,7 +125,7 @@ def _refused(document: Document, key: str, text: str, error: InvalidValue) -> In
 
 
 def _reader(name: str, key: str) -> tuple[_Reader, str] | None:
-    """Who reads a key of a ConfigMap, and what it sets; charts put their release's name before the maps'."""
+    """The reader of a ConfigMap's key, and its setting; charts put their release's name before the maps'."""
     if key == "device-config.yaml":
         return _hami_device_config, "hami device config"
     if key == "config.json" and name.endswith("device-plugin"):
@@ -140,7 +140,7 @@ def _reader(name: str, key: str) -> tuple[_Reader, str] | None:
 
 
 def _with(known: Configuration, **parts: Any) -> Configuration:
-    """The configuration with other settings of some part."""
+    """The configuration with some parts replaced."""
     return replace(known, settings=replace(known.settings, **parts))
 
 
@@ -250,7 +250,7 @@ def _permits(known: Configuration, text: str) -> Configuration:
 
 
 def _permit(field: str, given: _Permit) -> PermitRule:
-    """One rule, every field of it checked: one that is misread would let pods have what was not meant."""
+    """One rule with every field checked, because a misread field would let pods have more than intended."""
     if not _NAME.fullmatch(given.name):
         raise InvalidValue(f"field {field}.name: {given.name[:64]!r} is no name in a-z, 0-9 and -")
     for key, listed, every in (

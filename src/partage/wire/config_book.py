@@ -1,4 +1,4 @@
-"""ConfigMaps as they come and go, and what they say together at any moment.
+"""ConfigMaps as they are created and deleted, and their joint settings at any moment.
 
 A ConfigMap that breaks a rule is refused as a whole, and its last good state stays in force; the
 book reports the fault to its readers. If two set the same thing, the later one by namespace and name
@@ -19,8 +19,8 @@ class Source:
 
     Attributes:
         name: `namespace/name`.
-        version: its resourceVersion, as it was when it was taken over.
-        keys: what it sets.
+        version: its resourceVersion at the moment of the takeover.
+        keys: the keys that set something.
     """
 
     name: str
@@ -32,12 +32,12 @@ class ConfigBook:
     """The ConfigMaps that set something.
 
     Attributes:
-        configuration: what they say together.
-        refused: what is wrong with those that were refused, by label.
+        configuration: their joint settings.
+        refused: the errors of refused ones, by label.
     """
 
     def __init__(self, namespaces: Iterable[str] = ()) -> None:
-        """An empty book: the published defaults. Of `namespaces` ConfigMaps are read; of all where it is empty."""
+        """An empty book: the published defaults. Only ConfigMaps of `namespaces` are read; of all if it is empty."""
         self._namespaces = frozenset(namespaces)
         self._held: dict[tuple[str, str, str], Document] = {}
         self._seen: dict[tuple[str, str, str], Document] = {}
@@ -46,7 +46,7 @@ class ConfigBook:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The ConfigMaps in force, in the order in which they are read."""
+        """The ConfigMaps in force, in reading order."""
         return tuple(
             Source(
                 f"{document.namespace}/{document.name}",
@@ -62,7 +62,7 @@ class ConfigBook:
         return self._seen
 
     def changed(self, document: Document) -> bool:
-        """A ConfigMap is there, or has changed; whether what is in force is different now."""
+        """Record a new or changed ConfigMap; returns whether the settings in force have changed."""
         if self._namespaces and document.namespace not in self._namespaces:
             return False
         if outdated(document, self._seen.get(document.identity)):
@@ -78,10 +78,10 @@ class ConfigBook:
             return False
 
     def gone(self, document: Document) -> bool:
-        """A ConfigMap is there no more; whether what is in force is different now."""
+        """Record a deleted ConfigMap; returns whether the settings in force have changed."""
         self._seen.pop(document.identity, None)
         held = {key: one for key, one in self._held.items() if key != document.identity}
-        # One that was sound only beside this one loses the keys that now break a rule.
+        # A ConfigMap that was valid only beside this one loses the keys that now break a rule.
         return self._take_over(held, document, strict=False)
 
     def _take_over(

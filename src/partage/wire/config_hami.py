@@ -89,10 +89,10 @@ class _NodeConfig(msgspec.Struct, frozen=True):
 
 
 def device_config(value: Any, known: HamiSettings) -> HamiSettings:
-    """The settings of a `device-config.yaml`; what it does not name keeps its published default.
+    """The settings of a `device-config.yaml`; unnamed fields keep their published defaults.
 
     Args:
-        known: settings so far; only those of single nodes are kept.
+        known: the current settings; only those of single nodes are kept.
 
     Raises:
         InvalidValue: a field breaks its rule; the message names both.
@@ -129,7 +129,7 @@ def device_config(value: Any, known: HamiSettings) -> HamiSettings:
 
 
 def node_config(text: str, known: HamiSettings) -> HamiSettings:
-    """The settings with those of single nodes replaced by a `config.json`.
+    """The settings, with those of single nodes taken from a `config.json`.
 
     Raises:
         InvalidValue: not JSON, or a field breaks its rule; the message names both.
@@ -164,7 +164,7 @@ def node_config(text: str, known: HamiSettings) -> HamiSettings:
 
 
 def _folded(value: Any) -> Any:
-    """The value with its keys in small letters: Go, in which HAMi reads it, takes them in any."""
+    """The value with its keys in lower case, because HAMi's Go code accepts keys in any case."""
     if isinstance(value, list):
         return [_folded(one) for one in value]
     if isinstance(value, dict):
@@ -191,7 +191,7 @@ def _resource(field: str, name: str | None, default: str) -> str:
 
 
 def _refuse_twins(settings: HamiSettings) -> None:
-    """Two meanings under one name would make every request ambiguous."""
+    """Refuse two meanings under one name, because every request would be ambiguous."""
     named = [
         name
         for name in (

@@ -1,4 +1,4 @@
-"""Where a pod may go by labels and taints: its selectors, affinity and tolerations as values.
+"""The nodes that labels and taints allow a pod: its selectors, affinity and tolerations as values.
 
 Source: Kubernetes API v1.36, PodSpec.
 """

@@ -1,4 +1,4 @@
-"""What a pod is read against: the families and their settings, and the cluster's priorities."""
+"""The settings for reading a pod: the families and their settings, and the cluster's priorities."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ SYSTEM_PRIORITIES: Final[Mapping[str, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Everything beside its own document that decides how a pod is read.
+    """Everything outside its own document that decides how a pod is read.
 
     Attributes:
         families: the families, in catalog order.
         owners: resource name to the names of the families that read it, in catalog order.
         triggers: resource names that only wake a vendor's plugin.
         default_priority: of pods that name no class.
-        registrars: who registered the nodes there are; empty when that is not known.
+        registrars: the protocols that registered the existing nodes; empty when unknown.
     """
 
     settings: Settings
@@ -61,5 +61,5 @@ class Context:
         )
 
     def is_device(self, resource: str) -> bool:
-        """Whether a resource name belongs to a family, be it only as a trigger."""
+        """Whether a resource name belongs to a family, even only as a trigger."""
         return resource in self.owners or resource in self.triggers

@@ -1,7 +1,7 @@
-"""Which entry of a map a decoder complains about.
+"""Finds the entry of a map that a decoder's error is about.
 
-The decoder's messages name fields and places in lists, and write `[...]` for any entry of a map.
-A person with forty labels needs the key, so the value is searched for the entry that is meant.
+The decoder's messages name fields and places in lists, but have `[...]` for any entry of a map.
+A person with forty labels needs the key, so this module searches the value for that entry.
 """
 
 import re
@@ -14,11 +14,11 @@ _TYPES: Final = ((bool, "bool"), (int, "int"), (float, "float"), (str, "str"), (
 
 
 def with_keys(message: str, value: Any) -> str:
-    """The message with keys where it has `[...]`; unchanged where none is found.
+    """The message with keys in place of `[...]`; unchanged if none is found.
 
     Args:
         message: of the decoder, such as "Expected `str`, got `int` - at `$.metadata.labels[...]`".
-        value: what was decoded, as plain values.
+        value: the decoded value, as plain values.
     """
     match = _MESSAGE.fullmatch(message)
     if match is None or "[...]" not in match["path"]:
@@ -28,7 +28,7 @@ def with_keys(message: str, value: Any) -> str:
 
 
 def _find(value: Any, steps: Sequence[re.Match[str]], got: str) -> str | None:
-    """The path to the first value of type `got` that the steps lead to, with keys."""
+    """The path along the steps to the first value of type `got`, with keys."""
     if not steps:
         return "" if _type_of(value) == got else None
     step, rest = steps[0], steps[1:]
@@ -40,7 +40,7 @@ def _find(value: Any, steps: Sequence[re.Match[str]], got: str) -> str | None:
 
 
 def _entries(value: Any, step: re.Match[str]) -> list[tuple[str, Any]]:
-    """What one step leads to, each with how it is written."""
+    """The values after one step, each with its notation in a path."""
     if step["place"] is not None:
         place = int(step["place"])
         inside = isinstance(value, list) and place < len(value)

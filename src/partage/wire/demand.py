@@ -1,8 +1,8 @@
-"""What a pod asks of a node's ordinary resources, by Kubernetes' own arithmetic.
+"""A pod's request for a node's ordinary resources, by Kubernetes' own arithmetic.
 
-Containers and sidecars run together and are summed. An init container runs before them, beside
-the sidecars that started before it; the largest such moment counts if it is more. Overhead comes
-on top, and what the pod declares for itself as a whole replaces the sum.
+Containers and sidecars run together, so their requests are summed. An init container runs before them,
+beside the sidecars that started before it. The largest such moment counts if it is more. Overhead is
+added, and a pod-level request replaces the sum.
 
 Source: k8s.io/component-helpers/resource (PodRequests), v1.36.
 """
@@ -24,12 +24,12 @@ def effective(
     pod_level: Mapping[str, Quantity] | None = None,
     overhead: Mapping[str, Quantity] | None = None,
 ) -> dict[str, Quantity]:
-    """What the pod needs of every resource; what comes to zero is left out.
+    """The pod's need of every resource, without zero amounts.
 
     Args:
         containers: init containers and sidecars first, each list in the pod's order.
-        pod_level: requests of the pod as a whole, which win over the containers'.
-        overhead: what the runtime itself needs.
+        pod_level: requests of the pod as a whole, which replace the containers'.
+        overhead: the runtime's own need.
     """
     together: dict[str, int] = {}
     sidecars: dict[str, int] = {}
@@ -57,7 +57,7 @@ def effective(
 
 
 def requests_of(container: ContainerView) -> Mapping[str, Quantity]:
-    """Its requests; a resource with a limit only is requested in that amount."""
+    """Its requests; a resource with only a limit is requested in that amount."""
     if not container.limits:
         return container.requests
     return {**container.limits, **container.requests}
@@ -69,7 +69,7 @@ def units(name: str, quantity: Quantity) -> int:
 
 
 def bounded(name: str, quantity: Quantity) -> int:
-    """The amount in whole units, from 0 to what the books can hold; more fits nowhere anyway."""
+    """The amount in whole units, from 0 to the books' maximum; no node has more than that."""
     return min(max(units(name, quantity), 0), _MOST)
 
 

@@ -44,10 +44,10 @@ _MOST: Final = 10**9  # percent or native units; more than any device has
 _MOST_BYTES: Final = 2**56
 _MOST_MINOR: Final = 2**31
 _MOST_EXTRAS: Final = 16
-"""Amounts of a device beside compute and memory, each of which takes a column of the books."""
+"""Amounts of a device beside compute and memory; each takes a column of the books."""
 _MOST_FUNCTIONS: Final = 256
 _MOST_GROUPS: Final = 4
-"""Virtual functions of a device, and groups of them with labels of their own: a selector is asked about each."""
+"""Virtual functions of a device, and groups of them with their own labels; each selector is evaluated for every one."""
 
 
 def translate_devices(
@@ -56,7 +56,7 @@ def translate_devices(
     """The devices of a Device object, ordered by type and minor, and notes on odd ones.
 
     Args:
-        labels: the node's labels, the Device object's copied over them; vendor and model of its
+        labels: the node's labels, overlaid with the Device object's; they contain vendor and model of its
             cards.
 
     Raises:
@@ -65,7 +65,7 @@ def translate_devices(
     notes: list[str] = []
     found: dict[tuple[DeviceType, int], Device] = {}
     make = (labels.get(names.GPU_VENDOR, "").lower(), labels.get(names.GPU_MODEL, ""))
-    # Cards of a node are alike; each distinct resource list is read once.
+    # Cards of a node are alike, so each distinct resource list is read once.
     known: dict[tuple[tuple[str, object], ...], _Amounts] = {}
     spec = document.shape.spec if isinstance(document.shape, shapes.Device) else None
     for index, entry in enumerate((spec.devices if spec else None) or ()):
@@ -89,7 +89,7 @@ def translate_devices(
 
 @dataclass(frozen=True, slots=True)
 class _Amounts:
-    """A device's amounts by today's names, and what is impossible about them."""
+    """A device's amounts by today's names, and the impossible ones among them."""
 
     by_name: Mapping[str, int]
     extras: tuple[tuple[str, int], ...]
@@ -97,7 +97,7 @@ class _Amounts:
 
 
 def _amounts(document: Document, entry: shapes.DeviceEntry, field: str) -> _Amounts:
-    """Whole amounts, cut off; an older name gives way to today's."""
+    """Whole amounts, rounded down; today's name wins over an older one."""
     try:
         given = quantities(entry.resources, field)
     except InvalidValue as error:
@@ -122,7 +122,7 @@ def _amounts(document: Document, entry: shapes.DeviceEntry, field: str) -> _Amou
 
 
 def _unaddressable(entry: shapes.DeviceEntry) -> str:
-    """Why the device cannot be told from others; empty when it can."""
+    """The reason why the device cannot be told from others; empty when it can."""
     if entry.type not in _TYPES:
         return f"type {entry.type!r} is not one of {', '.join(DeviceType)}"
     if entry.minor is None or not 0 <= entry.minor < _MOST_MINOR:
@@ -170,7 +170,7 @@ def _known(number: int | None) -> int:
 
 
 def _functions(entry: shapes.DeviceEntry) -> tuple[tuple[VirtualFunction, ...], str]:
-    """Its virtual functions, and why it cannot have so many; those without an address are left out."""
+    """Its virtual functions, and the error if there are too many; those without an address are left out."""
     groups = entry.groups or ()
     if not groups:
         return (), ""  # nearly always
@@ -204,7 +204,7 @@ def _closed(device: Device, why: str) -> Device:
 def _without_twins(
     found: Mapping[tuple[DeviceType, int], Device], document: Document, notes: list[str]
 ) -> tuple[Device, ...]:
-    """The devices in order; those that share an identity are closed, because they cannot be told apart."""
+    """The devices in order; devices that share an identity are closed, because they cannot be told apart."""
     if len({(device.type, device.uuid) for device in found.values()}) == len(found):
         return tuple([found[key] for key in sorted(found)])  # nearly always
     uses = Counter((device.type, device.uuid) for device in found.values())
@@ -223,7 +223,7 @@ def _without_twins(
 def _with_axes(
     devices: tuple[Device, ...], document: Document, notes: list[str]
 ) -> tuple[Device, ...]:
-    """The cards with what their own driver says that they can be cut into, where it was asked."""
+    """The cards with the cuttings that their own driver reports, if it was asked."""
     text = document.annotations.get(names.MIG_PROFILES)
     if text is None:
         return devices

@@ -1,4 +1,4 @@
-"""ResourceSlices and DeviceClasses as an allocator of claims reads them: devices in the order in which it tries them.
+"""ResourceSlices and DeviceClasses as an allocator of claims reads them: devices in the order of its trials.
 
 Source: Kubernetes API resource.k8s.io/v1 at v1.36; k8s.io/dynamic-resource-allocation v0.36.4 (`GatherPools`,
 `calculateConsumedCapacity`).
@@ -24,16 +24,16 @@ _TYPES: Final = ("int", "bool", "string", "ints", "bools", "strings")
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """An amount of a device, in billionths, and what one share may have of it.
+    """An amount of a device, in billionths, and the allowed shares of it.
 
     Attributes:
         value: all of it.
-        policy: whether shares are bound to what follows.
-        default: of a request that names none.
+        policy: whether the following fields restrict shares.
+        default: the share of a request that names none.
         least: the smallest share.
-        most: the largest share; None where it is the value.
-        step: shares are the least and whole steps more; 0 where any amount is one.
-        valid: the only shares, in order; empty where a range holds.
+        most: the largest share; None if it is the value.
+        step: shares are the least and whole steps more; 0 if any amount is allowed.
+        valid: the only shares, in order; empty if a range holds.
     """
 
     value: int
@@ -45,7 +45,7 @@ class Capacity:
     valid: tuple[int, ...] = ()
 
     def share(self, asked: int | None) -> int | None:
-        """What a share takes that asks for so many billionths, or names nothing; None where none may be so large."""
+        """The share for a request of so many billionths, or of none; None if no share may be so large."""
         if asked is None:
             return self.default if self.policy else self.value
         if not self.policy:
@@ -63,10 +63,10 @@ class Offer:
     """One device.
 
     Attributes:
-        node: where it is; None for every node.
+        node: its node; None for every node.
         capacity: its amounts by name, without its driver's domain.
-        counters: what it takes of counters while it is allocated, in billionths.
-        taints: why claims may not get it.
+        counters: amounts that it takes of counters while it is allocated, in billionths.
+        taints: its taints, which keep claims away.
     """
 
     key: DeviceKey
@@ -79,11 +79,11 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """All devices, in the order in which they are tried.
+    """All devices, in the order of trials.
 
     Attributes:
-        counters: what there is of each counter, in billionths.
-        notes: pools that are left out, and why.
+        counters: the value of each counter, in billionths.
+        notes: pools that are left out, and the reasons.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -92,10 +92,10 @@ class Pools:
 
 
 def pools(documents: Iterable[Document]) -> Pools:
-    """The pools of all ResourceSlices among the documents; of each pool its newest generation, if it is complete.
+    """The pools of all ResourceSlices among the documents; each pool's newest generation, if it is complete.
 
     Raises:
-        InvalidDocument: an amount is none.
+        InvalidDocument: an amount is invalid.
     """
     found: dict[tuple[str, str], list[tuple[Document, shapes.ResourceSliceSpec]]] = {}
     for document in documents:
@@ -124,14 +124,14 @@ def pools(documents: Iterable[Document]) -> Pools:
 
 
 def node_told(document: Document) -> str:
-    """The node of whose devices a Device object or a ResourceSlice tells; empty for other documents."""
+    """The node whose devices a Device object or a ResourceSlice describes; empty for other documents."""
     if isinstance(document.shape, shapes.ResourceSlice):
         return (document.shape.spec.node_name or "") if document.shape.spec else ""
     return document.name if isinstance(document.shape, shapes.Device) else ""
 
 
 def bare_node(name: str, told: Document) -> Document:
-    """A Node of which only the name is known."""
+    """A Node with nothing but a known name."""
     return Document("Node", told.source, told.number, shapes.Node(shapes.Metadata(name=name)))
 
 
@@ -146,7 +146,7 @@ def class_selectors(documents: Iterable[Document]) -> dict[str, tuple[str, ...]]
 
 
 def expressions(selectors: Iterable[shapes.DeviceSelector] | None) -> tuple[str, ...]:
-    """What selectors ask."""
+    """The expressions of selectors."""
     return tuple(one.cel.expression if one.cel is not None else "" for one in selectors or ())
 
 
@@ -159,7 +159,7 @@ def nano(value: Any, field: str) -> int:
 
 
 def plain_name(name: str, driver: str) -> str:
-    """A name without the domain of its driver, which says the same."""
+    """A name without the domain of its driver; both mean the same."""
     return name.removeprefix(f"{driver}/")
 
 
@@ -180,7 +180,7 @@ def _offers(spec: shapes.ResourceSliceSpec) -> list[Offer]:
         node, everywhere = (
             (one.node_name, one.all_nodes) if own else (spec.node_name, spec.all_nodes)
         )
-        if node or everywhere:  # nodes by their labels are those of drivers of networks
+        if node or everywhere:  # only drivers of networks select nodes by labels
             found.append(_offer(spec, one, node))
     return found
 

@@ -1,4 +1,4 @@
-"""What ResourceClaims ask for, and which claims a pod names.
+"""The requests of ResourceClaims, and the claims that a pod names.
 
 Source: Kubernetes API resource.k8s.io/v1 at v1.36 (`DeviceClaim`); v1beta1 leaves out `exactly`.
 """
@@ -18,9 +18,9 @@ from partage.wire.documents import Document, explain
 CLAIM_KINDS: Final = frozenset(
     {"ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "ResourceSlice"}
 )
-"""Kinds that an allocation depends on."""
+"""Kinds that decide an allocation."""
 MOST: Final = 32
-"""Requests, devices, constraints or selectors of one claim, as the API server has it."""
+"""Requests, devices, constraints or selectors of one claim, the API server's limit."""
 
 
 class _Toleration(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class _Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
     def tolerates(self, taint: shapes.DeviceTaint) -> bool:
-        """Whether a claim with it may get a device with the taint."""
+        """Whether a claim with this toleration may get a device with the taint."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
@@ -79,8 +79,8 @@ class Ask:
 
     Attributes:
         name: of the request; `request/alternative` of an alternative.
-        count: how many devices; 0 for all that there are.
-        admin: for an administrator, who takes nothing.
+        count: the number of devices; 0 for all.
+        admin: for an administrator, whose access takes nothing.
         capacity: the least amounts, in billionths, by name.
     """
 
@@ -101,12 +101,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What devices have in common, or differ in.
+    """A property in which devices agree or differ.
 
     Attributes:
-        requests: whose devices; empty for all of the claim.
+        requests: the requests whose devices are compared; empty for all of the claim.
         attribute: with its domain.
-        distinct: they differ in it.
+        distinct: the devices differ in it.
     """
 
     requests: tuple[str, ...]
@@ -114,7 +114,7 @@ class Constraint:
     distinct: bool = False
 
     def concerns(self, ask: Ask) -> bool:
-        """Whether it binds the devices of a request."""
+        """Whether it restricts the devices of a request."""
         return (
             not self.requests
             or ask.name in self.requests
@@ -124,14 +124,14 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a claim asks for: of each request its alternatives, the best first."""
+    """A claim's requests: for each one its alternatives, the best first."""
 
     requests: tuple[tuple[Ask, ...], ...] = ()
     constraints: tuple[Constraint, ...] = ()
 
 
 def asked(spec: Mapping[str, Any] | None) -> Asked:
-    """What a claim's spec asks for. Raises `InvalidValue`: a field is none; the message begins with `field …: `."""
+    """The requests of a spec. Raises `InvalidValue`: one field is invalid; its message begins with `field …: `."""
     try:
         devices = msgspec.convert(spec or {}, _Spec).devices
     except (msgspec.ValidationError, RecursionError) as error:
@@ -179,7 +179,7 @@ def _ask(one: _Ask, name: str) -> Ask:
 
 
 def claims_named(pod: Document) -> list[tuple[str, str, str]]:
-    """Of each claim that a pod names: the pod's name for it, its own, and its template's where it is not made yet."""
+    """For each claim of a pod: the pod's name for it, its own, and its template's if it does not exist yet."""
     shape = pod.shape
     if not isinstance(shape, shapes.Pod) or shape.spec is None:
         return []
