@@ -1,6 +1,6 @@
-"""CEL of device selectors, judged by a library (`wire.cel`) within bounds.
+"""CEL of device selectors, evaluated by a library (`wire.cel`) within limits.
 
-Anybody who may create a claim writes an expression, which may never end. So an expression has at most the length that
+Any user who may create a claim writes an expression, which may never end. So an expression has at most the length that
 an API server stores, and each step and each value of an evaluation counts against a total for all evaluations.
 An expression without a result matches no device, and an error contains the reason.
 
@@ -15,32 +15,32 @@ from partage.model.errors import PartageError
 from partage.wire.device_view import DeviceView
 
 LONGEST: Final = 10 * 1024
-"""Characters of an expression, as the API server has it."""
+"""Characters of an expression, the API server's limit."""
 MOST_STEPS: Final = 400_000
-"""Of all evaluations for one question: some seconds of one processor."""
+"""Steps of all evaluations for one question: some seconds of one processor."""
 _MOST_AT_ONCE: Final = 20_000
 _MOST_KNOWN: Final = 10_000
-"""Answers that are remembered."""
+"""Remembered answers."""
 _PLAIN: Final = re.compile(
     r"""\bdevice\.(?:driver\b|allowMultipleAllocations\b|(attributes|capacity)\[\s*(["'])([^"'\\]*)\2\s*\]
     (?:\.(\w+)\b(?!\s*\()|\[\s*(["'])([^"'\\]*)\5\s*\]))""",
     re.VERBOSE,
 )
-"""Ways to name one part of a device, of which nothing else can be come upon."""
+"""Notations that name one part of a device and can reach no other part."""
 
 
 class NoLibrary(PartageError):
-    """The library that judges CEL is not installed."""
+    """The library that evaluates CEL is not installed."""
 
 
 class Selectors:
-    """Judges expressions, and remembers for devices that are alike."""
+    """Evaluates expressions, and remembers answers for devices that are alike."""
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
-        """Nothing is known yet. Raises `NoLibrary`: no library is installed; the message says what to do.
+        """A judge without answers. Raises `NoLibrary`: no library is installed; the message contains the remedy.
 
         Args:
-            steps: what all evaluations for one question may take.
+            steps: the limit of all evaluations for one question.
         """
         try:
             from partage.wire import cel  # noqa: PLC0415 # an extra, and half a second to load
@@ -55,14 +55,14 @@ class Selectors:
         self._known: dict[tuple[str, object], bool | str] = {}
 
     def begin(self) -> None:
-        """Begin another question, which may take as much again; what is known stays known, unless it is too much."""
+        """Begin another question with all its steps; known answers stay, unless there are too many."""
         self._left = self._steps
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
             self._compiled.clear()
 
     def judge(self, expression: str, device: DeviceView) -> bool | str:
-        """Whether an expression is true for a device; a text says why there is no answer."""
+        """Whether an expression is true for a device; a text gives the reason for no answer."""
         key = expression, _visible(expression, device)
         found = self._known.get(key)
         if found is None:
@@ -89,7 +89,7 @@ class Selectors:
 
 
 def _visible(expression: str, device: DeviceView) -> object:
-    """What of a device the expression may come upon; the same for devices that it cannot tell apart."""
+    """The parts of the device that the expression can reach; equal for devices that it cannot tell apart."""
     parts = {"attributes": device.attributes, "capacity": device.capacity}
     named = _named(expression)
     if named is None:
@@ -106,7 +106,7 @@ def _visible(expression: str, device: DeviceView) -> object:
 
 @lru_cache(maxsize=256)
 def _named(expression: str) -> tuple[tuple[str, str, str], ...] | None:
-    """Parts of a device that an expression names; None where it may come upon others too."""
+    """Parts of a device that an expression names; None if it may reach others too."""
     if "device" in _PLAIN.sub("", expression):
         return None
     found = ((one[1], one[3], one[4] or one[6]) for one in _PLAIN.finditer(expression) if one[1])

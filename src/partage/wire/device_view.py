@@ -1,4 +1,4 @@
-"""What a selector of a claim may read of a device.
+"""The parts of a device that a claim's selector may read.
 
 Source: Kubernetes API resource.k8s.io/v1 at v1.36 (`DeviceAttribute`); semver.org 2.0.0.
 """
@@ -18,12 +18,12 @@ _VERSION: Final = re.compile(
 
 @dataclass(frozen=True)
 class DeviceView:
-    """What an expression may read of a device.
+    """A device as an expression may read it.
 
     Attributes:
-        attributes: by domain and name: texts, whole numbers, truths, lists of them, or `Version`.
+        attributes: by domain and name: texts, whole numbers, booleans, lists of them, or `Version`.
         capacity: by domain and name.
-        shared: it may be allocated several times.
+        shared: whether it may be allocated several times.
     """
 
     driver: str
@@ -34,7 +34,7 @@ class DeviceView:
 
 @dataclass(frozen=True, order=True)
 class Version:
-    """A semantic version; one before a release is less than it."""
+    """A semantic version; a pre-release is less than its release."""
 
     numbers: tuple[int, int, int]
     release: bool = True
@@ -42,7 +42,7 @@ class Version:
 
     @staticmethod
     def parse(text: str) -> "Version | None":
-        """The version of a text; None where it is none."""
+        """The version of a text; None if it is none."""
         match = _VERSION.fullmatch(text[:_LONGEST_VERSION])
         if match is None:
             return None

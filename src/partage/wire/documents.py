@@ -1,7 +1,7 @@
-"""Files and streams in, typed documents out.
+"""Reads files and streams as typed documents.
 
 A source is YAML or JSON: one document or many, concatenated or one a line, a `List`, or a typed
-list such as `PodList`. What begins as JSON is read as JSON, whatever its file is called, because
+list such as `PodList`. A text that begins as JSON is read as JSON, whatever the name of its file, because
 that is many times faster. Decoding is pure; only `read_file` and `read_paths` touch the file system.
 
 Kinds that Partage does not know, and kinds of another API group that share a name, are skipped
@@ -31,7 +31,7 @@ from partage.wire.yaml_values import MOST_NOTES, TEMPLATE, Repeated, YamlError, 
 _T = TypeVar("_T")
 
 LARGEST: Final = 2**29
-"""Bytes of all files that one argument of a command names; a snapshot of 5,000 nodes has a few percent of them."""
+"""Bytes of all files of one command argument; a snapshot of 5,000 nodes has a few percent of them."""
 _PIECE: Final = 2**20
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
 _DEEPEST_LIST: Final = 8
@@ -55,7 +55,7 @@ _KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
     "DeviceClass": (shapes.DeviceClass, ("resource.k8s.io",)),
     "ResourceSlice": (shapes.ResourceSlice, ("resource.k8s.io",)),
 }
-"""Kind to its shape and the API groups it is known in; an absent apiVersion is taken as known."""
+"""Kind to its shape and its known API groups; a missing apiVersion counts as known."""
 
 _CLUSTER_SCOPED: Final = frozenset(
     {"Node", "Device", "Namespace", "PriorityClass", "DeviceClass", "ResourceSlice"}
@@ -85,8 +85,8 @@ class Document:
     """One object of a known kind.
 
     Attributes:
-        source: the file it came from, or what the caller calls the stream.
-        number: its place in the source, from 1; items of lists count one each.
+        source: its file, or the caller's name for the stream.
+        number: its place in the source, from 1; each item of a list counts as one.
     """
 
     kind: str
@@ -101,14 +101,14 @@ class Document:
 
     @property
     def namespace(self) -> str:
-        """Its namespace; `default` when a namespaced object names none, empty for the others."""
+        """Its namespace; `default` when a namespaced object names none, empty for kinds without namespaces."""
         if self.kind in _CLUSTER_SCOPED:
             return ""
         return self.metadata.namespace or "default"
 
     @property
     def name(self) -> str:
-        """Its name; never empty in what `decode` returns."""
+        """Its name; never empty in the results of `decode`."""
         return self.metadata.name or ""
 
     @property
@@ -123,7 +123,7 @@ class Document:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """Kind, namespace and name, which two objects never share."""
+        """Kind, namespace and name, which are unique to an object."""
         return self.kind, self.namespace, self.name
 
     @property
@@ -148,7 +148,7 @@ def invalid(document: Document, error: InvalidValue) -> InvalidDocument:
 
 
 def outdated(document: Document, known: Document | None) -> bool:
-    """Whether a newer state of the same object is known already."""
+    """Whether a newer state of the same object is already known."""
     if known is None or known.metadata.uid != document.metadata.uid:
         return False
     new, old = document.metadata.resource_version, known.metadata.resource_version
@@ -158,7 +158,7 @@ def outdated(document: Document, known: Document | None) -> bool:
 
 
 def texts(given: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Labels, annotations or data; null stands for the empty text."""
+    """Labels, annotations or data; null becomes the empty text."""
     if given is None or None not in given.values():  # nearly always, and there may be 50,000
         return dict(given or {})  # type: ignore[arg-type]  # as was just looked
     return {key: value or "" for key, value in given.items()}
@@ -166,13 +166,13 @@ def texts(given: Mapping[str, str | None] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What was read.
+    """The contents of a source.
 
     Attributes:
         documents: in the order written.
-        notes: on what was skipped or is doubtful.
-        doubtful: those of the notes that strict decoding refuses: fields that a kind does not have, and
-            keys given twice.
+        notes: on skipped or doubtful parts.
+        doubtful: those notes that strict decoding refuses: fields that a kind does not have, and
+            repeated keys.
     """
 
     documents: tuple[Document, ...] = ()
@@ -182,7 +182,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a value was found; the kind that a typed list gives its items, if any."""
+    """The place of a value, and the kind of a typed list's items, if any."""
 
     source: str
     number: int
@@ -198,8 +198,8 @@ def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
 
     Args:
         data: UTF-8 text, with or without a byte order mark.
-        written: a person may have typed it, so fields that a kind does not have are noted; not in
-            objects with a UID, which an API server has read.
+        written: whether a person may have typed it, so fields that a kind does not have are noted; not in
+            objects with a UID, because an API server has read those.
     """
     documents: list[Document] = []
     notes: list[str] = []
@@ -221,7 +221,7 @@ def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
 
 
 def _doubts(kind: str, value: Any) -> list[str]:
-    """What strict decoding refuses in one object."""
+    """The parts of one object that strict decoding refuses."""
     told = misspelt(kind, _plain(value), MOST_NOTES)
     if isinstance(value, msgspec.Raw):
         for path in keys_given_twice(bytes(value)):
@@ -230,7 +230,7 @@ def _doubts(kind: str, value: Any) -> list[str]:
 
 
 def read_whole(file: BinaryIO, most: int = LARGEST) -> bytes:
-    """All of a file that was opened, which may be a device or a pipe without an end.
+    """All of an open file, which may be a device or a pipe without an end.
 
     Raises:
         OSError: it is larger than `most` bytes, or cannot be read.
@@ -250,9 +250,9 @@ def read_file(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
-    """Name and bytes of each file; a folder stands for its YAML and JSON files.
+    """Name and bytes of each file; a folder means its YAML and JSON files.
 
-    Files of a folder and of those in it come in the order of their paths; hidden ones are left
+    A folder's files, and those of its folders, are in the order of their paths; hidden ones are left
     out.
 
     Raises:
@@ -289,7 +289,7 @@ def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
 
 
 def _values(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
-    """JSON documents as `Raw`, YAML documents as plain values; `repeated` gets notes on keys."""
+    """JSON documents as `Raw`, YAML documents as plain values; `repeated` receives repeated keys."""
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data[:4096].lstrip()[:1] in (b"{", b"["):
         return _json_or_flow(source, data, repeated)
@@ -297,7 +297,7 @@ def _values(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]
 
 
 def _json_or_flow(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
-    """JSON; or YAML in flow style, which may begin the same way, as long as it is short."""
+    """JSON, or a short text in YAML's flow style, because that may begin the same way."""
     try:
         return json_values(data)
     except ValueError as error:
@@ -318,9 +318,9 @@ def _yaml(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
 
 
 def _expand(value: Any, place: _Place) -> Iterator[tuple[Document | str, Any]]:
-    """The documents of one value, itself or a list's items, each with its own value.
+    """The documents of one value: itself or a list's items, each with its own value.
 
-    A text is a note, empty for none.
+    A text in place of a document is a note, or empty for none.
     """
     if _is_null(value):
         yield "", None
@@ -366,7 +366,7 @@ def _document(value: Any, kind: str, version: str | None, place: _Place) -> Docu
 
 
 def _named(shape: shapes.Shape, place: _Place) -> shapes.Shape:
-    """The shape with a name made from `generateName`, as the API server would, but predictable."""
+    """The shape with a name made from `generateName`, like the API server's, but predictable."""
     metadata = shape.metadata
     if metadata is None or metadata.name or not metadata.generate_name:
         return shape
@@ -376,7 +376,7 @@ def _named(shape: shapes.Shape, place: _Place) -> shapes.Shape:
 
 
 def _name_of(value: Any, kind: str) -> str:
-    """A space and the document's name, if that much of it can be read."""
+    """A space and the document's name, or nothing if the name cannot be read."""
     try:
         metadata = _decoded(value, _Named).metadata or shapes.Metadata()
     except UNREADABLE:
@@ -388,7 +388,7 @@ def _name_of(value: Any, kind: str) -> str:
 
 
 def typed(value: Any, shape: type[_T], where: str) -> _T:
-    """JSON text, or what was read of it, in its shape. Raises `InvalidDocument`, which begins with `where`."""
+    """JSON text, or its plain value, in its shape. Raises `InvalidDocument`, which begins with `where`."""
     try:
         return _decoded(value, shape)
     except UNREADABLE as error:
@@ -406,7 +406,7 @@ def _decoded(value: Any, shape: type[_T]) -> _T:
             # A quantity of a thousand digits is the pod's fault, and no reason to end the run.
             try:
                 decoded = _decoder(key).decode(with_quoted_numbers(bytes(value)))
-            except msgspec.ValidationError:  # the number is no quantity; what was said first holds
+            except msgspec.ValidationError:  # the number is no quantity, so the first error holds
                 raise error from None
         return decoded
     return msgspec.convert(value, shape)
@@ -424,14 +424,12 @@ def _is_null(value: Any) -> bool:
 
 
 def explain(error: Exception, value: Any = None) -> str:
-    """What a decoder found wrong, as field and rule; with keys of maps where the value is given."""
+    """A decoder's error as field and rule; with keys of maps if the value is given."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     message = str(error)
     if "[...]" in message and value is not None:
-        with suppress(
-            *UNREADABLE
-        ):  # what follows may be no text at all; what was said first holds
+        with suppress(*UNREADABLE):  # the rest may be no text at all, so the first error holds
             message = with_keys(message, _plain(value))
     match = _EXPECTATION.match(message.replace("`", ""))
     rule, at = (match["rule"], match["at"]) if match else (message, None)

@@ -1,8 +1,8 @@
 """The documents of kube-scheduler's extender, v1.
 
 The structures have no JSON tags in Go: keys are capitalised (`NodeNames`), and Go reads them in
-any case, as they are read here; the capitalised are written. Node names are kept as they came
-until they are needed: with five thousand of them, that is most of the time of a call.
+any case. This module reads any case too, and writes capitalised keys. Node names stay undecoded
+until they are needed, because five thousand of them take most of the time of a call.
 
 Source: docs/sources/kubernetes.md 3.1 (read from 1.36, tried on 1.20).
 """
@@ -19,7 +19,7 @@ from partage.wire.documents import Document, typed
 
 _SOURCE = "extender request"
 _Fields = Mapping[str, msgspec.Raw]
-"""Fields that are not null, by their names in small letters."""
+"""Fields that are not null, by their names in lower case."""
 
 
 class _Items(msgspec.Struct, frozen=True, gc=False):
@@ -40,8 +40,8 @@ class FilterArgs:
     """The arguments of filter and prioritize.
 
     Attributes:
-        raw_names: the JSON array of node names as it came; empty when full nodes were sent.
-        nodes: full nodes by name as they came, when the scheduler does not cache them.
+        raw_names: the undecoded JSON array of node names; empty when full nodes were sent.
+        nodes: undecoded full nodes by name, when the scheduler does not cache them.
     """
 
     pod: Document
@@ -50,7 +50,7 @@ class FilterArgs:
 
     @property
     def names(self) -> list[str]:
-        """The names of the nodes in question. Raises `InvalidDocument`: the array holds something else."""
+        """The names of the nodes. Raises `InvalidDocument`: the array contains something else."""
         return (
             typed(self.raw_names, list[str], f"{_SOURCE}: NodeNames")
             if self.raw_names
@@ -70,7 +70,7 @@ class BindArgs:
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Pods to be evicted from one node, by UID, and how many disruption budgets that breaks."""
+    """Pods to evict from one node, by UID, and the number of disruption budgets that this breaks."""
 
     uids: tuple[str, ...]
     violations: int = 0
@@ -147,7 +147,7 @@ def filter_reply(
     failed: Mapping[str, str],
     unresolvable: Mapping[str, str],
 ) -> bytes:
-    """The answer of filter in the question's form; evicting would not help on `unresolvable` nodes."""
+    """The answer of filter in the question's form; eviction would not help on `unresolvable` nodes."""
     nodes: object = None
     if args.nodes:
         nodes = {"metadata": {}, "items": [args.nodes[name] for name in names]}
@@ -163,10 +163,10 @@ def filter_reply(
 
 
 def passing_reply(args: FilterArgs) -> bytes:
-    """The answer of filter that lets a pod pass everywhere; names are returned unread.
+    """The answer of filter that accepts every node for a pod; names are returned unread.
 
     Raises:
-        InvalidDocument: the names are no array.
+            InvalidDocument: the names are no array.
     """
     if args.nodes or not args.raw_names:
         return filter_reply(args, args.names, {}, {})
@@ -179,12 +179,12 @@ _NO_FAILURES: Final = b'"FailedNodes":{},"FailedAndUnresolvableNodes":{},"Error"
 
 
 def error_reply(message: str) -> bytes:
-    """The answer of filter when the attempt itself failed; kube-scheduler will try again."""
+    """The answer of filter after a failed attempt; kube-scheduler will try again."""
     return msgspec.json.encode({"Nodes": None, "NodeNames": None, "Error": message})
 
 
 def prioritize_reply(scores: Iterable[tuple[str, int]]) -> bytes:
-    """The answer of prioritize. Scores are integers: a float is dropped without a word."""
+    """The answer of prioritize. Scores are integers, because kube-scheduler silently drops a float."""
     return msgspec.json.encode([_Score(host, score) for host, score in scores])
 
 
@@ -209,7 +209,7 @@ def preempt_reply(victims: Mapping[str, Victims]) -> bytes:
 
 
 def _fields(data: bytes | msgspec.Raw, what: str, *, exactly: bool = False) -> _Fields:
-    """The fields of an object; Go reads their names in any case, keys of a map as they are."""
+    """The fields of an object; Go reads their names in any case, but keys of a map exactly."""
     given = typed(data, dict[str, msgspec.Raw], f"{_SOURCE}: {what}")
     return {
         name if exactly else name.lower(): raw
@@ -225,7 +225,7 @@ def _pod(fields: _Fields) -> Document:
 
 
 def decode_pod(raw: bytes | msgspec.Raw) -> Document:
-    """A pod as kube-scheduler has it. Raises `InvalidDocument`: it is none; the message names the field."""
+    """kube-scheduler's form of a pod. Raises `InvalidDocument`: it is none; the message names the field."""
     document = Document("Pod", _SOURCE, 1, typed(raw, shapes.Pod, f"{_SOURCE}: Pod"))
     if not document.name:
         raise InvalidDocument(f"{_SOURCE}: field Pod.metadata.name: missing")
@@ -233,7 +233,7 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Document:
 
 
 def decode_claim(raw: bytes | msgspec.Raw) -> Document:
-    """A ResourceClaim as kube-scheduler has it. Raises `InvalidDocument`: it is none; the message names the field."""
+    """kube-scheduler's form of a ResourceClaim. Raises `InvalidDocument`: it is none; the message names the field."""
     return Document(
         "ResourceClaim", _SOURCE, 1, typed(raw, shapes.ResourceClaim, f"{_SOURCE}: ResourceClaim")
     )

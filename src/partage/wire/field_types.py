@@ -1,8 +1,8 @@
-"""The shape of an object: which fields it has, what they hold and how their lists merge.
+"""The shape of an object: its fields, their values and the merge rules of its lists.
 
-One tree of `Type` serves everything that has to know a field's shape: strict decoding, strategic
+One tree of `Type` serves every user of a field's shape: strict decoding, strategic
 merge patches, server-side apply and the OpenAPI documents. Built-in kinds read their trees from
-the tables in `field_tables/`; custom resources have theirs made from their definition.
+the tables in `field_tables/`; those of custom resources are made from their definition.
 """
 
 from dataclasses import dataclass, field
@@ -48,16 +48,16 @@ _SCALARS: Final[dict[str, Form]] = {
 
 @dataclass(slots=True, eq=False)
 class Type:
-    """What one place in an object may hold.
+    """The values that one place in an object may have.
 
     Attributes:
         form: scalar, list, map or struct.
         name: the OpenAPI name of a struct that has one; else empty.
-        item: what a list's items or a map's values are.
+        item: the type of a list's items or a map's values.
         atomic: whether server-side apply replaces a map or struct as a whole.
-        listing: how server-side apply sees a list.
+        listing: how server-side apply treats a list.
         keys: the fields that tell the items of a list of kind `map` apart.
-        open: whether a struct keeps fields it does not know.
+        open: whether a struct keeps unknown fields.
         numbers: protobuf's numbers of a struct's fields; for an embedded message that JSON does
             not show, those of its own fields.
     """
@@ -82,7 +82,7 @@ class Field:
 
     Attributes:
         sparse: whether a zero value is left out.
-        patch: what a strategic merge patch does with it; empty means merge maps, replace the rest.
+        patch: its rule in a strategic merge patch; empty means merge maps, replace the rest.
         merge_key: the field by which such a patch finds a list's items; empty for plain values.
         retain: whether such a patch may name the keys to keep.
     """
@@ -104,7 +104,7 @@ class _Reader:
         self.packages: dict[str, str] = {}
 
     def struct(self, short: str) -> Type:
-        """The struct called `core.Pod` in the tables, made empty when first met."""
+        """The struct called `core.Pod` in the tables, created empty at its first mention."""
         return self.structs.setdefault(short, Type("struct"))
 
     def table(self, text: str) -> None:
@@ -142,7 +142,7 @@ class _Reader:
         )
 
     def type(self, word: str, options: dict[str, str]) -> Type:
-        """The type a word such as `[core.Container]` or `{quantity}` stands for."""
+        """The type for a word such as `[core.Container]` or `{quantity}`."""
         if word[0] == "[":
             listing: ListKind = (
                 "map" if "map" in options else "set" if "set" in options else "atomic"
@@ -192,6 +192,6 @@ def catalogue() -> dict[str, Type]:
 
 
 def _name_copies(found: Type, reader: _Reader) -> None:
-    """Copies made for a field's option were made before the struct's name was read."""
+    """Name copies that were made for a field's option before the struct's name was read."""
     if found.form == "struct" and not found.name:
         found.name = next(s.name for s in reader.structs.values() if s.fields is found.fields)

@@ -1,6 +1,6 @@
-"""The annotation of a Device object that tells which instances on its cards are not Partage's.
+"""The annotation of a Device object with the instances on its cards that are not Partage's.
 
-It also tells of cards that give no instances before an operator has done something.
+It also lists cards that give no instances before an operator has acted.
 
     {"v": 1, "cards": {"GPU-a": {"instances": [{"profile": "3g.40gb", "start": 4, "size": 4,
                                                 "uuids": ["MIG-…"]}]},
@@ -8,8 +8,8 @@ It also tells of cards that give no instances before an operator has done someth
                        "GPU-c": {"uncuttable": "MIG mode is off: …"}}}
 
 The agent that makes instances writes it, because only the node knows. Cards without such instances are
-not in it. Where it is not written, only the scheduler cuts cards, and it is absent. Upstream
-readers of Device objects know nothing of it, and the object's own schema would drop a further field
+not in it. If only the scheduler cuts cards, no agent writes the annotation, and it is absent. Upstream
+readers of Device objects do not know it, and the object's own schema would drop a further field
 of a device.
 
 Unreadable parts never count as free: an odd entry puts its card in doubt, and an odd annotation
@@ -29,19 +29,19 @@ from partage.model.mig import MigSlice
 
 _VERSION: Final = 1
 _MOST: Final = 64
-"""Units of a card, and instances on it; more than any card has."""
+"""Units of a card, and instances on it; no card has more."""
 _SHOWN: Final = 120
-"""Characters of a problem that are shown."""
+"""Characters of a problem to show."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnCard:
-    """What is on one card that Partage did not make.
+    """The instances on one card that Partage did not make.
 
     Attributes:
-        instances: those that are known.
-        unknown: why it is unknown what is there; empty where it is known.
-        uncuttable: why no instance can be made before an operator acts; empty where one can.
+        instances: the known ones.
+        unknown: why the card's contents are unknown; empty if they are known.
+        uncuttable: why no instance can be made before an operator acts; empty if one can.
     """
 
     instances: tuple[ForeignInstance, ...] = ()
@@ -85,9 +85,9 @@ def encode_foreign(cards: Mapping[str, OnCard]) -> str:
 
 
 def decode_foreign(text: str) -> tuple[Mapping[str, OnCard], str]:
-    """What an annotation says, by the card's UUID; and what is wrong with all of it, else empty.
+    """The contents of an annotation, by the card's UUID; and the error in all of it, else empty.
 
-    Never raises: an entry that cannot be read says that what is on its card is not known.
+    Never raises: an unreadable entry means that the contents of its card are unknown.
     """
     try:
         document = msgspec.json.decode(text, type=_Document)

@@ -1,12 +1,12 @@
-"""The file that a journal is kept in, and its lines: one JSON object each.
+"""The file format of a journal: one JSON object a line.
 
     {"kind": "Record", "apiVersion": "partage.io/v1", "instance": …, "partage": …}   first line
     {"kind": "Time", "at": …}                                                     now and then
     {"kind": "State" | "<event>" | "Decision", "engine": "instance/1", …}
 
-Everything is in the model's own words, base units included, so that nothing is read twice and a
-replay cannot read it differently. A line that cannot be decoded is named with its number; a last
-line without an end was being written when the program stopped, and is left out.
+All values are the model's own, in base units, so that nothing is parsed twice and a replay cannot
+read it differently. An error names the number of a line that cannot be decoded. The last line without
+an end is left out, because the program stopped while it wrote that line.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -53,11 +53,11 @@ _EVENT_KINDS: Final = frozenset({*_EVENTS, "NodeSeen"})
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line: who wrote the file, and with what.
+    """The first line: the writer of the file, and its settings.
 
     Attributes:
         instance: the scheduler's identity; the decisions' ids begin with it.
-        at: when the file was begun, RFC 3339.
+        at: the start of the file, RFC 3339.
     """
 
     instance: str = ""
@@ -67,14 +67,14 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A decision as it was written down.
+    """A decision as it was recorded.
 
     Attributes:
-        id: `instance/engine-number`; logs carry it too.
+        id: `instance/engine-number`; logs contain it too.
         verb: `hold` or `place_on`.
-        decision: what was answered.
-        node: the node that was asked for.
-        among: names of the nodes that were asked for; None for all.
+        decision: the answer.
+        node: the requested node.
+        among: names of the requested nodes; None for all.
         few: only little work was allowed.
     """
 
@@ -89,7 +89,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: of which engine, and what; an engine is made anew when its books are."""
+    """One line: its engine and its contents; a new engine is made whenever its books are new."""
 
     engine: str
     entry: Event | EngineState | Question
@@ -100,7 +100,7 @@ Links = tuple[tuple[str, str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node; JSON has no pairs as keys, so its links stand beside it."""
+    """A node; its links are a separate field, because JSON has no pairs as keys."""
 
     node: Node
     links: Links = ()
@@ -166,7 +166,7 @@ class _Written:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no word for."""
+    """A JSON value for types that JSON lacks."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
@@ -184,12 +184,12 @@ def header_line(header: Header) -> bytes:
 
 
 def time_line(at: str) -> bytes:
-    """When what follows was written, at most a moment after it happened; for people."""
+    """The line with the time of the following lines, at most a moment after they happened; for people."""
     return _ENCODER.encode({"kind": "Time", "value": at}) + b"\n"
 
 
 def encode_entry(engine: str, entry: Entry) -> bytes:
-    """One line; `engine` is the label of the engine whose journal it is."""
+    """One line; `engine` is the label of the journal's engine."""
     return _ENCODER.encode(_written(engine, entry)) + b"\n"
 
 
@@ -219,7 +219,7 @@ def _written(engine: str, entry: Entry) -> _Written:
 
 
 def _asked(entry: Decided) -> tuple[str, ...] | None:
-    """The nodes that were asked for; None where it was every one that there is."""
+    """The requested nodes; None for all nodes."""
     if entry.among is None:
         return None
     known = sum(1 for name in entry.labels if name)
@@ -239,14 +239,14 @@ def _decoded(raw: bytes | msgspec.Raw, into: type[_T]) -> _T:
 
 
 def read_lines(source: str, lines: Iterable[bytes]) -> Iterator[Header | Line]:
-    """What a file says, in order; a header stands first in every file.
+    """The contents of a file, in order; every file starts with a header.
 
     Args:
-        source: what messages call the file.
+        source: the file's name in messages.
         lines: with their ends.
 
     Raises:
-        InvalidDocument: a line cannot be decoded, or the file is none of ours.
+        InvalidDocument: a line cannot be decoded, or the file is no journal.
     """
     known = False
     for number, raw in enumerate(lines, 1):

@@ -1,4 +1,4 @@
-"""JSON text into undecoded values: one document, many concatenated, or one a line; and keys that it gives twice."""
+"""JSON text into undecoded values: one document, many concatenated, or one a line; also finds repeated keys."""
 
 import json
 import re
@@ -10,12 +10,12 @@ import msgspec
 
 _RAW: Final = msgspec.json.Decoder(msgspec.Raw)
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*')
-_SAFE: Final = 18  # characters of a number that any decoder holds
+_SAFE: Final = 18  # characters of a number that any decoder can represent
 _BLANK: Final = " \t\r\n"
 
 
 def json_values(data: bytes) -> list[msgspec.Raw]:
-    """The documents in `data`, each as the bytes it was written in. Raises `ValueError`: not JSON."""
+    """The documents in `data`, each in its original bytes. Raises `ValueError`: not JSON."""
     try:
         return [_RAW.decode(data)]
     except msgspec.DecodeError as error:
@@ -33,9 +33,9 @@ class _Repeating(dict[str, object]):
 
 
 def keys_given_twice(data: bytes) -> list[str]:
-    """Paths of keys that an object of the JSON text has more than once, such as `spec.replicas`.
+    """Paths of keys that occur more than once in an object of the JSON text, such as `spec.replicas`.
 
-    Text that is no JSON, or nested too deeply, has none.
+    The result is empty for text that is no JSON, or nested too deeply.
     """
     found: list[_Repeating] = []
 
@@ -68,9 +68,9 @@ def _paths(value: object, where: str) -> Iterator[str]:
 
 
 def with_quoted_numbers(data: bytes) -> bytes:
-    """The JSON text with numbers as texts where a decoder may not hold them.
+    """The JSON text, with a number as a text if a decoder may not be able to represent it.
 
-    Those are numbers of more than 18 characters, or with an exponent.
+    These are numbers of more than 18 characters, or with an exponent.
     """
 
     def quoted(match: re.Match[bytes]) -> bytes:

@@ -1,7 +1,7 @@
-"""How much a pod with devices may ask at all: bounds that keep reading and deciding cheap.
+"""The most that a pod with devices may ask for: bounds that keep reading and deciding cheap.
 
 They are far beyond real requests. The webhook refuses a pod beyond them. A pod that bypassed the
-webhook is not read any further, and waits with the same sentence.
+webhook is read no further, and waits with the same sentence.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "bytes in one annotation": 16_384,
     "entries in one annotation": 256,
 }
-"""The most of each that one pod may have; the reference lists the same."""
+"""The most of each for one pod; the reference lists the same."""
 
 READ: Final = (
     names.DEVICE_ALLOCATE_HINT,
@@ -46,7 +46,7 @@ READ: Final = (
     names.MEMORY_BEYOND,
     names.QGPU_APP_CLASS,
 )
-"""Annotations that decide where a pod may go."""
+"""Annotations that restrict a pod's nodes."""
 
 _LISTS: Final = (
     names.HAMI_USE_TYPE,
@@ -60,7 +60,7 @@ _LISTS: Final = (
 def beyond(
     spec: shapes.PodSpec, annotations: Mapping[str, str], is_device: Callable[[str], bool]
 ) -> str:
-    """Which bound a pod breaks, as a sentence; empty for none, and for a pod without devices."""
+    """The bound that a pod breaks, as a sentence; empty for none, and for a pod without devices."""
     asked = [list(_resources(container)) for container in _containers(spec)]
     asking = sum(any(map(is_device, one)) for one in asked)
     own = [*(spec.overhead or ()), *_resources(shapes.Container(resources=spec.resources))]
@@ -106,7 +106,7 @@ def _resources(container: shapes.Container) -> Iterable[str]:
 
 
 def _affinity(spec: shapes.PodSpec) -> dict[str, int]:
-    """Terms and their expressions, required and preferred, and the values that they compare."""
+    """Terms and their expressions, required and preferred, and the values in them."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None:
         return {}

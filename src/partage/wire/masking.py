@@ -1,13 +1,14 @@
-"""Replaces what names people and their work in the objects of a snapshot, consistently, by a list of what may stay.
+"""Consistently replaces names of people and their work in the objects of a snapshot; a list names the words that stay.
 
-A word stays where it is a number, a time, an address of a device, the model of one, or a word that the program's own
+A word stays if it is a number, a time, the address or model of a device, or a word that the program's own
 readers know: a key, a field, a choice, a published name. Every other word becomes ten digits of a keyed hash
-(HMAC-SHA256), wherever it stands: the same word has the same mask under the same key, also in another snapshot, and
-without the key words cannot be tried. Decisions compare such words and nothing else, so a masked snapshot decides as
-the plain one does.
+(HMAC-SHA256) at each place. Under the same key a word has the same mask, also in another snapshot. Without the
+key, words cannot be guessed by trials. Decisions only compare these words, so a masked snapshot gives the same
+decisions as the plain one.
 
-Annotations stay by whole keys alone. Of those that are of a protocol and say nothing that decisions read, the
-protocol stays: that there is one can tell whose pod it is. Documents within texts are taken apart, and lose comments.
+Annotations stay only if the whole key is known. If an annotation of a protocol has no part in decisions, only its
+protocol stays, because its presence can show which protocol a pod uses. Documents within texts are parsed, and lose
+comments.
 """
 
 import hashlib
@@ -53,7 +54,7 @@ _RULES: Final = "permits"
 _NAMED_ACCOUNT: Final = "serviceAccountName"
 _ACCOUNTS: Final = "serviceAccounts"
 _ACCOUNT: Final = "default"
-"""The service account of pods that name none, which is left out."""
+"""The service account of pods that name none; it is left out."""
 _PACKAGES: Final = ("partage.model", "partage.vendors", "partage.wire")
 _COMMON: Final = frozenset(
     {
@@ -89,7 +90,7 @@ _COMMON: Final = frozenset(
         "node.kubernetes.io/unreachable",
     }
 )
-"""Words of Kubernetes'."""
+"""Kubernetes' own words."""
 _MODELS: Final = (*names.QGPU_MODEL_LABELS, names.GPU_MODEL, names.GPU_VENDOR, names.PCI_PRODUCT)
 _TYPE: Final = re.compile(r'"type"\s*:\s*"([^"]*)"')
 _SAYS_NOTHING: Final = frozenset(
@@ -113,9 +114,9 @@ _MAPS: Final = (
     "gpu-shared-resource-templates",
     "scheduler-device",
 )
-"""Ends of names of ConfigMaps by which they are known."""
+"""Ends of the names of known ConfigMaps."""
 _PREFIXES: Final = ("requests.", "limits.", "count/")
-"""Of keys of a quota."""
+"""Prefixes of a quota's keys."""
 _EXPRESSION: Final = re.compile(
     r'''(?P<quote>"""|\'\'\'|"|\')(?P<text>(?:\\.|(?!(?P=quote)).)*)(?P=quote)|//[^\n]*|(?P<name>[A-Za-z_][A-Za-z0-9_]*)''',
     re.DOTALL,
@@ -191,7 +192,7 @@ _OF_CEL: Final = frozenset(
         "value",
     }
 )
-"""Names of the language, of its libraries in Kubernetes, and of the device that selectors ask about."""
+"""Names of the language, of its libraries in Kubernetes, and of the variable for a device."""
 
 
 class Mask:
@@ -202,7 +203,7 @@ class Mask:
 
         Args:
             key: secret; the same key gives the same masks.
-            nodes: Node and Device objects, whose names are masked as nodes and whose cards' models stay.
+            nodes: Node and Device objects; their names are masked as nodes, and the models of their cards stay.
         """
         self._key = key
         self._nodes: dict[str, str] = {}
@@ -216,7 +217,7 @@ class Mask:
         self._known: dict[str, str] = {}
 
     def object(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The object with its names replaced; the one given is not changed."""
+        """A copy of the object with its names replaced."""
         kind, head = given["kind"], given.get("metadata", {})
         found: dict[str, Any] = {
             key: self._value(item)
@@ -277,7 +278,7 @@ class Mask:
         return key, self._text(text)
 
     def _document(self, text: str) -> str | None:
-        """A ConfigMap's text, taken apart; None for one that cannot be read."""
+        """A ConfigMap's text, masked part by part; None for one that cannot be read."""
         try:
             (value,) = yaml_values(text.encode())
         except (YamlError, ValueError):
@@ -285,7 +286,7 @@ class Mask:
         return self._text(value) if isinstance(value, str) else json.dumps(self._value(value))
 
     def _rules(self, text: str) -> str | None:
-        """The rules of `permits`: namespaces and accounts masked as those of pods are."""
+        """The rules of `permits`, with namespaces and accounts masked like those of pods."""
         document = self._document(text)
         if document is None:
             return None
@@ -306,7 +307,7 @@ class Mask:
         return json.dumps(masked)
 
     def _value(self, value: Any) -> Any:
-        """A value without sentences and without what selects pods, all its words judged."""
+        """A value without sentences and without selectors of pods, with every word checked."""
         if isinstance(value, Mapping):
             return {
                 self._word(str(key)): self._of(str(key), item)
@@ -319,7 +320,7 @@ class Mask:
         return self._text(value) if isinstance(value, str) else value
 
     def _of(self, key: str, item: Any) -> Any:
-        """What stands under a key."""
+        """The masked value of a key."""
         if key == "expression" and isinstance(item, str):
             return self._expression(item)
         if key == _NAMED_ACCOUNT:
@@ -333,7 +334,7 @@ class Mask:
         return _TOKEN.sub(lambda found: self._word(found[0]), text)
 
     def _expression(self, text: str) -> str:
-        """A selector in CEL: its texts masked as all texts, names that are not the language's, and no comment."""
+        """A CEL selector: texts, and names outside the language, are masked; comments are removed."""
 
         def judged(found: re.Match[str]) -> str:
             if found["quote"]:
@@ -359,7 +360,7 @@ class Mask:
         if len(word) <= _LONGEST and _PLAIN.fullmatch(word):
             return word
         if len(word) > 1 and small in self._all_models:
-            return word  # which cards a pod wants may be said by a part of their model's name
+            return word  # a pod may choose its cards by a part of their model's name
         for prefix in _PREFIXES:
             if word.startswith(prefix):
                 return f"{prefix}{self._word(word.removeprefix(prefix))}"
@@ -368,7 +369,7 @@ class Mask:
 
 
 def _models(one: Mapping[str, Any]) -> Iterator[str]:
-    """Words that tell the models of a node's cards and their drivers."""
+    """Words that name the models of a node's cards and their drivers."""
     head = one.get("metadata", {})
     labels = [head.get("labels") or {}]
     labels += [card.get("labels") or {} for card in one.get("spec", {}).get("devices") or ()]
@@ -383,7 +384,7 @@ def _models(one: Mapping[str, Any]) -> Iterator[str]:
 
 @cache
 def _words() -> frozenset[str]:
-    """Words that the readers of documents spell, as constants or as names of fields."""
+    """Words that the readers of documents contain, as constants or as names of fields."""
     context = Context.of(Settings())
     found = {*_COMMON, *context.owners, *context.triggers}
     for package in _PACKAGES:
@@ -394,7 +395,7 @@ def _words() -> frozenset[str]:
             found |= set(_constants(code)) if code is not None else set()
             try:
                 module = importlib.import_module(one.name)
-            except ModuleNotFoundError:  # it is of an extra that is not installed
+            except ModuleNotFoundError:  # the module is part of an extra that is not installed
                 continue
             for held in vars(module).values():
                 if isinstance(held, type) and issubclass(held, msgspec.Struct):

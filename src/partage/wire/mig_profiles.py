@@ -1,10 +1,10 @@
-"""The annotation of a Device object that tells what its cards can be cut into, by their own driver.
+"""The annotation of a Device object with the ways to cut its cards, as their own driver reports them.
 
     {"v": 1, "axes": [{"model": "NVIDIA A100-SXM4-80GB", "profiles": [{"name": "1g.10gb", …}]}],
      "cards": {"GPU-a": 0, "GPU-b": 0}}
 
 Memory, starts and names differ by driver and firmware on one model. So on a node the driver's
-report counts, and a table of published figures does not. Cards that are alike share an entry.
+report counts, and not a table of published figures. Cards that are alike share an entry.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class _Profile(
     omit_defaults=True,
     rename={"memory_bytes": "memory", "core_milli": "core"},
 ):
-    """A `MigProfile` as the annotation holds it; the fields have its names."""
+    """A `MigProfile` in the annotation's form; the fields have its names."""
 
     name: Annotated[str, Meta(min_length=1, max_length=_MOST)]
     compute: _Units
@@ -67,7 +67,7 @@ def encode_axes(axes: Mapping[str, MigAxis]) -> str:
 
 
 def decode_axes(text: str) -> tuple[Mapping[str, MigAxis], str]:
-    """What an annotation says, by the card's UUID; and what is wrong with it, else empty."""
+    """The contents of an annotation, by the card's UUID; and its error, else empty."""
     try:
         document = msgspec.json.decode(text, type=_Document)
         if document.v != _VERSION:
@@ -80,7 +80,7 @@ def decode_axes(text: str) -> tuple[Mapping[str, MigAxis], str]:
 
 @lru_cache(maxsize=256)
 def _axes(raw: bytes) -> tuple[MigAxis, ...]:
-    """Nodes of one kind tell the same, so it is read once."""
+    """The axes; parsed only once, because nodes of one kind have the same text."""
     return tuple(
         MigAxis(axis.model, tuple(map(_profile, axis.profiles)))
         for axis in msgspec.json.decode(raw, type=tuple[_Axis, ...])

@@ -1,7 +1,7 @@
-"""Fields of a manifest that its kind does not have, each with the nearest that it has.
+"""Fields of a manifest that its kind does not have, each with the nearest existing one.
 
-Kubernetes' own tables say which fields there are. Kinds that they lack, and fields that may hold
-anything, are not looked at.
+Kubernetes' own tables list the fields. Kinds that they lack, and fields that may contain
+anything, are not checked.
 """
 
 import difflib
@@ -19,11 +19,11 @@ _GROUPS: Final = (
         ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "ResourceSlice"), "resource"
     )
 )
-"""Of manifests without an apiVersion; other kinds are the core's."""
+"""API groups for manifests without an apiVersion; other kinds are the core's."""
 
 
 def misspelt(kind: str, value: Any, most: int) -> list[str]:
-    """What is to be said of fields that are not known."""
+    """Notes on unknown fields."""
     if not isinstance(value, Mapping):
         return []
     group, _slash, version = str(value.get("apiVersion") or "v1").rpartition("/")

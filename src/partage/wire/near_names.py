@@ -1,7 +1,7 @@
-"""Names in a pod that do not do what its author may think: nearly a protocol's, or a vendor's plugin's alone.
+"""Finds names in a pod that do not have their intended effect: misspelt names, and names that only wake a plugin.
 
-Kubernetes takes any resource name and any annotation. A misspelt resource is one that no node has, a misspelt
-annotation does nothing, and a plugin that is woken without amounts has no card to give; no other part says so.
+Kubernetes accepts any resource name and any annotation. No node has a misspelt resource, a misspelt annotation
+has no effect, and a vendor's plugin that is woken without amounts has no card to give. No other part reports this.
 """
 
 import difflib
@@ -20,17 +20,17 @@ _KNOWN: Final = frozenset(
     value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)
 )
 _ANNOTATIONS: Final = frozenset((*READ, names.ADJUST))
-"""What a pod's author writes; the rest is written by programs."""
+"""Annotations that a pod's author writes; programs write the rest."""
 
 _ALIKE: Final = 0.8
 _MOST: Final = 8
-"""Names of one pod that warnings name."""
+"""Names of one pod in warnings."""
 _LOOKED_AT: Final = 64
-"""Names of one pod that are compared, as a tenant may write thousands; and characters of one."""
+"""Names of one pod to compare, as a tenant may write thousands; and characters of one."""
 
 
 def near_names(document: Document, context: Context) -> tuple[str, ...]:
-    """What is to be said of a pod's resources and annotations that are not known."""
+    """Notes on the unknown resources and annotations of a pod."""
     shape = document.shape
     spec = shape.spec if isinstance(shape, shapes.Pod) else None
     asked = list(_asked(spec or shapes.PodSpec()))
@@ -43,7 +43,7 @@ def near_names(document: Document, context: Context) -> tuple[str, ...]:
 
 
 def _asked(spec: shapes.PodSpec) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Each container with what it names."""
+    """Each container with the resources that it names."""
     for container in chain(spec.init_containers or (), spec.containers or ()):
         given = container.resources
         if given:
@@ -51,7 +51,7 @@ def _asked(spec: shapes.PodSpec) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _woken(asked: Sequence[tuple[str, Mapping[str, object]]], context: Context) -> Iterator[str]:
-    """Where nothing but a vendor's plugin is named, it finds no card that was given."""
+    """Notes on a pod that names nothing but a vendor's plugin, which then finds no card to give."""
     found = dict.fromkeys(name for _container, names_ in asked for name in names_)
     if context.owners.keys().isdisjoint(found):
         for name in found:
@@ -88,7 +88,7 @@ def _nearest(given: Iterable[str], known: frozenset[str]) -> Iterator[tuple[str,
 
 @lru_cache(maxsize=1024)
 def _near(name: str, known: frozenset[str]) -> str:
-    """The name of the same domain that is most alike; empty for none."""
+    """The most similar name of the same domain; empty for none."""
     domain, _slash, own = name.rpartition("/")
     alike = {
         other.rpartition("/")[2]: other

@@ -1,7 +1,7 @@
-"""A Node and its Device object as one node of the engine, and what the node would report.
+"""A Node and its Device object as one node of the engine, and the totals that the node would report.
 
-Devices come from the Device object; then every family has its say in catalog order: it may apply
-its configuration to the devices, define them where there is no Device object, object to the node,
+Devices come from the Device object. Then every family acts in catalog order: it may apply
+its configuration to the devices, define them if there is no Device object, object to the node,
 or claim its registration.
 
 Source: docs/sources/koordinator.md 1 and 6, the MetaX and Koordinator documents; docs/sources/hami.md 3.
@@ -43,7 +43,7 @@ from partage.wire.silence import silence
 _NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode")
 
 _MOST_DEVICES: Final = 80
-"""Of one type on one node. The largest machines that are sold have 16 or 32."""
+"""Devices of one type on one node. The largest machines on the market have 16 or 32."""
 _MOST_NAMES: Final = 256
 """Ordinary resources of one node."""
 _NOT_READY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -54,7 +54,7 @@ COPIED_LABELS: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERS
 
 @dataclass(frozen=True, slots=True)
 class TranslatedNode:
-    """A node for the engine, its own totals as written, and what is worth telling of it."""
+    """A node for the engine, its own totals as written, and notes on it."""
 
     node: Node
     allocatable: Mapping[str, Quantity] = field(default_factory=dict)
@@ -64,13 +64,13 @@ class TranslatedNode:
 def translate_node(
     node: Document | None, device: Document | None, context: Context, version: int = 0
 ) -> TranslatedNode:
-    """The node that the two documents describe; one of them may be absent.
+    """The node of the two documents; one of them may be absent.
 
-    Without a Node document nothing is known of the node's ordinary resources, and they are not
+    Without a Node document the node's ordinary resources are unknown, and they are not
     checked.
 
     Raises:
-        InvalidDocument: an amount that is no quantity.
+            InvalidDocument: an amount is no quantity.
         ValueError: both documents are absent.
     """
     present = node or device
@@ -126,7 +126,7 @@ def translate_node(
 
 
 def unread_node(node: Document, device: Document | None, problem: str, version: int = 0) -> Node:
-    """A node of which an amount is no quantity: closed and without devices, with the reason for its pods."""
+    """A node with an invalid quantity: closed and without devices, with the reason for its pods."""
     spec = node.shape.spec if isinstance(node.shape, shapes.Node) else None
     return Node(
         name=node.name,
@@ -140,7 +140,7 @@ def unread_node(node: Document, device: Document | None, problem: str, version: 
 
 
 def _ordinary(allocatable: Iterable[str], context: Context) -> tuple[list[str], str]:
-    """Resources that no family owns, Kubernetes' own first; and a note where some are left out."""
+    """Resources that no family owns, Kubernetes' own first; and a note if some are left out."""
     ordinary = [resource for resource in allocatable if resource not in context.owners]
     ordinary.sort(key=lambda resource: "/" in resource)
     beyond = len(ordinary) - _MOST_NAMES
@@ -149,10 +149,10 @@ def _ordinary(allocatable: Iterable[str], context: Context) -> tuple[list[str], 
 
 
 def allocatable_of(node: Document) -> dict[str, Quantity]:
-    """The node's totals: allocatable, or capacity where that is absent.
+    """The node's totals: allocatable, or capacity if that is absent.
 
     Raises:
-        InvalidDocument: an amount that is no quantity.
+            InvalidDocument: an amount is no quantity.
     """
     status = node.shape.status if isinstance(node.shape, shapes.Node) else None
     if status is None:
@@ -171,10 +171,10 @@ def allocatable_of(node: Document) -> dict[str, Quantity]:
 def node_totals(
     node: Node, allocatable: Mapping[str, Quantity], settings: Settings
 ) -> dict[str, str]:
-    """What the node would report: its own totals, with the names of its devices made current.
+    """The totals that the node would report: its own, with the names of its devices made current.
 
     Koordinator's names are given in both dialects. qGPU's and `nvidia.com/gpu` are given only
-    where the node already reports them or registers with their protocol; the node's own value of
+    if the node already reports them or registers with their protocol. The node's own value of
     `nvidia.com/gpu` stays (the Koordinator document prints 2 for two cards).
     """
     stale = koordinator_reports(settings)
@@ -194,7 +194,7 @@ def node_totals(
 
 
 def device_totals(node: Node) -> dict[str, Quantity]:
-    """Koordinator's names, in both dialects, with what the node's healthy devices have.
+    """Koordinator's names, in both dialects, with the amounts of the node's healthy devices.
 
     No kubelet plugin serves these names: a controller writes them to the node's status.
     """
@@ -203,14 +203,14 @@ def device_totals(node: Node) -> dict[str, Quantity]:
 
 
 def _labels(node: Document | None, device: Document | None) -> dict[str, str]:
-    """The node's labels with those that Koordinator copies from the Device object."""
+    """The node's labels, with those that Koordinator copies from the Device object."""
     labels = node.labels if node else {}
     given = device.labels if device else {}
     return labels | {key: given[key] for key in COPIED_LABELS if given.get(key)}
 
 
 def _single_numa(labels: Mapping[str, str]) -> tuple[bool, str]:
-    """Whether a pod's devices must be on one NUMA node here, and a note on a label that is odd."""
+    """Whether a pod's devices must be on one NUMA node here, and a note on an odd label."""
     policy = labels.get(names.NUMA_TOPOLOGY_POLICY, "")
     if policy in _NUMA_POLICIES:
         return policy == "SingleNUMANode", ""
@@ -221,9 +221,9 @@ def _single_numa(labels: Mapping[str, str]) -> tuple[bool, str]:
 
 
 def _taints(node: Document | None) -> tuple[tuple[Taint, ...], str]:
-    """The node's taints, and a note where it is not ready.
+    """The node's taints, and a note if it is not ready.
 
-    Kubernetes taints a node that is not ready; a dump may have been taken just before.
+    Kubernetes taints a node that is not ready, but a dump may be from the moment before.
     """
     shape = node.shape if node and isinstance(node.shape, shapes.Node) else shapes.Node()
     spec, status = shape.spec or shapes.NodeSpec(), shape.status or shapes.NodeStatus()
@@ -241,7 +241,7 @@ def _taints(node: Document | None) -> tuple[tuple[Taint, ...], str]:
 
 
 def _undescribed(node: Node, view: NodeView, device: Document | None, context: Context) -> str:
-    """A note where the node reports cards of which nothing else is known."""
+    """A note if the node reports cards and nothing else describes them."""
     if device or names.HAMI_REGISTER in view.annotations or node.devices:
         return ""
     reported = sorted(
@@ -258,7 +258,7 @@ def _undescribed(node: Node, view: NodeView, device: Document | None, context: C
 
 
 def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
-    """Every family's registration, each on the devices that the ones before it left."""
+    """Every family's registration, each for the devices that the earlier ones left."""
     verdicts: list[Verdict] = []
     properties: dict[str, str] = {}
     links: dict[tuple[str, str], int] = {}
@@ -293,7 +293,7 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
 
 
 def _without_files(devices: Iterable[Device]) -> Iterator[Verdict]:
-    """Cards that a container could not be given: it would start without one."""
+    """Cards whose device files are unknown, because a container with such a card would start without it."""
     vendors = {one.vendor for one in devices if one.type is DeviceType.GPU}
     for vendor in sorted(vendors):
         if not files_known(vendor):
@@ -307,14 +307,14 @@ def _without_files(devices: Iterable[Device]) -> Iterator[Verdict]:
 
 
 def _kept_from(device: Device, registrar: str) -> Device:
-    """A device hidden from the registrar's pods is hidden from those that will become its own."""
+    """A device hidden from the registrar's pods is also hidden from undecided pods, which will become its own."""
     if registrar not in device.hidden_from:
         return device
     return replace(device, hidden_from=device.hidden_from | {UNDECIDED})
 
 
 def _few(devices: Iterable[Device]) -> Iterator[Device]:
-    """The first of each type: every node of the books has room for as many as the one with most."""
+    """The first devices of each type, because every node of the books has room for as many as the largest one."""
     seen: Counter[DeviceType] = Counter()
     for device in devices:
         seen[device.type] += 1
@@ -335,7 +335,7 @@ def _make(node: Node) -> tuple[str, str]:
 def _partitions(
     labels: Mapping[str, str], make: tuple[str, str], device: Document | None
 ) -> tuple[Mapping[int, tuple[Partition, ...]], str]:
-    """The node's partitions, and what could not be read."""
+    """The node's partitions, and the unreadable part."""
     vendor, model = make
     text = device.annotations.get(names.GPU_PARTITIONS) if device else None
     try:

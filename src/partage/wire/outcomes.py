@@ -1,7 +1,7 @@
 """The outcome for a pod, as plain values ready for JSON: grants, refusals, devices.
 
-One shape for `partage schedule`, for the explanations of the service and for the dashboard; keys
-may be added, none changes its meaning.
+One shape for `partage schedule`, for the explanations of the service and for the dashboard. Keys
+may be added, and none changes its meaning.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from partage.model.node import Node
 from partage.model.quantity import brief
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 
-if TYPE_CHECKING:  # the ledger's columns are slow to load, and a node's agent has none
+if TYPE_CHECKING:  # the ledger's columns load slowly, and a node's agent has none
     from partage.inventory.card import Card
 
 
@@ -58,7 +58,7 @@ def grant_text(grant: Grant) -> str:
 
 
 def cards_text(grants: Iterable[Grant]) -> str:
-    """Which devices, by type and number: `gpu 0,1  rdma 0`."""
+    """The devices by type and number: `gpu 0,1  rdma 0`."""
     found: dict[str, list[str]] = {}
     for grant in grants:
         minors = found.setdefault(grant.type.value, [])
@@ -68,7 +68,7 @@ def cards_text(grants: Iterable[Grant]) -> str:
 
 
 def given_text(grants: Iterable[Grant]) -> str:
-    """What each container has, for people; containers are named where there are several."""
+    """The devices of each container, for people; containers are named if there are several."""
     by_container: dict[str, Counter[str]] = {}
     for grant in grants:
         name = f"{grant.container} (init)" if grant.phase == "init" else grant.container
@@ -86,12 +86,12 @@ def core_text(milli: int) -> str:
 
 
 def part_text(amount: Mapping[str, int], *, memory: bool = False, cards: bool = False) -> str:
-    """`20Gi of 80Gi`, `57% of 100%`, or `1.5 of 8 cards`; a dash where there is none.
+    """`20Gi of 80Gi`, `57% of 100%`, or `1.5 of 8 cards`; a dash if there is none.
 
     Args:
-        amount: what is used and what there is, in bytes or in thousandths of a card.
-        memory: it is of memory.
-        cards: it is the compute of several cards, which percentages would hide.
+        amount: the used and the full amount, in bytes or in thousandths of a card.
+        memory: whether it is an amount of memory.
+        cards: whether it is the compute of several cards, which percentages would hide.
     """
     if not amount["total"]:
         return "-"
@@ -103,7 +103,7 @@ def part_text(amount: Mapping[str, int], *, memory: bool = False, cards: bool = 
 
 
 def refusal_document(refusal: Refusal) -> dict[str, Any]:
-    """Why a pod waits: code, line, and the nodes and cards behind it."""
+    """A pod's refusal: code, line, and the nodes and cards behind it."""
     return {
         "code": refusal.code.value,
         "message": refusal.message,
@@ -113,7 +113,7 @@ def refusal_document(refusal: Refusal) -> dict[str, Any]:
 
 
 def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> dict[str, Any]:
-    """A device, what it has and what is used of it."""
+    """A device with its amounts and the used part of them."""
     device = card.device
     mig = [
         {
@@ -145,13 +145,13 @@ def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> 
 
 
 def said(node: Node, device: Device, fact: str) -> str:
-    """The device's `vendor` or `model`, or for a card what its node says of all of them."""
+    """The device's `vendor` or `model`, or for a card the value of its node for all cards."""
     own: str = getattr(device, fact)
     return own or (node.properties.get(fact, "") if device.type is DeviceType.GPU else "")
 
 
 def closed_code(card: "Card") -> str | None:
-    """Why a card takes no pod, where that is a fault or an operator's order; not that it is taken."""
+    """The code of a fault or an operator's order that closes a card to pods; a full card has none."""
     held = card.closed in (None, ReasonCode.CARD_NOT_IDLE)
     return None if held or card.closed is None else card.closed.value
 

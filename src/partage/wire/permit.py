@@ -1,9 +1,9 @@
-"""What a pod has of its wishes, as the annotation `partage.io/permit` holds it beside the record.
+"""The part of its wishes that a pod gets, as the annotation `partage.io/permit` beside the record.
 
     {"v":1,"uid":"…","rule":"shop","online":true,"policy":"fixed-share","why":"…"}
 
-It is apart from the record so that programs of before, which refuse a record with a field that they do not know, go on
-reading that one. A pod without it was bound where no operator had made a rule, and is what its node makes of it. Only
+It is separate from the record, because earlier programs refuse a record with an unknown field and must still be able
+to read it. A pod without the annotation was bound when no operator had made a rule, and its node decides. Only
 Partage may write it (`vendors.reserved`); one that cannot be trusted gives nothing.
 """
 
@@ -41,7 +41,7 @@ def encode(permit: Permit, uid: str) -> str:
 
 
 def read(annotations: Mapping[str, str], uid: str) -> Permit | None:
-    """What the annotation of a pod says; None without one. Never raises."""
+    """The permit of a pod's annotation; None without one. Never raises."""
     text = annotations.get(names.PERMIT)
     if text is None:
         return None
@@ -55,10 +55,10 @@ def read(annotations: Mapping[str, str], uid: str) -> Permit | None:
 
 
 def cut(permit: Permit | None, annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """What of its wishes a pod does not get by its permit, in words; the node may cut down more.
+    """The wishes that a pod does not get by its permit, in words; the node may cut more.
 
     Args:
-        permit: the pod's; None where no rule was made.
+        permit: the pod's; None if no rule was made.
         annotations: of the pod.
     """
     if permit is None:
