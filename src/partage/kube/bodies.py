@@ -35,7 +35,7 @@ def binding(
     annotations: Mapping[str, str] | None,
     labels: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """A Binding with its precondition and what is merged into the pod."""
+    """A Binding with its precondition and the metadata to merge into the pod."""
     optional = {"annotations": annotations, "labels": labels}
     return {
         "apiVersion": "v1",
@@ -57,7 +57,7 @@ def eviction(namespace: str, pod: str, uid: str | None) -> dict[str, Any]:
 
 
 def delete_options(uid: str | None, grace_seconds: int | None = None) -> dict[str, Any]:
-    """DeleteOptions with only what is set."""
+    """DeleteOptions with only the given fields."""
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
     if uid is not None:
         options["preconditions"] = {"uid": uid}

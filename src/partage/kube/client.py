@@ -37,17 +37,17 @@ from partage.kube.sender import ClientSettings, Sender
 from partage.kube.transport import Request
 
 _PAGE: Final = 32 * 2**20
-"""Bytes of one page. An author may make objects of a megabyte each, and a page of a thousand would take more memory
-than a node's agent may have; a page of usual pods has ten to twenty MiB."""
+"""Bytes of one page. A user may create objects of a megabyte each. A page of a thousand such objects would take more
+memory than a node's agent may use. A page of usual pods has ten to twenty MiB."""
 _FEWER: Final = 4
-"""So many times fewer objects are asked for where a page has more bytes, and more again where it has far fewer."""
+"""The factor by which the client asks for fewer objects after a larger page, and for more after a far smaller one."""
 
 T = TypeVar("T")
 H = TypeVar("H", bound=HasMeta)
 
 
 class PatchKind(StrEnum):
-    """How a patch is meant; the value is its content type."""
+    """How the server applies a patch; the value is its content type."""
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
@@ -80,8 +80,8 @@ class Client:
         """This client for callers that share a bound; its connections stay this one's.
 
         Args:
-            rate: requests a second in the long run, tries that are repeated included; what two
-                seconds allow may be sent at once.
+            rate: requests a second in the long run, repeated tries included. The requests of two seconds may be
+                sent at once.
         """
         other = copy.copy(self)
         limit = RateLimit(rate, max(1, int(2 * rate)), self.clock)
@@ -100,14 +100,14 @@ class Client:
     async def get(
         self, resource: Resource, name: str, *, into: type[T], namespace: str | None = None
     ) -> T:
-        """One object, as the server has it now."""
+        """One object in the server's current state."""
         request = Request("GET", resource.path(namespace, name))
         found = self._decoders.one(
             request, await self._sender.send(request, idempotent=True), into
         )
         meta = getattr(found, "metadata", None)
         if meta is not None and getattr(meta, "name", name) != name:
-            # A Status, or what stands between us and the server: taken for the object, it would be another one.
+            # A Status, or the answer of a proxy: decoded as the object, it would be another one.
             raise UndecodableAnswer(request.method, request.path, "an object of another name")
         return found
 
@@ -122,11 +122,11 @@ class Client:
         """A list, page by page.
 
         Args:
-            into: the type of an item; items that are not of it are set aside, not fatal.
-            limit: objects a page, fewer where they are large, 0 for all; by default the settings' page size.
+            into: the type of an item; items of another type are set aside and are not fatal.
+            limit: objects a page, fewer if they are large, 0 for all; by default the settings' page size.
 
         Raises:
-            Expired: the list took so long that its version is no longer kept; start afresh.
+            Expired: the server no longer keeps the version of the list, because the list took too long; start afresh.
         """
         query = scope.query
         limit = largest = self.settings.page_size if limit is None else limit
@@ -146,7 +146,7 @@ class Client:
             if not page.next:
                 return
             if page.next == query.get("continue"):
-                # A cache that does not look at the query would send the first page for ever.
+                # A cache that ignores the query would send the first page for ever.
                 text = "a page of a list that leads to itself"
                 raise UndecodableAnswer(request.method, request.path, text)
             query["continue"] = page.next
@@ -159,12 +159,12 @@ class Client:
         try:
             return await self._gather(scope, into)
         except Expired:
-            # The pages outlived the server's memory of the first one. All at once cannot.
+            # The server has forgotten the version of the first page. One answer with everything has no such limit.
             return await self._gather(scope, into, 0)
 
     async def newest_version(self, scope: Scope) -> str:
-        """The version of the store, no older than this call, by as little of a list as will do."""
-        # Servers read what is selected from their memory, and part of it, before Kubernetes 1.34, from the store.
+        """The version of the store, no older than this call, read with the smallest possible list."""
+        # Servers read selected objects from memory, but a part of them from the store (before Kubernetes 1.34).
         pages = self.pages(scope, into=OnlyMeta, limit=0 if scope.query else 1)
         async with contextlib.aclosing(pages):
             return (await anext(pages)).resource_version
@@ -186,9 +186,9 @@ class Client:
         """The bytes of a watch; `watch` makes events of them.
 
         Args:
-            resource_version: the version after which changes are wanted.
+            resource_version: the watch reports changes after this version.
             seconds: the server is asked to end the watch after this time.
-            idle_seconds: without a byte for so long, the connection counts as lost.
+            idle_seconds: after so long without a byte, the connection counts as lost.
         """
         query = scope.query | {
             "watch": "true",
@@ -210,7 +210,7 @@ class Client:
         namespace: str | None = None,
         dry_run: bool = False,
     ) -> T:
-        """Create an object; AlreadyExists where the name is taken."""
+        """Create an object; AlreadyExists if the name is taken."""
         request = Request("POST", resource.path(namespace), self._change(dry_run), encode(body))
         return self._decoders.one(request, await self._sender.send(request), into)
 
@@ -244,13 +244,13 @@ class Client:
 
         Args:
             body: the patch; for JSON a list of operations, else a partial object.
-            into: what the changed object is decoded to.
+            into: the type to which the changed object is decoded.
             subresource: `status` or another.
             dry_run: go through admission and validation, store nothing.
             until: see `bind`.
 
-        A JSON patch, and any patch that holds a resourceVersion, is not repeated after an unknown
-        outcome; the other kinds mean the same twice.
+        A JSON patch, and any patch with a resourceVersion, is not repeated after an unknown outcome.
+        The other kinds have no further effect when they are repeated.
         """
         path, data = resource.path(namespace, name, subresource), encode(body)
         request = Request("PATCH", path, self._change(dry_run), data, kind.value, until=until)
@@ -271,11 +271,11 @@ class Client:
     ) -> None:
         """Delete an object.
 
-        With a UID it is tried again after an unknown outcome, since no other object can be hit;
-        that it is gone by then is success.
+        With a UID the client tries again after an unknown outcome, since it can hit no other object.
+        If the object is gone by then, the deletion has succeeded.
 
         Args:
-            uid: delete only this very object; Conflict otherwise.
+            uid: delete only the object with this UID; Conflict otherwise.
             grace_seconds: overrides the object's own grace period.
         """
         options = encode(delete_options(uid, grace_seconds))
@@ -285,7 +285,7 @@ class Client:
         try:
             await self._sender.send(request, idempotent=uid is not None, failures=failures)
         except (NotFound, Conflict):
-            # A UID conflict after an unknown outcome: ours is gone, another has its name.
+            # A UID conflict after an unknown outcome: our object is gone, and another one has its name.
             if not any(failure.outcome is Outcome.UNKNOWN for failure in failures):
                 raise
 
@@ -302,14 +302,13 @@ class Client:
     ) -> None:
         """Bind a pod to a node; annotations are merged into it in the same transaction.
 
-        Labels are copied by Kubernetes 1.35 and later, and ignored before.
+        Kubernetes 1.35 and later copies labels; earlier versions ignore them.
 
         Args:
             uid: the pod's UID, as a precondition.
             annotations: to add to the pod, replacing values of the same key.
-            until: the moment, by the client's clock, after which no further try is made, and by
-                which the server itself gives up each of them, so that one that waits its turn
-                there is not carried out long after its sender has gone.
+            until: a moment by the client's clock. The client makes no further try after it, and the server gives
+                up each try by then. So the server does not carry out a queued try long after its sender has gone.
 
         Raises:
             Conflict: bound already, being deleted, or of another UID.
@@ -322,13 +321,13 @@ class Client:
         path = PODS.path(namespace, pod, "binding")
         answer = await self._sender.send(Request("POST", path, self._change(), body, until=until))
         if not says_success(answer):
-            # What stands between us and the server may answer 200 with anything, such as a page to log in.
+            # A proxy may answer 200 with anything, such as a login page.
             raise UnknownOutcome(UndecodableAnswer("POST", path, "no Status of success"))
 
     async def patch_pod_status(
         self, namespace: str, pod: str, body: Mapping[str, Any], *, into: type[T]
     ) -> T:
-        """Change what a pod's status says, its other conditions untouched; else as `patch`."""
+        """Change a pod's status and leave its other conditions untouched; otherwise as `patch`."""
         return await self.patch(
             PODS,
             pod,

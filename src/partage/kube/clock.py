@@ -1,4 +1,4 @@
-"""Time as an argument: what the client's loops need of a clock, and the real one."""
+"""Time as an argument: the clock that the client's loops need, and the real one."""
 
 import asyncio
 import time
@@ -14,10 +14,10 @@ class Clock(Protocol):
         """Seconds since some fixed moment; never goes back, nor stops while a machine sleeps."""
 
     def now(self) -> datetime:
-        """The wall clock, in UTC; written down, and never compared between machines."""
+        """The wall clock, in UTC; for display, never to compare two machines."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait this long; zero or less still lets others run."""
+        """Wait this long; zero or less still lets other tasks run."""
 
 
 class SystemClock:
@@ -42,7 +42,7 @@ class SystemClock:
 async def sleep_until(
     clock: Clock, seconds: float, event: asyncio.Event, *others: asyncio.Future[Any]
 ) -> None:
-    """Wait this long, or until the event is set or one of the others has ended; those go on."""
+    """Wait this long, or until the event is set or one of the other tasks has ended; those tasks go on."""
     mine = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))]
     try:
         await asyncio.wait([*mine, *others], return_when=asyncio.FIRST_COMPLETED)
@@ -52,7 +52,7 @@ async def sleep_until(
 
 
 def _steady() -> Callable[[], float]:
-    """Linux' clock that goes on while the machine is suspended, where there is one."""
+    """Linux' clock that goes on while the machine is suspended, if the system has it."""
     which = getattr(time, "CLOCK_BOOTTIME", None)
     if which is not None:
         try:

@@ -1,4 +1,4 @@
-"""Which API server to speak to and as whom: values only, secrets kept out of their repr."""
+"""The API server to use and the identity for it: values only, secrets kept out of their repr."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """A certificate or key in PEM: in a file, which may change, or inline. One of the two is set."""
+    """A certificate or key in PEM: in a file, which may change, or inline. Exactly one of the two is set."""
 
     path: Path | None = None
     data: bytes | None = field(default=None, repr=False)
@@ -16,24 +16,24 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """How to reach an API server and how to know that it is the right one."""
+    """The way to an API server, and the means to verify it."""
 
     server: str
     """URL, possibly with a path, without a trailing slash."""
     authority: Material | None = None
-    """Whom to trust; None means the system's authorities."""
+    """The trusted authorities; None means the system's authorities."""
     verify: bool = True
     """False accepts any certificate."""
     server_name: str | None = None
-    """The name the server's certificate must carry where it is not the URL's host."""
+    """The name that the server's certificate must have if it is not the URL's host."""
     proxy: str | None = field(default=None, repr=False)
     """URL of an HTTP proxy; may hold a password."""
     exec_config: Any = None
-    """What the cluster entry holds for credential plugins; passed through."""
+    """The cluster entry's data for credential plugins; passed through."""
 
     @property
     def by_tls(self) -> bool:
-        """Whether what is sent cannot be read on the way."""
+        """Whether nobody on the way can read the requests."""
         return self.server.startswith("https:")
 
 
@@ -49,12 +49,12 @@ class ExecPlugin:
     provide_cluster: bool = False
     install_hint: str = ""
     interactive: str = "IfAvailable"
-    """Whether it may ask on a terminal: Never, IfAvailable or Always."""
+    """Whether the plugin may ask on a terminal: Never, IfAvailable or Always."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserConfig:
-    """Who we are. What is None or empty is not used; a token file outranks a fixed token."""
+    """Our identity. Fields that are None or empty are not used; a token file outranks a fixed token."""
 
     certificate: Material | None = None
     key: Material | None = None
@@ -69,10 +69,10 @@ class UserConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A cluster, a user and the namespace meant when none is named."""
+    """A cluster, a user and the default namespace."""
 
     cluster: ClusterConfig
     user: UserConfig = UserConfig()
     namespace: str = "default"
     context: str = ""
-    """The kubeconfig context it came from; empty in a cluster."""
+    """The kubeconfig context of this configuration; empty in a cluster."""

@@ -1,9 +1,9 @@
-"""Who we are, at this moment: tokens that files or plugins renew.
+"""Our identity at this moment: tokens that files or plugins renew.
 
-A token file is looked at once a period and after a 401, since the kubelet rotates it. A plugin is
-run when its credential is about to expire and after a 401, never twice at a time.
+The client checks a token file once a period and after a 401, since the kubelet rotates it. It runs a
+plugin when the credential is about to expire and after a 401, never twice at a time.
 
-A server by plain HTTP gets no credential unless it is on this machine: every machine on the way could read it.
+A plain HTTP server gets no credential unless it is on this machine, because every machine on the way could read it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _EARLY: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The headers of a request, and the client certificate if a plugin gave one."""
+    """The headers of a request, and the client certificate if a plugin provided one."""
 
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     certificate: tuple[bytes, bytes] | None = field(default=None, repr=False)
@@ -59,7 +59,7 @@ class Credentials:
         self._running = asyncio.Lock()
 
     async def current(self) -> Identity:
-        """The identity to use now. Raises `ConfigError`: there is none that can be used."""
+        """The identity to use now. Raises `ConfigError`: no usable one exists."""
         _check_way(self._config)
         if self._config.user.plugin is not None:
             if self._identity is None or self._expired():
@@ -75,7 +75,7 @@ class Credentials:
         return self._identity
 
     async def renew(self, rejected: Identity) -> bool:
-        """After a 401: get fresh credentials. True if they are worth another try."""
+        """Get fresh credentials after a 401. True if another try is worthwhile."""
         if self._config.user.plugin is not None:
             async with self._running:
                 if self._identity == rejected:
@@ -114,7 +114,7 @@ class Credentials:
         return Identity(_headers(user, token))
 
     def _reread_token(self) -> None:
-        """A token file that is gone or empty for a moment does not take away the last token."""
+        """Read the token file; if it is missing or empty for a moment, the last token stays."""
         try:
             self._identity = self._read_token()
         except ConfigError:
@@ -122,7 +122,7 @@ class Credentials:
 
 
 def _check_way(config: Config) -> None:
-    """Refuse to show credentials to a network."""
+    """Refuse to send credentials over an open network."""
     user = config.user
     if config.cluster.by_tls or not (
         user.token or user.token_file or user.plugin or user.username

@@ -1,4 +1,4 @@
-"""Answers into the types that callers ask for, with one decoder a type."""
+"""Decodes answers into the types that callers ask for, with one decoder a type."""
 
 from typing import Any, Final, Generic, TypeVar
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 H = TypeVar("H", bound=HasMeta)
 
 UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)
-"""What msgspec raises on a document that is malformed or of another type."""
+"""msgspec's errors on a document that is malformed or of another type."""
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
@@ -40,7 +40,7 @@ _META: Final = msgspec.json.Decoder(OnlyMeta)
 
 
 def meta_of(document: bytes | msgspec.Raw) -> Meta | None:
-    """The metadata of an object of any type, or None if it has none that can be read."""
+    """The metadata of an object of any type, or None if it cannot be read."""
     try:
         return decode(_META, document).metadata
     except UNDECODABLE:
@@ -48,7 +48,7 @@ def meta_of(document: bytes | msgspec.Raw) -> Meta | None:
 
 
 class Decoders:
-    """Decoders made on first use; there are as many as types in the program."""
+    """Decoders made on first use; one for each type in the program."""
 
     def __init__(self) -> None:
         self._made: dict[Any, msgspec.json.Decoder[Any]] = {}
@@ -62,10 +62,10 @@ class Decoders:
         return value
 
     def page(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
-        """An answer as a page of a list; items that are not of the type are set aside.
+        """An answer as a page of a list; items of another type are set aside.
 
         Raises:
-            UndecodableAnswer: not a list, or an item that does not even have metadata.
+            UndecodableAnswer: not a list, or an item without metadata.
         """
         try:
             typed: _Envelope[H] = decode(self._for(_envelope_of(into)), data)
@@ -75,12 +75,12 @@ class Decoders:
             version, following = typed.metadata.resource_version, typed.metadata.continue_
             page = Page(tuple(typed.items or ()), version, following)
         if not page.resource_version:
-            # A Status, or what stands between us and the server: taken for a list, it would be an empty one.
+            # A Status, or the answer of a proxy: decoded as a list, it would be an empty one.
             raise UndecodableAnswer(request.method, request.path, "a list without a version")
         return page
 
     def _one_by_one(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
-        """The slow way, when something on the page is not of the caller's type."""
+        """The slow way, for a page with an item of another type."""
         envelope: _Envelope[msgspec.Raw] = self.one(request, data, _envelope_of(msgspec.Raw))
         items: list[H] = []
         undecodable: list[Undecodable] = []

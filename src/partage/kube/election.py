@@ -1,14 +1,14 @@
 """The rules of leader election, from one candidate's view; no I/O.
 
 Clocks of two machines are never compared. A candidate counts from the moment when *it* last saw the
-lease change. The leader counts from before it *sent* its last renewal, and stops before anyone may
-take over. So there are never two leaders as long as clocks run at about the same speed, whatever
-they show.
+lease change. The leader counts from before it *sent* its last renewal, and stops before another
+candidate may take over. So there are never two leaders if the clocks run at about the same speed.
+Their times may differ.
 
-A paused virtual machine is the exception: its monotonic clock stood still. Its wall clock is corrected
-sooner or later, and has then moved further than the monotonic one since the last renewal. From then
-on the leader is unknown until a renewal has succeeded. A clock that is set forward has the same
-effect, which costs no more than the wait for the next renewal.
+A paused virtual machine is the exception, because its monotonic clock stood still. Its wall clock is
+corrected sooner or later. Since the last renewal it has then moved further than the monotonic clock.
+From then on the leader is unknown until a renewal has succeeded. A clock that is set forward has the
+same effect, which costs only the wait for the next renewal.
 """
 
 from dataclasses import dataclass
@@ -21,23 +21,23 @@ from partage.kube.mirror import is_older
 from partage.kube.objects import Annotated
 
 SETTLED: Final = 1
-"""Duration in a lease that was released with nothing of its holder's on its way, in seconds.
+"""Duration in a released lease whose holder has no request on its way, in seconds.
 
-Kubernetes' own clients write it whenever they give a lease back, whatever of theirs is on its way;
-so it counts only of who says besides that it sends nothing from that very moment on.
+Kubernetes' own clients write it whenever they release a lease, even with requests on their way. So it
+counts only if the holder also reports that it sends nothing from that moment on.
 """
 _APART: Final = 1.0
-"""Seconds that the wall clock may move on further than ours between two renewals.
+"""Seconds by which the wall clock may move further than ours between two renewals.
 
-A clock that is adjusted while it runs stays below: chrony's fastest, a twelfth, makes 0.8 of the
-longest that a leader goes without one. What is less than this the fence has to spare.
+A gradual correction of the clock stays below: at chrony's fastest, a twelfth, it makes 0.8 during the
+longest time of a leader without a renewal. The fence has this much to spare.
 """
 UNSETTLED: Final = 2
-"""The same with something on its way."""
+"""The same with a request on its way."""
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The lease as written; times are text in RFC 3339 with microseconds, only ever displayed."""
+    """The lease as written; times are text in RFC 3339 with microseconds, for display only."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -47,7 +47,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """What is read of a lease."""
+    """The fields that a candidate reads of a lease."""
 
     metadata: Annotated
     spec: LeaseSpec = LeaseSpec()
@@ -58,13 +58,13 @@ class LeaseSettings:
     """Times in seconds."""
 
     duration: int = 15
-    """Others wait this long after the last renewal they saw."""
+    """Other candidates wait this long after the last renewal that they saw."""
     deadline: float = 10.0
-    """The leader stops this long after it sent the last renewal that succeeded."""
+    """The leader stops this long after it sent its last successful renewal."""
     retry: float = 2.0
     """Between tries to get or renew."""
     jitter: float = 0.2
-    """The share of `retry` that chance may add while waiting."""
+    """The share of `retry` that chance may add to a wait."""
 
     def __post_init__(self) -> None:
         if not self.duration > self.deadline > self.retry * (1 + self.jitter) > 0:
@@ -90,12 +90,12 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when last seen; empty if it was free."""
+        """The last observed holder of the lease; empty if it was free."""
         return (self._seen.holder_identity or "") if self._seen is not None else ""
 
     @property
     def term(self) -> int:
-        """How often the lease changed hands when last seen."""
+        """How often the lease had changed hands at the last look."""
         return (self._seen.lease_transitions or 0) if self._seen is not None else 0
 
     @property
@@ -106,21 +106,21 @@ class Election:
 
     @property
     def quiet_from(self) -> float:
-        """From when on, by our clock, the one who held the lease as last seen sends nothing more.
+        """The moment, by our clock, after which the last observed holder sends nothing more.
 
-        Later than now where it may still believe that it leads.
+        It is in the future if that holder may still believe that it leads.
         """
         return self._quiet_from if self._quiet_from is not None else 0.0
 
     @property
     def expires(self) -> float:
-        """When the lease runs out unless it changes, by our clock."""
+        """The moment, by our clock, at which the lease expires unless it changes."""
         duration = self._seen.lease_duration_seconds if self._seen is not None else None
         return self._seen_at + (duration or self._settings.duration)
 
     @property
     def leads_until(self) -> float | None:
-        """The moment at which we stop to lead unless renewed; None if we do not."""
+        """The moment at which we stop leading unless we renew; None if we do not lead."""
         return self._leads_until
 
     def leads(self, now: float) -> bool:
@@ -132,7 +132,7 @@ class Election:
 
         Args:
             now: our clock's moment.
-            wall: the wall clock's, looked at after it.
+            wall: the wall clock's moment, read after it.
         """
         if self._renewed is None:
             return 0.0
@@ -143,25 +143,24 @@ class Election:
     def observe(
         self, spec: LeaseSpec | None, version: str, now: float, stops: float | None = None
     ) -> None:
-        """The lease was read at `now`, with this resourceVersion; None if there is none.
+        """Record a lease that was read at `now` with this resourceVersion; None if it does not exist.
 
-        Any new version counts as a sign of life, so that even a holder whose wall clock stands
-        still is not taken for dead.
+        Any new version is a sign of life, so a holder whose wall clock stands still does not count as dead.
 
         Args:
-            now: when its answer was there.
-            stops: seconds after this very renewal from which its holder says that it sends nothing
-                more, nor does anybody before it; None where it does not say.
+            now: when the answer had arrived.
+            stops: seconds after this renewal from which the holder and its predecessors send nothing more, as the
+                holder reports; None if it reports nothing.
         """
         if self._quiet_from is None or spec != self._seen or version != self._seen_version:
-            # The store was restored from a backup: its holder renewed the lease since, whether we saw it or
-            # not, and an older holder's word says nothing of that.
+            # The store was restored from a backup. The holder has renewed the lease since, perhaps unseen by us, and
+            # the older lease does not show how long that holder sends.
             lost = self.went_back(version)
             self._given_back = not lost and _given_back(spec, stops)
             quiet_from = now
             if not self._given_back:
-                # A lease that is empty, gone or by now ours (that answer was lost) says nothing of
-                # when who held it before stops.
+                # A lease that is empty, gone or by now ours (we lost that answer) does not show when its
+                # previous holder stops.
                 seconds = self._sends_for(spec, None if lost else stops)
                 seconds = max(seconds, float(self._settings.duration)) if lost else seconds
                 quiet_from = max(self.quiet_from, now + seconds)
@@ -175,34 +174,34 @@ class Election:
         return is_older(version, self._seen_version)
 
     def may_take(self, now: float) -> bool:
-        """Whether to try to write our name: the lease is free, ours, or expired as we saw it."""
+        """Whether to try to write our name: the lease is free, ours, or expired by our observation."""
         return self.holder in {"", self._identity} or now >= self.expires
 
     def _sends_for(self, spec: LeaseSpec | None, stops: float | None) -> float:
-        """Seconds for which a holder may go on sending after a lease like this was seen."""
+        """Seconds for which a holder may go on sending after it wrote this lease."""
         ours = float(self._settings.duration)
         if spec is None or spec.lease_duration_seconds is None:
-            # Deleted or emptied under its holder, who has not noticed yet; that it was never held
+            # Somebody deleted or emptied it, and the holder has not noticed yet. A lease that was never held
             # looks the same.
             return ours
         if spec.holder_identity == self._identity:
             return 0.0
         duration = float(spec.lease_duration_seconds)
         if not spec.holder_identity:
-            # Emptied by hand, or released by another program: it does not say of what it sent,
-            # and the second that it writes is no time of its own.
+            # Somebody emptied it by hand, or another program released it. It reports nothing about requests on
+            # their way, and its duration of one second is no real time.
             duration = max(duration, ours)
         return duration if stops is None else min(stops, duration)
 
     def stops(self, sent: float) -> float:
-        """What to say of a renewal sent at that moment: in how many seconds none of us sends more.
+        """The seconds to report in a renewal sent at that moment: after them none of us sends more.
 
-        Us, and the holder before: who comes after us may never have seen that one.
+        "Us" includes the holder before us, because our successor may never have seen that one.
         """
         return max(self._settings.deadline, self.quiet_from - sent)
 
     def claim(self, moment: datetime) -> LeaseSpec:
-        """What to write to get or keep the lease; `moment` is the wall clock's, for readers."""
+        """The lease to write to get or keep it; `moment` is the wall clock's, for readers."""
         text = micro_time(moment)
         if self.holder == self._identity and self._seen is not None:
             acquired, term = self._seen.acquire_time or text, self.term
@@ -219,12 +218,12 @@ class Election:
         now: float,
         wall: datetime | None = None,
     ) -> None:
-        """Our claim, sent at `sent`, was stored as this version.
+        """Record that the server stored our claim as this version.
 
         Args:
-            sent: before it was sent.
-            now: when its answer was there.
-            wall: what the wall clock showed just before `sent`.
+            sent: the moment before it was sent.
+            now: when the answer had arrived.
+            wall: the wall clock just before `sent`.
         """
         self._seen, self._seen_version, self._seen_at = spec, version, now
         self._given_back = False
@@ -232,15 +231,15 @@ class Election:
         self._renewed = None if wall is None else (wall, sent)
 
     def resign(self) -> None:
-        """Stop to lead."""
+        """Stop leading."""
         self._leads_until = None
 
 
 def _given_back(spec: LeaseSpec | None, stops: float | None) -> bool:
-    """Whether its last holder let go of it: it sends nothing more, nor does anybody before it.
+    """Whether the last holder released the lease, so that neither it nor a holder before it sends more.
 
-    It says so itself, of the very change by which it did; a name that was taken out by hand leaves
-    what the holder said of its last renewal, and that is never that it stops at once.
+    The holder reports this in the change that releases the lease. If somebody removes the name by hand, the
+    report of the last renewal stays, and that one never reports an immediate stop.
     """
     if spec is None or spec.holder_identity or stops != 0.0:
         return False
@@ -248,5 +247,5 @@ def _given_back(spec: LeaseSpec | None, stops: float | None) -> bool:
 
 
 def micro_time(moment: datetime) -> str:
-    """A moment as leases show it."""
+    """A moment in the format of leases."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

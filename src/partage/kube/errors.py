@@ -1,4 +1,4 @@
-"""What can go wrong between us and an API server, and what is known afterwards.
+"""Errors between us and an API server, and the known effect of the request after each.
 
     KubeError
     ├── ConfigError              a kubeconfig, token, plugin or certificate cannot be used
@@ -8,16 +8,16 @@
         │   └── TimedOut         none in time
         ├── UnknownOutcome       a change that may or may not have been made: read back, then decide
         ├── UndecodableAnswer    success, but the answer is not of the type asked for
-        └── ApiError             the server said no
+        └── ApiError             the server refused
             ├── BadRequest 400   ├── Unauthorized 401   ├── Forbidden 403   ├── NotFound 404
             ├── Conflict 409     ├── AlreadyExists 409  ├── Expired 410     ├── Invalid 422
             ├── TooManyRequests 429
             │   └── EvictionBlocked      by a disruption budget; only time helps
             └── ServerError 5xx
 
-Every RequestError carries an `Outcome`, which is all the retry rules look at: a request that was
-refused may be sent again, one whose outcome is unknown only if doing it twice is doing it once.
-Errors are raised `from` their cause. Messages hold method, path, status and a shortened text from
+Every RequestError has an `Outcome`, and the retry rules look at nothing else. A refused request may
+be sent again. A request with an unknown outcome may be sent again only if a second execution has no
+further effect. Errors are raised `from` their cause. Messages contain method, path, status and a shortened text from
 the server; never a header, a body, a query or a credential.
 """
 
@@ -30,11 +30,11 @@ from typing import ClassVar, Final
 import msgspec
 
 _LONGEST_TEXT: Final = 300
-"""Characters of a server's message that are kept; some repeat the whole object."""
+"""Characters of a server's message to keep; some messages repeat the whole object."""
 
 
 class Outcome(StrEnum):
-    """What is known of a request after an error."""
+    """The known effect of a request after an error."""
 
     REFUSED = "refused"
     """Not carried out; the same request may succeed later."""
@@ -43,11 +43,11 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
     """May have been carried out."""
     DONE = "done"
-    """Carried out; only the answer is of no use."""
+    """Carried out; only the answer is useless."""
 
 
 class KubeError(Exception):
-    """The root of everything this package raises on purpose."""
+    """The root of all errors that this package raises on purpose."""
 
 
 class ConfigError(KubeError):
@@ -77,9 +77,9 @@ class TimedOut(TransportError):
 
 
 class UnknownOutcome(RequestError):
-    """A change that may or may not have been made; the cause says why.
+    """A change that may or may not have been made; the cause contains the reason.
 
-    Never retried here. The caller reads the object back and decides.
+    This package never retries it. The caller reads the object back and decides.
     """
 
     def __init__(self, cause: RequestError) -> None:
@@ -89,21 +89,21 @@ class UnknownOutcome(RequestError):
 
 
 class UndecodableAnswer(RequestError):
-    """Success, but the answer is not of the type asked for; a change has been made."""
+    """Success, but the answer is not of the requested type; a change has been made."""
 
     def __init__(self, method: str, path: str, text: str) -> None:
         super().__init__(method, path, f"undecodable answer: {text}", Outcome.DONE)
 
 
 class AnswerTooLarge(RequestError):
-    """Success, but the answer has more bytes than the caller has room for."""
+    """Success, but the answer has more bytes than the caller accepts."""
 
     def __init__(self, method: str, path: str, most: int) -> None:
         super().__init__(method, path, f"an answer of more than {most} bytes", Outcome.DONE)
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """One cause in a Status; all fields as the server wrote them."""
+    """One cause in a Status; all fields unchanged from the server."""
 
     reason: str | None = None
     message: str | None = None
@@ -111,14 +111,14 @@ class StatusCause(msgspec.Struct, frozen=True):
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """What a Status adds for machines."""
+    """The machine-readable part of a Status."""
 
     retry_after_seconds: float | None = None
     causes: tuple[StatusCause, ...] | None = None
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The API's own error document (meta/v1 Status), as far as it is read."""
+    """The API's own error document (meta/v1 Status), with the fields that we read."""
 
     message: str | None = None
     reason: str | None = None
@@ -128,13 +128,13 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class ApiError(RequestError):
-    """The server said no.
+    """The server refused.
 
     Attributes:
         status: HTTP status, or the code in a watch's error event.
         reason: the API's machine-readable reason, possibly empty.
         text: the API's message, shortened.
-        retry_after: seconds after which the server wants to be asked again, or None.
+        retry_after: seconds after which the server accepts another try, or None.
     """
 
     usual_outcome: ClassVar[Outcome] = Outcome.FINAL
@@ -157,7 +157,7 @@ class ApiError(RequestError):
         super().__init__(method, path, text, self.judge())
 
     def judge(self) -> Outcome:
-        """What this answer says of the request."""
+        """The outcome of the request by this answer."""
         return self.usual_outcome
 
 
@@ -178,9 +178,9 @@ class NotFound(ApiError):
 
     @property
     def of_the_object(self) -> bool:
-        """Whether the API server says that an object is not there.
+        """Whether the API server reports a missing object.
 
-        Of a path that is not served it says no more than the code, as does what stands between us and it.
+        For a path that it does not serve, its answer has only the code, as has the answer of a proxy.
         """
         return self.reason == "NotFound"
 
@@ -214,7 +214,7 @@ class EvictionBlocked(TooManyRequests):
 
 
 class ServerError(ApiError):
-    """5xx: not carried out only if the server is unavailable and says when to come back."""
+    """5xx: not carried out only if the server is unavailable and sends a Retry-After."""
 
     def judge(self) -> Outcome:
         """See `ApiError.judge`."""
@@ -245,13 +245,13 @@ def api_error(
     try:
         document = _STATUS.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        # A proxy's page, or half an answer: its text may be anything, so only its start is kept.
+        # A proxy's page, or half an answer. Its text may be anything, so only its start is kept.
         document = Status(message=body[:_LONGEST_TEXT].decode(errors="replace"))
     return error_of_status(method, path, document, status=status, retry_after=retry_after)
 
 
 def says_success(body: bytes) -> bool:
-    """Whether an answer is a Status that says that what was asked was done."""
+    """Whether an answer is a Status that reports success."""
     try:
         return _STATUS.decode(body).status == "Success"
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -266,7 +266,7 @@ def error_of_status(
     status: int | None = None,
     retry_after: float | None = None,
 ) -> ApiError:
-    """The error that a Status stands for; `status` is the HTTP one where there was an answer."""
+    """The error for a Status; `status` is the HTTP one if there was an answer."""
     code = status if status is not None else document.code or 500
     details = document.details or StatusDetails()
     if retry_after is None and details.retry_after_seconds:
@@ -282,7 +282,7 @@ def error_of_status(
 
 
 def retry_after_seconds(header: str | None, now: datetime) -> float | None:
-    """Seconds asked for by a Retry-After header, in either of its two forms; None if neither."""
+    """Seconds of a Retry-After header, in either of its two forms; None for any other text."""
     if header is None:
         return None
     text = header.strip()

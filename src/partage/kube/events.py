@@ -1,4 +1,4 @@
-"""Writing events: what `kubectl describe` shows under an object.
+"""Writing events, which `kubectl describe` shows under an object.
 
 Events are written through core v1. The newer events.k8s.io/v1 forbids changing the message of an
 event, and a waiting pod's reason changes; both show in the same place.
@@ -18,7 +18,7 @@ from partage.kube.recorder import EventBook, EventSettings, Record, Regarding, T
 from partage.kube.resources import EVENTS
 
 _SELDOM: Final = 60.0
-"""Seconds between two words on events that were dropped."""
+"""Seconds between two reports of dropped events."""
 
 
 class EventRecorder:
@@ -38,12 +38,12 @@ class EventRecorder:
         """A recorder that is not yet running.
 
         Args:
-            component: who reports, as shown under "From".
-            instance: which of its processes.
-            failed: told each error; the event is tried again when it is next heard of.
-            speaks: asked just before each write; what may not be told then is dropped.
-            crowded: told once a minute at most how many events were dropped since, as more were to
-                be written than can be.
+            component: the reporter, as shown under "From".
+            instance: the process of the component.
+            failed: gets each error; the event is tried again at its next occurrence.
+            speaks: asked just before each write; if it returns false, the event is dropped.
+            crowded: gets, at most once a minute, the number of events dropped since the last call, because more
+                events waited than can be written.
         """
         self._speaks = speaks
         self._client = client
@@ -64,14 +64,14 @@ class EventRecorder:
         self._note(Topic(regarding, "Warning", reason), message)
 
     async def run(self) -> None:
-        """Write until cancelled; what is due by then is left to `flush`."""
+        """Write until cancelled; events that are due by then are left to `flush`."""
         while True:
             self._changed.clear()
             following = await self.flush()
             await self._until(following)
 
     async def flush(self) -> float | None:
-        """Write what is due; returns the moment of the next look, None if nothing waits."""
+        """Write all due events; returns the moment of the next look, None if nothing waits."""
         while True:
             records, following = self._book.due(self._client.clock.monotonic())
             for record in records:
@@ -112,7 +112,7 @@ class EventRecorder:
                     self._book.lost(record)
             name = record.name or await self._create(record)
         except KubeError as error:
-            # Counted as written: an event is not worth a storm of tries against a sick server.
+            # It counts as written, because an event is not worth many tries against a failing server.
             self._book.written(record, record.name, message, count, now)
             if self._failed is not None:
                 self._failed(error)
@@ -141,7 +141,7 @@ class EventRecorder:
                 EVENTS, self._body(record, name), namespace=_namespace(record), into=msgspec.Raw
             )
         except AlreadyExists:
-            # Another process took the same moment for the same object: the next one is free.
+            # Another process used the same moment for the same object. The next name is free.
             name = self._name(record)
             await self._client.create(
                 EVENTS, self._body(record, name), namespace=_namespace(record), into=msgspec.Raw
@@ -149,7 +149,7 @@ class EventRecorder:
         return name
 
     def _name(self, record: Record) -> str:
-        """As other components name events: the object's name and a moment in hexadecimal."""
+        """The object's name and a moment in hexadecimal, as other components name events."""
         self._sequence += 1
         moment = int(self._client.clock.now().timestamp() * 1_000_000) * 1000 + self._sequence
         return f"{record.topic.regarding.name[:200]}.{moment:x}"

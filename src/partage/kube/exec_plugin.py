@@ -1,7 +1,7 @@
 """Running a credential plugin: client.authentication.k8s.io, versions v1 and v1beta1.
 
-The plugin prints an ExecCredential. In a command that a person has typed it may speak to that person: its standard
-error goes to them, and it may ask questions if there is a terminal. In a service it may do neither, and
+The plugin prints an ExecCredential. In a command that a person has typed, the plugin may communicate with that person:
+its standard error is shown, and it may ask questions if there is a terminal. In a service it may do neither, and
 KUBERNETES_EXEC_INFO contains that. No message ever repeats its output.
 """
 
@@ -21,12 +21,12 @@ from partage.kube.errors import ConfigError
 from partage.kube.files import read_small
 
 _REAP_SECONDS: Final = 1.0
-"""How long a killed plugin may take to be gone."""
+"""Seconds for a killed plugin to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a plugin gave: a token, a certificate with key, or both; and until when."""
+    """A plugin's credential: a token, a certificate with key, or both; and its end."""
 
     token: str | None = field(default=None, repr=False)
     certificate: bytes | None = field(default=None, repr=False)
@@ -58,10 +58,10 @@ async def run_plugin(
     """Run the plugin and read its credential.
 
     Args:
-        cluster: told to the plugin if it wants to know.
-        environ: the environment the plugin's own variables are added to.
+        cluster: passed to the plugin if its configuration asks for it.
+        environ: the base environment, to which the plugin's own variables are added.
         seconds: time after which it is killed.
-        heard: whether a person hears what it says, and is asked where there is a terminal.
+        heard: whether a person sees its output, and answers questions if there is a terminal.
 
     Raises:
         ConfigError: it cannot be started, fails, takes too long or prints no credential.
@@ -102,7 +102,7 @@ async def run_plugin(
 
 
 async def _reap(process: asyncio.subprocess.Process) -> None:
-    """Leave no process behind, also when we are cancelled."""
+    """Leave no process behind, even if this task is cancelled."""
     if process.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):

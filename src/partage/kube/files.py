@@ -8,7 +8,7 @@ _MOST: Final = 2**24
 
 
 def read_small(path: Path) -> bytes:
-    """All of a file, which may also be a device or a pipe without an end. Raises `OSError`: beyond 16 MiB too."""
+    """All of a file. Raises `OSError`, also beyond 16 MiB, since the file may be a device or a pipe without an end."""
     with path.open("rb") as file:
         data = bytearray()
         while piece := file.read(_MOST // 16):

@@ -60,7 +60,7 @@ class Bookmark(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
-    """The server ends the watch and says why."""
+    """The server ends the watch and gives the reason."""
 
     object: Status
 
@@ -98,14 +98,14 @@ class LineSplitter:
 
     @property
     def held(self) -> int:
-        """Bytes of a line whose end has not come yet."""
+        """Bytes of the incomplete line."""
         return self._held
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that this piece completes, without their ends and without empty ones.
 
         Raises:
-            ProtocolError: a line grows beyond all measure.
+            ProtocolError: a line is too long.
         """
         lines = piece.split(b"\n")
         last = lines.pop()

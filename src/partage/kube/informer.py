@@ -47,9 +47,9 @@ class Informer(Generic[T]):
         return self._mirror.objects
 
     async def refresh(self) -> None:
-        """List afresh while `run` runs, and wait for it; what differs is reported as any change is.
+        """List afresh while `run` runs, and wait for the end; differences are reported as other changes are.
 
-        The list is read after this call, so it holds all that was written before.
+        The list is read after this call, so it contains all earlier writes.
         """
         self._begun.clear()
         self._refreshing.set()
@@ -57,16 +57,16 @@ class Informer(Generic[T]):
         await self.synced.wait()
 
     def forget(self) -> None:
-        """Hold no object any more, as the server does not have the kind; each is reported gone."""
+        """Drop all objects because the server does not have the kind; each is reported gone."""
         for change in self._mirror.replace(Listing((), "")):
             if self._observer is not None and not isinstance(change, Synced):
                 self._observer(change)
 
     async def run(self) -> None:
-        """Follow until cancelled, and begin again with a list whenever `refresh` asks for it."""
+        """Follow until cancelled, and list again whenever `refresh` asks for it."""
         name = f"informer:{self._scope.resource.plural}:follow"
         while True:
-            # What came in by now may have been read before `refresh` was called.
+            # Data that has arrived by now may have been read before `refresh` was called.
             self._mirror.expire()
             self.synced.clear()
             self._refreshing.clear()

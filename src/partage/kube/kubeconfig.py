@@ -1,8 +1,8 @@
 """Kubeconfig documents into a `Config`; pure, so reading files is left to `loading`.
 
 Several documents merge as in kubectl: for each name the first document that has it wins, and paths
-are relative to the document that holds them. As in kubectl, a user's credentials go to servers with
-TLS alone, because every machine on the way to a plain HTTP server could read them.
+are relative to the document that contains them. As in kubectl, only servers with TLS get a user's
+credentials, because every machine on the way to a plain HTTP server could read them.
 """
 
 import base64
@@ -113,10 +113,10 @@ def parse_kubeconfig(
     """The configuration of a context, by default the current one.
 
     Args:
-        documents: each file's path and content, the one that wins first.
+        documents: each file's path and content, in order of precedence.
 
     Raises:
-        ConfigError: naming the file and field; never quoting a value that may be secret.
+        ConfigError: names the file and field, and never quotes a value that may be secret.
     """
     parsed = [(path, _decode(path, data)) for path, data in documents]
     contexts = _by_name((path, doc.contexts) for path, doc in parsed)
@@ -144,7 +144,7 @@ def parse_kubeconfig(
 
 
 def _decode(path: Path, data: bytes) -> _Document:
-    # The causes are dropped on purpose: a YAML error quotes the line it is at, token and all.
+    # The causes are dropped on purpose: a YAML error quotes its line, which may contain a token.
     try:
         value = yaml.safe_load(data)
     except yaml.MarkedYAMLError as error:
@@ -281,7 +281,7 @@ def _plugin(path: Path, where: str, plugin: _Exec) -> ExecPlugin:
 
 
 def _provider(given: Any) -> str:
-    """Why an auth-provider is of no use."""
+    """The reason that an auth-provider cannot be used."""
     name = str(given.get("name", ""))[:64] if isinstance(given, dict) else ""
     if name in ("gcp", "azure"):
         return f"auth-provider {name} was removed in Kubernetes 1.26; use exec with its plugin"
@@ -289,7 +289,7 @@ def _provider(given: Any) -> str:
 
 
 def _beside(path: Path, given: str) -> Path:
-    """A file that a document names; absolute, so that a program of its name in PATH is not run."""
+    """The file that a document names; absolute, so that a program of its name in PATH is not run."""
     return path.parent.absolute() / given
 
 

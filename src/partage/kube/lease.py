@@ -1,7 +1,7 @@
 """Leader election over a Lease of coordination.k8s.io/v1: one leader at a time, or none.
 
-`election` holds the rules; `LeaderElector` runs them. A candidate looks at the lease when a watch
-reports a change, when the lease runs out, and every few seconds. The watch only saves time: without
+`election` contains the rules; `LeaderElector` runs them. A candidate looks at the lease when a watch
+reports a change, when the lease expires, and every few seconds. The watch only saves time. Without
 it, the result is the same, a little later.
 """
 
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Candidacy:
-    """For which lease one candidate stands, and how.
+    """The lease that one candidate wants, and its identity.
 
     Attributes:
-        identity: ours; unique to this process, or two would think they lead.
-        mark: the annotation in which a holder says of each renewal how long after it it stops, so
-            that the next leader need not count from the lease's end (`quiet_from`), and of a lease
-            that it releases that it has stopped. Others that hold the lease do not write it;
-            empty writes and reads none, and no lease is handed over.
+        identity: ours; unique to this process, otherwise two processes would think that they lead.
+        mark: the annotation with which a holder reports, for each renewal, how long after it it stops. So
+            the next leader need not count from the lease's end (`quiet_from`). In a released lease it
+            reports that the holder has stopped. Other programs that hold the lease do not write it. If
+            empty, none is written or read, and no lease is handed over.
     """
 
     namespace: str
@@ -49,7 +49,7 @@ class Candidacy:
 
 
 class LeaderElector:
-    """Gets the lease, has `lead` run while it is held, and gives it back at the end."""
+    """Gets the lease, runs `lead` while it holds it, and releases it at the end."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class LeaderElector:
         Args:
             lead: started when the lease is got, cancelled when it is lost; it must end soon then,
                 and check `leading` before each write that matters.
-            failed: told each error of a try; the next try is already arranged.
-            settled: asked after `lead` has ended, before the lease is released: whether nothing
-                that it sent can still arrive. The next leader reads it (`handed_over`).
-            doubted: told for how many seconds our clock may have stood still while we led.
-            went_back: called when the lease is older than one that was seen, as after a restore from a backup.
+            failed: gets each error of a try; the next try is already arranged.
+            settled: asked after `lead` has ended, before the lease is released: whether none of its requests
+                can still arrive. The next leader reads the answer (`handed_over`).
+            doubted: gets the seconds for which our clock may have stood still while we led.
+            went_back: called when the lease is older than an earlier one, as after a restore from a backup.
         """
         self._went_back = went_back
         self._doubted = doubted
@@ -95,29 +95,29 @@ class LeaderElector:
     def leading(self) -> bool:
         """Whether we lead at this very moment; false as soon as the deadline has passed.
 
-        Or may have: while our clock stood still, until a renewal says that no other took over.
+        It is also false if our clock may have stood still, until a renewal shows that no other took over.
         """
         now = self._clock.monotonic()
         return self._election.leads(now) and not self._election.stood_still(now, self._clock.now())
 
     @property
     def handed_over(self) -> bool:
-        """Whether the leader before us gave us the lease with nothing of its own on its way."""
+        """Whether the previous leader released the lease with no request of its own on its way."""
         return self._handed_over
 
     @property
     def quiet_from(self) -> float:
-        """From when on, by our clock, the leader before us sent nothing more."""
+        """The moment, by our clock, from which the previous leader sent nothing more."""
         return self._quiet_from
 
     @property
     def holder(self) -> str:
-        """Who holds the lease, as last seen."""
+        """The last observed holder of the lease."""
         return self._election.holder
 
     @property
     def term(self) -> int:
-        """How often the lease has changed hands, as last seen."""
+        """How often the lease had changed hands at the last look."""
         return self._election.term
 
     async def run(self) -> None:
@@ -143,7 +143,7 @@ class LeaderElector:
             await _stop(listening)
 
     async def _listen(self) -> None:
-        """Have the lease looked at whenever a watch tells of a change, if one is granted."""
+        """Look at the lease whenever a watch reports a change, if the server allows a watch."""
         scope = Scope(LEASES, self._namespace, fields=f"metadata.name={self._name}")
         async with contextlib.aclosing(follow(self._client, scope, into=Lease)) as changes:
             async for _ in changes:
@@ -157,7 +157,7 @@ class LeaderElector:
         try:
             await asyncio.wait((lead, renew), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # The order is what fences: first the work ends, then the lease is released.
+            # This order is the fence: first the work ends, then the lease is released.
             ended = lead.done()
             await _stop(lead)
             await _stop(renew)
@@ -179,11 +179,11 @@ class LeaderElector:
             await self._clock.sleep(max(0.0, min(self._settings.retry, left)))
 
     async def _attempt(self) -> None:
-        """One try to get or renew the lease; errors are reported and leave things as they are."""
+        """One try to get or renew the lease; errors are reported and change nothing."""
         try:
             await self._try()
         except (Conflict, AlreadyExists, NotFound):
-            self._version = None  # another was faster: the next try reads
+            self._version = None  # another candidate was faster: the next try reads
         except KubeError as error:
             self._version = None
             if self._failed is not None:
@@ -196,7 +196,7 @@ class LeaderElector:
             exists = await self._read()
         if not election.may_take(clock.monotonic()):
             return
-        # A stop of this process between the two makes our clock look slow, not the wall's.
+        # A pause of this process between the two makes our clock look slow, not the wall's.
         wall = clock.now()
         sent = clock.monotonic()
         claim = election.claim(wall)
@@ -207,7 +207,7 @@ class LeaderElector:
             claim.holder_identity,
             claim.renew_time,
         ):
-            # Not what a server answers: what stands between us and it may say 200 to anything.
+            # The answer is not the server's: a proxy may answer 200 to anything.
             raise UndecodableAnswer(
                 "PATCH", LEASES.path(self._namespace, self._name), "no lease of ours"
             )
@@ -216,12 +216,12 @@ class LeaderElector:
         renewed, handed_over, quiet_from = found
         if not renewed:
             self._handed_over, self._quiet_from = handed_over, quiet_from
-            # Where we led already it was gone in between, and got back within our own time. No
-            # candidate that waits as we do led meanwhile; but `lead` has not waited for one since.
+            # If we led already, the lease was gone in between, and we got it back within our own time. No
+            # other candidate that follows these rules led meanwhile. But `lead` has not waited for one since.
             self._interrupted = True
 
     async def _read(self) -> bool:
-        """Look at the lease; False if there is none."""
+        """Look at the lease; False if it does not exist."""
         try:
             lease = await self._client.get(
                 LEASES, self._name, namespace=self._namespace, into=Lease
@@ -239,13 +239,13 @@ class LeaderElector:
         return True
 
     def _marked(self, spec: LeaseSpec, stops: float) -> dict[str, Any]:
-        """Metadata that says in how many seconds the writer of this renewal stops."""
+        """Metadata that reports in how many seconds the writer of this renewal stops."""
         if not self._mark:
             return {}
         return {"annotations": {self._mark: f"{spec.renew_time} {stops:g}"}}
 
     def _stops(self, lease: Lease) -> float | None:
-        """What the holder says of this very renewal; of another one it says nothing."""
+        """The holder's report of this renewal, which is not valid for another one."""
         text = (lease.metadata.annotations or {}).get(self._mark, "") if self._mark else ""
         moment, _, seconds = text.partition(" ")
         if not moment or moment != lease.spec.renew_time:
@@ -264,7 +264,7 @@ class LeaderElector:
         return await self._client.create(LEASES, body, namespace=self._namespace, into=Lease)
 
     async def _write(self, spec: Any, metadata: Mapping[str, Any] | None = None) -> Lease:
-        """Change the lease if it is still as we saw it; what others keep in it stays."""
+        """Change the lease if it is still as we saw it; other programs' fields stay."""
         body = {"metadata": {"resourceVersion": self._version, **(metadata or {})}, "spec": spec}
         return await self._client.patch(
             LEASES,
@@ -278,8 +278,8 @@ class LeaderElector:
     async def _release(self) -> None:
         """Let others take over at once, if the lease is still ours; if that fails, it expires.
 
-        Nor is it released while the one before us may still send: who takes it next counts from
-        our last word, and would not know.
+        It is not released either while our predecessor may still send. The next holder counts from our
+        last report, and would not know of that.
         """
         early = self._clock.monotonic() < self._quiet_from
         if not self.leading or self._version is None or early:
@@ -296,7 +296,7 @@ class LeaderElector:
         self._version = None
 
     async def _within(self, seconds: float, attempt: Coroutine[Any, Any, T]) -> None:
-        """Let an attempt run for at most so long, by our clock."""
+        """Let an attempt run for at most this long, by our clock."""
         task = asyncio.create_task(attempt, name=f"lease:{self._name}:attempt")
         timer = asyncio.create_task(self._clock.sleep(seconds), name=f"lease:{self._name}:timer")
         try:
@@ -309,7 +309,7 @@ class LeaderElector:
             task.result()
 
     def _pause(self) -> float:
-        """Seconds until the lease is looked at again, told of a change or not."""
+        """Seconds until the next look at the lease, even without a reported change."""
         pause = self._settings.retry * (1 + self._settings.jitter * self._client.chance())
         left = self._election.expires - self._clock.monotonic()
         return min(pause, left) if left > 0 else pause

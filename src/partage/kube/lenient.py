@@ -1,4 +1,4 @@
-"""JSON that API servers pass on and decoders do not take: what is odd is left out, and the rest is read.
+"""JSON that API servers pass on and decoders reject: odd parts are left out, and the rest is read.
 
 An author of an object may nest some of its fields thousands of levels deep, or write half of a surrogate pair into
 them: API servers store `managedFields` unchanged, and also the data of drivers in ResourceClaims. A decoder fails at
@@ -14,26 +14,26 @@ import msgspec
 T_co = TypeVar("T_co", covariant=True)
 
 _DEEPEST: Final = 128
-"""Levels that are kept; objects of Kubernetes have some twenty."""
+"""Levels to keep; objects of Kubernetes have some twenty."""
 _BLOCK: Final = 2**20
-"""Bytes that are looked at together."""
+"""Bytes of one block of the search."""
 _ESCAPED: Final = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)",
     re.DOTALL,
 )
 _HALF: Final = 6
-"""Bytes of half a surrogate pair that stands alone; all else that is matched has two or twelve."""
+"""Bytes of half a surrogate pair that stands alone; all other matches have two or twelve."""
 
 
 class Decoder(Protocol[T_co]):
-    """What decodes JSON to one type."""
+    """A decoder of JSON to one type."""
 
     def decode(self, data: bytes | msgspec.Raw, /) -> T_co:
         """The value."""
 
 
 def decode(decoder: Decoder[T_co], data: bytes | msgspec.Raw) -> T_co:
-    """What the decoder makes of a document, however odd it is where nothing is read; raises what the decoder does."""
+    """The decoder's value of a document, without odd parts in unread fields; raises the decoder's errors."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError:
@@ -42,7 +42,7 @@ def decode(decoder: Decoder[T_co], data: bytes | msgspec.Raw) -> T_co:
         data = flattened(bytes(data))
     except (
         msgspec.DecodeError
-    ):  # half a pair is said in several ways, and what is no JSON fails once more
+    ):  # decoders report half a pair in several ways, and invalid JSON fails once more
         pass
     return decoder.decode(_ESCAPED.sub(_whole, bytes(data)))
 
@@ -52,10 +52,10 @@ def _whole(escaped: re.Match[bytes]) -> bytes:
 
 
 def flattened(data: bytes) -> bytes:
-    """The document with 0 for each object and list that is nested too deeply."""
-    import numpy as np  # noqa: PLC0415 # a tenth of a second and 20 MiB, for what hardly ever comes
+    """The document with 0 in place of each object and list that is nested too deeply."""
+    import numpy as np  # noqa: PLC0415 # a tenth of a second and 20 MiB, for a rare case
 
-    # As long as the document, and without quotation marks that do not end a text.
+    # As long as the document, and only with quotation marks that begin or end a text.
     plain = data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
     kept = bytearray()
     quotes = level = 0

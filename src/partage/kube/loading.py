@@ -1,4 +1,4 @@
-"""Where the configuration is: a kubeconfig's files, or the service account a pod is given."""
+"""Finds the configuration: a kubeconfig's files, or the service account of the pod."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from partage.kube.files import read_small
 from partage.kube.kubeconfig import parse_kubeconfig
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where the kubelet puts a pod's token, the cluster's authority and the namespace."""
+"""The folder in which the kubelet puts a pod's token, the cluster's authority and the namespace."""
 
 
 def load_config(
@@ -23,7 +23,7 @@ def load_config(
     """Find the configuration as kubectl does.
 
     In this order: `kubeconfig`, the files of `KUBECONFIG` (missing ones are skipped, folders are refused),
-    `~/.kube/config`, the service account of the pod we run in.
+    `~/.kube/config`, the service account of our pod.
 
     Args:
         environ: the environment; only KUBECONFIG, HOME and KUBERNETES_SERVICE_* are read.
@@ -32,7 +32,7 @@ def load_config(
         service_account: the folder of the service account.
 
     Raises:
-        ConfigError: nothing found, or what was found is of no use.
+        ConfigError: no configuration was found, or it cannot be used.
     """
     paths = _candidates(environ, kubeconfig)
     for path in paths:

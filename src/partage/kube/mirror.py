@@ -1,8 +1,8 @@
 """The known state of the server's objects and the changes of it; pure.
 
-A mirror is fed whole lists and single events, and answers with the changes they mean: an object is
-`Seen` in a new state or `Gone`. It is the one place that decides what a duplicate, a late event, a
-gap or a re-created object means, for every watch in the program:
+A mirror receives whole lists and single events, and returns the resulting changes: an object is
+`Seen` in a new state or `Gone`. It is the one place that decides the meaning of a duplicate, a late event, a
+gap or a re-created object, for every watch in the program:
 
 * A list is the truth. An object that it lacks is gone, with the last known state.
 """
@@ -33,15 +33,15 @@ class Seen(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Gone(Generic[T]):
-    """An object is no more, or no longer in scope."""
+    """An object no longer exists, or is no longer in scope."""
 
     object: T
-    """Its last state, as far as it is known."""
+    """Its last known state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """An object that is not of the caller's type; what was believed of it before still stands."""
+    """An object that is not of the caller's type; its last known state still stands."""
 
     key: Key
     problem: Undecodable
@@ -49,25 +49,25 @@ class Odd:
 
 @dataclass(frozen=True, slots=True)
 class WentBack:
-    """The server's store is an earlier one: its changes since then count no more.
+    """The server's store is an earlier one: its later changes are void.
 
-    Told before the changes of the list that shows it.
+    Reported before the changes of the list that shows it.
     """
 
     resource_version: str
-    """Of what we had."""
+    """The version that we had."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The mirror now equals a list that was just read, and all its changes have been told."""
+    """The mirror now equals a list that was just read, and all its changes have been reported."""
 
     resource_version: str
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Nothing is heard for now; the mirror may lag until the next change or `Synced`."""
+    """No events arrive for now; the mirror may lag until the next change or `Synced`."""
 
     error: KubeError
     delay: float
@@ -97,11 +97,11 @@ class Mirror(Generic[T]):
         return "" if self._expired else self._version
 
     def expire(self) -> None:
-        """The version cannot be watched from; the objects stay until the next list."""
+        """Forget the version because no watch can start from it; the objects stay until the next list."""
         self._expired = True
 
     def replace(self, listing: Listing[T]) -> list[Change[T]]:
-        """Take over a list: the set difference to what we had."""
+        """Take over a list; returns its differences from our objects."""
         before, self._objects = self._objects, {}
         kept_odd = {key_of(odd.meta): odd for odd in listing.undecodable}
         changes: list[Change[T]] = []
@@ -130,7 +130,7 @@ class Mirror(Generic[T]):
         return changes
 
     def _went_back(self, listing: Listing[T], before: Mapping[Key, T]) -> bool:
-        """Whether a list cannot be of the store of which we had everything up to our version."""
+        """Whether a list cannot be of the store whose changes we had up to our version."""
         if is_older(listing.resource_version, self._version):
             return True
         for item in listing.items:
@@ -143,7 +143,7 @@ class Mirror(Generic[T]):
         return False
 
     def apply(self, frames: Iterable[Frame[T]]) -> list[Change[T]]:
-        """Take over events, in order; `Failed` changes nothing, it is for the watch's reader."""
+        """Take over events, in order; `Failed` changes nothing, because it is for the reader of the watch."""
         changes: list[Change[T]] = []
         for frame in frames:
             if isinstance(frame, Added | Modified):
@@ -175,7 +175,7 @@ class Mirror(Generic[T]):
         key = key_of(meta)
         held = self._objects.get(key)
         if held is not None and not _same(held.metadata, meta):
-            # The end of an earlier object of that name, or of a later one whose start we missed.
+            # The end of an earlier object of that name, or of a later one whose creation we missed.
             if not is_newer(meta.resource_version, held.metadata.resource_version):
                 return
             yield Gone(held)
@@ -198,7 +198,7 @@ class Mirror(Generic[T]):
             return
         self._advance(meta.resource_version)
         if held is not None and (frame.deleted or not _same(held.metadata, meta)):
-            # Even an object that we cannot read frees what the one before it held.
+            # Even an object that we cannot read frees the devices of its predecessor.
             del self._objects[key]
             yield Gone(held)
         if frame.deleted:
@@ -225,7 +225,7 @@ def is_newer(version: str | None, than: str | None) -> bool:
     """Whether a resourceVersion is newer than another of the same resource.
 
     Versions are decimal numbers that grow (the API's promise since 1.35, and true of every server
-    before). Where one is not a number, all that can be said is whether they differ.
+    before). If one is not a number, this function only checks whether they differ.
     """
     left, right = _rank(version), _rank(than)
     if left is None or right is None:
@@ -240,7 +240,7 @@ def is_older(version: str | None, than: str | None) -> bool:
 
 
 def _rank(version: str | None) -> tuple[int, str] | None:
-    """Sorts decimal numbers of any length; None for what is not one."""
+    """A sort key for decimal numbers of any length; None for other text."""
     if not version or not version.isascii() or not version.isdecimal():
         return None
     digits = version.lstrip("0")
@@ -248,10 +248,10 @@ def _rank(version: str | None) -> tuple[int, str] | None:
 
 
 def _same(one: MetaLike, other: MetaLike) -> bool:
-    """Whether two states are of one object; without UIDs, names must do."""
+    """Whether two states are of one object; names decide if there are no UIDs."""
     return (one.uid or "") == (other.uid or "")
 
 
 def _follows(one: MetaLike, other: MetaLike) -> bool:
-    """Whether a state may come of another: it is of the same object, and not an earlier one."""
+    """Whether a state may be a successor of another: it is of the same object, and not an earlier one."""
     return _same(one, other) and not is_older(one.resource_version, other.resource_version)

@@ -1,8 +1,8 @@
-"""What the client asks of objects whose types its callers supply.
+"""The client's demands on objects whose types its callers supply.
 
 Callers declare msgspec structs with only the fields they need. For listing and watching, a type
-needs `metadata` with name, namespace, uid and resourceVersion; `Meta` may be extended or any
-other type with those attributes be used.
+needs `metadata` with name, namespace, uid and resourceVersion. Callers may extend `Meta` or use any
+other type with those attributes.
 """
 
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class Key(NamedTuple):
-    """The name of an object within its resource; namespace is empty where there is none."""
+    """The name of an object within its resource; namespace is empty if it has none."""
 
     namespace: str
     name: str
 
 
 class MetaLike(Protocol):
-    """An object's metadata, as far as this package reads it."""
+    """The fields of an object's metadata that this package reads."""
 
     @property
     def name(self) -> str | None:
@@ -32,11 +32,11 @@ class MetaLike(Protocol):
 
     @property
     def uid(self) -> str | None:
-        """What tells it from another object of the same name."""
+        """The identity that differs from that of another object of the same name."""
 
     @property
     def resource_version(self) -> str | None:
-        """The version of the store in which it last changed."""
+        """The version of the store at its last change."""
 
 
 class HasMeta(Protocol):
@@ -48,7 +48,7 @@ class HasMeta(Protocol):
 
 
 class Meta(msgspec.Struct, frozen=True, rename="camel"):
-    """The least metadata; extend it by the fields a caller needs."""
+    """The least metadata; callers extend it by the fields that they need."""
 
     name: str = ""
     namespace: str = ""
@@ -57,20 +57,20 @@ class Meta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Annotated(Meta, frozen=True):
-    """Metadata with what programs note on an object."""
+    """Metadata with annotations."""
 
     annotations: dict[str, str] | None = None
 
 
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """A list's metadata: the version it was read at, and where to go on."""
+    """A list's metadata: its version, and the token of the next page."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 
 
 class Undecodable(msgspec.Struct, frozen=True):
-    """An object that is not of the caller's type: who it is, and what is wrong."""
+    """An object that is not of the caller's type: its identity and the error."""
 
     meta: Meta
     problem: str

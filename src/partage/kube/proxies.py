@@ -1,7 +1,7 @@
-"""Which proxy the environment names for a server: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, read as kubectl reads them.
+"""The proxy that the environment names for a server: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, read as kubectl reads them.
 
-`NO_PROXY` lists hosts, domains, addresses and networks, each with or without a port; `*` is all of
-them. A domain stands for all hosts below it, and without a leading dot for itself too. Requests to
+`NO_PROXY` lists hosts, domains, addresses and networks, each with or without a port; `*` matches all of
+them. A domain matches all hosts below it, and without a leading dot also itself. Requests to
 this machine never use a proxy.
 """
 
@@ -13,13 +13,13 @@ from partage.kube.errors import ConfigError
 
 
 def proxy_of(server: str, environ: Mapping[str, str]) -> str | None:
-    """The proxy's URL; None where there is none.
+    """The proxy's URL; None if there is none.
 
     Args:
-        environ: the environment; names in small letters count too, after those in large ones.
+        environ: the environment; lower-case names count too, after upper-case ones.
 
     Raises:
-        ConfigError: the proxy is none by HTTP; its URL is not quoted, as it may hold a password.
+        ConfigError: it is not an HTTP proxy; its URL is not quoted, as it may contain a password.
     """
     parts = urlsplit(server)
     name = f"{parts.scheme}_proxy".upper()

@@ -15,11 +15,11 @@ from itertools import count
 from typing import Final, NamedTuple
 
 _ROUNDING: Final = 1e-6
-"""Of a token; what many small refills may fall short of one."""
+"""Part of a token by which many small refills may miss a whole one."""
 
 
 class Regarding(NamedTuple):
-    """The object an event is about."""
+    """The object of an event."""
 
     api_version: str
     kind: str
@@ -29,7 +29,7 @@ class Regarding(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """What makes two events one: the object, Normal or Warning, and the reason."""
+    """The identity of an event: the object, Normal or Warning, and the reason."""
 
     regarding: Regarding
     type: str
@@ -41,26 +41,26 @@ class EventSettings:
     """Times in seconds."""
 
     window: float = 600.0
-    """Silence after which the same topic begins a new event."""
+    """Silence after which the same topic starts a new event."""
     quiet: float = 60.0
-    """The same message again is only counted, and written at most this often."""
+    """A repeated message is only counted, and written at most this often."""
     burst: int = 10
     """Writes an object may cause at once."""
     refill: float = 30.0
     """After each of these spans an object may cause one more write."""
     topics: int = 4096
-    """Topics remembered; beyond, the one that was silent longest is forgotten."""
+    """Topics remembered; beyond this, the one with the longest silence is forgotten."""
     waiting: int = 1024
-    """Topics that wait for their turn to be written; beyond, one is dropped until it is heard of again."""
+    """Topics that wait for a write; beyond this, one is dropped until its next occurrence."""
     lot: int = 16
-    """Events that are handed out to be written at a time."""
+    """Events that are returned for writing at a time."""
     longest_message: int = 1024
     """Characters; the API refuses more."""
 
 
 @dataclass(slots=True)
 class Record:
-    """One event as it should stand in the store. `name` is empty until it is written."""
+    """One event with its intended state in the store. `name` is empty until it is written."""
 
     topic: Topic
     message: str
@@ -82,15 +82,15 @@ class _Budget:
 
 
 class EventBook:
-    """The events of the last while; `dropped` topics were not written because too many waited."""
+    """The recent events; `dropped` topics were not written because too many waited."""
 
     def __init__(self, settings: EventSettings) -> None:
         self._settings = settings
-        self._records: dict[Topic, Record] = {}  # the one silent longest first
+        self._records: dict[Topic, Record] = {}  # the longest silence first
         self._budgets: dict[Regarding, _Budget] = {}
-        self._turns: dict[str, dict[Topic, Record]] = {}  # by namespace, whose turn is next first
+        self._turns: dict[str, dict[Topic, Record]] = {}  # by namespace, the next turn first
         self._waiting = 0
-        self._later: list[tuple[float, int, Record]] = []  # what is outdated has another `due`
+        self._later: list[tuple[float, int, Record]] = []  # an outdated entry has another `due`
         self._order = count()
         self.dropped = 0
 
@@ -98,7 +98,7 @@ class EventBook:
         return len(self._records)
 
     def note(self, topic: Topic, message: str, now: float, moment: datetime) -> None:
-        """Something happened at `now`; `moment` is the wall clock's."""
+        """Record an event at `now`; `moment` is the wall clock's."""
         longest = self._settings.longest_message
         text = message if len(message) <= longest else f"{message[: longest - 1]}…"
         record = self._records.pop(topic, None)
@@ -115,7 +115,7 @@ class EventBook:
             self._forget(self._records.pop(next(iter(self._records))))
 
     def due(self, now: float) -> tuple[list[Record], float | None]:
-        """The next to write now, and the moment of the next look; None if nothing waits."""
+        """The events to write now, and the moment of the next look; None if nothing waits."""
         later = self._later
         if len(later) > 2 * self._settings.topics:
             later[:] = [one for one in later if one[2].due == one[0]]
@@ -130,9 +130,9 @@ class EventBook:
             namespace, turn = next(iter(self._turns.items()))
             record = turn[next(iter(turn))]
             self._leave(record)
-            if turn:  # the next namespace comes first
+            if turn:  # the turn goes to the next namespace
                 self._turns[namespace] = self._turns.pop(namespace)
-            # Another topic of the object may have spent its budget since, or it was just written.
+            # Another topic of the object may have spent its budget since, or the record was just written.
             moment = self._when(record, now)
             if moment is not None and moment <= now:
                 self._spend(record.topic.regarding, now)
@@ -145,7 +145,7 @@ class EventBook:
         return writes, later[0][0] if later else None
 
     def _plan(self, record: Record, now: float) -> None:
-        """Have a record written when it may be."""
+        """Queue a record for the moment at which it may be written."""
         at, turn = self._when(record, now), self._turns.get(record.topic.regarding.namespace, {})
         if at is None or record.topic in turn or (record.due is not None and record.due <= at):
             return
@@ -163,7 +163,7 @@ class EventBook:
             self.dropped += 1
 
     def _leave(self, record: Record) -> None:
-        """A record waits for its turn no more."""
+        """Remove a record from the queue."""
         namespace = record.topic.regarding.namespace
         if self._turns.get(namespace, {}).pop(record.topic, None) is not None:
             self._waiting -= 1
@@ -175,12 +175,12 @@ class EventBook:
         record.due = None
 
     def written(self, record: Record, name: str, message: str, count: int, now: float) -> None:
-        """The record stands in the store under this name, with this message and count."""
+        """The store has the record under this name, with this message and count."""
         record.name = name
         record.written_at, record.written_message, record.written_count = now, message, count
 
     def lost(self, record: Record) -> None:
-        """The event is no longer in the store: events expire there. The next write creates."""
+        """The store no longer has the event, because events expire there. The next write creates it."""
         record.name = ""
 
     def _when(self, record: Record, now: float) -> float | None:
@@ -212,7 +212,7 @@ class EventBook:
         return budget
 
     def _forget_budgets(self, now: float) -> None:
-        """A budget that is full again is as good as none."""
+        """Drop budgets that are full again, because a new one is the same."""
         if len(self._budgets) > self._settings.topics:
             self._budgets = {
                 regarding: budget

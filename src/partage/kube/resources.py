@@ -1,4 +1,4 @@
-"""Where a resource lives in the API, and the ones this package itself needs."""
+"""The API paths of resources, and the resources that this package itself needs."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -24,10 +24,10 @@ class Resource:
     ) -> str:
         """The URL path of the collection, an object, or an object's subresource.
 
-        A namespaced resource without a namespace means all namespaces.
+        Without a namespace, the path of a namespaced resource covers all namespaces.
 
         Raises:
-            ValueError: a part that is no path segment, or a namespace where there is none.
+            ValueError: a part is no path segment, or the resource has no namespaces but one is given.
         """
         root = f"/apis/{self.group}" if self.group else "/api"
         parts = [root, self.version]
@@ -47,7 +47,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What to list or watch: a resource, narrowed by namespace and by the server's selectors."""
+    """The scope of a list or watch: a resource, narrowed by namespace and by the server's selectors."""
 
     resource: Resource
     namespace: str | None = None
@@ -75,7 +75,7 @@ LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 
 
 def _segment(text: str) -> str:
-    """One path segment; a name from a foreign document must not climb out of it."""
+    """One path segment; a name from a foreign document must not lead out of it."""
     if text in {"", ".", ".."} or "/" in text:
         raise ValueError(f"{text!r} is not a path segment")
     return quote(text, safe="")

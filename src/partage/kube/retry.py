@@ -1,4 +1,4 @@
-"""When to try again and how long to wait: plain values and arithmetic."""
+"""The rules of retries and their delays: plain values and arithmetic."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,12 +7,12 @@ from partage.kube.clock import Clock
 from partage.kube.errors import ApiError, Outcome, RequestError
 
 _LARGEST_EXPONENT: Final = 64
-"""Beyond this the delay is at its cap for any sensible factor; keeps the power finite."""
+"""Beyond this the delay is at its cap for any sensible factor. The bound keeps the power finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential delays, shortened by chance so that clients do not march in step."""
+    """Exponential delays, shortened by chance so that clients do not retry at the same moment."""
 
     base: float = 0.1
     """Seconds before the first retry."""
@@ -24,10 +24,10 @@ class Backoff:
     """The share of a delay that chance may take away, 0 to 1."""
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Seconds to wait after so many failures before (0 for the first).
+        """Seconds to wait after this many earlier failures (0 for the first).
 
         Args:
-            attempt: how many retries there were already.
+            attempt: the number of earlier retries.
             chance: a random number, 0 <= chance < 1.
         """
         full = min(self.cap, self.base * self.factor ** min(attempt, _LARGEST_EXPONENT))
@@ -42,7 +42,7 @@ def may_retry(error: RequestError, *, idempotent: bool) -> bool:
 
 
 def wait_before_retry(error: RequestError, delay: float) -> float:
-    """Seconds to wait: ours, or the server's where it asks for more."""
+    """Seconds to wait: ours, or the server's if it asks for more."""
     asked = error.retry_after if isinstance(error, ApiError) else None
     return max(delay, asked or 0.0)
 
@@ -56,11 +56,11 @@ class RateLimit:
         self._rate = rate
         self._burst = burst
         self._clock = clock
-        # The moment at which the bucket would be full again: one number holds its whole state.
+        # The moment at which the bucket would be full again: this number is its whole state.
         self._full_at = clock.monotonic()
 
     def reserve(self) -> float:
-        """Take one token and say in how many seconds it may be used."""
+        """Take one token; returns the seconds until its use."""
         now = self._clock.monotonic()
         self._full_at = max(self._full_at, now) + 1.0 / self._rate
         return max(0.0, self._full_at - now - self._burst / self._rate)
@@ -72,7 +72,7 @@ class RateLimit:
         )
 
     async def wait(self) -> None:
-        """Take one token, waiting for it where necessary."""
+        """Take one token, and wait for it if necessary."""
         seconds = self.reserve()
         if seconds > 0:
             await self._clock.sleep(seconds)

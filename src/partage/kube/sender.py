@@ -14,19 +14,19 @@ from partage.kube.transport import Request, Transport, TransportSettings
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How patient and how polite the client is; times in seconds."""
+    """The client's patience and restraint; times in seconds."""
 
     transport: TransportSettings = TransportSettings()
     attempts: int = 5
-    """At most so many tries of one request."""
+    """The most tries of one request."""
     backoff: Backoff = Backoff()
-    """Between tries, where the server does not ask for more."""
+    """Between tries, unless the server asks for more."""
     longest_wait: float = 30.0
-    """A server that asks for a longer wait than this gets no further try."""
+    """If a server asks for a longer wait, there is no further try."""
     page_size: int = 1000
     """Objects a list request asks for; 0 asks for all at once."""
     field_manager: str = "partage"
-    """Who changes are recorded for in managed fields."""
+    """The name under which managed fields record our changes."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -54,7 +54,7 @@ class Sender:
         self.limit: RateLimit | None = None
 
     def paced(self, limit: RateLimit) -> "Sender":
-        """Another over the same connections, whose tries wait for tokens of this bucket."""
+        """Another sender over the same connections, whose tries wait for tokens of this bucket."""
         other = copy.copy(self)
         other.limit = limit
         return other
@@ -69,12 +69,12 @@ class Sender:
         """The answer's body.
 
         Args:
-            request: what to send; not tried again after the moment that it names.
-            idempotent: whether doing it twice is doing it once.
-            failures: gets the error of each failed try.
+            request: the request; there is no further try after its `until`.
+            idempotent: whether a second execution has no further effect.
+            failures: receives the error of each failed try.
 
         Raises:
-            UnknownOutcome: a change that one of the tries may have made.
+            UnknownOutcome: one of the tries may have made the change.
             RequestError: any other failure, from the last try.
         """
         settings = self._settings
@@ -100,12 +100,12 @@ class Sender:
             await self.clock.sleep(wait)
 
     def _too_late(self, request: Request, wait: float) -> bool:
-        """Whether its time is over after such a wait."""
+        """Whether the request's time is over after this wait."""
         return request.until is not None and self.clock.monotonic() + wait >= request.until
 
 
 def _in_doubt(request: Request, failures: list[RequestError]) -> bool:
-    """Whether some try may have made a change; a final answer settles what it was about."""
+    """Whether some try may have made a change; a final answer removes the doubt."""
     if request.method == "GET" or failures[-1].outcome is Outcome.FINAL:
         return False
     return any(failure.outcome is Outcome.UNKNOWN for failure in failures)

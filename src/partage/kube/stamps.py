@@ -1,4 +1,4 @@
-"""Noticing that a file was replaced, without reading it each time."""
+"""Detects replaced files without reading them each time."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,7 +7,7 @@ from partage.kube.clock import Clock
 
 
 class ChangeCheck:
-    """Whether any of some files changed since last asked, looked up at most once a period.
+    """Whether any of some files changed since the last call; looks at most once a period.
 
     Mounted secrets are swapped by a symbolic link, so inode, size and time of the target count.
     """
@@ -32,7 +32,7 @@ class ChangeCheck:
         return True
 
     def forget(self) -> None:
-        """Have the next look report a change: what was read last time was of no use."""
+        """Make the next look report a change, because the last contents could not be used."""
         self._stamps = ()
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:

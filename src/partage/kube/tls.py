@@ -1,4 +1,4 @@
-"""The TLS context of a configuration, made anew when its files change.
+"""The TLS context of a configuration, rebuilt when its files change.
 
 New connections use the new context; open ones keep theirs. Files may not fit together for a moment,
 for example while a certificate and its key are being replaced. The last good context then stays in
@@ -36,10 +36,10 @@ class Tls:
         """The context for new connections, or None for plain HTTP.
 
         Args:
-            pair: certificate and key that a credential plugin gave; they outrank the files.
+            pair: certificate and key from a credential plugin; they outrank the files.
 
         Raises:
-            ConfigError: an authority, certificate or key is of no use.
+            ConfigError: an authority, certificate or key cannot be used.
         """
         if not self._secure:
             return None
@@ -56,8 +56,8 @@ class Tls:
     def _build(self, pair: tuple[bytes, bytes] | None) -> ssl.SSLContext:
         cluster, user = self._config.cluster, self._config.user
         context = _trusting(cluster.authority)
-        # Python 3.13 turned this on by default; authorities made by older installers lack the
-        # key identifiers that it wants, and every other Kubernetes client accepts them.
+        # Python 3.13 turned this on by default. Authorities of older installers lack the key identifiers
+        # that it requires, and every other Kubernetes client accepts them.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if not cluster.verify:
             context.check_hostname = False
@@ -74,9 +74,9 @@ def _trusting(authority: Material | None) -> ssl.SSLContext:
         return ssl.create_default_context()
     where = authority.path or "certificate-authority-data"
     try:
-        # Bundles carry comments in any alphabet; only the certificates are ASCII.
+        # Bundles contain comments in any alphabet; only the certificates are ASCII.
         text = _read(authority).decode("ascii", errors="ignore")
-        # Given nothing, `ssl` would trust the system's authorities in its place.
+        # Without data, `ssl` would trust the system's authorities.
         context = ssl.create_default_context(cadata=text) if text.strip() else None
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigError(f"{where}: not a certificate authority: {error}") from error
@@ -86,7 +86,7 @@ def _trusting(authority: Material | None) -> ssl.SSLContext:
 
 
 def _present(context: ssl.SSLContext, certificate: Material, key: Material) -> None:
-    """Load a client certificate; inline ones touch the disk, since `ssl` reads files only."""
+    """Load a client certificate; an inline one is written to disk, since `ssl` reads only files."""
     with tempfile.TemporaryDirectory(prefix="kube-tls-") as folder:
         paths = []
         for name, material in (("certificate", certificate), ("key", key)):
@@ -107,7 +107,7 @@ def _present(context: ssl.SSLContext, certificate: Material, key: Material) -> N
 
 
 def _no_password() -> str:
-    """Refuse encrypted keys; left to itself, OpenSSL would ask on the terminal."""
+    """Refuse encrypted keys; otherwise OpenSSL would ask on the terminal."""
     raise ValueError("the key is encrypted")
 
 

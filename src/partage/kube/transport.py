@@ -39,14 +39,14 @@ _HEADERS: Final = {
     "Accept-Encoding": "identity",  # compressed answers cost the server time
 }
 _READ_BUFFER: Final = 2**18
-"""Bytes of a watch that are taken up before the socket is left to push back."""
+"""Bytes of a watch that are buffered before the socket pushes back."""
 _ERROR_BODY: Final = 2**16
 """Bytes of an error's body that are read."""
 _CONNECTING: Final = 0.2
-"""Of what is left of a request's time, for a connection. The server gets the rest: it counts from
-when the request arrives there, and cannot know how long that took."""
+"""Share of the rest of a request's time for a connection. The server gets the rest. It counts from the
+request's arrival, and cannot know how long the way took."""
 _LEAST: Final = 0.001
-"""Seconds; with less left a request is not sent. To the server a time-out of 0 means none."""
+"""Seconds; with less time left a request is not sent. To the server a time-out of 0 means none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +54,28 @@ class TransportSettings:
     """Times in seconds."""
 
     request_timeout: float = 30.0
-    """For one request, from start to the last byte of its answer."""
+    """One request, from start to the last byte of its answer."""
     connect_timeout: float = 5.0
-    """For one connection, TLS included, and for waiting for a free one."""
+    """One connection, TLS included, and the wait for a free one."""
     unheard_timeout: float = 5.0
-    """For what was sent to be acknowledged by the other machine; after that the connection is
-    broken, and the kernel sends nothing of it any more, not even after a network has come back."""
+    """The other machine's acknowledgement of sent data. After this time the connection is broken, and the
+    kernel sends nothing more on it, not even after a network has recovered."""
     reload_period: float = 10.0
-    """How often token and certificate files are looked at."""
+    """Between looks at token and certificate files."""
     plugin_timeout: float = 30.0
-    """For one run of a credential plugin."""
+    """One run of a credential plugin."""
     heard: bool = False
-    """Whether a person hears a credential plugin, and is asked where there is a terminal."""
+    """Whether a person sees a credential plugin's output, and answers questions if there is a terminal."""
     connections: int = 256
-    """At most so many at a time; each watch holds one."""
+    """The most connections at a time; each watch holds one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent: method, path, query and body.
+    """A request: method, path, query and body.
 
-    Where it says `until`, a moment of the transport's clock, it is not sent after that, and the
-    server hears each time by when to give it up. Of an answer with more bytes than `most` the rest is not read.
+    `until` is a moment of the transport's clock. The request is not sent after it, and each try gives the
+    server the time that is left. If an answer has more bytes than `most`, the rest is not read.
     """
 
     method: str
@@ -121,12 +121,12 @@ class Transport:
                 limit=self._settings.connections, socket_factory=self._socket
             ),
             headers=_HEADERS,
-            auto_decompress=False,  # what is not asked for may be of any size
+            auto_decompress=False,  # an answer that nobody asked to compress may be of any size
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=_READ_BUFFER,
         )
-        # aiohttp silently repeats PUT and DELETE when a kept connection breaks. Whether a change
-        # may be sent twice is for our retry rules to say; there is no public switch.
+        # aiohttp silently repeats PUT and DELETE when a kept connection breaks. Our retry rules must decide
+        # whether a change may be sent twice; there is no public switch.
         session._retry_connection = False  # noqa: SLF001
         self._session = session
         return self
@@ -137,10 +137,10 @@ class Transport:
             self._session = None
 
     def _socket(self, address: tuple[Any, ...]) -> socket.socket:
-        """A socket whose kernel does not go on sending a request that we gave up long ago.
+        """A socket whose kernel stops sending a request that we gave up.
 
-        Otherwise it tries for minutes, and a Binding that was cut off by a broken network arrives
-        once that is whole again, when another leads.
+        Otherwise the kernel tries for minutes. A Binding that was cut off by a broken network would arrive
+        after the network's repair, when another instance leads.
         """
         made = socket.socket(*address[:3])
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
@@ -156,8 +156,8 @@ class Transport:
 
         Raises:
             ApiError: an answer of 300 or more.
-            TransportError: no complete answer, or its time was over before it was sent.
-            AnswerTooLarge: it has more bytes than the request says.
+            TransportError: no complete answer, or its time was over before the request was sent.
+            AnswerTooLarge: it has more bytes than the request allows.
             ConfigError: no usable credentials or certificates.
         """
         limits = aiohttp.ClientTimeout(
@@ -179,10 +179,10 @@ class Transport:
     async def stream(
         self, request: Request, *, idle_timeout: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Send and hand out the answer's body as it comes.
+        """Send and yield the answer's body as it arrives.
 
         Args:
-            idle_timeout: seconds without a byte after which the connection counts as lost.
+            idle_timeout: after so many seconds without a byte, the connection counts as lost.
 
         Raises:
             ApiError, TransportError, ConfigError: as `send`, also while reading.
@@ -199,7 +199,7 @@ class Transport:
     async def _answered(
         self, request: Request, limits: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A successful answer; one 401 is met with fresh credentials."""
+        """A successful answer; after one 401, tries again with fresh credentials."""
         identity = await self._credentials.current()
         for last in (False, True):
             async with self._sent(request, identity.headers, identity.certificate, limits) as got:
@@ -223,7 +223,7 @@ class Transport:
         if request.until is not None:
             request, limits = _hurried(request, request.until - self._clock.monotonic(), limits)
         context: ssl.SSLContext | None = self._tls.context(certificate)
-        # Only a tunnel has headers of its own; without TLS the proxy reads those of the request.
+        # Only a tunnel has its own headers; without TLS the proxy reads those of the request.
         sent = [*headers] if context is not None else [*headers, *self._proxy_headers.items()]
         if request.body is not None:
             sent.append(("Content-Type", request.content_type))
@@ -248,7 +248,7 @@ class Transport:
         )
 
     async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> ApiError:
-        # Not StreamReader.read(n): that returns what has arrived, which may be half a document.
+        # Not StreamReader.read(n), because that returns the arrived bytes, which may be half a document.
         body = b""
         async for chunk in response.content.iter_any():
             body += chunk
@@ -263,7 +263,7 @@ class Transport:
 def _hurried(
     request: Request, left: float, limits: aiohttp.ClientTimeout
 ) -> tuple[Request, aiohttp.ClientTimeout]:
-    """The request and its limits with so many seconds left; counted anew for each time it is sent."""
+    """The request and its limits with this many seconds left; computed for each try."""
     connecting = min(limits.connect or left, left * _CONNECTING)
     served = int((left - connecting) * 1000)
     if left < _LEAST or not served:
@@ -275,7 +275,7 @@ def _hurried(
 
 
 async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The body as it arrives; only the reading's own errors are mapped, not the reader's."""
+    """The body as it arrives; maps only the errors of the reading, not those of the reader."""
     with _mapped(request):
         async for chunk in response.content.iter_any():
             yield chunk
@@ -289,7 +289,7 @@ def _mapped(request: Request) -> Iterator[None]:
     except aiohttp.InvalidURL as error:
         raise ConfigError(f"{request.method} {request.path}: the server's URL is wrong") from error
     except aiohttp.ClientResponseError as error:
-        # From a proxy. Its cause is dropped: it carries the headers of the request, token and all.
+        # From a proxy. Its cause is dropped, because it contains the headers of the request and so the token.
         text = f"{type(error).__name__}: {error.status} {error.message}"
         raise TransportError(request.method, request.path, text, Outcome.REFUSED) from None
     except aiohttp.ConnectionTimeoutError as error:
@@ -310,7 +310,7 @@ def _mapped(request: Request) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """What happened, in words: the library's own texts show objects of the program."""
+    """The error in words, because the library's own texts show objects of the program."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"cannot connect to {error.host}:{error.port}: {_why(error.os_error)}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
@@ -322,7 +322,7 @@ def _said(error: Exception) -> str:
 
 
 def _why(error: OSError) -> str:
-    """The system's word for an error, or the TLS library's."""
+    """The system's text for an error, or the TLS library's."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:
@@ -333,7 +333,7 @@ def _why(error: OSError) -> str:
 
 
 def _proxy(url: str | None) -> tuple[URL | None, dict[str, str]]:
-    """Split the password off, so that no message about the proxy can hold it."""
+    """Split the password off, so that no message about the proxy can contain it."""
     if url is None:
         return None, {}
     parsed = URL(url)

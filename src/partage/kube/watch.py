@@ -1,12 +1,12 @@
-"""From a watch's bytes to changes that never stop: each generator adds one concern.
+"""Makes endless changes from the bytes of a watch: each generator adds one concern.
 
     bytes --`WatchDecoder`--> events --`watch_once`--> events of one request
           --`Mirror`--> changes --`follow`--> changes for ever, over gaps, errors and relists
 
-What `follow` promises: after each `Synced` and the changes before it, its mirror equals a list
-that the server gave; every object once seen is reported gone, also when its deletion fell in a gap;
-and no error ends it, since a server that answers 403 or 404 now may have its role or its
-definition a minute later. Each failure is reported as `Interrupted`.
+`follow` promises three things. After each `Synced` and the changes before it, its mirror equals a list
+from the server. Every object once seen is reported gone, even if its deletion fell in a gap. No error
+ends it, since a server that answers 403 or 404 now may have the role or the definition a minute
+later. Each failure is reported as `Interrupted`.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from partage.kube.retry import Backoff, wait_before_retry
 T = TypeVar("T", bound=HasMeta)
 
 _LONGEST: Final = 60.0
-"""Seconds; a server that asks for a longer wait is asked again nevertheless: what is followed is acted upon meanwhile."""
+"""Seconds. If a server asks for a longer wait, the client asks again after this, because callers act on the data."""
 _TOO_SHORT: Final = 1.0
-"""Seconds; a watch that ends sooner without an event is a failure, or we would spin."""
+"""Seconds; a watch that ends sooner without an event is a failure, otherwise the loop would spin."""
 
 
 class EndedEarly(KubeError):
@@ -39,11 +39,11 @@ class WatchSettings:
     """Times in seconds."""
 
     duration: int = 300
-    """The server is asked to end a watch after this to twice this, by chance, so that many
-    clients do not come back at once."""
+    """The server is asked to end a watch after one to two times this, by chance, so that not all
+    clients return at once."""
     idle: float = 150.0
-    """Without a byte for so long the connection counts as lost; servers send a bookmark about
-    every minute, and going on from the last version costs little."""
+    """After so long without a byte the connection counts as lost. Servers send a bookmark about every
+    minute, and a restart from the last version costs little."""
     backoff: Backoff = Backoff(base=0.2, cap=30.0)
     """Between failed tries."""
 
@@ -56,13 +56,13 @@ async def watch_once(
     resource_version: str,
     settings: WatchSettings = WatchSettings(),
 ) -> AsyncGenerator[list[Frame[T]], None]:
-    """The events of one watch request, as they arrive; ends when the server ends it.
+    """The events of one watch request, as they arrive; ends when the server ends the request.
 
     Args:
-        resource_version: the version after which changes are wanted.
+        resource_version: the watch reports changes after this version.
 
     Raises:
-        Expired: the version is no longer kept; list afresh.
+        Expired: the server no longer keeps the version; list afresh.
         RequestError: refused, interrupted, or the server reports an error in the stream.
         ProtocolError: the stream is not a watch.
     """
@@ -95,12 +95,12 @@ async def follow(
 ) -> AsyncGenerator[list[Change[T]], None]:
     """Every change of a scope, for ever.
 
-    The mirror is changed before the changes are handed out. Changes come in batches, as the
+    The mirror changes before the changes are yielded. Changes arrive in batches, as the
     network delivered them.
 
     Args:
-        into: the type of an object; fields it does not have cost nothing.
-        mirror: where the objects are kept; a new one by default.
+        into: the type of an object; fields that it lacks cost nothing.
+        mirror: keeps the objects; a new one by default.
     """
     mirror = Mirror() if mirror is None else mirror
     failures = 0
@@ -109,7 +109,7 @@ async def follow(
             rounds = _list_then_watch(client, scope, into, mirror, settings)
             async with contextlib.aclosing(rounds) as batches:
                 async for changes in batches:
-                    # A list alone is no sign of health: it may be the watch that is refused.
+                    # A list alone does not show success, because the server may refuse the watch.
                     if not changes or not isinstance(changes[-1], Synced):
                         failures = 0
                     if changes:
@@ -120,7 +120,7 @@ async def follow(
             failures += 1
             failed = error
         if isinstance(failed, Expired | ProtocolError):
-            # The version is too old, or brings what cannot be read: list afresh.
+            # The version is too old, or its events cannot be read: list afresh.
             mirror.expire()
         if failures == 1 and isinstance(failed, Expired | EndedEarly):
             continue
@@ -138,10 +138,10 @@ async def _list_then_watch(
     mirror: Mirror[T],
     settings: WatchSettings,
 ) -> AsyncGenerator[list[Change[T]], None]:
-    """One list if there is no version to go on from, then one watch; may yield empty batches.
+    """One list if there is no version to start from, then one watch; may yield empty batches.
 
-    A server whose store was restored from a backup tells a watch from a version that it has not reached yet nothing at
-    all, until it has.
+    After a restore from a backup, a server sends nothing at all to a watch from a version that its store has not
+    reached yet.
     """
     version = mirror.resource_version
     if version and is_older(await client.newest_version(scope), version):

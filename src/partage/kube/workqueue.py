@@ -1,7 +1,7 @@
-"""A queue of keys for controllers: each key once, never two workers on one, slower after failures.
+"""A queue of keys for controllers: each key once, never two workers on one, with delays after failures.
 
-Adding a waiting key changes nothing; adding a key in work has it worked on once more afterwards. So
-one worker at a time always sees the latest change.
+A second add of a waiting key changes nothing. If a key is added while a worker has it, it is worked on
+once more afterwards. So one worker at a time always sees the latest change.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from partage.kube.retry import Backoff
 K = TypeVar("K", bound=Hashable)
 
 _SLACK: Final = 64
-"""Outdated entries that the heap of delays may hold before it is worth sweeping."""
+"""Outdated entries that the heap of delays may contain before a sweep is worthwhile."""
 
 
 class WorkQueue(Generic[K]):
-    """Keys waiting for work, in the order they were added."""
+    """Keys that wait for work, in the order of their adding."""
 
     def __init__(
         self,
@@ -39,29 +39,29 @@ class WorkQueue(Generic[K]):
         self._chance = chance
         self._backoff = backoff
         self._ready: deque[K] = deque()
-        # A key is in `_wanted` from being added until a worker takes it; in `_working` from then
-        # until it is done. It is in `_ready` if and only if it is wanted and not worked on.
+        # A key is in `_wanted` from its adding until a worker takes it, then in `_working` until it is
+        # done. It is in `_ready` if and only if it is wanted and not in work.
         self._wanted: set[K] = set()
         self._working: set[K] = set()
         self._failures: dict[K, int] = {}
-        # Delayed keys: the earliest moment of each, and a heap that may hold outdated ones.
+        # Delayed keys: the earliest moment of each, and a heap that may contain outdated ones.
         self._due: dict[K, float] = {}
         self._delayed: list[tuple[float, int, K]] = []
         self._sequence = 0
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """Keys ready or delayed, not those being worked on."""
+        """Keys ready or delayed, without those in work."""
         return len(self._ready) + len(self._due)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is ready, due or in hand; keys may still be delayed."""
+        """Whether no key is ready, due or in work; keys may still be delayed."""
         due = self._delayed and self._delayed[0][0] <= self._clock.monotonic()
         return not (self._ready or self._working or due)
 
     def add(self, key: K) -> None:
-        """Have the key worked on as soon as may be; it need not wait for a delay any more."""
+        """Queue the key for work as soon as possible; a delay of the key ends."""
         self._due.pop(key, None)
         if key in self._wanted:
             return
@@ -71,7 +71,7 @@ class WorkQueue(Generic[K]):
             self._changed.set()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Have the key worked on after so long, or earlier if an earlier time is set already."""
+        """Queue the key for work after so long, or earlier if an earlier time is set already."""
         if seconds <= 0:
             self.add(key)
             return
@@ -90,7 +90,7 @@ class WorkQueue(Generic[K]):
             self._changed.set()
 
     def retry(self, key: K) -> float:
-        """Have a key that failed worked on later, each time later; returns the delay in seconds."""
+        """Queue a failed key for later, each time later; returns the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = self._backoff.delay(failures, self._chance())
@@ -98,7 +98,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def forget(self, key: K) -> None:
-        """The key succeeded: its next failure is its first."""
+        """Record a success of the key: its next failure is its first."""
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
@@ -106,7 +106,7 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key; the caller must say `done` when it has worked on it."""
+        """The next key; the caller must call `done` after its work."""
         while True:
             self._ripen()
             if self._ready:
@@ -117,14 +117,14 @@ class WorkQueue(Generic[K]):
             await self._wait()
 
     def done(self, key: K) -> None:
-        """Work on the key has ended; if it was added meanwhile, it is ready again."""
+        """End the work on the key; if it was added meanwhile, it is ready again."""
         self._working.discard(key)
         if key in self._wanted:
             self._ready.append(key)
             self._changed.set()
 
     def _ripen(self) -> None:
-        """Make ready what is due."""
+        """Make due keys ready."""
         now = self._clock.monotonic()
         while self._delayed and self._delayed[0][0] <= now:
             due, _, key = heapq.heappop(self._delayed)
@@ -132,7 +132,7 @@ class WorkQueue(Generic[K]):
                 self.add(key)
 
     async def _wait(self) -> None:
-        """Until something is added, done or due."""
+        """Wait until a key is added, done or due."""
         self._changed.clear()
         if not self._delayed:
             await self._changed.wait()
@@ -152,9 +152,9 @@ async def work(
     """Work on a queue until cancelled; a key whose handler raises is retried.
 
     Args:
-        handle: looks at a key's object and does what is to be done.
-        name: begins the names of the tasks.
-        failed: told each exception; the retry is already arranged.
+        handle: looks at a key's object and does the work.
+        name: the start of the tasks' names.
+        failed: gets each exception; the retry is already arranged.
     """
     async with asyncio.TaskGroup() as group:
         for index in range(workers):
@@ -170,7 +170,7 @@ async def _worker(
         key = await queue.get()
         try:
             await handle(key)
-        except Exception as error:  # noqa: BLE001 - one key's fault is not another's
+        except Exception as error:  # noqa: BLE001 - one key's fault does not affect another
             queue.retry(key)
             failed(key, error)
         else:
