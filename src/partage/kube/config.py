@@ -33,7 +33,7 @@ class ClusterConfig:
 
     @property
     def by_tls(self) -> bool:
-        """Whether nobody on the way can read the requests."""
+        """Whether TLS protects the requests on the way."""
         return self.server.startswith("https:")
 
 

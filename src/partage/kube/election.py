@@ -181,14 +181,14 @@ class Election:
         """Seconds for which a holder may go on sending after it wrote this lease."""
         ours = float(self._settings.duration)
         if spec is None or spec.lease_duration_seconds is None:
-            # Somebody deleted or emptied it, and the holder has not noticed yet. A lease that was never held
+            # Another program deleted or emptied it, and the holder has not noticed yet. A lease that was never held
             # looks the same.
             return ours
         if spec.holder_identity == self._identity:
             return 0.0
         duration = float(spec.lease_duration_seconds)
         if not spec.holder_identity:
-            # Somebody emptied it by hand, or another program released it. It reports nothing about requests on
+            # A person emptied it, or another program released it. It reports nothing about requests on
             # their way, and its duration of one second is no real time.
             duration = max(duration, ours)
         return duration if stops is None else min(stops, duration)
@@ -238,7 +238,7 @@ class Election:
 def _given_back(spec: LeaseSpec | None, stops: float | None) -> bool:
     """Whether the last holder released the lease, so that neither it nor a holder before it sends more.
 
-    The holder reports this in the change that releases the lease. If somebody removes the name by hand, the
+    The holder reports this in the change that releases the lease. If a person removes the name by hand, the
     report of the last renewal stays, and that one never reports an immediate stop.
     """
     if spec is None or spec.holder_identity or stops != 0.0:

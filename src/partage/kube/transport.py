@@ -121,7 +121,7 @@ class Transport:
                 limit=self._settings.connections, socket_factory=self._socket
             ),
             headers=_HEADERS,
-            auto_decompress=False,  # an answer that nobody asked to compress may be of any size
+            auto_decompress=False,  # a compressed answer without a request for one may inflate to any size
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=_READ_BUFFER,
         )

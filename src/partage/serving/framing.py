@@ -1,7 +1,7 @@
 """Finds the end of a request on the wire, and limits its cost before any other code reads it.
 
 A megabyte in single bytes, each in a chunk or segment of its own, costs a hundred times as much as in one piece. A
-library that reads on after its answer pays that in vain. So the service counts a request as it arrives: bytes and lines
+library that reads on after its answer wastes that time. So the service counts a request as it arrives: bytes and lines
 of its head, parameters of its query, reads, and chunks. It refuses a request that costs more than honest clients need,
 and closes the connection. Bytes after the request stay with the sender until the answer is made.
 """
@@ -197,7 +197,7 @@ class _Leaving(asyncio.Protocol):
 
 
 def leave_to_itself(transport: asyncio.Transport, last: asyncio.Protocol) -> None:
-    """End a connection whose client may still be sending; its protocol `last` is told when it is closed."""
+    """End a connection whose client may still be sending; calls its protocol `last` when it is closed."""
     if transport.is_closing():
         return
     if not transport.can_write_eof():  # TLS

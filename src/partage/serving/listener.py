@@ -148,7 +148,7 @@ class _Greeting:
     async def _greet(self) -> None:
         with contextlib.suppress(
             OSError
-        ):  # also errors of TLS and of time: the client causes them, and is told
+        ):  # also errors of TLS and of time: the client causes them, and gets the reason
             secure = not self._listener.plain or await self._begins_with_tls()
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: _Agreed(self.over, self._listener.served),

@@ -70,7 +70,7 @@ class Site:
             shutdown_timeout=_LINGER,
             max_line_size=limits.head,
             max_field_size=limits.head,
-            auto_decompress=False,  # a megabyte may inflate to a gigabyte, even if nobody asked for compression
+            auto_decompress=False,  # a megabyte may inflate to a gigabyte, even without a request for compression
         )
         self._app = app
         self._limits = limits
