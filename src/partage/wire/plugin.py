@@ -6,11 +6,11 @@ in any order, under the question's `id`; a question with the id 0 wants no answe
 engine without an `id` is a push.
 
 Every question about a pod names the pod's UID and the number of the scheduling attempt. Numbers
-grow within one run of kube-scheduler, which its hello names (`incarnation`), so that a repeated
-or late message can be told from a new one.
+grow within one run of kube-scheduler, which its hello names (`incarnation`). So the engine can tell
+a repeated or late message from a new one.
 
-The same structures are written in Go, in `kube-scheduler/protocol`; `kube-scheduler/protocol/
-examples.json` holds one of each, and the tests of both sides read and write exactly those.
+The same structures exist in Go, in `kube-scheduler/protocol`. `kube-scheduler/protocol/
+examples.json` has one of each, and the tests of both sides read and write exactly those.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ from partage.wire import shapes
 from partage.wire.budgets import Budget, translate_budget
 
 PROTOCOL: Final = 1
-"""The version that both sides must speak; a change of meaning raises it."""
+"""The version that both sides must use; a change of meaning raises it."""
 
 MAX_FRAME: Final = 8 * 2**20
 """Bytes of one frame. The largest one is a proposal of every node: 5,000 names of 253 bytes."""
@@ -33,18 +33,18 @@ CHANGED: Final = "PodChanged"
 PROVISIONAL: Final = "Provisional"
 PLACE_LOST: Final = "PlaceLost"
 NOT_BOUND: Final = "NotBound"
-"""Codes of answers beside those of refusals; docs/reference/plugin.md lists them."""
+"""Codes of answers, in addition to those of refusals; docs/reference/plugin.md lists them."""
 
 
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What all messages have in common: absent fields stand for their defaults."""
+    """The base of all messages: absent fields have their defaults."""
 
 
 class _Question(_Message, frozen=True, omit_defaults=True, tag_field="verb", gc=False):
     """A question of the plugin.
 
     Attributes:
-        id: the answer carries it; grows by one a question on one connection. With 0 none is wanted.
+        id: the answer repeats it; grows by one a question on one connection. 0 means that no answer is wanted.
     """
 
     id: int
@@ -54,8 +54,8 @@ class Hello(_Question, frozen=True, omit_defaults=True, tag="hello", gc=False):
     """The first question of a connection.
 
     Attributes:
-        protocol: the version that the plugin speaks.
-        incarnation: one run of kube-scheduler; another one after each start.
+        protocol: the plugin's version.
+        incarnation: one run of kube-scheduler; each start has another one.
     """
 
     protocol: int
@@ -82,13 +82,13 @@ class _About(_Question, frozen=True, omit_defaults=True, gc=False):
 
 
 class Taken(_Message, frozen=True, omit_defaults=True, gc=False):
-    """What kube-scheduler counts as requested of a node, beside devices.
+    """The amounts that kube-scheduler counts as requested of a node, beside devices.
 
     Attributes:
         node: its name.
         cpu: in milli.
         memory: in bytes.
-        pods: how many there are.
+        pods: the number of pods.
     """
 
     node: str
@@ -98,11 +98,11 @@ class Taken(_Message, frozen=True, omit_defaults=True, gc=False):
 
 
 class Pools(_Message, frozen=True, omit_defaults=True, gc=False):
-    """From which pools kube-scheduler can allocate, as far as that has changed since it was told on this connection.
+    """The pools from which kube-scheduler can allocate; only changes since the last report on this connection.
 
     Attributes:
-        whole: names of pools (a node's has the node's name) of which it has now seen every ResourceSlice.
-        gone: those of which it has not any more.
+        whole: names of pools whose ResourceSlices it has now all seen (a node's pool has the node's name).
+        gone: names of pools whose ResourceSlices it no longer has all.
     """
 
     whole: list[str] = []
@@ -114,19 +114,19 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
 
     Attributes:
         version: resourceVersion of the pod as kube-scheduler knows it.
-        wide: kube-scheduler needs every node that fits, because rules of its own that no single
-            node can answer take part: soft constraints, spreading, affinity between pods, volumes.
-        domains: label keys by whose values those rules tell nodes apart, where no rule tells more:
-            then the best nodes of each domain do as well as all of them.
-        nominated: the pod's nominatedNodeName, which is proposed too where it fits; only a wish.
-        simulated: the cycle of a pod group, which may be confined to some nodes.
-        pod: the pod, where the engine said that it has not seen it.
-        claims: the pod asks for devices by these ResourceClaims alone, and comes with the question.
-            kube-scheduler allocates them: the answer says which nodes to try first, or `skip`. Of further
-            questions `another` follows, or `reserve` with what was allocated, and `unreserve`.
-        taken: what pods request of nodes, where that has changed since it was told on this
-            connection; comes with claims.
-        pools: comes with claims, changed or not, where the vocabulary named a driver.
+        wide: kube-scheduler needs every node that fits, because it applies rules of its own that no single
+            node can answer: soft constraints, spreading, affinity between pods, volumes.
+        domains: label keys whose values tell nodes apart for those rules, if no rule needs more. Then
+            the best nodes of each domain are as good as all of them.
+        nominated: the pod's nominatedNodeName, which is also proposed if it fits; only a wish.
+        simulated: the cycle of a pod group, which may be restricted to some nodes.
+        pod: the pod, if the engine has reported that it has not seen it.
+        claims: the pod asks for devices by these ResourceClaims alone, which are part of the question.
+            kube-scheduler allocates them: the answer names the nodes to try first, or `skip`. Then
+            `another` follows, or `reserve` with the allocated claims, and `unreserve`.
+        taken: the pods' requests of nodes, if they have changed since the last report on this
+            connection; only with claims.
+        pools: only with claims, changed or not, if the vocabulary named a driver.
     """
 
     version: str = ""
@@ -141,7 +141,7 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
 
 
 class Preempt(_About, frozen=True, omit_defaults=True, tag="preempt", gc=False):
-    """Where less important pods could make room for the pod, which was refused (PreFilter).
+    """Where eviction of less important pods could make room for a refused pod (PreFilter).
 
     Attributes:
         budgets: every PodDisruptionBudget that kube-scheduler knows; see `budgets`.
@@ -155,10 +155,10 @@ class Reserve(_About, frozen=True, omit_defaults=True, tag="reserve", gc=False):
 
     Attributes:
         simulated: the cycle of a pod group, which is reverted before anything is bound.
-        filtered: kube-scheduler's own filters rejected some of the nodes that were proposed as the best of their
-            domains, so that others of a domain might have done.
+        filtered: kube-scheduler's own filters rejected some of the proposed best nodes of each domain,
+            so that others of a domain might have fitted.
         claims: the pod asks by ResourceClaims alone, and kube-scheduler has allocated these, which are not stored yet;
-            it may be an attempt that was not asked about.
+            the attempt may be one without an earlier question.
     """
 
     node: str
@@ -168,30 +168,30 @@ class Reserve(_About, frozen=True, omit_defaults=True, tag="reserve", gc=False):
 
 
 class Unreserve(_About, frozen=True, omit_defaults=True, tag="unreserve", gc=False):
-    """Release what `reserve` took (Unreserve); changes nothing where it took nothing."""
+    """Release the devices of `reserve` (Unreserve); changes nothing if it took none."""
 
 
 class Another(_About, frozen=True, omit_defaults=True, tag="another", gc=False):
-    """kube-scheduler's own filters rejected every node that was proposed (PostFilter).
+    """kube-scheduler's own filters rejected every proposed node (PostFilter).
 
     Attributes:
-        rejected: these nodes; the next proposals for the pod leave them out for a while.
+        rejected: these nodes; the next proposals for the pod exclude them for a while.
     """
 
     rejected: list[str]
 
 
 class Bind(_About, frozen=True, omit_defaults=True, tag="bind", gc=False):
-    """What the Binding shall carry (Bind); `bound` must follow where the answer allows it."""
+    """The contents of the Binding (Bind); `bound` must follow if the answer allows it."""
 
     node: str
 
 
 class Bound(_About, frozen=True, omit_defaults=True, tag="bound", gc=False):
-    """What became of the Binding that the plugin sent.
+    """The outcome of the Binding that the plugin sent.
 
     Attributes:
-        outcome: `done`, `refused` (the API server said no) or `unknown`.
+        outcome: `done`, `refused` (by the API server) or `unknown`.
     """
 
     outcome: str
@@ -204,24 +204,24 @@ Question = (
 
 
 class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
-    """The answer to one question; which fields it has depends on the question.
+    """The answer to one question; its fields depend on the question.
 
     Attributes:
-        code: why it is refused, in words of the reference; empty where it is not.
+        code: the reason of a refusal, in words of the reference; empty without one.
         message: the same as a sentence.
-        protocol: `hello`: the version that the engine speaks.
-        ready: `hello`, `ping`: questions about pods can be answered now.
+        protocol: `hello`: the engine's version.
+        ready: `hello`, `ping`: the engine can answer questions about pods now.
         unseen: `propose`: ask again, with the pod.
         skip: `propose`: the pod asks for no devices, or its claims are left to kube-scheduler, over all nodes.
-        preempt: `propose`: it is refused, and `preempt` may find pods that could make room.
+        preempt: `propose`: the pod is refused, and `preempt` may find pods that could make room.
         nodes: `propose`, `preempt`: names, the best first.
-        scores: `propose`: from 0 to 100 for each of `nodes` where the pod was asked about as
-            `wide`; empty where the order alone counts.
+        scores: `propose`: from 0 to 100 for each of `nodes` if the question was
+            `wide`; empty if only the order counts.
         victims: `preempt`: UIDs of the pods that must be gone from each of `nodes`.
         again: `another`: there are further nodes, schedule the pod again.
         annotations: `bind`: of the Binding.
         labels: `bind`: of the Binding.
-        within: `bind`: seconds in which the Binding must be over.
+        within: `bind`: seconds until the Binding must be over.
         bound: `bound`: the pod is on that node after all.
     """
 
@@ -244,12 +244,12 @@ class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
 
 
 class Vocabulary(_Message, frozen=True, omit_defaults=True, gc=False):
-    """How the plugin tells a pod with devices from others, so that it asks about no other.
+    """The names by which the plugin recognises pods with devices, so that it asks about no others.
 
     Attributes:
-        annotations: keys that only Partage writes; a pod that carries one is asked about.
-        claims: pods that ask by ResourceClaims are asked about too.
-        driver: of whose pools the plugin says from which kube-scheduler can allocate.
+        annotations: keys that only Partage writes; the plugin asks about a pod with one of them.
+        claims: the plugin also asks about pods with ResourceClaims.
+        driver: the plugin reports from which of this driver's pools kube-scheduler can allocate.
     """
 
     resources: list[str] = []
@@ -260,12 +260,12 @@ class Vocabulary(_Message, frozen=True, omit_defaults=True, gc=False):
 
 
 class Push(_Message, frozen=True, omit_defaults=True, gc=False):
-    """What the engine says unasked.
+    """A message of the engine without a question.
 
     Attributes:
         activate: UIDs of pending pods that may fit now.
         vocabulary: in force from now on.
-        ready: whether questions about pods can be answered; absent where that has not changed.
+        ready: whether the engine can answer questions about pods; absent if that has not changed.
     """
 
     activate: list[str] = []
@@ -278,7 +278,7 @@ _DECODER: Final[msgspec.json.Decoder[Question]] = msgspec.json.Decoder(Question)
 
 
 def decode_question(frame: bytes) -> Question:
-    """The question of one frame. Raises `InvalidDocument`: it is none; the message names the field."""
+    """The question of one frame. Raises `InvalidDocument`: it is no question; the message names the field."""
     try:
         return _DECODER.decode(frame)
     except UNREADABLE as error:
@@ -286,7 +286,7 @@ def decode_question(frame: bytes) -> Question:
 
 
 def budgets(question: Preempt) -> list[Budget]:
-    """The disruption budgets that came with a question. Raises `InvalidDocument`."""
+    """The disruption budgets of a question. Raises `InvalidDocument`."""
     try:
         return [translate_budget(_BUDGET.decode(raw)) for raw in question.budgets]
     except UNREADABLE as error:

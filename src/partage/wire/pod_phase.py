@@ -1,4 +1,4 @@
-"""Whether a pod is over, so that it holds nothing any more.
+"""Checks whether a pod is over, so that it no longer holds devices.
 
 A deletion timestamp does not end a pod: the containers still run. Stopped containers do not end it
 either while the kubelet is about to start them again.
@@ -49,6 +49,6 @@ def _some_ended(statuses: Iterable[shapes.ContainerStatus] | None) -> bool:
 def _terminated(
     containers: Sequence[shapes.Container], statuses: Iterable[shapes.ContainerStatus] | None
 ) -> list[shapes.Terminated | None]:
-    """How each container ended; None for one that did not, or of which nothing is known."""
+    """How each container ended; None for one that did not, or whose state is unknown."""
     known = {status.name: status.state.terminated for status in statuses or () if status.state}
     return [known.get(container.name) for container in containers]

@@ -1,7 +1,7 @@
-"""A Pod document as the engine's pod, and as the view that families read and write for.
+"""A Pod document as the engine's pod, and as the view with which families read and write.
 
-Reading never refuses a pod for what it asks of devices: a broken rule becomes the request's
-fault, and the pod waits with it. Only what Kubernetes itself could not decode is an error.
+Reading never refuses a pod for its request of devices: a broken rule becomes the request's
+fault, and the pod waits with it. Only a document that Kubernetes itself could not decode is an error.
 
 Source: the four published documents; Kubernetes API v1.36.
 """
@@ -40,20 +40,20 @@ from partage.wire.pod_phase import finished
 from partage.wire.reading import read_all
 
 _NAMESPACE: Final = uuid.UUID("6f9f3c1e-7a43-5d2b-9a60-52415254a6e5")
-"""Under which identities of pods without a uid are derived; any fixed value will do."""
+"""The namespace of identities derived for pods without a uid; any fixed value is possible."""
 
 _LONGEST: Final = 1024
-"""Characters of a fault; the API server takes no longer message of an event."""
+"""Characters of a fault, the API server's limit for the message of an event."""
 _PERCENT: Final = 100
 _LONGEST_NAME: Final = 253
-"""Characters of an object's name; the API server takes no longer one."""
+"""Characters of an object's name, the API server's limit."""
 _DIALECTS: Final = frozenset(KOORDINATOR_ALIASES).union(KOORDINATOR_ALIASES.values())
 _ORDERS: Final = (Strategy.BINPACK, Strategy.SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedPod:
-    """A pod for the engine, and what its author wrote for the families."""
+    """A pod for the engine, and the author's own data for the families."""
 
     pod: Pod
     view: PodView
@@ -70,13 +70,13 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
     Its record is not read here, because that needs the pod's node (`recovery.recover`).
 
     Raises:
-        InvalidDocument: the document is no pod: an ordinary resource is not a quantity.
+        InvalidDocument: the document is no pod, because an ordinary resource is not a quantity.
     """
     shape = document.shape
     if not isinstance(shape, shapes.Pod):
         raise document.invalid("kind", f"{document.kind} is not Pod")
     spec, faults = shape.spec or shapes.PodSpec(), Faults()
-    # A pod that is bound holds what its record says, however much it asks.
+    # A bound pod holds the devices of its record, however much it asks for.
     problem = "" if spec.node_name else beyond(spec, document.annotations, context.is_device)
     if problem:
         return _unread(document, spec, context, problem)
@@ -105,9 +105,9 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
 
 
 def _wish(view: PodView, spec: shapes.PodSpec, reading: Reading, context: Context) -> Wish | None:
-    """What the pod wishes beside its amounts, and what the operator's rule for it lets pods have.
+    """The pod's wishes beside its amounts, and those that the operator's rule for it allows.
 
-    HAMi's word of it counts as the resource: what stands in variables may come from where this program may not look.
+    HAMi's priority counts only as a resource, because variables may get their values from outside the pod.
     """
     cards = [one.request for one in reading.groups if one.request.type is DeviceType.GPU]
     if reading.fault is not None or all(one.whole for one in cards):
@@ -135,7 +135,7 @@ def _wish(view: PodView, spec: shapes.PodSpec, reading: Reading, context: Contex
 def _unread(
     document: Document, spec: shapes.PodSpec, context: Context, problem: str
 ) -> TranslatedPod:
-    """A pod that asks for more than is read of any; it waits with what is wrong."""
+    """A pod that asks for more than is read of any pod; it waits with the reason."""
     view = _view(
         document, structs.replace(spec, containers=None, init_containers=None), context, Faults()
     )
@@ -212,7 +212,7 @@ def _container(
 def _host(
     view: PodView, spec: shapes.PodSpec, context: Context, faults: Faults
 ) -> dict[str, Quantity]:
-    """Ordinary resources; names that a family reads are counted by the ledger instead."""
+    """Ordinary resources; the ledger counts the names that a family reads."""
     whole = spec.resources or shapes.Resources()
 
     def amounts(field: str, given: dict[str, object] | None) -> dict[str, Quantity]:
@@ -221,7 +221,7 @@ def _host(
     limits = amounts("spec.resources.limits", whole.limits)
     requests = amounts("spec.resources.requests", whole.requests)
     overhead = amounts("spec.overhead", spec.overhead)
-    # The families read containers only, so a device asked for by the pod as a whole would be lost.
+    # The families read only containers, so a device in the pod-level request would be lost.
     for name in sorted({*limits, *requests, *overhead}):
         if name in context.owners:
             faults.add(f"the pod: {name}: devices are asked for by containers")
@@ -255,7 +255,7 @@ def _request(
 ) -> PodRequest:
     node_strategy, card_order = _own_policy(view, reading, faults)
     fault = _short(Fault(faults.first) if faults.first else reading.fault or _gated(view, spec))
-    # Amounts that broke a rule were left out, so how the rest reads is not how the pod reads.
+    # Amounts that broke a rule were left out, so the notes on the rest do not fit the pod.
     told = () if faults.first else reading.notes
     return PodRequest(
         groups=_in_pod_order(reading.groups, view),
@@ -274,7 +274,7 @@ def _request(
 def _broken(
     view: PodView, spec: shapes.PodSpec, context: Context, *, complete: bool
 ) -> tuple[tuple[DeviceType, int], ...]:
-    """How many devices a pod may have whose request broke a rule, be they asked for as a whole."""
+    """The most devices of a pod whose request broke a rule, pod-level requests included."""
     wholes = (spec.resources, shapes.Resources(requests=spec.overhead))
     parts = [
         _container(shapes.Container(resources=whole), Phase.MAIN, "pod", context, Faults())
@@ -287,7 +287,7 @@ def _broken(
 
 
 def _in_pod_order(groups: Sequence[RequestGroup], view: PodView) -> tuple[RequestGroup, ...]:
-    """The groups, those of init containers last, and every container told its place in the pod."""
+    """The groups, those of init containers last; every container gets its position in the pod."""
     position = {container.name: index for index, container in enumerate(view.containers)}
     placed = (
         replace(
@@ -302,14 +302,14 @@ def _in_pod_order(groups: Sequence[RequestGroup], view: PodView) -> tuple[Reques
 
 
 def _short(fault: Fault | None) -> Fault | None:
-    """A fault in at most as many characters as an event may have: it quotes what the pod says."""
+    """A fault cut to the length of an event's message, because it quotes the pod."""
     if fault is None or len(fault.message) <= _LONGEST:
         return fault
     return replace(fault, message=f"{fault.message[: _LONGEST - 1]}…")
 
 
 def _gated(view: PodView, spec: shapes.PodSpec) -> Fault | None:
-    """Why a pod may not be looked at yet: Kubernetes binds no pod that has gates."""
+    """The reason why a pod may not be scheduled yet: Kubernetes binds no pod that has gates."""
     if view.node or not spec.scheduling_gates:
         return None
     gates = ", ".join(gate.name or "" for gate in spec.scheduling_gates)
@@ -319,7 +319,7 @@ def _gated(view: PodView, spec: shapes.PodSpec) -> Fault | None:
 def _own_policy(
     view: PodView, reading: Reading, faults: Faults
 ) -> tuple[Strategy | None, CardOrder]:
-    """Partage's own annotations, which win over a protocol's."""
+    """Partage's own annotations, which override a protocol's."""
     node = _strategy(view, names.NODE_POLICY, tuple(Strategy), faults)
     card = _strategy(view, names.CARD_POLICY, _ORDERS, faults)
     order = reading.card_order if card is None else replace(reading.card_order, strategy=card)
@@ -339,7 +339,7 @@ def _strategy(
 
 
 def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
-    """What the pod says and an offline decision does not look at."""
+    """Parts of the pod that an offline decision ignores."""
     affinity = spec.affinity or shapes.Affinity()
     ports = [p for c in spec.containers or () for p in c.ports or () if p.host_port]
     ignored = {
@@ -358,8 +358,8 @@ def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
 def _counted(view: PodView, context: Context) -> tuple[ContainerView, ...]:
     """The containers as quotas count them.
 
-    A lone `nvidia.com/gpu: "100"` is one card: in a cluster, admission rewrites it before the
-    quota sees it. Koordinator's names count in both dialects.
+    A lone `nvidia.com/gpu: "100"` counts as one card, because in a cluster admission rewrites it before
+    the quota sees it. Koordinator's names count in both dialects.
     """
     name = names.COUNT_NVIDIA
 
@@ -403,8 +403,7 @@ def _quota(
 ) -> dict[str, int]:
     """Amounts by the keys that a ResourceQuota counts, in whole units (`cpu` in milli).
 
-    A family's own account of a key wins, and a key that is counted by what was granted is left
-    to the engine.
+    A family's own amount for a key wins. The engine itself counts a key that is counted by grants.
     """
     requested = {**effective(containers), **host}
     limits = effective(tuple(replace(c, requests=c.limits, limits={}) for c in containers))

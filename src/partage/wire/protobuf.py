@@ -16,7 +16,7 @@ _WORD: Final = 1 << 64
 
 
 class Malformed(PartageError):
-    """Bytes that are not what their protocol says they are."""
+    """Bytes that do not follow their protocol."""
 
 
 def put_number(out: bytearray, value: int) -> None:
@@ -36,19 +36,19 @@ def put_bytes(out: bytearray, number: int, data: bytes) -> None:
 
 
 def wrapped(number: int, payload: bytes) -> bytes:
-    """A field with a length, in bytes."""
+    """A field with a length, as bytes."""
     out = bytearray()
     put_bytes(out, number, payload)
     return bytes(out)
 
 
 def signed(value: int) -> int:
-    """A number as one that may be negative."""
+    """A number as a signed one."""
     return value - _WORD if value >= _WORD >> 1 else value
 
 
 def number_at(data: memoryview, at: int) -> tuple[int, int]:
-    """The number there, and where it ends. Raises `Malformed`."""
+    """The number at this place, and its end. Raises `Malformed`."""
     value = shift = 0
     while True:
         if at >= len(data):

@@ -1,6 +1,6 @@
 """ResourceQuotas as limits by namespace.
 
-Limits are in the units that pods are counted in: whole units, `cpu` in milli; a fraction of a
+Limits are in the units of pods' amounts: whole units, `cpu` in milli. A fraction of a
 unit is cut off, to the requester's disadvantage.
 
 Source: Kubernetes API v1.36, ResourceQuota; docs/sources/hami.md 4.6.

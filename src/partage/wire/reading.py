@@ -1,4 +1,4 @@
-"""All families' readings of one pod, as one."""
+"""Combines all families' readings of one pod."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
@@ -23,9 +23,9 @@ _QUOTAS: Final = frozenset({Policy.FIXED_SHARE, Policy.BURST_SHARE})
 
 
 def read_all(view: PodView, context: Context) -> Reading:
-    """Every family reads its containers; vendors then refine what they read together.
+    """Every family reads its containers; then vendors refine the joint reading.
 
-    A fault ends it: what a broken request would have asked for is not guessed.
+    A fault ends it, because the rest of a broken request is not guessed.
     """
     routes = route(view, context)
     if routes.fault:
@@ -45,7 +45,7 @@ def read_all(view: PodView, context: Context) -> Reading:
 
 
 def _unread(view: PodView, context: Context, spoken: Collection[str]) -> Iterator[str]:
-    """Annotations that hold for containers of a protocol that no container of this pod speaks."""
+    """Annotations of a protocol that no container of this pod uses."""
     for family in context.families:
         whose = _WHOSE.get(family.name, family.name)
         for key in sorted(family.heeded & view.annotations.keys()):
@@ -54,7 +54,7 @@ def _unread(view: PodView, context: Context, spoken: Collection[str]) -> Iterato
 
 
 def _wishing(view: PodView, reading: Reading, required: IsolationSettings) -> Reading:
-    """The reading with what is wrong with the pod's wishes about its limits, and with the nodes that they need."""
+    """The reading with the faults of the pod's wishes about its limits, and with the nodes that they need."""
     cards = [one.request for one in reading.groups if one.request.type is DeviceType.GPU]
     if not cards or reading.fault is not None:
         return reading
@@ -88,7 +88,7 @@ def _wishing(view: PodView, reading: Reading, required: IsolationSettings) -> Re
 
 
 def _needed(policy: Policy | None, required: IsolationSettings) -> tuple[LabelRule, ...]:
-    """What the node's provider must hold, where the cluster's operator asks for it."""
+    """The labels of the node's provider that the cluster's operator requires."""
     held = [(names.ISOLATION_MEMORY, "memory", "a share")] if required.memory else []
     if required.compute and policy in _QUOTAS:
         held.append((names.ISOLATION_COMPUTE, "compute", f"{names.COMPUTE_POLICY}: {policy}"))

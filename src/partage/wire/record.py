@@ -1,14 +1,14 @@
 """Partage's own record of an allocation, as the annotation `partage.io/allocation` holds it.
 
-It carries every grant completely, so that the books can be rebuilt from it alone: a protocol's
-own annotation cannot (Koordinator's names no container, qGPU's no amounts). Compact JSON:
+It contains every grant completely, so that the books can be rebuilt from it alone. A protocol's
+own annotation cannot do that (Koordinator's names no container, qGPU's no amounts). Compact JSON:
 
     {"v":1,"uid":"…","node":"…","containers":[{"name":"main","phase":"main","devices":[
       {"type":"gpu","minor":0,"uuid":"…","milli":500,"bytes":8589934592,"mode":"share",
        "protocol":"hami", … }]}]}
 
-A device leaves out values that are usual. The version rises when a reader of the old one would
-misread the new one; such a reader refuses the record and does not guess.
+A device leaves out default values. The version rises when a reader of the old one would
+misread the new one. Such a reader refuses the record and does not guess.
 
 Source: docs/decisions/0002.
 """
@@ -109,10 +109,10 @@ def encode(allocation: Allocation) -> str:
 
 
 def decode(text: str, uid: str, node: str) -> Record:
-    """What a record says; never raises.
+    """The contents of a record; never raises.
 
-    What cannot be trusted is the record's problem: text that is malformed, of a newer version, or
-    written for another pod or node (a copy of a manifest takes the annotation along).
+    The record's problem explains a text that cannot be trusted: it is malformed, of a newer version, or
+    written for another pod or node (a copy of a manifest also copies the annotation).
     """
     try:
         document = _READER.decode(text)
@@ -132,7 +132,7 @@ def decode(text: str, uid: str, node: str) -> Record:
 
 
 def _of_version(text: str) -> str:
-    """What is wrong with a record's version; empty when nothing is, or it cannot be told."""
+    """The error in a record's version; empty when there is none, or it cannot be read."""
     try:
         version = msgspec.json.decode(text, type=_Version).v
     except UNREADABLE:
@@ -143,9 +143,9 @@ def _of_version(text: str) -> str:
 
 
 def on_node(pods: Iterable[shapes.Pod], node: str) -> Iterator[tuple[str, shapes.Pod, Record]]:
-    """Pods that are bound to a node and hold something of it by a record, oldest first: UID, pod, record.
+    """Pods that are bound to a node and hold devices of it by a record, oldest first: UID, pod, record.
 
-    A pod holds it until its containers have ended for good, however long it is being deleted.
+    A pod holds them until its containers have ended for good, however long its deletion takes.
     """
     for pod in sorted(pods, key=_age):
         metadata, spec = pod.metadata, pod.spec
@@ -162,7 +162,7 @@ def _age(pod: shapes.Pod) -> tuple[str, str]:
 
 
 def readdressed(text: str, uid: str) -> str:
-    """The same record made out to another uid: that of the pod which stands for the first one.
+    """The same record with another uid: that of the pod that represents the first one.
 
     Raises:
         msgspec.MsgspecError: the text is no record.

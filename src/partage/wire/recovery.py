@@ -1,10 +1,10 @@
-"""What a bound pod holds, out of whatever records it carries.
+"""Recovers a bound pod's devices from its records, whichever exist.
 
-Partage's own record is read first. A protocol's annotation beside it must agree with it as far as the annotation goes.
-If the two disagree, it is unknown which is true, and the record is marked as a problem: `scheduler.facts` books none of
-it, and closes every device of the asked types on its node. A pod without Partage's record was placed by another
-scheduler, and is taken over from its protocol's annotations. If a pod's shares were adjusted, an annotation of a
-protocol that writes no amounts contains its cards alone.
+Partage's own record is read first. A protocol's annotation beside it must agree with it in everything that the
+annotation contains. If the two disagree, it is unknown which is true, and the record gets a problem: `scheduler.facts`
+books none of it, and closes every device of the asked types on its node. A pod without Partage's record was placed by
+another scheduler, and is taken over from its protocol's annotations. If a pod's shares were adjusted, an annotation of
+a protocol that writes no amounts contains its cards alone.
 
 Source: docs/decisions/0002, 0006 and 0028.
 """
@@ -29,12 +29,12 @@ from partage.wire import permit
 from partage.wire.record import decode
 
 _COARSEST: Final = 2**20
-"""Bytes by which a protocol's memory may be off: the largest unit any of them rounds to."""
+"""Bytes by which a protocol's memory may differ: the largest unit to which any of them rounds."""
 
 _PERCENT: Final = MILLI // 100
 
 _STARTED: Final = (Phase.SIDECAR, Phase.INIT, Phase.MAIN)
-"""The order in which the scheduler grants: init containers count beside every sidecar."""
+"""The scheduler's order of grants: init containers count beside every sidecar."""
 
 _Key = tuple[str, ...]
 
@@ -42,7 +42,7 @@ _Key = tuple[str, ...]
 def recover(
     pod: PodView, node: Node, settings: Settings, families: Sequence[Family]
 ) -> Record | None:
-    """The pod's record on its node; None when no annotation says anything. Never raises."""
+    """The pod's record on its node; None when no annotation contains one. Never raises."""
     others = [
         (family, record)
         for family in families
@@ -72,9 +72,9 @@ def recover(
 
 
 def _of_index(grant: Grant, node: Node) -> Grant:
-    """A grant that was made while a node had totals and no Device, on the card that has its index now.
+    """A grant from a time when the node had totals and no Device, moved to the card that has its index now.
 
-    The pod runs by the index, as one that another scheduler placed.
+    The pod uses the index, like a pod that another scheduler placed.
     """
     for card in node.devices:
         if made_of_totals(grant.uuid) and (card.type, card.minor) == (grant.type, grant.minor):
@@ -83,7 +83,7 @@ def _of_index(grant: Grant, node: Node) -> Grant:
 
 
 def _cards_of(record: Record) -> Record:
-    """A record that tells no amounts."""
+    """A record without amounts."""
     bare = (msgspec.structs.replace(one, core_milli=0, memory_bytes=0) for one in record.grants)
     return replace(record, grants=tuple(bare))
 
@@ -91,9 +91,9 @@ def _cards_of(record: Record) -> Record:
 def _taken_over(others: Sequence[tuple[Family, Record]], settings: Settings) -> Record | None:
     """The protocols' records together.
 
-    A vendor that only adapts another's protocol repeats what that one says; it is asked only
-    where the protocol itself says nothing. Grants come in the order in which they would have
-    been made, so that they are charged as the scheduler charges them.
+    A vendor that only adapts another's protocol repeats that protocol's record, so it is used only
+    if the protocol itself has none. Grants are in the scheduler's order, so that they are charged
+    as the scheduler charges them.
     """
     records = [record for family, record in others if family.owned(settings)]
     records = records or [record for _family, record in others]
@@ -110,12 +110,12 @@ def _taken_over(others: Sequence[tuple[Family, Record]], settings: Settings) -> 
 def _difference(
     ours: Sequence[Grant], theirs: Record, *, complete: bool, by_container: bool
 ) -> str:
-    """Where a protocol's record contradicts ours; empty where it does not.
+    """Where a protocol's record contradicts ours; empty if it does not.
 
     Args:
-        ours: everything in Partage's record.
+        ours: all grants of Partage's record.
         complete: whether theirs names every device of its protocol; a vendor's repeats only cards.
-        by_container: whether theirs tells which container has what.
+        by_container: whether theirs names the container of each device.
     """
     protocols = {grant.protocol for grant in theirs.grants}
     mine_of = tuple(grant for grant in ours if grant.protocol in protocols)
@@ -145,12 +145,12 @@ def _difference(
 
 
 def _charges(grants: Sequence[Grant]) -> Mapping[_Key, Charge]:
-    """What the pod takes of each device."""
+    """The pod's charge on each device."""
     return {(f"{c.type} {c.minor}",): c for c in charges_of(grants)}
 
 
 def _by_container(grants: Sequence[Grant]) -> Mapping[_Key, Charge]:
-    """What each container has of each device."""
+    """Each container's charge on each device."""
     result: dict[_Key, Charge] = {}
     for grant in grants:
         key = (f"{grant.type} {grant.minor}", grant.container)
@@ -164,7 +164,7 @@ def _written(instances: Sequence[MigSlice]) -> str:
 
 
 def _amounts_differ(mine: Charge, told: Charge) -> str:
-    """Amounts that both tell and that differ by more than the protocols' units."""
+    """The difference of amounts that both contain, if it exceeds the protocols' units."""
     if mine.uuid and told.uuid and mine.uuid != told.uuid:
         return f"uuid {mine.uuid} and {told.uuid}"
     if mine.instances and told.instances and mine.instances != told.instances:

@@ -77,7 +77,7 @@ def resolve(placed: PlacedPod) -> PlacedPod:
 
 
 def _owner(allocation: Allocation, node: Node) -> str:
-    """Whose undecided requests are: HAMi's too where they got an instance, which Koordinator's record cannot tell."""
+    """The protocol for undecided requests: HAMi also if they got an instance, which Koordinator's record lacks."""
     cut = any(grant.mig and grant.protocol == UNDECIDED for grant in allocation.grants)
     return HAMI if cut or node.registrar == HAMI else KOORDINATOR
 

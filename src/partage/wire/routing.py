@@ -1,9 +1,9 @@
-"""Which protocol each container of a pod speaks.
+"""Finds the protocol of each container of a pod.
 
-A container's resource names tell. Two protocols in one container are refused; different
-containers of a pod may speak different ones. One name belongs to two protocols: a lone
-`nvidia.com/gpu` is HAMi's or Koordinator's by the pod's scheduler, else by other signs of HAMi on
-the pod, else by the node where it ends up. In that last case both mean the same, whole cards, and
+A container's resource names decide. Two protocols in one container are refused; different
+containers of a pod may use different ones. One name belongs to two protocols: a lone
+`nvidia.com/gpu` is HAMi's or Koordinator's. The pod's scheduler decides, else other signs of HAMi on
+the pod, else the node of its placement. In that last case both mean whole cards, and
 the request is placed as such under the name `nvidia`.
 
 Source: docs/reference/annotations.md (`nvidia.com/gpu: N` alone; one container, two protocols).
@@ -31,13 +31,13 @@ from partage.wire.context import Context
 KOORDINATOR: Final = "koordinator"
 HAMI: Final = "hami"
 UNDECIDED: Final = NVIDIA.name
-"""Stands for HAMi or Koordinator until the node is known."""
+"""Means HAMi or Koordinator until the node is known."""
 
 _SCHEDULERS: Final = {"koord-scheduler": KOORDINATOR, "hami-scheduler": HAMI}
 SERVED: Final = ("partage-scheduler", *_SCHEDULERS)
-"""Scheduler names whose pods Partage places, where nothing else is set."""
+"""Scheduler names whose pods Partage places, if nothing else is set."""
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-"""The cluster's own, whose pods with devices the webhook gives to Partage."""
+"""The cluster's own; the webhook moves its pods with devices to Partage."""
 _PREFIXES: Final = ("nvidia.com/", "hami.io/")
 _PERCENT: Final = 100
 _MOST: Final = 2**31 - 1
@@ -51,7 +51,7 @@ class Routes:
         families: family name to its containers.
         undecided: containers that ask for `nvidia.com/gpu` and nothing else, of no protocol yet.
         fault: set when a container speaks two protocols.
-        notes: who was found to own a lone `nvidia.com/gpu`, and why.
+        notes: the owner of a lone `nvidia.com/gpu`, and the reason.
     """
 
     families: dict[str, tuple[ContainerView, ...]]
@@ -61,7 +61,7 @@ class Routes:
 
 
 def route(pod: PodView, context: Context) -> Routes:
-    """Which family reads which container."""
+    """Assign each container to a family."""
     speakers: list[tuple[ContainerView, str]] = []
     alone: list[ContainerView] = []
     for container in pod.containers:
@@ -92,7 +92,7 @@ def whole_cards(containers: Iterable[ContainerView]) -> tuple[tuple[RequestGroup
     """One group of whole cards for each container that asks for `nvidia.com/gpu` alone.
 
     A multiple of 100 is percent of cards, as HAMi's family reads it (`hami.request`) and the webhook writes it anew
-    (`webhook.mutating`). The text is the rule that was broken, if one was.
+    (`webhook.mutating`). The text is the broken rule, if any.
     """
     groups: list[RequestGroup] = []
     for container in containers:
@@ -128,7 +128,7 @@ def _group(container: ContainerView, count: int) -> RequestGroup:
 def _spoken(container: ContainerView, context: Context) -> tuple[dict[str, str], dict[str, str]]:
     """Families that a container names, each with one of its names; and names of several.
 
-    An amount of zero counts only where no other protocol is asked, so that `0` beside another
+    An amount of zero counts only if no other protocol is named, so that `0` beside another
     protocol's names is no contradiction.
     """
     found: dict[str, str] = {}
@@ -142,7 +142,7 @@ def _spoken(container: ContainerView, context: Context) -> tuple[dict[str, str],
         else:
             shared.update((owner, name) for owner in owners)
     if shared and not found:
-        # A 0 means something to the family that reads the shared name too: to HAMi all memory, or the highest priority.
+        # A 0 has a meaning to the family that reads the shared name too: to HAMi all memory, or the highest priority.
         own = {o[0]: name for name in device if len(o := context.owners[name]) == 1}
         said = [(owner, name) for owner, name in own.items() if owner in shared]
         found = dict(said) if len(said) == 1 else {}
@@ -160,7 +160,7 @@ def _problem(container: ContainerView, found: dict[str, str], shared: dict[str, 
 
 
 def _owner(pod: PodView, spoken: set[str], context: Context) -> tuple[str, str]:
-    """Whose a lone `nvidia.com/gpu` is, empty when only the node can tell; and the reason."""
+    """The owner of a lone `nvidia.com/gpu`, empty when only the node can decide; and the reason."""
     known = [family.name for family in context.families]
     by_scheduler = _SCHEDULERS.get(pod.scheduler, "")
     if by_scheduler in known:

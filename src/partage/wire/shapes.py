@@ -1,9 +1,9 @@
 """The parts of Kubernetes documents that Partage reads, as typed shapes.
 
-Decoding into a shape checks types and drops every field that is not named here, which is what
-makes large lists fast. Kubernetes takes `null` for any absent field, so every field may be None.
-Quantities that decide what a node or device has are texts or numbers; those of a pod are kept as
-they came, because a bad device quantity is the pod's fault and not the document's.
+Decoding into a shape checks types and drops every field that is not named here, which makes large
+lists fast. Kubernetes accepts `null` for any absent field, so every field may be None.
+Quantities of a node or device are texts or numbers. Those of a pod stay undecoded, because a bad
+device quantity is the pod's fault and not the document's.
 
 Source: Kubernetes API v1.36, apps/v1, batch/v1, scheduling.k8s.io/v1; docs/sources/koordinator.md 1 (Device).
 """
@@ -29,7 +29,7 @@ class Owner(_Part, frozen=True):
 
 
 class Metadata(_Part, frozen=True):
-    """What every object carries."""
+    """The metadata of every object."""
 
     name: str | None = None
     generate_name: str | None = None
@@ -64,21 +64,21 @@ class NodeTaint(_Part, frozen=True):
 
 
 class NodeSpec(_Part, frozen=True):
-    """What the operator says of a node."""
+    """The operator's part of a node."""
 
     unschedulable: bool | None = None
     taints: list[NodeTaint] | None = None
 
 
 class NodeCondition(_Part, frozen=True):
-    """A condition of a node; whether it is ready decides."""
+    """A condition of a node; its readiness matters."""
 
     type: str | None = None
     status: str | None = None
 
 
 class NodeStatus(_Part, frozen=True):
-    """What the kubelet says of a node."""
+    """The kubelet's report of a node."""
 
     conditions: list[NodeCondition] | None = None
     allocatable: dict[str, Amount] | None = None
@@ -108,7 +108,7 @@ class VirtualFunctions(_Part, frozen=True):
 
 
 class DeviceTopology(_Part, frozen=True):
-    """Where a device sits."""
+    """The place of a device."""
 
     socket: int | None = msgspec.field(default=None, name="socketID")
     node: int | None = msgspec.field(default=None, name="nodeID")
@@ -214,7 +214,7 @@ class NodeAffinity(_Part, frozen=True):
 
 
 class Affinity(_Part, frozen=True):
-    """Affinity; that between pods is only noticed."""
+    """Affinity; of that between pods only the presence is read."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: dict[str, Any] | None = None
@@ -245,14 +245,14 @@ class PodClaim(_Part, frozen=True):
 
 
 class PodClaimStatus(_Part, frozen=True):
-    """The ResourceClaim that was made for a pod, by the pod's name for it."""
+    """The ResourceClaim that was created for a pod, by the pod's name for it."""
 
     name: str | None = None
     resource_claim_name: str | None = None
 
 
 class PodSpec(_Part, frozen=True):
-    """What a pod asks for."""
+    """The specification of a pod."""
 
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
@@ -284,20 +284,20 @@ class Terminated(_Part, frozen=True):
 
 
 class ContainerState(_Part, frozen=True):
-    """What a container does now."""
+    """The current state of a container."""
 
     terminated: Terminated | None = None
 
 
 class ContainerStatus(_Part, frozen=True):
-    """What the kubelet says of a container."""
+    """The kubelet's report of a container."""
 
     name: str | None = None
     state: ContainerState | None = None
 
 
 class PodStatus(_Part, frozen=True):
-    """What the kubelet says of a pod."""
+    """The kubelet's report of a pod."""
 
     phase: str | None = None
     reason: str | None = None
@@ -324,7 +324,7 @@ class Template(_Part, frozen=True):
 
 
 class WorkloadSpec(_Part, frozen=True):
-    """How many pods of which template; a Job's words and the others' side by side."""
+    """The number of pods and their template, with the fields of a Job and of the other kinds."""
 
     replicas: int | None = None
     parallelism: int | None = None
@@ -375,13 +375,13 @@ class LabelSelector(_Part, frozen=True):
 
 
 class DisruptionSpec(_Part, frozen=True):
-    """Whose disruption is limited."""
+    """The pods whose disruption is limited."""
 
     selector: LabelSelector | None = None
 
 
 class DisruptionStatus(_Part, frozen=True):
-    """What the disruption controller has counted."""
+    """The counts of the disruption controller."""
 
     disruptions_allowed: int | None = None
     disrupted_pods: dict[str, Any] | None = None
@@ -403,7 +403,7 @@ class PriorityClass(Shape, frozen=True):
 
 # --- Dynamic resource allocation -------------------------------------------------------------
 class ResourceClaim(Shape, frozen=True):
-    """A resource.k8s.io/v1 ResourceClaim; what its allocation says is read with care, field by field."""
+    """A resource.k8s.io/v1 ResourceClaim; its allocation is read with care, field by field."""
 
     spec: dict[str, Any] | None = None
     status: dict[str, Any] | None = None
@@ -422,19 +422,19 @@ class ResourceClaimTemplate(Shape, frozen=True):
 
 
 class CelSelector(_Part, frozen=True):
-    """An expression of CEL that is true for the devices that are meant."""
+    """A CEL expression that is true for the intended devices."""
 
     expression: str = ""
 
 
 class DeviceSelector(_Part, frozen=True):
-    """Which devices are meant."""
+    """The intended devices."""
 
     cel: CelSelector | None = None
 
 
 class DeviceClassSpec(_Part, frozen=True):
-    """Which devices belong to a class."""
+    """The devices of a class."""
 
     selectors: list[DeviceSelector] | None = None
 
@@ -446,7 +446,7 @@ class DeviceClass(Shape, frozen=True):
 
 
 class AmountRange(_Part, frozen=True):
-    """Which amounts one share may have."""
+    """The amounts that one share may have."""
 
     min: Amount = None
     max: Amount = None
@@ -454,7 +454,7 @@ class AmountRange(_Part, frozen=True):
 
 
 class AmountPolicy(_Part, frozen=True):
-    """What one share takes of an amount."""
+    """The amounts that one share takes."""
 
     default: Amount = None
     valid_values: list[Amount] | None = None
@@ -462,7 +462,7 @@ class AmountPolicy(_Part, frozen=True):
 
 
 class DeviceCapacity(_Part, frozen=True):
-    """An amount that a device has."""
+    """An amount of a device."""
 
     value: Amount = None
     request_policy: AmountPolicy | None = None
@@ -475,14 +475,14 @@ class Counter(_Part, frozen=True):
 
 
 class CounterSet(_Part, frozen=True):
-    """Counters that devices of a pool take from."""
+    """Counters from which devices of a pool take amounts."""
 
     name: str = ""
     counters: dict[str, Counter] | None = None
 
 
 class CountersTaken(_Part, frozen=True):
-    """What a device takes of a set of counters."""
+    """The amounts that a device takes of a set of counters."""
 
     counter_set: str = ""
     counters: dict[str, Counter] | None = None
@@ -510,7 +510,7 @@ class SliceDevice(_Part, frozen=True):
 
 
 class Pool(_Part, frozen=True):
-    """Which pool a slice is of."""
+    """The pool of a slice."""
 
     name: str = ""
     generation: int = 0

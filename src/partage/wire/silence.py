@@ -1,7 +1,7 @@
-"""The annotation of a Node whose agent is away; the scheduler's leader keeps it.
+"""The annotation of a Node whose agent is silent; the scheduler's leader maintains it.
 
 It is a fact of the API like any other. So every instance, an offline run over a dump and a replay of
-a snapshot decide by the same fact, and a new leader need not observe it anew. The text is written
+a snapshot decide by the same fact, and a new leader need not observe the silence again. The text is written
 once: the moment since which the agent is silent, and the limit in seconds.
 
     partage.io/agent-silent: 2026-11-22T08:00:00Z 60
@@ -19,16 +19,16 @@ def silence_text(since: datetime, limit: float) -> str:
     """The annotation's value.
 
     Args:
-        since: when the agent was last heard, by the writer's own clock; only ever shown.
-        limit: seconds after which it counts as silent.
+        since: the last sign of the agent, by the writer's own clock; only for display.
+        limit: seconds after which the agent counts as silent.
     """
     return f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} {limit:g}"
 
 
 def silence(annotations: Mapping[str, str]) -> Verdict | None:
-    """The objection of a node whose agent is away; None where none is said to be.
+    """The objection of a node whose agent is silent; None without the annotation.
 
-    A value that cannot be read closes the node too; it only has no numbers to show.
+    A value that cannot be read also closes the node; it only has no numbers to show.
     """
     text = annotations.get(names.AGENT_SILENT)
     if text is None:

@@ -1,9 +1,9 @@
 """A cluster's decision inputs as one file: a header, then one object a line, in the node order.
 
-It is a file of manifests: whatever reads manifests reads it and skips the header. Objects hold the
-fields that decisions read and no others, so there is no environment, no command line, no image and
-no Secret in it. Of annotations those of the protocols are kept, of ConfigMaps the keys that
-settings are read from; pods that have ended hold nothing and are left out.
+It is a file of manifests: every reader of manifests reads it and skips the header. Objects contain only the
+fields that decisions read, so the file has no environment, no command line, no image and
+no Secret. It keeps the protocols' annotations, and the keys of ConfigMaps that contain settings.
+Ended pods are left out, because they hold nothing.
 
     {"apiVersion": "partage.io/v1", "kind": "Snapshot", "spec": {"at": …, "seed": 0, …}}
     {"apiVersion": "v1", "kind": "Node", …}
@@ -41,13 +41,13 @@ class _Head(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the header says.
+    """The contents of the header.
 
     Attributes:
-        at: when the objects were listed, RFC 3339.
+        at: the time of the listing, RFC 3339.
         seed: of the order in which equal nodes are preferred.
-        policy: in force where neither a pod nor a ConfigMap names one.
-        masked: names were replaced.
+        policy: in force if neither a pod nor a ConfigMap names one.
+        masked: whether names were replaced.
     """
 
     at: str = ""
@@ -59,10 +59,10 @@ class Snapshot:
 
 
 def snapshot_header(source: str, data: bytes) -> Snapshot | None:
-    """The header of a file; None where the file is no snapshot.
+    """The header of a file; None if the file is no snapshot.
 
     Raises:
-        InvalidDocument: it is one of another version, or its header is broken.
+        InvalidDocument: it is a snapshot of another version, or its header is broken.
     """
     line = data.partition(b"\n")[0]
     try:
@@ -100,10 +100,10 @@ def snapshot_lines(head: Snapshot, objects: Iterable[Mapping[str, Any]]) -> Iter
 
 
 def plain(document: Document, *, masked: bool = False) -> dict[str, Any] | None:
-    """The object with what decisions read; None for one that decides nothing.
+    """The object with only the fields that decisions read; None for one that decides nothing.
 
     Args:
-        masked: its names will be replaced, which selectors would not survive: claims that wait are left out.
+        masked: whether its names will be replaced. Pending claims are left out then, because selectors would break.
     """
     shape = document.shape
     if isinstance(shape, shapes.ConfigMap) and not keys_read(document):
@@ -146,7 +146,7 @@ def plain(document: Document, *, masked: bool = False) -> dict[str, Any] | None:
 
 
 def _asking(spec: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a claim asks for, without what is for drivers to read."""
+    """A claim's request, without the parts that only drivers read."""
     devices = (spec or {}).get("devices")
     if not isinstance(devices, dict):
         return None
@@ -164,7 +164,7 @@ def _without_claims(pod: shapes.Pod) -> shapes.Pod:
 
 
 def _without_endings(status: dict[str, Any]) -> None:
-    """Take out what a pod and its containers said when they ended, which decides nothing and may hold anything."""
+    """Remove the end reports of a pod and its containers, which decide nothing and may contain anything."""
     listed = (status.get(key, ()) for key in ("containerStatuses", "initContainerStatuses"))
     ends = (one.get("state", {}).get("terminated", {}) for part in listed for one in part)
     for said in (status, *ends):
@@ -173,7 +173,7 @@ def _without_endings(status: dict[str, Any]) -> None:
 
 
 def _pruned(value: Any) -> Any:
-    """The value without what is null, which says the same as absent."""
+    """The value without nulls, because null means the same as absent."""
     if isinstance(value, dict):
         return {key: _pruned(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

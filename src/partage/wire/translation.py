@@ -1,10 +1,10 @@
-"""Pods' documents as the engine's pods, with equal pods read once.
+"""Pods' documents as the engine's pods; equal pods are read only once.
 
-Most pods are copies of a template. A pod's spec, its labels and the annotations of its author decide
-how it is read. Two pods that agree in these share one reading, which saves most of the time of a
-call and lets the engine find their class by identity.
+Most pods are copies of a template. Only a pod's spec, labels and author's annotations decide
+how it is read. Two pods that agree in these share one reading. This saves most of the time of a
+call, and the engine finds their class by identity.
 
-Ordinary resources are left out: beside kube-scheduler, it is kube-scheduler that counts them.
+Ordinary resources are left out, because kube-scheduler counts them.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ NodeOf = Callable[[str], Node | None]
 
 _MOST: Final = 4096
 _MOST_BYTES: Final = 32 * 2**20
-"""Of the documents behind what is kept: pods may carry 256 KiB of annotations, each of them other ones."""
+"""Bytes of the documents behind the kept readings: each pod may have 256 KiB of different annotations."""
 _HASH: Final = 32
 _NEVER: Final = "Never"
 _NO_HOST: Final[Mapping[str, int]] = {}
 _TAKEN: Final = ("cpu", "memory", "pods")
-"""What kube-scheduler says that pods take of nodes."""
+"""The pods' requests of nodes that kube-scheduler reports."""
 _PACK: Final = msgspec.msgpack.Encoder()
 
 
@@ -52,12 +52,12 @@ class PodEntry:
 
     Attributes:
         pod: for the engine.
-        view: what its author wrote, for the families.
-        flexible: it has wishes that only kube-scheduler weighs.
-        nominated: the node that preemption makes room on for it; empty when there is none.
-        preempts: less important pods may have to go for it.
-        limits: what its node says of its limits: the condition's status and message; None without one.
-        host: what it asks of a node beside devices, as far as kube-scheduler says what others take of that.
+        view: the author's own data, for the families.
+        flexible: whether it has wishes that only kube-scheduler weighs.
+        nominated: the node on which preemption makes room for it; empty when there is none.
+        preempts: whether less important pods may have to go for it.
+        limits: its node's report of its limits: the condition's status and message; None without one.
+        host: its request of a node beside devices, in the resources that kube-scheduler reports of others.
     """
 
     pod: Pod
@@ -78,13 +78,13 @@ class Translation:
         self._bytes = 0
 
     def reset(self, context: Context) -> None:
-        """Read against another context from now on."""
+        """Use another context from now on."""
         self.context = context
         self._known.clear()
         self._bytes = 0
 
     def concerns(self, document: Document) -> bool:
-        """Whether the pod names a device resource, or carries a record of devices."""
+        """Whether the pod names a device resource, or has a record of devices."""
         return concerns_devices(document, self.context)
 
     def read(self, document: Document, version: int = 0, nodes: NodeOf | None = None) -> PodEntry:
@@ -92,12 +92,12 @@ class Translation:
 
         Args:
             version: counts the pod's changes.
-            nodes: the node of a name, beside whose devices the record of a bound pod is read; None
-                leaves records alone.
+            nodes: gives the node of a name, because its devices are needed to read the record of a bound pod; None
+                ignores records.
 
         Raises:
-            InvalidDocument: it cannot be decoded as a pod, or reading it fails: anybody may write pods, so a
-                fault of ours in one of them must not end what reads all others.
+            InvalidDocument: it cannot be decoded as a pod, or reading it fails. Anybody may write pods, so a fault of
+                ours in one of them must not end the program that reads all others.
         """
         try:
             return self._read(document, version, nodes)
@@ -110,10 +110,10 @@ class Translation:
             ) from error
 
     def by_record(self, document: Document, version: int) -> PodEntry | None:
-        """A bound pod of which nothing but its record can be read, so that what it holds is not taken for free.
+        """A bound pod with nothing readable but its record, so that its devices do not count as free.
 
-        Partage's own record says what it holds. A record of another scheduler needs the pod beside it: then no device
-        of the node counts as free. None where the pod holds nothing by a record, is not bound, or has ended.
+        Partage's own record contains its devices. A record of another scheduler needs the rest of the pod, so without
+        it no device of the node counts as free. None if the pod holds nothing by a record, is not bound, or has ended.
 
         Args:
             version: counts the pod's changes.
@@ -173,10 +173,10 @@ class Translation:
         return recover(view, node or Node(view.node), context.settings, context.families)
 
     def with_record(self, entry: PodEntry, node: Node | None) -> PodEntry:
-        """The pod with what its annotations say that it holds on its node."""
+        """The pod with the devices on its node by its annotations."""
         pod = entry.pod
         if pod.node is None or pod.finished or not entry.view.containers:
-            return entry  # of one without containers nothing but its record was read (`by_record`)
+            return entry  # of a pod without containers only the record was read (`by_record`)
         record = self._record(entry.view, node)
         if record == pod.record:
             return entry
@@ -186,22 +186,22 @@ class Translation:
 def _key(
     document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]
 ) -> tuple[bytes, int] | None:
-    """What two pods that are read alike have in common, and its size in bytes; None for one that is like no other.
+    """The common part of pods that are read alike, hashed, and its size in bytes; None for a pod without equals.
 
-    Of the keys that Partage and the plugins write, only the presence counts: their values are the
+    Of the keys that Partage and the plugins write, only the presence counts, because their values are the
     record's, which is not read here.
     """
     wrote = dict(annotations)
-    wrote.pop(names.WOKEN, None)  # another moment at every wake-up, and never read
-    wrote.pop(names.ADJUST, None)  # read beside the record alone
-    wrote.pop(names.TRACEPARENT, None)  # another for each pod, and nothing is decided by it
+    wrote.pop(names.WOKEN, None)  # a new moment at every wake-up, and never read
+    wrote.pop(names.ADJUST, None)  # read only together with the record
+    wrote.pop(names.TRACEPARENT, None)  # different for each pod, and no decision uses it
     for name in RESERVED.in_annotations(wrote):
         wrote[name] = ""
     given = spec if spec.node_name is None else msgspec.structs.replace(spec, node_name=None)
     try:
         told = _PACK.encode((document.namespace, given, document.metadata.labels, wrote))
     except (OverflowError, RecursionError):
-        return None  # an amount of twenty digits is a fault of the pod, told when it is read
+        return None  # an amount of twenty digits is a fault of the pod, reported when it is read
     return hashlib.blake2b(told, digest_size=_HASH).digest(), len(told)
 
 
@@ -214,7 +214,7 @@ def _entry(translated: TranslatedPod, version: int) -> PodEntry:
 def _addressed(
     view: PodView, document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]
 ) -> PodView:
-    """A template's view made this pod's own."""
+    """A template's view with this pod's own data."""
     name, namespace = document.name, document.namespace
     # Written out, here and below, because `replace` is most of the time of reading forty thousand
     # pods at a start.
@@ -233,7 +233,7 @@ def _addressed(
 def _renamed(
     known: PodEntry, shape: shapes.Pod, view: PodView, own: tuple[bool, Record | None, int]
 ) -> PodEntry:
-    """A template's reading made this pod's own: whether it is over, its record, and its version."""
+    """A template's reading with this pod's own state: whether it is over, its record, and its version."""
     pod = known.pod
     over, record, version = own
     mine = Pod(

@@ -1,8 +1,8 @@
-"""Workloads as the pods they would make, and templates of ResourceClaims as the claims that these pods would get.
+"""Replaces workloads by the pods they would make, and templates of ResourceClaims by the claims of these pods.
 
 Names are like Kubernetes', but predictable: `<workload>-0`, `<workload>-1` and so on. A dump of a
-live cluster holds both a workload and its pods; then only the pods that are still missing are
-added, and a ReplicaSet that a Deployment of the dump owns adds none of its own. Claims are named
+live cluster contains both a workload and its pods. Then only the missing pods are
+added, and a ReplicaSet that a Deployment of the dump owns adds none of its own. Claims have the names
 `<pod>-<name in the pod>`.
 
 Source: apps/v1, batch/v1 and resource.k8s.io/v1.
@@ -21,16 +21,16 @@ from partage.wire.documents import Document
 from partage.wire.pods import stable_uid
 
 _MOST: Final = 100_000
-"""Pods of one workload; more is a slip of the pen, and would fill the memory."""
+"""Pods of one workload; a larger number is a typing error, and would fill the memory."""
 
 _Key = tuple[str, str, str]
 
 
 def with_pods(documents: Sequence[Document]) -> list[Document]:
-    """The documents with every workload replaced by the pods that it still lacks, and with claims that pods still lack.
+    """The documents with the missing pods in place of every workload, and with the missing claims of pods.
 
     Raises:
-        InvalidDocument: a workload has no pod's spec, or no number of them.
+        InvalidDocument: a workload has no pod's spec, or no number of pods.
     """
     taken = {d.identity for d in documents if d.kind == "Pod"}
     parents = {
@@ -85,7 +85,7 @@ def _pods(
 
 
 def _with_claims(documents: Sequence[Document]) -> Iterator[Document]:
-    """The documents, pods that name claims with uids, and with the claims that their templates make."""
+    """The documents with uids for pods that name claims, and with the claims of their templates."""
     templates = {
         (one.namespace, one.name): one
         for one in documents
@@ -107,7 +107,7 @@ def _with_claims(documents: Sequence[Document]) -> Iterator[Document]:
 
 
 def _claiming(document: Document, made: Sequence[str]) -> Document:
-    """A pod with a uid, and with the names of claims that were made for it."""
+    """A pod with a uid, and with the names of its generated claims."""
     pod = document.shape
     if not isinstance(pod, shapes.Pod):
         return document
@@ -134,7 +134,7 @@ def _claim(name: str, namespace: str, template: Document) -> Document:
 
 
 def _wanted(document: Document, workload: shapes.Workload) -> int:
-    """How many pods the workload wants to have at once."""
+    """The number of pods that the workload wants at once."""
     spec = workload.spec or shapes.WorkloadSpec()
     if document.kind != "Job":
         return _count(document, "spec.replicas", spec.replicas)

@@ -1,10 +1,10 @@
-"""YAML text into plain values, the way Kubernetes reads it, with guards.
+"""YAML text into plain values, as Kubernetes reads it, with guards.
 
-Differences from PyYAML's own rules, each because a manifest means it: dates stay texts (the MetaX document
+Differences from PyYAML's own rules, for the meaning of manifests: dates stay texts (the MetaX document
 prints the year 20256), and `0000:38:00.0`, a PCI address, is a text and no number to base 60.
 
-Guards, because PyYAML's C parser recurses without a limit and aliases can multiply: a source's
-size, the depth of its nesting, and how many values its aliases stand for.
+The guards are needed because PyYAML's C parser recurses without a limit and aliases can multiply. They limit a
+source's size, the depth of its nesting, and the number of values behind its aliases.
 """
 
 import re
@@ -14,24 +14,24 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 LONGEST: Final = 2**26
-"""Bytes of YAML that one source may have; larger lists are read as JSON, which is much faster."""
+"""Bytes of YAML in one source; larger lists are read as JSON, which is much faster."""
 
 DEEPEST: Final = 200
 """Levels of nesting; Kubernetes' own objects stay far below."""
 
 LARGEST: Final = 2_000_000
-"""Values that one document may stand for once its aliases are followed."""
+"""Values of one document after its aliases are followed."""
 
 _WIDE: Final = (b"\xff\xfe", b"\xfe\xff")
-"""How a text begins that PowerShell has written."""
+"""The first bytes of a text from PowerShell."""
 MOST_NOTES: Final = 100
-"""Notes on keys that one source may give twice."""
+"""Notes on repeated keys of one source."""
 
 LONGEST_NUMBER: Final = 64
-"""Characters of a whole number that is read as one."""
+"""Characters of a whole number that is read as a number."""
 
 TEMPLATE: Final = "{{"
-"""How a template's placeholder begins; a manifest that holds one was never rendered."""
+"""The start of a template's placeholder; a manifest with one was never rendered."""
 
 _FLOW: Final = re.compile(r"[\[\]{}]|^---", re.MULTILINE)
 _COMPACT: Final = re.compile(rf"(?:[-?:][ \t]+){{{DEEPEST}}}")
@@ -54,7 +54,7 @@ _FAILURES: Final = (
     OverflowError,
     RecursionError,
 )
-"""What PyYAML raises for malformed input; its constructors let plain Python errors through."""
+"""PyYAML's errors for malformed input; its constructors let plain Python errors through."""
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -74,7 +74,7 @@ class YamlError(ValueError):
 
 
 class _Loader(_Base):  # type: ignore[misc] # the C loader exists only where libyaml does
-    """The safe loader with Kubernetes' idea of plain scalars."""
+    """The safe loader with Kubernetes' rules for plain scalars."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {  # noqa: RUF012 # PyYAML's own hook
         first: [
@@ -88,7 +88,7 @@ class _Loader(_Base):  # type: ignore[misc] # the C loader exists only where lib
     notes: list[Repeated]
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 # PyYAML's own signature
-        """A mapping; a key that it has twice is noted before the last one wins."""
+        """A mapping; a repeated key is noted before its last value wins."""
         seen: set[str] = set()
         for key, _value in node.value if isinstance(node, yaml.MappingNode) else ():
             if not isinstance(key, yaml.ScalarNode) or key.value == "<<":
@@ -99,7 +99,7 @@ class _Loader(_Base):  # type: ignore[misc] # the C loader exists only where lib
         return super().construct_mapping(node, deep=deep)
 
     def construct_yaml_int(self, node: Any) -> int | str:
-        """A number; one longer than any quantity stays a text, which its reader refuses."""
+        """A number; one longer than any quantity stays a text, and its reader refuses it."""
         if len(node.value) > LONGEST_NUMBER:
             return str(node.value)
         number: int = super().construct_yaml_int(node)
@@ -117,7 +117,7 @@ def yaml_values(data: bytes, notes: list[Repeated] | None = None) -> list[Any]:
 
     Args:
         data: UTF-8 text.
-        notes: where keys are noted that a mapping has twice; the last one holds, as elsewhere.
+        notes: receives the repeated keys of mappings; the last value holds, as elsewhere.
 
     Raises:
         YamlError: not UTF-8, not YAML, or beyond one of the guards.
@@ -155,7 +155,7 @@ def _documents(text: str, notes: list[Repeated]) -> Iterator[Any]:
 
 
 def _refuse_depth(text: str) -> None:
-    """Refuse what would overrun the C parser's stack; brackets in texts count too."""
+    """Refuse a depth that would overrun the C parser's stack; brackets in texts count too."""
     depth = 0
     for match in _FLOW.finditer(text):
         mark = match.group()
