@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// breaker stops asking an engine that answers too slowly: kube-scheduler schedules one pod at a
-// time, so that each slow answer keeps every other pod of the cluster waiting.
+// breaker stops questions to an engine that answers too slowly. kube-scheduler schedules one pod at a
+// time, so each slow answer keeps every other pod of the cluster waiting.
 type breaker struct {
 	mu    sync.Mutex
 	slow  int

@@ -11,15 +11,15 @@ import (
 	"partage.io/kube-scheduler/protocol"
 )
 
-// mostBudgetsOfOne and mostBudgetsOfAll are how many bytes of disruption budgets travel, of one namespace and together. A user who
-// may make budgets may make them of a megabyte each; a frame that became too large would end preemption for all.
+// mostBudgetsOfOne and mostBudgetsOfAll are the bytes of disruption budgets to send, of one namespace and together. A user
+// may create budgets of a megabyte each; a frame that is too large would end preemption for all.
 const (
 	mostBudgetsOfOne = 64 << 10
 	mostBudgetsOfAll = 4 << 20
 )
 
 // budgetsOf gives the disruption budgets that the engine receives. For a namespace with too many bytes of them it gives one
-// budget instead, which counts all pods and permits no eviction. The namespaces with most bytes are the first.
+// budget instead, which counts all pods and permits no eviction. It replaces those of the namespaces with most bytes first.
 func budgetsOf(listed []*policy.PodDisruptionBudget) ([]protocol.Budget, error) {
 	sizes, total := map[string]int{}, 0
 	found := make([]protocol.Budget, 0, len(listed))

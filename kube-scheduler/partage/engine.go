@@ -32,7 +32,7 @@ const (
 	mostUnsent = 64 << 10
 )
 
-// engine is the plugin's end of the socket. It connects, and connects again, by itself.
+// engine is the plugin's end of the socket. It connects and reconnects by itself.
 type engine struct {
 	path  string
 	user  uint32
@@ -79,7 +79,7 @@ func (e *engine) run(ctx context.Context) {
 	}
 }
 
-// talk lives through one connection.
+// talk serves one connection to its end.
 func (e *engine) talk(ctx context.Context) error {
 	conn, err := (&net.Dialer{Timeout: helloWithin}).DialContext(ctx, "unix", e.path)
 	if err != nil {
@@ -122,7 +122,7 @@ func (e *engine) talk(ctx context.Context) error {
 	}
 }
 
-// greet says hello, and refuses an engine that speaks another version.
+// greet sends hello, and refuses an engine with another version.
 func (e *engine) greet(conn net.Conn, reader *bufio.Reader) error {
 	if err := conn.SetDeadline(time.Now().Add(helloWithin)); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (e *engine) greet(conn net.Conn, reader *bufio.Reader) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// await waits for an engine that accepts a hello, at most so long; it says whether there was one.
+// await waits for an engine that accepts a hello, for a limited time; it reports whether there was one.
 func (e *engine) await(ctx context.Context, atMost time.Duration) bool {
 	select {
 	case <-e.accepted:
@@ -162,14 +162,14 @@ func (e *engine) await(ctx context.Context, atMost time.Duration) bool {
 	return false
 }
 
-// isConnected says whether an engine accepted our hello and has not gone since.
+// isConnected reports whether an engine accepted our hello and is still connected.
 func (e *engine) isConnected() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.conn != nil
 }
 
-// drop forgets a connection that is over; questions on their way have no answer.
+// drop forgets a connection that is over; its open questions get no answer.
 func (e *engine) drop() {
 	e.ready.Store(false)
 	e.mu.Lock()
@@ -181,7 +181,7 @@ func (e *engine) drop() {
 	}
 }
 
-// away says why questions about pods cannot be asked; empty when they can.
+// away gives the reason why questions about pods are impossible; empty when they are possible.
 func (e *engine) away() string {
 	if e.ready.Load() {
 		return ""
@@ -223,13 +223,13 @@ func (e *engine) ask(ctx context.Context, question protocol.Question, within tim
 	return protocol.Answer{}, err
 }
 
-// tell sends a question that wants no answer. It leaves with the next one that does, in order, or
-// soon: each frame by itself would wake up the engine.
+// tell sends a question that wants no answer. It leaves with the next question that wants one, in order, or
+// soon, because a frame of its own would wake the engine.
 func (e *engine) tell(question protocol.Question) error {
 	return e.tellNow(func() protocol.Question { return question })
 }
 
-// tellNow is tell for a question that must say what is so when it is queued, such as who leads: the last one that is sent is true.
+// tellNow is tell for a question whose contents must be current when it is queued, such as the leadership: the last one is true.
 func (e *engine) tellNow(now func() protocol.Question) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -279,7 +279,7 @@ func (e *engine) send(question protocol.Question) (chan protocol.Answer, uint64,
 	return answers, question.ID, nil
 }
 
-// add puts a frame behind those that are not sent yet.
+// add appends a frame to the unsent ones.
 func (e *engine) add(question protocol.Question) error {
 	frames, err := protocol.Append(e.unsent, question)
 	if err == nil {
@@ -288,7 +288,7 @@ func (e *engine) add(question protocol.Question) error {
 	return err
 }
 
-// out sends all that is not sent yet.
+// out sends all unsent frames.
 func (e *engine) out() error {
 	if e.conn == nil || len(e.unsent) == 0 {
 		return nil
@@ -297,13 +297,13 @@ func (e *engine) out() error {
 	_, err := e.conn.Write(e.unsent)
 	e.unsent = e.unsent[:0]
 	if err != nil {
-		// Half a frame may be out: nothing that follows could be understood.
+		// Half a frame may be out, so the engine could understand nothing that follows.
 		e.conn.Close()
 	}
 	return err
 }
 
-// checkPeer makes sure that the engine's own user listens, and not another one that took its place.
+// checkPeer makes sure that the engine's own user listens, and not another one in its place.
 func checkPeer(conn net.Conn, user uint32) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {

@@ -4,5 +4,5 @@ package partage
 
 import fwk "k8s.io/kube-scheduler/framework"
 
-// simulated says whether this is the cycle of a pod group, which is reverted before anything is bound.
+// simulated reports whether this is the cycle of a pod group, which is reverted before anything is bound.
 func simulated(state fwk.CycleState) bool { return state.IsPodGroupSchedulingCycle() }

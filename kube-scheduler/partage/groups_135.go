@@ -4,5 +4,5 @@ package partage
 
 import fwk "k8s.io/kube-scheduler/framework"
 
-// simulated is false: Kubernetes 1.35 tries no pod group as a whole.
+// simulated is false, because Kubernetes 1.35 tries no pod group as a whole.
 func simulated(fwk.CycleState) bool { return false }

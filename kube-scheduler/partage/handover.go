@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// PodVariable and NamespaceVariable name this very pod in the environment.
+	// PodVariable and NamespaceVariable are the environment variables with the name and namespace of this pod.
 	PodVariable       = "POD_NAME"
 	NamespaceVariable = "POD_NAMESPACE"
 
@@ -23,22 +23,22 @@ const (
 	pingWithin = 2 * time.Second
 	// A leader without its engine gives up the Lease after this long, if another instance is ready.
 	givesUpAfter = 5 * time.Second
-	// The same for an engine that is connected and has not served yet: it builds its books, as any
-	// other would have to.
+	// The same for a connected engine that has not served yet: it builds its books, as any
+	// other engine would have to.
 	startsWithin = time.Minute
-	// So long a kube-scheduler without an engine stays out of the election at its start. A candidate
-	// tries every 2 s, and up to 2.4 s later by chance: another one has had its turn by then.
+	// For this long, a kube-scheduler without an engine stays out of the election at its start. A candidate
+	// tries every 2 s, and up to 2.4 s later by chance, so another one has had its turn by then.
 	electsAfter = 5 * time.Second
 )
 
-// handover decides when a leader without its engine leaves leading to another instance.
+// handover decides when a leader without its engine gives the leadership to another instance.
 type handover struct {
 	served bool
 	since  time.Time
 }
 
-// due says whether the Lease must be given up now. connected says whether there is an engine, serving
-// whether it answers questions about pods, and standby whether another instance could lead.
+// due reports whether to release the Lease now. connected means that there is an engine, serving
+// that it answers questions about pods, and standby that another instance could lead.
 func (h *handover) due(now time.Time, leading, connected, serving bool, standby func() bool) bool {
 	if !leading {
 		*h = handover{}
@@ -58,8 +58,8 @@ func (h *handover) due(now time.Time, leading, connected, serving bool, standby 
 	return now.Sub(h.since) >= patience && standby()
 }
 
-// watch pings the engine, and ends this kube-scheduler in order where the Lease must be given up:
-// it releases the Lease on SIGTERM, and its container is started again.
+// watch pings the engine, and ends this kube-scheduler in order if the Lease must be released:
+// it releases the Lease on SIGTERM, and the kubelet restarts its container.
 func (s *shared) watch(ctx context.Context, standby func() bool) {
 	var h handover
 	for {
@@ -81,7 +81,7 @@ func (s *shared) watch(ctx context.Context, standby func() bool) {
 	}
 }
 
-// otherReady says whether another pod of this pod's own controller is ready.
+// otherReady reports whether another pod of this pod's own controller is ready.
 func otherReady(pods corelisters.PodLister, namespace, name string) bool {
 	own, err := pods.Pods(namespace).Get(name)
 	if err != nil {
@@ -103,7 +103,7 @@ func otherReady(pods corelisters.PodLister, namespace, name string) bool {
 	return false
 }
 
-// ownerOf is equal for all replicas of one Deployment, across its ReplicaSets, and differs for other pods.
+// ownerOf is equal for all replicas of one Deployment, across its ReplicaSets, and different for other pods.
 func ownerOf(pod *v1.Pod) string {
 	for _, owner := range pod.OwnerReferences {
 		if owner.Controller != nil && *owner.Controller {

@@ -14,7 +14,7 @@ var leaderGauge = metrics.NewGaugeVec(&metrics.GaugeOpts{
 	Help:           "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.",
 }, []string{"name"})
 
-// leadership knows whether this process holds kube-scheduler's Lease, from the election itself.
+// leadership records whether this process holds kube-scheduler's Lease, as the election reports it.
 type leadership struct {
 	held    atomic.Bool
 	changed chan struct{}
@@ -23,8 +23,8 @@ type leadership struct {
 // holding is the leadership of this process.
 var holding = &leadership{changed: make(chan struct{}, 1)}
 
-// WatchElection hears of kube-scheduler's election; it is called once, before the command is made.
-// It takes the place of the provider that kube-scheduler installs, and exports the same series.
+// WatchElection follows kube-scheduler's election; it is called once, before the command is created.
+// It replaces kube-scheduler's own provider, and exports the same series.
 func WatchElection() {
 	legacyregistry.MustRegister(leaderGauge)
 	leaderelection.SetProvider(provider{})

@@ -10,7 +10,7 @@ import (
 	"partage.io/kube-scheduler/protocol"
 )
 
-// outcomeOf says what an error tells about a Binding: carried out, refused, or unknown.
+// outcomeOf gives the outcome of a Binding after an error: carried out, refused, or unknown.
 func outcomeOf(err error) string {
 	if err == nil {
 		return protocol.OutcomeDone

@@ -1,9 +1,9 @@
 // Package partage is a kube-scheduler plugin that asks Partage's engine about pods with devices.
 //
-// It holds no rule about a device. The engine, in the other container of the pod, says which
-// resources are devices, proposes nodes, reserves and releases, and says what a Binding carries;
-// this package only stands between kube-scheduler's extension points and the socket.
-// docs/reference/plugin.md says which point does what, and why.
+// It contains no rule about a device. The engine, in the other container of the pod, defines which
+// resources are devices, proposes nodes, reserves and releases, and gives the contents of a Binding.
+// This package only connects kube-scheduler's extension points with the socket.
+// docs/reference/plugin.md describes each point and its reason.
 package partage
 
 import (
@@ -37,8 +37,8 @@ import (
 // Name is the plugin's name in KubeSchedulerConfiguration.
 const Name = "Partage"
 
-// Weight is the weight that the profile must give the plugin. The best node of a pod without wishes
-// of kube-scheduler's own must win over the sum of all other plugins' scores, about 1,300.
+// Weight is the weight of the plugin that the profile must have. If kube-scheduler has no wishes of its own for
+// a pod, the best node must win over the sum of all other plugins' scores, about 1,300.
 const Weight = 20
 
 // maxScore is kube-scheduler's MaxNodeScore, whose name differs from version to version; the least is 0.
@@ -48,22 +48,22 @@ const maxScore int64 = 100
 var Version = "dev"
 
 const (
-	// SocketVariable and UserVariable name the environment: where the engine listens, and its user.
+	// SocketVariable and UserVariable are the environment variables with the engine's socket and its user.
 	SocketVariable = "PARTAGE_SOCKET"
 	UserVariable   = "PARTAGE_ENGINE_USER"
 
 	socketDefault = "/run/partage/engine.sock"
 
 	answerWithin = 2 * time.Second
-	// The engine allows a Binding once it is its turn: in a burst it waits as long as those before it take.
+	// The engine allows a Binding when its turn comes: in a burst it waits for all earlier ones.
 	bindWithin  = 10 * time.Minute
 	boundWithin = 30 * time.Second
-	// Far fewer than questions that may wait, so that those about other pods are asked meanwhile.
+	// Far fewer than the questions that may wait, so that questions about other pods have room.
 	mostBinding = 1024
-	// Each claim is asked about before it is stored. More at once than the answers of five seconds, and the API server has none in time.
+	// Each claim is checked before it is stored. With more at once than five seconds' answers, the API server has none in time.
 	mostStoring = 16
-	// A pod that waited so long for its turn goes on without. A turn lasts no longer than a write should: kube-scheduler may
-	// wait for a pod's volumes meanwhile.
+	// A pod that waited this long for its turn goes on without it. A turn is no longer than a write should be:
+	// kube-scheduler may wait for a pod's volumes meanwhile.
 	turnWithin = 2 * time.Minute
 	turnLasts  = 10 * time.Second
 	// A question that takes longer than this keeps all other pods from being scheduled.
@@ -77,19 +77,19 @@ const (
 
 const stateKey fwk.StateKey = Name
 
-// attempt is what the plugin remembers of one scheduling attempt, in kube-scheduler's CycleState.
+// attempt is the plugin's memory of one scheduling attempt, in kube-scheduler's CycleState.
 type attempt struct {
 	number int64
 	order  map[string]int
 	names  []string
 	scores map[string]int64
-	// The best nodes of each domain were proposed; should a filter reject any, others would have been worth a look.
+	// The best nodes of each domain were proposed; if a filter rejects one, others could have fitted.
 	soft bool
 	left atomic.Int64 // of the proposed nodes, after the filters
-	// The pod asks by claims: kube-scheduler allocates them, and nothing is reserved or bound here.
+	// The pod asks by claims: kube-scheduler allocates them, and the plugin reserves and binds nothing.
 	claimed bool
 
-	// Where the pod was refused: who must be gone from each node before it fits, and why.
+	// If the pod was refused: the pods that must be gone from each node before it fits, and the reason.
 	victims map[string]map[types.UID]struct{}
 	reason  string
 }
@@ -114,7 +114,7 @@ func proposedBy(answer *protocol.Answer, number int64) *attempt {
 	return made
 }
 
-// Clone gives the same attempt: nothing in it changes once PreFilter has made it, but how many nodes passed.
+// Clone gives the same attempt: after PreFilter, only the number of passed nodes changes.
 func (a *attempt) Clone() fwk.StateData { return a }
 
 // Plugin is one profile's plugin; all profiles share one connection.
@@ -123,7 +123,7 @@ type Plugin struct {
 	shared *shared
 }
 
-// shared is what all profiles of one kube-scheduler have in common.
+// shared is the common state of all profiles of one kube-scheduler.
 type shared struct {
 	engine   *engine
 	attempts atomic.Int64
@@ -157,8 +157,8 @@ var (
 )
 
 // New makes the plugin of one profile. It implies no leadership, and the engine may start later.
-// Where there is no engine yet, New takes electsAfter: a kube-scheduler that gave the Lease up for
-// want of its engine is started again at once, and another instance has to win the election.
+// Without an engine, New waits for electsAfter: a kube-scheduler that released the Lease because its
+// engine was missing is restarted at once, and another instance must win the election.
 func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	for _, extender := range handle.Extenders() {
 		if strings.HasSuffix(strings.TrimRight(extender.Name(), "/"), "/scheduler") {
@@ -234,7 +234,7 @@ func (s *shared) sayLeading() {
 	}
 }
 
-// pushed takes in what the engine says unasked.
+// pushed handles a push of the engine.
 func (s *shared) pushed(push protocol.Answer) {
 	if push.Vocabulary != nil {
 		s.words.Store(wordsOf(push.Vocabulary))
@@ -252,7 +252,7 @@ func (s *shared) pushed(push protocol.Answer) {
 	}
 }
 
-// retry has every pod tried again that was refused because the engine was away.
+// retry retries every pod that was refused because the engine was away.
 func (s *shared) retry() { s.activate(func(types.UID) bool { return true }) }
 
 func (s *shared) activate(chosen func(types.UID) bool) {
@@ -272,7 +272,7 @@ func (s *shared) activate(chosen func(types.UID) bool) {
 	}
 }
 
-// remember keeps a pod that was refused, so that a push can activate it.
+// remember keeps a refused pod, so that a push can activate it.
 func (s *shared) remember(pod *v1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -340,12 +340,12 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	return &fwk.PreFilterResult{NodeNames: sets.New(answer.Nodes...)}, nil
 }
 
-// forClaims asks on which nodes a pod's claims should be tried first. Whatever is in the way of that,
-// kube-scheduler decides by itself, over all nodes: the claims are its to allocate.
+// forClaims asks on which nodes to try a pod's claims first. If that fails for any reason,
+// kube-scheduler decides by itself, over all nodes, because it allocates the claims.
 func (p *Plugin) forClaims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	skip := fwk.NewStatus(fwk.Skip)
 	dra := p.handle.SharedDRAManager()
-	// A group's filters may not be asked again, and a nominated node is to be filtered whatever is proposed.
+	// A group's filters may not run again, and a nominated node must be filtered whatever is proposed.
 	if dra == nil || simulated(state) || pod.Status.NominatedNodeName != "" || p.shared.away() != "" {
 		return nil, skip
 	}
@@ -369,7 +369,7 @@ func (p *Plugin) forClaims(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if err != nil {
 		return nil, skip
 	}
-	// Last of all: it counts as told, which it would not be where the question is not asked after all.
+	// This is the last step: it marks the changes as reported, which would be wrong without the question.
 	if driver := p.shared.words.Load().driver; driver != "" {
 		question.Pools = p.shared.told.whole(slices, driver)
 	}
@@ -403,9 +403,9 @@ func (p *Plugin) propose(ctx context.Context, pod *v1.Pod, number int64, inGroup
 }
 
 // preempt asks where less important pods could make room for a pod that the engine refused. It gives
-// nil where there is no such node. kube-scheduler's own preemption then finds that its filters pass
-// once those pods are gone, adds whom its own resources need, and evicts them. Where the engine could not
-// say who has to go, kube-scheduler tries the pod again in a while: no push would come for it.
+// nil if there is no such node. kube-scheduler's own preemption then finds that its filters pass
+// once those pods are gone, adds those that its own resources need, and evicts them. If the engine could not
+// name the victims, kube-scheduler tries the pod again in a while, because no push would come for it.
 func (p *Plugin) preempt(ctx context.Context, pod *v1.Pod, number int64, refused protocol.Answer) (*attempt, error) {
 	if !refused.Preempt {
 		return nil, nil
@@ -466,11 +466,11 @@ func (s *shared) away() string {
 	return s.breaker.open()
 }
 
-// PreFilterExtensions is nil: the engine knows which pods leave.
+// PreFilterExtensions is nil, because the engine knows which pods leave.
 func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
-// Filter accepts the nodes that were proposed in this attempt, and no other. Where room would have to be
-// made first, a node passes once the pods are gone that hold it: so does kube-scheduler's preemption ask.
+// Filter accepts the nodes that were proposed in this attempt, and no other. If room must be made first,
+// a node passes once the pods that hold it are gone, because kube-scheduler's preemption asks that way.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (status *fwk.Status) {
 	defer guard(&status)
 	made := attemptOf(state)
@@ -488,8 +488,8 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node was not proposed for the pod's devices")
 }
 
-// PostFilter has the pod tried again where the engine knows further nodes, and otherwise lets
-// kube-scheduler preempt, on the nodes that were proposed or on those where others can make room.
+// PostFilter retries the pod if the engine knows further nodes, and otherwise lets
+// kube-scheduler preempt, on the proposed nodes or on those where others can make room.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (_ *fwk.PostFilterResult, status *fwk.Status) {
 	defer guard(&status)
 	made := attemptOf(state)
@@ -497,12 +497,12 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	if made == nil {
-		// The engine found no place for its devices, and no pod that could make room: PreFilter said of every node that
-		// it cannot be helped. Plugins that come later hear of it all the same: a group's releases what its other pods hold.
+		// The engine found no place for its devices, and no pod that could make room: PreFilter reported every node as
+		// unresolvable. Later plugins still run: a group's plugin releases what its other pods hold.
 		if pod.Status.NominatedNodeName == "" {
 			return nil, fwk.NewStatus(fwk.Unschedulable)
 		}
-		// Preemption would take a nomination away whose victims are still leaving.
+		// Preemption would remove a nomination whose victims are still leaving.
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable)
 	}
 	if made.victims != nil {
@@ -519,7 +519,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		p.shared.remember(pod)
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
-	// A pod with claims is tried again in any case: the last attempt is kube-scheduler's own, over all nodes.
+	// A pod with claims is retried in any case: the last attempt is kube-scheduler's own, over all nodes.
 	if !answer.Again && !made.claimed {
 		p.shared.remember(pod) // the engine activates it where there are devices for it elsewhere
 		return nil, fwk.NewStatus(fwk.Unschedulable)
@@ -528,7 +528,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "other nodes are tried next")
 }
 
-// PreScore skips pods without devices, and counts the nodes that passed; it is not asked about one alone.
+// PreScore skips pods without devices, and counts the nodes that passed; kube-scheduler does not call it for a single node.
 func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	made := attemptOf(state)
 	if made == nil {
@@ -554,8 +554,8 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node 
 // ScoreExtensions is the plugin itself.
 func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
-// NormalizeScore makes the best node win where the order alone counts, and weighs the engine's
-// scores against those of other plugins where kube-scheduler has wishes of its own to weigh.
+// NormalizeScore makes the best node win if only the order counts. If kube-scheduler has wishes of its own,
+// it scales the engine's scores for the comparison with those of other plugins.
 func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
 	made := attemptOf(state)
 	if made == nil || len(scores) == 0 {
@@ -592,7 +592,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	if made == nil {
 		return nil
 	}
-	// The allocator knows nothing of the proposal: a claim of the pod may have the very card that is held for its names.
+	// The allocator does not know the proposal: a claim of the pod may have the very card that is held for its names.
 	allocated := p.shared.words.Load().mayClaim(pod) && p.sayAllocated(ctx, pod, made.number, node)
 	if made.claimed {
 		return nil
@@ -603,8 +603,8 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 		Filtered:  made.soft && made.left.Load() < int64(len(made.names)),
 	}
 	if !allocated && !question.Simulated && made.victims == nil && node == made.names[0] {
-		// The engine holds that place for the pod until it is asked about another. Should it be
-		// lost all the same, as with its node, Bind hears of it.
+		// The engine holds that place for the pod until a question about another one. If the place is
+		// lost all the same, for example with its node, Bind reports it.
 		if err := p.shared.engine.tell(question); err != nil {
 			return fwk.AsStatus(err)
 		}
@@ -620,8 +620,8 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	return nil
 }
 
-// sayAllocated tells the engine what kube-scheduler has allocated to the pod's claims, in its own memory: until that
-// is stored, the engine would give these devices to others, or to the same pod's names. It says whether there was anything.
+// sayAllocated reports to the engine kube-scheduler's allocations for the pod's claims, in its own memory. Until they are
+// stored, the engine would give these devices to others, or to the same pod's names. It returns whether there were any.
 func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, node string) bool {
 	dra := p.handle.SharedDRAManager()
 	if dra == nil || p.shared.engine.away() != "" {
@@ -640,7 +640,7 @@ func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, no
 	return err == nil && len(allocated) > 0
 }
 
-// Unreserve releases; it may come without Reserve, and more than once.
+// Unreserve releases; it may be called without Reserve, and more than once.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ string) {
 	var status *fwk.Status
 	defer guard(&status)
@@ -656,15 +656,15 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 }
 
-// takesTurns says whether kube-scheduler is about to store claims of the engine's own devices alone. Whatever else a pod
-// asks, nothing waits for it here.
+// takesTurns reports whether kube-scheduler is about to store claims for the engine's own devices alone. Pods with other
+// claims do not wait here.
 func takesTurns(state fwk.CycleState) bool {
 	made := attemptOf(state)
 	return made != nil && made.claimed && len(made.names) > 0
 }
 
-// PreBind waits for the pod's turn to have its claims stored, by kube-scheduler's own plugin that comes next. The turn ends
-// with that plugin: kube-scheduler ends the context.
+// PreBind waits for the pod's turn to store its claims, which kube-scheduler's own next plugin does. The turn ends
+// with that plugin, because kube-scheduler ends the context.
 func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, _ string) (status *fwk.Status) {
 	defer guard(&status)
 	if !takesTurns(state) {
@@ -735,8 +735,8 @@ func (p *Plugin) sendBinding(ctx context.Context, pod *v1.Pod, node string, answ
 	return outcomeOf(err), err
 }
 
-// EventsToRegister names only the pod's own changes. The engine follows everything else that could
-// make room, and activates the pods that fit. Kinds whose definition may be missing would block start.
+// EventsToRegister names only the pod's own changes. The engine follows all other events that could
+// make room, and activates the pods that fit. Kinds without a definition would block the start.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return []fwk.ClusterEventWithHint{{
 		Event:          fwk.ClusterEvent{Resource: fwk.Pod, ActionType: fwk.Update},
@@ -744,8 +744,8 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 	}}, nil
 }
 
-// ownChange tells whether a change of the pod may make it schedulable. kube-scheduler writes a condition
-// on every pod that it refuses; taking that for a change would have each refused pod tried twice.
+// ownChange reports whether a change of the pod may make it schedulable. kube-scheduler writes a condition
+// on every pod that it refuses. If that counted as a change, each refused pod would be tried twice.
 func ownChange(_ klog.Logger, pod *v1.Pod, old, changed any) (fwk.QueueingHint, error) {
 	after, found := changed.(*v1.Pod)
 	if !found || after.UID != pod.UID {
@@ -757,13 +757,13 @@ func ownChange(_ klog.Logger, pod *v1.Pod, old, changed any) (fwk.QueueingHint, 
 	return fwk.Queue, nil
 }
 
-// asksTheSame compares all of a pod that decides where it may go.
+// asksTheSame compares all fields of a pod that decide its nodes.
 func asksTheSame(before, after *v1.Pod) bool {
 	return equality.Semantic.DeepEqual(before.Spec, after.Spec) &&
 		maps.Equal(before.Labels, after.Labels) && maps.Equal(before.Annotations, after.Annotations)
 }
 
-// SignPod keeps pods with devices out of batches: what one was given says nothing about the next.
+// SignPod keeps pods with devices out of batches, because the devices of one are no information about the next.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
 	if p.shared.words.Load().concerns(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "the pod asks for devices")
@@ -780,16 +780,16 @@ func attemptOf(state fwk.CycleState) *attempt {
 	return made
 }
 
-// refusal is what PreFilter says: that no pod's end would help, since the engine was asked who could make room.
+// refusal is PreFilter's answer: no pod's end would help, since the engine was asked who could make room.
 func refusal(answer protocol.Answer) *fwk.Status {
 	if answer.Code == protocol.CodeStale {
-		// Nothing is known to change that kube-scheduler would be told of: it tries the pod again in a while.
+		// No known change would reach kube-scheduler, so it tries the pod again in a while.
 		return fwk.AsStatus(fmt.Errorf("%s: %s", answer.Code, answer.Message))
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, answer.Code+": "+answer.Message)
 }
 
-// guard turns a panic into an error of this pod alone: plain pods go on being scheduled.
+// guard turns a panic into an error of this pod alone, so that plain pods are still scheduled.
 func guard(status **fwk.Status) {
 	if caught := recover(); caught != nil {
 		klog.Background().Error(nil, "Panic in the plugin", "panic", caught, "stack", string(debug.Stack()))

@@ -14,7 +14,7 @@ import (
 	"partage.io/kube-scheduler/protocol"
 )
 
-// words is a vocabulary ready for use. It is data of the engine: no name of a device stands in Go.
+// words is a vocabulary ready for use. It is data of the engine, because the Go code contains no name of a device.
 type words struct {
 	resources   map[v1.ResourceName]struct{}
 	annotations map[string]struct{}
@@ -34,7 +34,7 @@ func wordsOf(given *protocol.Vocabulary) *words {
 	return w
 }
 
-// concerns says whether the engine must be asked about a pod. Before the engine has ever said which
+// concerns reports whether the plugin must ask the engine about a pod. Until the engine has reported which
 // resources are devices, every resource with a domain in its name may be one.
 func (w *words) concerns(pod *v1.Pod) bool {
 	names := func(list v1.ResourceList) bool {
@@ -80,18 +80,18 @@ func (w *words) carries(annotations map[string]string) bool {
 	return false
 }
 
-// byClaims says whether a pod asks by ResourceClaims alone, and the engine wants to be asked about those.
+// byClaims reports whether a pod asks by ResourceClaims alone, and the engine wants questions about those.
 func (w *words) byClaims(pod *v1.Pod) bool {
 	return w.mayClaim(pod) && !w.concerns(pod)
 }
 
-// mayClaim says whether a pod asks by ResourceClaims, whatever else it asks, and the engine wants to be asked about those.
+// mayClaim reports whether a pod asks by ResourceClaims, perhaps with other requests, and the engine wants questions about those.
 func (w *words) mayClaim(pod *v1.Pod) bool {
 	return w != nil && w.claims && len(pod.Spec.ResourceClaims) > 0
 }
 
-// wide says whether kube-scheduler needs every node that can host the pod's devices, because rules
-// of its own weigh nodes against each other, or may reject any of them for other pods or volumes.
+// wide reports whether kube-scheduler needs every node that can host the pod's devices, because rules
+// of its own compare nodes, or may reject any of them for other pods or volumes.
 func wide(spec *v1.PodSpec) bool {
 	if len(spec.TopologySpreadConstraints) > 0 {
 		return true
@@ -112,12 +112,12 @@ func wide(spec *v1.PodSpec) bool {
 	return len(spec.ResourceClaims) > 0
 }
 
-// mostDomains is the number of labels that domains are distinguished by; for a pod with more, every node counts.
+// mostDomains is the number of labels that distinguish domains; for a pod with more, every node counts.
 const mostDomains = 2
 
-// domains gives the labels by whose values kube-scheduler's rules tell nodes apart for a pod that is wide,
-// where no rule tells more: the best nodes of each domain then do as well as all of them. It is empty where
-// every node counts. Whether the rules are soft is the second result: hard ones reject nodes themselves.
+// domains gives the labels whose values tell nodes apart for kube-scheduler's rules on a wide pod, if no rule needs
+// more. The best nodes of each domain are then as good as all of them. It is empty if every node counts.
+// The second result reports whether the rules are soft; hard ones reject nodes themselves.
 func domains(spec *v1.PodSpec) (keys []string, soft bool) {
 	constraints := spec.TopologySpreadConstraints
 	if len(constraints) == 0 || len(constraints) > mostDomains {
@@ -139,21 +139,21 @@ func domains(spec *v1.PodSpec) (keys []string, soft bool) {
 	return keys, soft
 }
 
-// withoutClaims is the pod's spec without its claims, which are no wish of kube-scheduler's own.
+// withoutClaims is the pod's spec without its claims, which are no wishes for kube-scheduler to weigh.
 func withoutClaims(spec *v1.PodSpec) *v1.PodSpec {
 	others := *spec
 	others.ResourceClaims = nil
 	return &others
 }
 
-// encoded is the pod as it travels to an engine that has not seen it yet.
+// encoded is the pod as sent to an engine that has not seen it yet.
 func encoded(pod *v1.Pod) (json.RawMessage, error) {
 	slim := pod.DeepCopy()
 	slim.ManagedFields = nil
 	return json.Marshal(slim)
 }
 
-// claimsOf gives the ResourceClaims that a pod names, as kube-scheduler knows them; nil where not all of them are there.
+// claimsOf gives the ResourceClaims that a pod names, as kube-scheduler knows them; nil if one is missing.
 func claimsOf(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.ResourceClaim, error) {
 	found := make([]*resourceapi.ResourceClaim, 0, len(pod.Spec.ResourceClaims))
 	for i := range pod.Spec.ResourceClaims {
@@ -170,12 +170,12 @@ func claimsOf(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.Reso
 	return found, nil
 }
 
-// pending gives kube-scheduler's allocations that are not stored yet; it exists since Kubernetes 1.36.
+// pending gives kube-scheduler's allocations that are not stored yet, which exist since Kubernetes 1.36.
 type pending interface {
 	GetPendingAllocation(claim types.UID) *resourceapi.AllocationResult
 }
 
-// allocatedNow gives those of a pod's claims that kube-scheduler has allocated and not stored yet, as it will store them.
+// allocatedNow gives the claims of a pod that kube-scheduler has allocated and not stored yet, as it will store them.
 func allocatedNow(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.ResourceClaim, error) {
 	tracker, tells := claims.(pending)
 	if !tells {
@@ -193,12 +193,12 @@ func allocatedNow(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.
 	return found, err
 }
 
-// mostOfClaims is how many bytes of a pod's claims travel to the engine, which compares nodes for far fewer. A tenant may
-// make claims of a megabyte each, and name many of them.
+// mostOfClaims is the bytes of a pod's claims to send. The engine compares nodes for far fewer. A tenant may
+// create claims of a megabyte each, and name many of them.
 const mostOfClaims = 1 << 20
 
-// encodedClaims are claims as they travel to the engine, without what drivers and managers of fields may write as they like:
-// nested deeply enough, it could not be read, and the connection would end.
+// encodedClaims are claims as sent to the engine, without the free-form fields of drivers and field managers:
+// deep nesting in them would be unreadable, and would end the connection.
 func encodedClaims(claims []*resourceapi.ResourceClaim) ([]json.RawMessage, error) {
 	found, size := make([]json.RawMessage, len(claims)), 0
 	for i, claim := range claims {

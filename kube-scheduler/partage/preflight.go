@@ -9,8 +9,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// PreBindPreFlight keeps all pods out of PreBind that take no turn: kube-scheduler writes the status of each pod that takes part.
-// Those with claims have that written for their claims' sake.
+// PreBindPreFlight keeps pods without a turn out of PreBind, because kube-scheduler writes the status of each pod that
+// takes part. For pods with claims it writes the status anyway.
 func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
 	if !takesTurns(state) {
 		return nil, fwk.NewStatus(fwk.Skip)

@@ -9,7 +9,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// PreBindPreFlight keeps all pods out of PreBind that take no turn.
+// PreBindPreFlight keeps pods without a turn out of PreBind.
 func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) *fwk.Status {
 	if !takesTurns(state) {
 		return fwk.NewStatus(fwk.Skip)

@@ -9,9 +9,9 @@ import (
 	"partage.io/kube-scheduler/protocol"
 )
 
-// told remembers what the engine was told of nodes on this connection: what pods request of them beside
-// devices, and from whose pools kube-scheduler can allocate. The engine knows devices alone, by other objects than ResourceSlices,
-// and compares nodes by what is left of the rest too.
+// told remembers the reports to the engine on this connection: the pods' requests of nodes beside devices, and the
+// pools from which kube-scheduler can allocate. The engine knows only devices, from other objects than ResourceSlices,
+// and also compares nodes by the rest of the other resources.
 type told struct {
 	mu    sync.Mutex
 	nodes map[string]protocol.Taken
@@ -19,15 +19,15 @@ type told struct {
 	pools map[string]struct{}
 }
 
-// forget is for a new connection, behind which the engine may be another one.
+// forget is for a new connection, because it may lead to another engine.
 func (t *told) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.nodes, t.at, t.pools = nil, nil, nil
 }
 
-// changed gives what the engine has not been told, of so many nodes at most; it counts as told from now on.
-// A generation is that of one node at one time, so that nodes which are as they were cost a comparison.
+// changed gives the unreported changes, of a limited number of nodes, and marks them as reported.
+// A generation is that of one node at one time, so an unchanged node costs only a comparison.
 func (t *told) changed(nodes []fwk.NodeInfo) []protocol.Taken {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,8 +67,8 @@ func (t *told) changed(nodes []fwk.NodeInfo) []protocol.Taken {
 	return found
 }
 
-// whole gives the pools of a driver that have become whole, or are so no more, since the engine was told; it counts as told
-// from now on. A pool is whole where every slice of its newest generation is there, by which kube-scheduler's allocator goes.
+// whole gives the pools of a driver that are newly whole, or no longer whole, since the last report, and marks them as
+// reported. A pool is whole if every slice of its newest generation is there; kube-scheduler's allocator uses the same rule.
 func (t *told) whole(slices []*resourceapi.ResourceSlice, driver string) *protocol.Pools {
 	type pool struct{ generation, missing int64 }
 	t.mu.Lock()

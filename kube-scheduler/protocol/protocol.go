@@ -2,8 +2,8 @@
 //
 // A frame is four bytes of length, the most significant first, and one JSON object. The plugin
 // asks; the engine answers each question once, under the question's id; a question with the id 0
-// wants no answer. A frame of the engine without an id is a push. docs/reference/plugin.md describes every field. The same structures
-// stand in src/partage/wire/plugin.py, and examples.json holds one of each for the tests of both.
+// wants no answer. A frame of the engine without an id is a push. docs/reference/plugin.md describes every field.
+// src/partage/wire/plugin.py has the same structures, and examples.json has one of each for the tests of both.
 package protocol
 
 import (
@@ -41,11 +41,11 @@ const (
 	OutcomeRefused = "refused"
 	OutcomeUnknown = "unknown"
 
-	// CodeStale answers a question that is out of date, or that the engine cannot answer yet.
+	// CodeStale answers a question that is outdated, or that the engine cannot answer yet.
 	CodeStale = "StaleAttempt"
 )
 
-// Question is any question; which fields it has depends on the verb.
+// Question is any question; its fields depend on the verb.
 type Question struct {
 	ID   uint64 `json:"id"`
 	Verb string `json:"verb"`
@@ -56,7 +56,7 @@ type Question struct {
 	Plugin      string `json:"plugin,omitempty"`
 	Kubernetes  string `json:"kubernetes,omitempty"`
 
-	// leading; a pointer, because the engine wants the field also where it is false
+	// leading; a pointer, because the engine wants the field even if it is false
 	Leading *bool `json:"leading,omitempty"`
 
 	// about one attempt
@@ -69,9 +69,9 @@ type Question struct {
 	Domains   []string        `json:"domains,omitempty"`
 	Nominated string          `json:"nominated,omitempty"`
 	Pod       json.RawMessage `json:"pod,omitempty"`
-	// What pods request of nodes, where that has changed since it was told on this connection.
+	// The pods' requests of nodes, if they have changed since the last report on this connection.
 	Taken []Taken `json:"taken,omitempty"`
-	// Comes with claims where the vocabulary names a driver.
+	// Comes with claims if the vocabulary names a driver.
 	Pools *Pools `json:"pools,omitempty"`
 
 	// preempt
@@ -82,7 +82,7 @@ type Question struct {
 
 	// propose, reserve
 	Simulated bool `json:"simulated,omitempty"`
-	// The pod asks for devices by these ResourceClaims alone; reserve: that were allocated for it and are not stored yet.
+	// The pod asks for devices by these ResourceClaims alone; reserve: they are allocated for it and not stored yet.
 	Claims []json.RawMessage `json:"claims,omitempty"`
 
 	// reserve
@@ -96,7 +96,7 @@ type Question struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Taken is what kube-scheduler counts as requested of a node, beside devices.
+// Taken is the amounts that kube-scheduler counts as requested of a node, beside devices.
 type Taken struct {
 	Node   string `json:"node"`
 	CPU    int64  `json:"cpu,omitempty"` // milli
@@ -104,14 +104,14 @@ type Taken struct {
 	Pods   int    `json:"pods,omitempty"`
 }
 
-// Pools are names of pools whose ResourceSlices kube-scheduler has seen, all of them, and of those of which it has not any more:
-// what has changed since it was told on this connection. It allocates from no other pool.
+// Pools names the pools whose ResourceSlices kube-scheduler has now all seen, and those of which it no longer has all.
+// It contains only changes since the last report on this connection. kube-scheduler allocates from no other pool.
 type Pools struct {
 	Whole []string `json:"whole,omitempty"`
 	Gone  []string `json:"gone,omitempty"`
 }
 
-// Budget is as much of a PodDisruptionBudget as the engine needs.
+// Budget is the part of a PodDisruptionBudget that the engine needs.
 type Budget struct {
 	Metadata struct {
 		Namespace string `json:"namespace"`
@@ -152,14 +152,14 @@ type Answer struct {
 	Vocabulary *Vocabulary `json:"vocabulary,omitempty"`
 }
 
-// Vocabulary tells a pod with devices from others.
+// Vocabulary distinguishes a pod with devices from others.
 type Vocabulary struct {
 	Resources   []string `json:"resources,omitempty"`
 	Annotations []string `json:"annotations,omitempty"`
 	Prefixes    []string `json:"prefixes,omitempty"`
-	// Pods that ask by ResourceClaims are asked about too.
+	// The plugin also asks about pods with ResourceClaims.
 	Claims bool `json:"claims,omitempty"`
-	// The DRA driver of whose pools the engine wants to hear.
+	// The DRA driver whose pools the engine wants to know.
 	Driver string `json:"driver,omitempty"`
 }
 
