@@ -11,7 +11,7 @@ import (
 	"partage.io/kube-scheduler/protocol"
 )
 
-// budget is one with a selector of so many bytes.
+// budget has a selector of so many bytes.
 func budget(namespace, name string, size int) *policy.PodDisruptionBudget {
 	made := &policy.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	made.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": strings.Repeat("x", size)}}

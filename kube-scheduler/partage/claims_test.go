@@ -23,7 +23,7 @@ import (
 	"partage.io/kube-scheduler/protocol"
 )
 
-// claims are as much of kube-scheduler's view of ResourceClaims as the plugin uses.
+// claims is the part of kube-scheduler's view of ResourceClaims that the plugin uses.
 type claims struct {
 	fwk.SharedDRAManager
 	fwk.ResourceClaimTracker
@@ -61,7 +61,7 @@ func claimant() *v1.Pod {
 	return pod
 }
 
-// withClaims is a plugin whose engine compares nodes for claims, and whose claims are there.
+// withClaims is a plugin whose engine compares nodes for claims, and whose claims exist.
 func withClaims(t *testing.T, answer func(protocol.Question) *protocol.Answer) (*Plugin, *fakeEngine, *handle) {
 	t.Helper()
 	p, engine, h := plugged(t, answer)
@@ -280,7 +280,7 @@ func TestParametersOfDriversDoNotTravel(t *testing.T) {
 	}
 }
 
-// left expects that kube-scheduler goes on as if the plugin were not there.
+// left expects that kube-scheduler goes on as without the plugin.
 func left(t *testing.T, p *Plugin, pod *v1.Pod) {
 	t.Helper()
 	ctx, state := context.Background(), framework.NewCycleState()

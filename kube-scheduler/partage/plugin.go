@@ -656,8 +656,8 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 }
 
-// takesTurns reports whether kube-scheduler is about to store claims for the engine's own devices alone. Pods with other
-// claims do not wait here.
+// takesTurns reports whether kube-scheduler is about to store claims for the engine's own devices alone. Pods with
+// other requests do not wait here.
 func takesTurns(state fwk.CycleState) bool {
 	made := attemptOf(state)
 	return made != nil && made.claimed && len(made.names) > 0

@@ -38,7 +38,7 @@ const card = "example.com/card"
 // hangUp is the answer of an engine that ends the connection instead.
 var hangUp = &protocol.Answer{}
 
-// fakeEngine answers questions as a test wants, and remembers them.
+// fakeEngine answers questions by a test's rules, and remembers them.
 type fakeEngine struct {
 	t        *testing.T
 	listener net.Listener
@@ -137,7 +137,7 @@ func (e *fakeEngine) last(verb string) protocol.Question {
 	return protocol.Question{}
 }
 
-// handle is as much of a framework handle as the plugin uses.
+// handle is the part of a framework handle that the plugin uses.
 type handle struct {
 	fwk.Handle
 	client    kubernetes.Interface
@@ -152,7 +152,7 @@ func (h *handle) SharedInformerFactory() informers.SharedInformerFactory { retur
 func (h *handle) SharedDRAManager() fwk.SharedDRAManager                 { return h.claims }
 func (h *handle) SnapshotSharedLister() fwk.SharedLister                 { return snapshot{} }
 
-// snapshot knows every node that it is asked for.
+// snapshot knows every requested node.
 type snapshot struct{ fwk.SharedLister }
 
 func (snapshot) NodeInfos() fwk.NodeInfoLister { return nodes{} }
@@ -579,7 +579,7 @@ func TestRoomIsMadeWhereTheEngineSays(t *testing.T) {
 		t.Error("other nodes are not tried", rejected, h.activated)
 	}
 
-	// The engine's push has the pod tried again when its room is there.
+	// The engine's push retries the pod when there is room.
 	engine.push(protocol.Answer{Activate: []string{string(pod.UID)}})
 	until(t, "activated", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) == 2 })
 

@@ -1,4 +1,4 @@
-"""Which events to write and when: counting, merging and holding back; pure.
+"""Decides on events to write and their time: counting, merging and holding back; pure.
 
 An event reports something about an object under a reason. Repetitions within a window become one
 event with a count; a new message under the same reason replaces the old one. Each object has a

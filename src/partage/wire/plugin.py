@@ -110,7 +110,7 @@ class Pools(_Message, frozen=True, omit_defaults=True, gc=False):
 
 
 class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
-    """Which nodes can host the pod's devices, the best first (PreFilter).
+    """Ask for nodes that can host the pod's devices, the best first (PreFilter).
 
     Attributes:
         version: resourceVersion of the pod as kube-scheduler knows it.
@@ -141,7 +141,7 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
 
 
 class Preempt(_About, frozen=True, omit_defaults=True, tag="preempt", gc=False):
-    """Where eviction of less important pods could make room for a refused pod (PreFilter).
+    """Ask for nodes on which less important pods could make room for a refused pod (PreFilter).
 
     Attributes:
         budgets: every PodDisruptionBudget that kube-scheduler knows; see `budgets`.

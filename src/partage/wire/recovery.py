@@ -110,7 +110,7 @@ def _taken_over(others: Sequence[tuple[Family, Record]], settings: Settings) -> 
 def _difference(
     ours: Sequence[Grant], theirs: Record, *, complete: bool, by_container: bool
 ) -> str:
-    """Where a protocol's record contradicts ours; empty if it does not.
+    """The contradiction of a protocol's record to ours; empty if there is none.
 
     Args:
         ours: all grants of Partage's record.
