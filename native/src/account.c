@@ -103,7 +103,7 @@ bool place_is_alive(const struct place *place, const struct self *self, uint64_t
     bool settling = owner & IDENTITY_SETTLING; /* its namespace may not be written yet */
     bool beats = beat > now || now - beat < FOREIGN_NS;
     if (space != self->space && !settling) return beats;
-    /* Where numbers alone are known, one may be another's by now. */
+    /* If only numbers are known, another process may have this one by now. */
     return (beats || settling || !self->strange) && is_running(owner, settling ? 0 : atomic_load(&place->image), self);
 }
 
@@ -224,7 +224,7 @@ uint64_t handle_hash(const void *bytes, size_t length)
     return hash ? hash : 1;
 }
 
-/* Where a handle is marked, or is to be: marks are never freed, so the search ends at the first free one. NULL: all are in use. */
+/* The mark of a handle, or a free one: marks are never freed, so the search ends there. NULL: all are in use. */
 static struct export_mark *mark_of(struct account *account, uint64_t handle)
 {
     for (uint64_t i = 0; i < EXPORTS; i++) {
@@ -234,7 +234,7 @@ static struct export_mark *mark_of(struct account *account, uint64_t handle)
     return NULL;
 }
 
-/* In whose place a handle is marked when none is free: near its own, of a process that has ended where there is one. */
+/* The mark to replace when none is free: near its own, and of an ended process if there is one. */
 static struct export_mark *mark_to_replace(struct account *account, uint64_t handle, const struct self *self)
 {
     for (uint64_t i = 0; i < EXPORTS / 32; i++) {

@@ -45,7 +45,7 @@ EXPORT CUresult cuInit(unsigned flags)
     }
     /* Registered after the driver's own handlers, so it runs before them. */
     if (!atomic_exchange(&registered, true)) atexit(at_end);
-    watch_wake(); /* whatever the program does: who cannot look it up sees its beat alone */
+    watch_wake(); /* always: a process that cannot read this one's /proc entry sees its beat alone */
     return result;
 }
 

@@ -10,7 +10,7 @@ uint64_t contexts_now(void);
 /* In a child after fork: the parent's objects do not exist, and its lock is free. */
 void contexts_forget(void);
 
-/* Counts contexts that were made: what was known of one by its name may be of an earlier one since. */
+/* Counts created contexts: facts kept by a context's name may belong to an earlier context of that name. */
 extern _Atomic uint64_t contexts_made;
 
 #endif

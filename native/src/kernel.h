@@ -1,6 +1,6 @@
 /*
- * What the library asks of the kernel and the C library would ask as well, but without its cancellation points: a thread that
- * is cancelled in one leaves the locks behind that it holds and what it counted, for as long as its process lives.
+ * System calls without the cancellation points of the C library's functions. A thread that is cancelled within one
+ * keeps its locks, and its counts remain until the process ends.
  */
 #ifndef PARTAGE_KERNEL_H
 #define PARTAGE_KERNEL_H

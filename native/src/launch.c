@@ -46,7 +46,7 @@ static struct gate *current_gate(CUcontext *context)
     static __thread uint64_t since __attribute__((tls_model("initial-exec")));
     uint64_t made = atomic_load_explicit(&contexts_made, memory_order_acquire);
     if (ASK((CUcontext *), cuCtxGetCurrent, context) != CUDA_SUCCESS || !*context) return NULL;
-    /* A context may have the name of one of another card that is gone. */
+    /* A context may have the name of a destroyed one of another card. */
     if (known != *context || since != made || !card) {
         card = card_current();
         known = *context;

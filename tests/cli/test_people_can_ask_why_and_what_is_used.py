@@ -838,7 +838,7 @@ def _shared_node(tmp_path: Path) -> str:
 
 
 def test_a_pod_of_several_protocols_has_all_of_them_on_its_card(tmp_path: Path) -> None:
-    """And a part without compute of its own has no percent, whoever shows it."""
+    """Each command shows all of them, and no percent for a part without compute of its own."""
     file = _shared_node(tmp_path)
 
     told = ask("explain", "three", "-f", file)

@@ -70,7 +70,7 @@ class History:
             self.put(device(name, *(card(minor, one) for minor, one in enumerate(memories))))
 
     def workload(self) -> None:
-        """Another bound pod, which perhaps nobody can read."""
+        """Another bound pod; some of them cannot be read."""
         name = f"p{self.chance.randrange(6)}"
         self.drop("Pod", name)
         limits = dict(self.chance.choice(ASKS))

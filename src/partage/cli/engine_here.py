@@ -32,7 +32,7 @@ from partage.wire.pods import translate_pod
 from partage.wire.workloads import with_pods
 
 _KEPT: Final = ("ConfigMap", "ResourceQuota")
-"""Kinds of which the service keeps the last good one."""
+"""Kinds whose last good object the service keeps in force."""
 Offers = Callable[[], Awaitable[tuple[list[Document], tuple[str, ...]]]]
 
 
@@ -144,7 +144,7 @@ async def _books(documents: Sequence[Document], *, written: bool) -> Books:
 
 
 def _unusable(books: Books, documents: Sequence[Document]) -> list[str]:
-    """Settings and quotas that break a rule: a service that runs goes by what was before them, which is not known here."""
+    """Notes on settings and quotas that break a rule. A running service uses the last good ones, which are unknown here."""
     problems = books.cluster_cache.problems
     texts = (problems.get(one.label) for one in documents if one.kind in _KEPT)
     tail = "this answer goes by the defaults, and a running service by what was in force before: ask that with --scheduler"

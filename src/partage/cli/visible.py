@@ -1,4 +1,4 @@
-"""Makes characters visible that a terminal would take for a command. Users who may write choose names and notes.
+"""Makes terminal commands in texts visible. Any user who may write objects chooses their names and notes.
 
 Escape sequences could hide a line, write another one, or set the terminal's title. Marks of the direction of writing
 could disguise a name. Bytes of a file's name that are no text would end the printing program. Line ends and tabs stay.

@@ -1,12 +1,13 @@
-"""Checks who may read explanations: a user who may get pods of the namespace, by the API server's answer.
+"""Asks the API server whether a caller has the right to get the pods that an explanation concerns.
 
-A caller's bearer token is shown to the API server (TokenReview), and what that user may do is asked
-(SubjectAccessReview). Answers are kept for a short while, few of them, under a hash of the token.
+A TokenReview gives the user of the bearer token, and a SubjectAccessReview the right of that user. The service keeps a
+few answers for a short while, under a hash of the token.
 An API server that does not answer allows nothing.
 
-Anybody may send invented tokens, so questions have turns. A recently valid token counts for its user, any other for its
-address. Both sorts get half of the questions when both wait, and each user or address has its turn. When too many wait,
-the network with most loses one. So a stranger's flood delays only its own questions.
+Any client may send invented tokens, so questions have turns. A recently valid token counts for its user, any other for its
+address. Both sorts get half of the questions when both wait, and each user or address has its turn. When too many
+wait, the network with the most waiting questions loses one. So a flood of invented tokens delays only its own
+questions.
 
 Source: Kubernetes 1.36, authentication.k8s.io/v1 and authorization.k8s.io/v1.
 """

@@ -58,7 +58,7 @@ class _Withdrawn(msgspec.Struct, frozen=True):
 def outdater(client: Client, identity: str) -> Outdate:
     """Writes claims in the API server, with a note who did: nothing else of a claim is altered.
 
-    The note is a label, which no user can keep out: annotations have 256 KiB in all, and he may have used them up.
+    The note is a label, because a user cannot prevent it. Annotations have 256 KiB in all, and a user may have filled them.
 
     Args:
         identity: of this instance, unlike that of any other.

@@ -132,7 +132,10 @@ def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -
 
 
 def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[Watched, ...]:
-    """Everything the scheduler follows; of ConfigMaps those of all namespaces unless `configs` are given."""
+    """The kinds that the scheduler follows and commands list; of ConfigMaps those of all namespaces unless `configs` are given.
+
+    Not here: `CLASSES`. The scheduler follows them with claims, and commands list them only if a pod names claims.
+    """
     return (
         *(configs or config_maps()),
         Watched("ResourceQuota", Scope(QUOTAS), _live(shapes.ResourceQuota)),

@@ -7,8 +7,8 @@ fit at most once in ten. It makes a comparison, which places all pods again, at 
 The header `Partage-State` of each answer contains this instance's state: it decides (`leader`), stands by
 (`standby`), or still reads the cluster (`rebuilding`).
 
-If explanations depend on the caller's rights to read, so do the names of pods. A caller who may get pods of all
-namespaces sees all. Other callers see amounts without names, and the pods of the one namespace that they ask for.
+With `--authorize-reads` the names of pods depend on the caller's rights. A caller with the right to get pods of all
+namespaces sees all names. Other callers see amounts without names, and the pods of one requested namespace.
 """
 
 import asyncio

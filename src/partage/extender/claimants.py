@@ -1,4 +1,4 @@
-"""Pods that ask for devices by ResourceClaims alone. The books hold nothing of them; people want to see what they have or wait for.
+"""Pods that ask for devices by ResourceClaims alone: the books do not hold them, and the lists of pods show them.
 
     a pod names a claim ──┬──> it waits for devices of Partage, or has some
     the claim asks us ────┘
@@ -39,7 +39,7 @@ class _Claimant:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A claim: the classes that it asks, and whether it holds devices of ours; None where it holds none of anybody."""
+    """A claim: its requested classes, and whether it holds devices of Partage; None if it is not allocated."""
 
     uid: str
     classes: frozenset[str]
@@ -158,7 +158,7 @@ def _classes(claim: Document) -> frozenset[str]:
 
 
 def _holds(claim: Document) -> bool | None:
-    """Whether a claim holds devices of Partage; None where it is not allocated."""
+    """Whether a claim holds devices of Partage; None if it is not allocated."""
     shape = claim.shape
     status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
     return bool(held_devices(claim)) if (status or {}).get("allocation") else None

@@ -327,10 +327,10 @@ class ClusterCache:
     # --- pods --------------------------------------------------------------------------------
 
     def pod_changed(self, document: Document) -> list[Event]:
-        """A pod is there, or has changed; one without devices is not kept.
+        """A pod is new or has changed; a pod without devices is not kept.
 
-        A pod that cannot be read holds whatever it held until it ends, and one that was not known as bound before holds what its
-        record says. One that is gone stays gone: a uid is never given again, so whatever still comes of it is old.
+        An unreadable pod keeps the devices that it held until it ends. If it was not known as bound before, it holds
+        those of its record. A deleted pod stays deleted: Kubernetes uses a uid once, so later events of it are old.
         """
         uid = document.metadata.uid or ""
         if uid in self._gone:

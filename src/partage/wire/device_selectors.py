@@ -1,7 +1,8 @@
 """CEL of device selectors, evaluated by a library (`wire.cel`) within limits.
 
-Any user who may create a claim writes an expression, which may never end. So an expression has at most the length that
-an API server stores, and each step and each value of an evaluation counts against a total for all evaluations.
+Any user who may create a claim may write an expression, and its evaluation may never end. So an expression has at most
+the length that an API server stores, and each step and each value of an evaluation counts against a total for all
+evaluations.
 An expression without a result matches no device, and an error contains the reason.
 
 Source: Kubernetes v1.36, `k8s.io/dynamic-resource-allocation/cel` (variables, limits); CEL libraries of Kubernetes.
