@@ -135,6 +135,20 @@ def added(kind: str, one: WORLD) -> Callable[[WORLD], None]:
     return lambda given: given[kind].append(one)
 
 
+def labelled(nodes: int = 1, **labels: str) -> Callable[[WORLD], None]:
+    """The last of so many nodes that are alike otherwise has these labels."""
+
+    def apply(given: WORLD) -> None:
+        for number in range(1, nodes):
+            for kind in ("Node", "Device"):
+                one = copy.deepcopy(given[kind][0])
+                one["metadata"]["name"] = f"n{number}"
+                given[kind].append(one)
+        given["Node"][-1]["metadata"]["labels"] = labels
+
+    return apply
+
+
 def cardless(given: WORLD) -> None:
     """The agent looks where no driver is."""
     given["Device"].clear()
@@ -299,6 +313,8 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
         "config-refused",
     ),
     "config elsewhere": (elsewhere, "config-unread"),
+    "qgpu policy": (labelled(**{names.QGPU_POLICY: "binpack"}), "object-unusable"),
+    "qgpu policy of one": (labelled(nodes=2, **{names.QGPU_POLICY: "sf"}), "object-unusable"),
 }
 
 
@@ -981,7 +997,7 @@ def test_of_nodes_that_cannot_be_read_alike_each_is_named() -> None:
             given[kind].append(one)
         given["Device"][-1]["spec"]["devices"][0]["resources"]["koordinator.sh/gpu-core"] = "much"
 
-    refused = dict(facts_of(told(given), NOW).refused)
+    unusable = dict(facts_of(told(given), NOW).unusable)
 
-    assert refused.keys() == {"Node n1", "Node n2", "Node n3"}
-    assert all(f"(Device {name[5:]})" in why for name, why in refused.items())
+    assert unusable.keys() == {"Node n1", "Node n2", "Node n3"}
+    assert all(f"(Device {name[5:]})" in why for name, why in unusable.items())

@@ -37,6 +37,8 @@ from partage.kube.objects import ListMeta
 from partage.kube.resources import Resource
 from partage.kube.sender import ClientSettings
 from partage.model.errors import InvalidDocument
+from partage.model.node import Node
+from partage.model.reason import ReasonCode
 from partage.scheduler.events import Event, NodeSeen, PodSeen
 from partage.vendors import names
 from partage.webhook.installation import MUTATE, VALIDATE
@@ -86,6 +88,12 @@ _ASKED: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration
 _SYSTEM: Final = "kube-system"
 _COMPONENT: Final = "app.kubernetes.io/component"
 _ACCOUNT: Final = "system:serviceaccount:partage-system:partage-scheduler"
+
+_SETTINGS: Final = ("ConfigMap ", "ResourceQuota ")
+_MISTAKES: Final = frozenset(
+    {ReasonCode.NODE_POLICY, ReasonCode.MODE_MISMATCH, ReasonCode.QUARANTINED}
+)
+"""Codes of verdicts that close a node until an operator corrects it."""
 
 _EMBEDDED: Final = "+partage"
 """Suffix of the embedded API server's version."""
@@ -390,7 +398,8 @@ def facts_of(
     programs = _programs(objects, operated)
     namespaces = _config_namespaces(programs)
     documents = [one for kind in _DECIDING if kind in cluster for one in cluster[kind].documents]
-    books, known = _books(documents, namespaces)
+    books, seen = _books(documents, namespaces)
+    problems = books.cluster_cache.problems
     entries = books.cluster_cache.pods().values()
     runtimes, classes = objects.get("RuntimeClass"), objects.get("DeviceClass")
     templates = objects.get("ResourceClaimTemplate")
@@ -436,7 +445,11 @@ def facts_of(
             for entry in entries
             if entry.pod.node is None and entry.pod.request.fault is not None
         ),
-        refused=tuple(books.cluster_cache.problems.items()),
+        refused=tuple((name, why) for name, why in problems.items() if _setting(name)),
+        unusable=(
+            *((name, why) for name, why in problems.items() if not _setting(name)),
+            *_closed_nodes(seen, problems),
+        ),
         unread=tuple(
             (f"ConfigMap {one.namespace}/{one.name}", ", ".join(namespaces))
             for one in documents
@@ -447,8 +460,22 @@ def facts_of(
             for entry in entries
             if entry.pod.node is not None and not entry.pod.finished and entry.pod.record is None
         ),
-        known=known,
+        known=frozenset(name for name, node in seen.items() if node.devices),
     )
+
+
+def _setting(label: str) -> bool:
+    return label.startswith(_SETTINGS)
+
+
+def _closed_nodes(
+    seen: Mapping[str, Node], problems: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Nodes that a mistake in their labels or registration closes, with the mistake."""
+    for name, node in seen.items():
+        for one in node.verdicts:
+            if one.code in _MISTAKES and f"Node {name}" not in problems:
+                yield f"Node {name}", one.message
 
 
 def _translated(template: Object) -> bool:
@@ -480,8 +507,10 @@ def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _books(documents: list[Document], namespaces: tuple[str, ...]) -> tuple[Books, frozenset[str]]:
-    """The books of all allocations, and the names of all nodes with devices.
+def _books(
+    documents: list[Document], namespaces: tuple[str, ...]
+) -> tuple[Books, Mapping[str, Node]]:
+    """The books of all allocations, and all nodes by name.
 
     The books omit nodes without allocations, and of many alike ones only one is read. Such nodes cause no finding in
     the books, and most nodes of a cluster with much room are like this.
@@ -512,8 +541,7 @@ def _books(documents: list[Document], namespaces: tuple[str, ...]) -> tuple[Book
         event for event in events if not isinstance(event, NodeSeen) or event.node.name in held
     )
     seen = {event.node.name: event.node for event in events if isinstance(event, NodeSeen)}
-    known = {name for name, node in seen.items() if node.devices}
-    return books, frozenset(known | {name for name, first in like.items() if first in known})
+    return books, seen | {name: seen[first] for name, first in like.items() if first in seen}
 
 
 def _holding(document: Document, cache: ClusterCache) -> Iterator[str]:

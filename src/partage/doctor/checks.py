@@ -32,6 +32,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     nodes.closed,
     nodes.twice,
     nodes.faults,
+    nodes.unusable,
     nodes.settings,
     nodes.unread,
 )

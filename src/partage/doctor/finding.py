@@ -55,7 +55,8 @@ class ClusterFacts:
         closed: quarantines, by node and message.
         twice: cards with more in records than they have, by node and message.
         faults: pods whose requests break a rule, with the rule.
-        refused: rejected ConfigMaps, with the reason.
+        refused: rejected ConfigMaps and ResourceQuotas, with the reason.
+        unusable: other objects that break a rule because of which pods wait, with the rule.
         unread: ConfigMaps in namespaces that the service does not read, with the namespaces that it does.
         taken: DeviceClasses with a name by which pods ask for our devices, and that name.
         unrecorded: bound pods that ask for devices and have no record.
@@ -82,6 +83,7 @@ class ClusterFacts:
     twice: tuple[tuple[str, str], ...] = ()
     faults: tuple[tuple[str, str], ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
+    unusable: tuple[tuple[str, str], ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
     unrecorded: tuple[str, ...] = ()
     known: frozenset[str] = frozenset()

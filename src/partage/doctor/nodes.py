@@ -279,8 +279,22 @@ def faults(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
+def unusable(facts: ClusterFacts) -> Iterator[Finding]:
+    """No node, pod or claim breaks a rule because of which pods wait."""
+    things: dict[str, list[str]] = defaultdict(list)
+    for thing, why in facts.unusable:
+        things[why].append(thing)
+    for why, some in things.items():
+        yield error(
+            "object-unusable",
+            some[0] if len(some) == 1 else f"{some[0]} and {len(some) - 1} more",
+            f"pods wait because of it: {why}",
+            "correct the field that the rule names; it applies at once",
+        )
+
+
 def settings(facts: ClusterFacts) -> Iterator[Finding]:
-    """No ConfigMap was rejected."""
+    """No ConfigMap and no ResourceQuota was rejected."""
     for name, why in facts.refused:
         yield error(
             "config-refused",
