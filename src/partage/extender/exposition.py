@@ -1,10 +1,10 @@
-"""Prometheus series of single cards and pods, by the names that HAMi's and qGPU's dashboards read.
+"""Prometheus series of single cards and pods, with the names that HAMi's and qGPU's dashboards read.
 
-There are a dozen families for every card. They are written in pieces, and the event loop serves others between these,
-so a scrape of a large cluster never delays a filter. Beyond a bound they are left out, with a count, because no
-monitoring system survives half a million new series. Series of pods are written only on request.
+Every card has a dozen families. The service writes them in pieces, and the event loop runs other tasks between two
+pieces, so a scrape of a large cluster never delays a filter. Beyond a bound the series of cards are left out and
+counted, because no monitoring system survives half a million new series. Series of pods are written only on request.
 
-Two generations of HAMi's names are written (up to 2.8 the older ones were all there was); the
+The series have the names of two generations of HAMi; HAMi up to 2.8 has only the older names. The
 series of MIG instances are in `exposition_mig`. Source: docs/sources/hami.md 8.1; docs/sources/qgpu.md 1.8.
 """
 
@@ -27,16 +27,16 @@ _PERCENT: Final = MILLI // 100
 _MIB: Final = 2**20
 _PIECE: Final = 512
 _NAMESPACES: Final = 1000
-"""Namespaces that have series, in the order of their names."""
+"""The most namespaces with series; the first ones in the order of their names."""
 _MOST_CARDS: Final = 8192
-"""With more cards than this none of the series of cards are written."""
+"""With more cards than this the service writes no series of cards."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardRow:
-    """One card as the series tell it: percent of compute, bytes of memory, sharers.
+    """The values of one card's series: percent of compute, bytes of memory, sharers.
 
-    The texts are escaped and ready to be written.
+    The texts are already escaped.
     """
 
     node: str
@@ -62,17 +62,17 @@ class CardRow:
 
     @property
     def mib_used(self) -> int:
-        """The same of what is used."""
+        """Used memory in MiB."""
         return self.memory_used // _MIB
 
     @property
     def mib_left(self) -> int:
-        """The same of what is left."""
+        """Free memory in MiB."""
         return max(0, self.memory - self.memory_used) // _MIB
 
     @property
     def part(self) -> str:
-        """Of its memory, what is used."""
+        """The used part of the memory, from 0 to 1."""
         return f"{self.memory_used / self.memory:g}" if self.memory else "0"
 
 
@@ -97,7 +97,7 @@ class _PodRow:
 
 
 _Family = tuple[str, str, str, str]
-"""Name, meaning, labels by the attribute of a row that each shows, and the attribute that is the value."""
+"""Name, meaning, labels (each with the attribute of a row that it shows), and the attribute with the value."""
 _CARD: Final = "device_index=index device_type=model device_uuid=uuid node=node zone=zone"
 _CORES: Final = f"device_cores=core {_CARD}"
 _LIMITS: Final = f"device_cores=core device_memory_limit=mib {_CARD}"
@@ -171,12 +171,12 @@ _OF_PODS: Final[tuple[_Family, ...]] = (
 async def exposition(
     books: Books, *, of_pods: bool = False, names: bool = True
 ) -> AsyncIterator[bytes]:
-    """The series in Prometheus' text format, in pieces; others run between two of them.
+    """The series in Prometheus' text format, in pieces; other tasks run between two pieces.
 
     Args:
-        of_pods: write series of single pods: one for each container and card, so as many as the cluster
-            has pods, and new ones with every pod.
-        names: whether namespaces and pods are named; their series are left out otherwise.
+        of_pods: write series of single pods, one for each container and card. Their number grows with the
+            cluster's pods, and every new pod adds series.
+        names: write series that name namespaces and pods.
     """
     of_pods = of_pods and names
     nodes = [node for node in books.engine.ledger.nodes if node is not None]
@@ -197,7 +197,7 @@ async def exposition(
         if number % 64 == 0:
             await asyncio.sleep(0)
         if books.engine.ledger.index.get(node.name) is None:
-            continue  # it went away between two pieces
+            continue  # the node was deleted between two pieces
         rows += _rows(books, node)
         if of_pods:
             pods += _pod_rows(books, node)
@@ -217,7 +217,7 @@ async def exposition(
 
 
 async def _namespaces(books: Books, most: int) -> AsyncIterator[bytes]:
-    """What pods of `most` namespaces hold of cards now, by protocol; over time it is their share-hours."""
+    """Amounts of cards that pods of at most `most` namespaces hold now, by protocol; over time, their share-hours."""
     held: Counter[tuple[str, str, str]] = Counter()
     for number, one in enumerate(list(books.engine.ledger.allocations()), 1):
         asked = {grant.uuid: grant.protocol for grant in one.grants}
@@ -277,7 +277,7 @@ def _rows(books: Books, node: Node) -> Iterator[CardRow]:
 
 
 def _containers(books: Books, index: int, card: Card) -> int:
-    """Containers on the card, which is what HAMi counts."""
+    """The number of containers on the card; HAMi counts containers too."""
     uids = books.engine.ledger.tenants(DeviceType.GPU, index, card.row)
     total = 0
     for uid in uids:
@@ -289,7 +289,7 @@ def _containers(books: Books, index: int, card: Card) -> int:
 
 
 def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
-    """A row for each container and card: several instances of one card are one row, as no two series may be alike."""
+    """A row for each container and card; several instances of one card are one row, so that each series is unique."""
     for held in books.engine.ledger.on_node(node.name):
         entry = books.cluster_cache.pod(held.uid)
         names = [c.name for c in entry.view.containers] if entry else []
@@ -312,7 +312,7 @@ def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
 
 
 def _quotas(books: Books) -> bytes:
-    """Quotas of device keys that HAMi counts: MiB or percent that the namespaces were given."""
+    """The series of the namespaces' quotas for the device keys that HAMi counts, in MiB or percent."""
     used: list[str] = []
     limits: list[str] = []
     old: list[str] = []

@@ -1,8 +1,8 @@
-"""Series of hardware instances, as HAMi's scheduler shows them.
+"""Series of hardware instances, as HAMi's scheduler exports them.
 
-With a geometry table every slot of a card in use is there, 1 when it is used and 0 when it is free;
-without one the instances that exist, numbered by start. Idle cards have no series. An instance that
-Partage did not make is used too, and has a series of its own that says so.
+With a geometry table every slot of a card in use has a series: 1 for a used slot, 0 for a free one.
+Without a table every instance that exists has one, numbered by start. Idle cards have no series. A
+foreign instance counts as used, and has a series of its own that marks it as foreign.
 
 Source: the HAMi document (`nodeGPUMigInstance`, its HELP text included); docs/sources/hami.md 5.5.
 """
@@ -32,7 +32,7 @@ _FOREIGN_HELP: Final = "Hardware instances that Partage did not make and no pod'
 
 
 def mig_series(ledger: Ledger) -> bytes:
-    """The series of all cards that are cut into instances, by the name of HAMi up to 2.8 and by today's."""
+    """The series of all cards that are cut into instances, with the name of HAMi up to 2.8 and with today's."""
     cards = [
         (ledger.node_at(index).name, card)
         for index in sorted(ledger.cut_nodes)
@@ -47,7 +47,7 @@ def mig_series(ledger: Ledger) -> bytes:
 
 
 def foreign_series(ledger: Ledger) -> bytes:
-    """One series for each instance that no pod of ours has; also on cards that give no instances."""
+    """One series for each instance that no pod of ours holds, also on cards that offer no instances."""
     text = f"# HELP {_FOREIGN} {_FOREIGN_HELP}\n# TYPE {_FOREIGN} gauge\n"
     for name, index in sorted(ledger.index.items()):
         node = ledger.node_at(index)
@@ -80,7 +80,7 @@ def _slots(node: str, card: Card) -> Iterator[str]:
 
 
 def _numbered(card: Card) -> list[tuple[MigSlice, bool]]:
-    """The slots of the card's geometry, or else its instances by start; and which are used."""
+    """The slots of the card's geometry, or without one its instances by start, each with whether it is used."""
     cutting, there = card.device.cutting, card.occupied
     stage = cutting.stage(there) if cutting is not None and cutting.geometries else None
     if cutting is None or stage is None:
@@ -91,7 +91,7 @@ def _numbered(card: Card) -> list[tuple[MigSlice, bool]]:
 
 
 def _instances(node: str, card: Card) -> Iterator[str]:
-    """What HAMi 2.10 tells of each; identities are the node's to know, and empty here."""
+    """The series of HAMi 2.10 for each instance. Only the node knows the identities, so they are empty here."""
     for one in card.instances:
         yield (
             f'{_TODAY}{{compute_instance_id="",device_index="{card.device.minor}",'

@@ -1,12 +1,12 @@
-"""Makes allocations of ResourceClaims fail that may still arrive, before their devices go to others.
+"""Makes late allocations of ResourceClaims fail before their devices go to other pods.
 
-A write that an API server was allowed to store cannot be revoked. The server may store it at any later time: after the
-leader that reserved the devices, or after the time limit of any request. But the write names the version of the claim
-that it replaces. So the service writes the claim first. Every write admitted before names an older version and fails;
-its scheduler then reads the claim and asks again. This relies on no clock.
+A write that an API server was allowed to store cannot be revoked. The server may store it at any later time, even after
+the term of the leader that reserved the devices, or after the time limit of any request. But the write names the
+version of the claim that it replaces. So the service writes the claim first. Every write that was admitted before names
+an older version and fails; its scheduler then reads the claim and asks again. This relies on no clock.
 
-A claim without kube-scheduler's finalizer is not admitted (`claim_arbiter`), so a new leader has few to write: those
-whose allocation is on its way, and those whose last one came to nothing.
+The service admits no claim without kube-scheduler's finalizer (`claim_arbiter`), so a new leader writes few claims:
+those whose allocation is on its way, and those whose last allocation failed.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from partage.wire.documents import Document
 _LOG: Final = logging.getLogger("partage.extender")
 _AT_ONCE: Final = 16
 _AGAIN: Final = 1.0
-"""Seconds until those are tried again that could not be written."""
+"""Seconds until the next try for the claims that could not be written."""
 
 Outdate = Callable[[str, str], Awaitable[Document | None]]
-"""Writes a ResourceClaim of this namespace and name so that it has another version, and says how it is then; None where
-there is none. Whatever it raises says nothing."""
+"""Gives the ResourceClaim of this namespace and name another version, and returns the claim as written; None if the
+claim does not exist. After an exception of any type the outcome is unknown."""
 
 
 async def outdated(
@@ -34,11 +34,11 @@ async def outdated(
     until: float,
     tell: Callable[[Document], object],
 ) -> bool:
-    """Write these claims, each of which any user may have made; whether all were written, or were gone.
+    """Write these claims; whether each claim was written or is gone. Any user may have made any of them.
 
     Args:
-        until: when it is given up, seconds on the clock's steady time.
-        tell: hears how each claim is then.
+        until: when the function gives up, seconds on the clock's steady time.
+        tell: receives each claim as it was written.
     """
     turns = asyncio.Semaphore(_AT_ONCE)
     left = list(claims)
@@ -47,11 +47,11 @@ async def outdated(
 
     async def write(claim: Document) -> None:
         async with turns:
-            if clock.monotonic() >= until:  # so long many claims of one user keep others waiting
+            if clock.monotonic() >= until:  # one user's many claims delay others no longer
                 return
             try:
                 found = await outdate(claim.namespace, claim.name)
-            except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+            except Exception as error:  # noqa: BLE001 # the port may raise any exception
                 errors.append(f"{claim.label}: {error}")
                 return
         left.remove(claim)

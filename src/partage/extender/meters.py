@@ -1,4 +1,4 @@
-"""What the service measures as it works: latencies, as histograms on a registry of its own."""
+"""The latencies that the service measures while it works, as histograms on a registry of its own."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ _WAITS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
 
 class Meters:
-    """Latencies that the service observes as it works."""
+    """Histograms of the service's latencies."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry(auto_describe=True)

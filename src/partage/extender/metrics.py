@@ -1,7 +1,7 @@
-"""The service's own series: decisions, latencies, what waits and why, and the state of the books.
+"""The service's own series: decisions, latencies, waiting pods by reason, and the state of the books.
 
 Their number depends on the number of codes and verbs, never on that of nodes or pods. Series of
-single cards and pods are in `exposition`. Everything hangs on a registry of its own.
+single cards and pods are in `exposition`. All series belong to one registry of the service's own.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from partage.model.reason import ReasonCode
 
 
 class ServiceMetrics:
-    """Collects the state of one service when it is scraped."""
+    """Collects the state of one service at each scrape."""
 
     def __init__(self, service: SchedulerService, meters: Meters) -> None:
         self._service = service
@@ -33,7 +33,7 @@ class ServiceMetrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """See `prometheus_client`: the series that are read, not counted."""
+        """See `prometheus_client`: the series that are read from the service's state at the scrape."""
         service = self._service
         books = service.books
         build = GaugeMetricFamily("partage_build_info", "The program.", labels=["version"])
@@ -103,7 +103,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 def _pool(ledger: Ledger) -> Iterator[Metric]:
-    """What all cards have together, by state; from the columns, so it costs no more for many."""
+    """The amounts of all cards together, by state; read from columns, so the cost hardly grows with the cards."""
     yield _gauge("partage_nodes", "Nodes in the books.", int(ledger.present.sum()))
     cards = GaugeMetricFamily(
         "partage_devices", "Devices by type and what they take.", labels=["type", "state"]

@@ -1,18 +1,18 @@
-"""Locks of vendors' plugins on nodes: taken for a pod, released, and tried again where that failed.
+"""Takes and releases the locks of vendors' plugins on nodes, and tries a failed release again.
 
     take ── it is free ──────────────────────────────> taken
       ├── the pod's own, of an earlier try ──────────> taken over
-      ├── another pod's, which does not come ────────> taken over
+      ├── another pod's, which it will not use ──────> taken over
       ├── another pod's ── tried again for a while ──> refused
-      └── unknown ───────────────────────────────────> left
+      └── no answer ─────────────────────────────────> left
 
     left ── Binding unknown ──> kept until it is known
-      ├── bound there ────────> the plugin's business
-      └── not bound there ────> released, and again later where that fails
+      ├── bound there ────────> released by the plugin
+      └── not bound there ────> released, and tried again if that fails
 
-A lock is removed or replaced only while it has the value that was read, which the API server checks at the write;
-later values of others stay. Nothing here is kept between leaders: the present leader looks at a lock's pod to see
-whether anybody will release the lock.
+The keeper removes or replaces a lock only while it has the value that was read. The API server checks this at the
+write, so later values of others stay. A new leader inherits no state: it looks at a lock's pod to see whether any
+plugin will release the lock.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ from partage.wire.pod_phase import finished
 
 _LOG = logging.getLogger("partage.extender")
 _SOON: Final = 1.0
-"""Seconds until the keeper tries again to release a lock; doubled every time."""
+"""Seconds until the keeper tries again to release a lock; doubled after each failure."""
 _SELDOM: Final = 30.0
-"""The longest that becomes."""
+"""The longest pause between two tries, seconds."""
 _LONGEST: Final = 300.0
-"""Seconds after which a lock is left to the controller, which takes off every lock by then."""
+"""Seconds after which the keeper leaves a lock to the controller, which by then removes every lock."""
 _AT_ONCE: Final = 8
-"""Nodes that are tried again at a time."""
+"""The most nodes whose locks are tried again at a time."""
 
 
 class Known(Enum):
-    """What is known of a pod's Binding."""
+    """Whether a pod is bound, as far as the service knows."""
 
     BOUND = auto()
     UNBOUND = auto()
@@ -50,11 +50,11 @@ class Known(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Where a pod is, by the books.
+    """The node of a pod, by the books.
 
     Attributes:
-        known: whether it is bound.
-        node: where it is, or where it will be if its Binding arrives; empty for nowhere.
+        known: whether the pod is bound.
+        node: its node, or the node of a Binding that may still arrive; empty for none.
     """
 
     known: Known = Known.UNBOUND
@@ -62,7 +62,7 @@ class Whereabouts:
 
 
 class Fate(Enum):
-    """What is to be done with a lock that was left."""
+    """The next step for a lock that was left."""
 
     KEEP = auto()
     GIVE_BACK = auto()
@@ -71,14 +71,14 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Left:
-    """A lock of ours that may be on its node, and ought not to be.
+    """A lock of ours that may be on its node although nothing needs it.
 
     Attributes:
-        uid: of its pod.
+        uid: the uid of its pod.
         since: when it was left, seconds on a steady clock.
-        sure: until when a write of it may still arrive; the same clock.
-        due: when it is tried next.
-        tries: failed attempts to release it since the last that went well.
+        sure: the time until which a write of it may still arrive; the same clock.
+        due: when the keeper tries next to release it.
+        tries: failed attempts to release it since the last success.
     """
 
     annotations: Mapping[str, str]
@@ -89,15 +89,15 @@ class Left:
     tries: int = 0
 
     def failed(self, now: float) -> None:
-        """It could not be released; set when it is tried next."""
+        """Record a failed release, and set the time of the next try."""
         self.due = now + min(_SELDOM, _SOON * 2.0 ** min(self.tries, 16))
         self.tries += 1
 
 
 def fate(left: Left, node: str, pod: Whereabouts, now: float) -> Fate:
-    """What is to be done with a lock that was left on a node; `now` is seconds on the clock of `left`."""
+    """The next step for a lock that was left on a node; `now` is seconds on the clock of `left`."""
     if pod.node == node and pod.known is Known.BOUND:
-        return Fate.FORGET  # the plugin needs it, and takes it off
+        return Fate.FORGET  # the plugin needs it, and removes it
     if pod.node == node and pod.known is Known.UNKNOWN:
         return Fate.KEEP
     return Fate.FORGET if now >= left.since + _LONGEST else Fate.GIVE_BACK
@@ -107,8 +107,8 @@ def abandoned(holder: Document | None, node: str, *, ours: bool) -> bool:
     """Whether no plugin will use a lock any more.
 
     Args:
-        holder: its pod, read after the lock was; None where there is none.
-        ours: whether only we bind the pod, and none of our Bindings of it is on its way.
+        holder: the lock's pod, read after the lock; None if the pod does not exist.
+        ours: whether only this service binds the pod, and has no Binding of it on its way.
     """
     if holder is None or not isinstance(holder.shape, shapes.Pod):
         return holder is None
@@ -120,13 +120,13 @@ def abandoned(holder: Document | None, node: str, *, ours: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LockTimes:
-    """How long things may take, seconds.
+    """Time limits, in seconds.
 
     Attributes:
-        wait: for a lock that another has.
-        pause: between two attempts meanwhile.
-        read: for the API server to answer.
-        late: for which a write without an answer may still arrive.
+        wait: how long to wait for a lock that another pod has.
+        pause: the time between two attempts during this wait.
+        read: how long the API server may take to answer.
+        late: how long a write without an answer may still arrive.
     """
 
     wait: float
@@ -147,10 +147,10 @@ class Want:
 
 
 class NodeLockKeeper:
-    """Takes locks and sees that they come off again; one pod at a time on a node.
+    """Takes locks and makes sure that they are released; one pod at a time on a node.
 
     Attributes:
-        left: by node, locks that could not be released yet.
+        left: by node, the locks that are not released yet.
     """
 
     def __init__(
@@ -160,31 +160,31 @@ class NodeLockKeeper:
         clock: Clock,
         times: LockTimes,
     ) -> None:
-        """A keeper of no lock.
+        """A keeper without locks.
 
         Args:
-            read: a pod by namespace and name, as the API server has it now; may raise.
+            read: returns a pod by namespace and name in the API server's current state; may raise.
         """
         self._locks, self._read, self._clock, self._times = locks, read, clock, times
         self._turns: dict[str, asyncio.Lock] = {}
         self.left: dict[str, list[Left]] = {}
 
     def turn(self, node: str) -> asyncio.Lock:
-        """To be held from before `take` until the pod is bound or `give_back` has returned."""
+        """The mutex of a node, held from before `take` until the pod is bound or `give_back` has returned."""
         return self._turns.setdefault(node, asyncio.Lock())
 
     def forget(self) -> None:
-        """Another leads, or did: a lock with the same words may be another's by now."""
+        """Forget all left locks after a change of leader: another leader may have written the same value by now."""
         self.left.clear()
 
     async def take(
         self, want: Want, where: Callable[[str], Whereabouts], ours: Callable[[str], bool]
     ) -> Answered:
-        """Take a lock; while another pod has it, wait as long as the caller can.
+        """Take a lock; while another pod has it, try again until the wait of `LockTimes` is over.
 
         Args:
-            where: where a pod is, by its uid.
-            ours: see `abandoned`; by the pod's uid.
+            where: returns the node of a pod by its uid.
+            ours: returns the argument `ours` of `abandoned` by the pod's uid.
         """
         end = self._clock.monotonic() + self._times.wait
         instead: dict[str, str] = {}
@@ -209,11 +209,11 @@ class NodeLockKeeper:
     async def give_back(
         self, want: Want, where: Callable[[str], Whereabouts], late: float = 0.0
     ) -> None:
-        """Give a lock back that no plugin needs, or keep in mind that this is still to be done.
+        """Release a lock that no plugin needs; if that fails, remember it for a later try.
 
         Args:
-            where: where a pod is, by its uid.
-            late: seconds for which it may still be written.
+            where: returns the node of a pod by its uid.
+            late: seconds for which a write of the lock may still arrive.
         """
         now = self._clock.monotonic()
         left = Left(want.annotations, want.uid, now, now + late, now)
@@ -221,12 +221,12 @@ class NodeLockKeeper:
         await self._settle(want.node, where)
 
     async def settle(self, where: Callable[[str], Whereabouts]) -> None:
-        """Try again to release what is due; for the driver to call every second or so."""
+        """Try again to release the locks that are due; the driver calls this about every second."""
         now = self._clock.monotonic()
         nodes = [
             node
             for node, kept in self.left.items()
-            # The task that has the turn sees to it first.
+            # A task that holds the turn settles the node's locks itself.
             if any(left.due <= now for left in kept) and not self.turn(node).locked()
         ]
         async with asyncio.TaskGroup() as group:
@@ -242,7 +242,7 @@ class NodeLockKeeper:
     async def _settle(
         self, node: str, where: Callable[[str], Whereabouts], *, due: bool = True
     ) -> bool:
-        """Release the locks that were left on a node, or only those `due`; whether none is left."""
+        """Release the left locks of a node that are due, without `due` also those that failed; whether all are off."""
         clear = True
         for left in list(self.left.get(node, ())):
             now = self._clock.monotonic()
@@ -261,7 +261,7 @@ class NodeLockKeeper:
         try:
             async with asyncio.timeout(self._times.read):
                 found = await self._locks.give_back(node, left.annotations)
-        except Exception as error:  # noqa: BLE001 # whatever is raised: it may still be there
+        except Exception as error:  # noqa: BLE001 # after any exception the lock may still be there
             left.failed(self._clock.monotonic())
             _LOG.warning(
                 "the lock of node %s cannot be released, failure %d, it is tried again: %s",
@@ -288,22 +288,22 @@ class NodeLockKeeper:
     async def _try(
         self, want: Want, instead: Mapping[str, str], where: Callable[[str], Whereabouts]
     ) -> Taken:
-        # What we wrote comes off first: once our own words are taken for a new lock, a late answer
-        # of the API server could no more be told from one that concerns it.
+        # Our own earlier lock is removed first. If its value counted as a new lock, a late answer of
+        # the API server about the earlier lock could not be told from one about the new lock.
         if not await self._settle(want.node, where):
             return Taken(Outcome.REFUSED, "an earlier lock of ours is not released yet")
         try:
             async with asyncio.timeout(self._times.read):
                 taken = await self._locks.take(want.node, want.annotations, instead)
-        except Exception as error:  # noqa: BLE001 # whatever is raised: not ours
+        except Exception as error:  # noqa: BLE001 # after any exception it may not be ours
             return Taken(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
         if taken.outcome is Outcome.DONE:
-            # The node is another version now, so that no earlier write of ours can arrive.
+            # The node has another version now, so no earlier write of ours can arrive.
             self.left.pop(want.node, None)
         return taken
 
     async def _is_free(self, want: Want, text: str, ours: Callable[[str], bool]) -> bool:
-        """Whether a lock may be taken over: it is the pod's own, or `abandoned`."""
+        """Whether a pod may take over a lock, because the lock is its own or is `abandoned`."""
         lock = read_lock(text)
         if not lock.pod:
             return False
@@ -312,7 +312,7 @@ class NodeLockKeeper:
         try:
             async with asyncio.timeout(self._times.read):
                 holder = await self._read(lock.namespace, lock.pod)
-        except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+        except Exception as error:  # noqa: BLE001 # the port may raise any exception
             _LOG.warning(
                 "pod %s/%s, which locks node %s, cannot be read: %s",
                 lock.namespace,

@@ -1,11 +1,11 @@
-"""Which nodes a proposal names: the best, and others where kube-scheduler may reject that one.
+"""Chooses the nodes of a proposal: the best, and others if kube-scheduler may reject that one.
 
 Usually a proposal names the best node alone. kube-scheduler then filters one node and scores none. It gets more nodes
 if its own filters rejected one lately, if it has to weigh every node that fits, or if a question is only a trial.
 
-Of a node the engine knows only devices, CPU, memory, and the labels and taints that select it. A proposed node may lack
-something else; kube-scheduler then reports it, and for a while the pod is offered others. The number of nodes left out
-for one pod is bounded: beyond it, the pod waits as kube-scheduler has it wait.
+The engine knows only a node's devices, CPU, memory, and the labels and taints that select it. A proposed node may lack
+something else. kube-scheduler then reports it, and for a while the pod is offered other nodes. The number of nodes left
+out for one pod is bounded. Beyond the bound the pod waits until kube-scheduler retries it.
 """
 
 from collections import OrderedDict
@@ -24,20 +24,21 @@ from partage.scheduler.engine import Engine
 from partage.wire.plugin import Propose
 
 PROPOSED: Final = 16
-"""Nodes of one proposal, where kube-scheduler's own filters rejected one lately: enough that they seldom reject all.
-The same of each domain, where kube-scheduler's rules weigh nothing but domains."""
+"""Nodes of one proposal after a recent rejection by kube-scheduler's own filters, enough that they seldom reject all.
+Also the nodes of each domain, if kube-scheduler's rules weigh nothing but domains."""
 _PROVEN: Final = 4
-"""The same where only the exact rule can judge a node, which costs far more for each."""
+"""Nodes of one proposal if only the exact rule can judge a node, which costs far more for each."""
 _WIDE: Final = 128
 """Nodes that the exact rule judges for a pod that needs every node that fits."""
 MOST_PROPOSED: Final = 100
-"""Nodes of a further proposal for a pod with claims: kube-scheduler looks at all of so many, and of more at a part."""
+"""Nodes of a further proposal for a pod with claims. kube-scheduler checks all of so many nodes, but of more only a
+part."""
 _BEST: Final = 100
-"""Score of the best node; the others have 10 to 90."""
+"""The score of the best node; the other nodes score 10 to 90."""
 
 
 def marked(ledger: Ledger, nodes: Iterable[str]) -> Bools:
-    """By node index, whether a node is one of these."""
+    """By node index, whether the node is in `nodes`."""
     found: Bools = np.zeros_like(ledger.present)
     found[[index for index in map(ledger.index.get, nodes) if index is not None]] = True
     return found
@@ -56,12 +57,12 @@ def others(
     """Nodes that fit, the best first, with their scores.
 
     Args:
-        cycle: finds them; the pod's namespace pays for the search.
-        question: how many it needs.
-        domains: keys of node labels; the best of each domain are enough. Empty for no domains.
+        cycle: finds the nodes; the search counts against the allowance of the pod's namespace.
+        question: whether it needs every node that fits.
+        domains: keys of node labels; the best nodes of each domain are enough. Empty for no domains.
         among: by node index, the nodes in question; None for all.
         now: seconds on the clock of the books.
-        proposed: nodes at most, where not every one that fits is needed.
+        proposed: the most nodes, unless the question needs every node that fits.
     """
     engine, most = cycle.engine, _WIDE if question.wide else _PROVEN
     found, values = cycle.candidates(pod, among, most, work, now)
@@ -87,9 +88,9 @@ def offered(
     """The nodes of a proposal with their scores, the best first.
 
     Args:
-        pod: the pod, whose place is held.
-        question: how many it needs, and the node that the pod is nominated for.
-        beside: what `others` found.
+        pod: the pod; its place is held.
+        question: whether it needs every node that fits, and the node that the pod is nominated for.
+        beside: the result of `others`.
     """
     names = [best, *(name for name in beside if name != best)]
     if not question.wide:
@@ -101,9 +102,9 @@ def offered(
 
 
 REJECTED_SECONDS: Final = 60.0
-"""For which a node that kube-scheduler rejected is not proposed to the pod again, and several are to all."""
+"""After a rejection: so long the node is not proposed for the pod again, and proposals for all pods name several."""
 MOST_REJECTED: Final = 128
-"""Rejected nodes of a pod in that time: eight proposals of sixteen."""
+"""The most rejected nodes of a pod in that time: eight proposals of sixteen."""
 _MOST_PODS: Final = 20_000
 
 
@@ -114,7 +115,7 @@ class _Rejected:
 
 
 class RejectedNodes:
-    """By pod, for a while; moments are seconds on a steady clock."""
+    """Remembers the rejected nodes of each pod for a while; times are seconds on a steady clock."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, _Rejected] = OrderedDict()
@@ -123,7 +124,7 @@ class RejectedNodes:
         return uid in self._known
 
     def add(self, uid: str, nodes: Iterable[str], now: float) -> int:
-        """Leave nodes out for a pod; how many more could be before these were."""
+        """Leave nodes out for a pod; returns how many more it could leave out before this call."""
         known = self._of(uid, now)
         if known is None:
             known = self._known[uid] = _Rejected(now)
@@ -134,7 +135,7 @@ class RejectedNodes:
         return room
 
     def count(self, uid: str, now: float) -> int:
-        """How many nodes are left out for a pod."""
+        """The number of nodes that are left out for a pod."""
         known = self._of(uid, now)
         return len(known.nodes) if known is not None else 0
 
@@ -143,11 +144,11 @@ class RejectedNodes:
         return self._known.pop(uid, None) is not None
 
     def left(self, ledger: Ledger, uid: str, now: float, nominated: str = "") -> Bools | None:
-        """By node index, which nodes are in question for a pod; None for all.
+        """By node index, whether the node may be proposed for a pod; None for all nodes.
 
         Args:
-            now: as above.
-            nominated: the node that the pod is nominated for: room may have been made there since.
+            now: seconds on the same steady clock.
+            nominated: the node that the pod is nominated for; it stays in, because it may have room by now.
         """
         known = self._of(uid, now)
         if known is None:

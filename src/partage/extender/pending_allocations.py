@@ -4,10 +4,10 @@ kube-scheduler allocates a claim when it reserves the claim's pod, and stores th
 Until the API server asks before it stores the allocation (`claim_arbiter`), these devices would count as free, and the
 next pods would go to nodes that have none left. So the plugin reports the allocation at Reserve, and the books hold it:
 
-    said at Reserve ──> asked about before it is stored, then reserved ──> stored: a fact
+    reported at Reserve ──> asked about before it is stored, then reserved ──> stored: a fact
           └── Unreserve; the pod or the claim is gone; kube-scheduler is gone; `LIFE` is over
 
-No claim is refused because of what is held here: a question before storage ends what is in its way.
+No pending allocation makes the service refuse a claim, because a question before storage ends those in its way.
 """
 
 from collections import OrderedDict
@@ -23,14 +23,14 @@ from partage.wire.claims import claim_uid, held_devices, read_claim
 from partage.wire.documents import Document
 
 LIFE: Final = 60.0
-"""Seconds for which an allocation of which nothing more is heard is held."""
+"""Seconds for which the books hold an allocation without further news of it."""
 MOST: Final = 4096
-"""Claims at a time, far more than kube-scheduler binds in a second; the oldest ends for one more."""
+"""The most claims at a time, far more than kube-scheduler binds in a second; beyond it the oldest ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """What one claim was allocated, under a key of its own; `pod` and `attempt` are those of Reserve."""
+    """The allocation of one claim, under a key of its own; `pod` and `attempt` are those of Reserve."""
 
     fact: Pod
     pod: str
@@ -39,7 +39,7 @@ class _Pending:
 
 
 class PendingAllocations:
-    """Those of one kube-scheduler."""
+    """The pending allocations of one kube-scheduler."""
 
     def __init__(self) -> None:
         self._claims: OrderedDict[str, _Pending] = OrderedDict()
@@ -49,17 +49,18 @@ class PendingAllocations:
         return len(self._claims)
 
     def has(self, pod: str) -> bool:
-        """Whether anything is held that was allocated for a pod."""
+        """Whether the books hold a pending allocation for a pod."""
         return pod in self._pods
 
     def said(
         self, books: Books, pod: str, attempt: int, claims: Iterable[Document], now: float
     ) -> None:
-        """kube-scheduler has reserved a pod and allocated these claims for it.
+        """Hold the allocations of these claims, after kube-scheduler has reserved their pod.
 
         Args:
-            pod: its uid.
-            claims: with their allocations; of other drivers' nothing is kept, nor where the books have given the devices already.
+            pod: the pod's uid.
+            claims: the claims with their allocations. Claims of other drivers are ignored, as are claims whose devices
+                the books have allocated already.
             now: seconds on the service's steady clock.
         """
         self._take_back(books, self._pods.get(pod, ()), now)
@@ -76,7 +77,7 @@ class PendingAllocations:
             self._take_back(books, [next(iter(self._claims))], now)
 
     def _held(self, books: Books, claim: str, fact: Pod, now: float) -> bool:
-        """Hold it, unless more is known of the claim; whether it is held."""
+        """Hold an allocation unless the claim is allocated or gone; whether it is held."""
         known = books.cluster_cache.claims
         if known.is_gone(claim) or known.held(claim):
             return False
@@ -85,37 +86,37 @@ class PendingAllocations:
     # --- ends --------------------------------------------------------------------------------
 
     def withdrawn(self, books: Books, pod: str, now: float, attempt: int | None = None) -> None:
-        """A pod is not reserved any more, by an attempt or by any."""
+        """End the allocations of a pod that is no longer reserved, by one attempt or by all."""
         mine = self._pods.get(pod, ())
         ended = [one for one in mine if attempt in (None, self._claims[one].attempt)]
         self._take_back(books, ended, now)
 
     def asked(self, books: Books, document: Document) -> None:
-        """The API server asks about a claim: the answer counts from now on."""
+        """End the pending allocation of a claim that the API server asks about; from now on the answer counts."""
         books.digest(self._ended([claim_uid(document)]))
 
     def settled(self, books: Books, document: Document) -> list[Event]:
-        """Events where the API server has told that a claim is allocated or gone, and that was taken in."""
+        """The events that end a pending allocation after the books have read that its claim is allocated or gone."""
         uid, known = claim_uid(document), books.cluster_cache.claims
         return self._ended([uid] if known.held(uid) or known.is_gone(uid) else ())
 
     def gives_way(self, books: Books, document: Document, now: float) -> bool:
-        """End what is held on the nodes of a claim that was refused; whether there was anything."""
+        """End the pending allocations on the nodes of a refused claim; whether there were any."""
         nodes = {one.get("pool") for one in held_devices(document)}
         ended = [uid for uid, one in self._claims.items() if one.fact.node in nodes]
         self._take_back(books, ended, now)
         return bool(ended)
 
     def expire(self, books: Books, now: float) -> None:
-        """End those of which nothing was heard for long."""
+        """End the allocations that are older than `LIFE`."""
         self._take_back(books, [uid for uid, one in self._claims.items() if one.until <= now], now)
 
     def clear(self, books: Books, now: float) -> None:
-        """kube-scheduler is gone."""
+        """End all allocations, because kube-scheduler is gone."""
         self._take_back(books, self._claims, now)
 
     def renew(self, books: Books, now: float) -> None:
-        """The books were made anew: what is pending is held in them too."""
+        """Hold all pending allocations in rebuilt books too."""
         lost = [
             uid for uid, one in self._claims.items() if not self._held(books, uid, one.fact, now)
         ]

@@ -1,7 +1,7 @@
-"""What the service needs of the world: a way to bind, a lock on nodes, and ears.
+"""The interfaces that the service needs: to send Bindings, to lock nodes, and to report news.
 
-The driver implements these over the API server; tests and the embedded cluster implement them in
-memory. Nothing here knows HTTP.
+The driver implements them over the API server. Tests and the embedded cluster implement them in
+memory. This module knows no HTTP.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +16,16 @@ from partage.wire.translation import PodEntry
 
 
 class Outcome(StrEnum):
-    """What became of a request to the API server."""
+    """The outcome of a request to the API server."""
 
     DONE = "done"
-    REFUSED = "refused"  # the API server said no: nothing was changed
-    UNKNOWN = "unknown"  # no answer: it may or may not have been done
+    REFUSED = "refused"  # the API server refused it and changed nothing
+    UNKNOWN = "unknown"  # without an answer the request may or may not be done
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The outcome of one request, with the API server's words."""
+    """The outcome of one request, with the API server's message."""
 
     outcome: Outcome
     message: str = ""
@@ -36,9 +36,9 @@ class Binding:
     """A Binding to be sent.
 
     Attributes:
-        uid: precondition: the pod must still be this one.
-        annotations: written on the pod in the same transaction.
-        labels: the same, from Kubernetes 1.35 on; reconciled by a controller before.
+        uid: a precondition; the pod must still have this uid.
+        annotations: the API server writes them on the pod in the same transaction.
+        labels: written the same way from Kubernetes 1.35 on; on older ones a controller writes them.
     """
 
     namespace: str
@@ -50,13 +50,13 @@ class Binding:
 
 
 class Binder(Protocol):
-    """Sends Bindings, and reads a pod back where the outcome of one is unknown."""
+    """Sends Bindings, and reads a pod back if the outcome of its Binding is unknown."""
 
     async def bind(self, binding: Binding) -> Answered:
-        """Send the Binding. Whatever is raised counts as an unknown outcome."""
+        """Send the Binding. Any exception counts as an unknown outcome."""
 
     async def read(self, namespace: str, name: str) -> Document | None:
-        """The pod as the API server has it now; None when there is none. Raises `Exception`."""
+        """The pod in the API server's current state; None if it does not exist. Raises `Exception`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Taken:
     """The outcome of taking a lock.
 
     Attributes:
-        message: the API server's words, or who has it.
-        held: what is there in its place; empty unless it was refused for that.
+        message: the API server's message, or the holder of the lock.
+        held: the annotations that are there instead; empty unless they are the reason of a refusal.
     """
 
     outcome: Outcome
@@ -76,17 +76,17 @@ class Taken:
 class NodeLocks(Protocol):
     """Annotations on nodes that single vendors' plugins use as a lock.
 
-    Both must be refused by the API server where the node has changed since it was read, so that
-    neither ever touches what others wrote, also when it arrives late.
+    The API server must refuse both writes if the node has changed since it was read. So neither
+    write changes the annotations of others, even if it arrives late.
     """
 
     async def take(
         self, node: str, annotations: Mapping[str, str], instead: Mapping[str, str]
     ) -> Taken:
-        """Write annotations where none of the keys is there (refused), or only in place of values of `instead`."""
+        """Write annotations; refused if a key exists already, unless with its value in `instead`."""
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
-        """Remove the annotations, where they still have these values; whether any had. Raises `Exception`."""
+        """Remove the annotations that still have these values; whether any had. Raises `Exception`."""
 
 
 def _nothing(*_: object) -> None:
@@ -99,17 +99,17 @@ def _always() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the service calls on news; each is called synchronously and must not block.
+    """The functions that the service calls on news; each call is synchronous and must not block.
 
     Attributes:
-        wake: these pods may fit now; kube-scheduler must be made to try them again.
+        wake: these pods may fit now; kube-scheduler must retry them.
         refused: a pod waits, or waits for another reason than before.
-        quarantined: capacity was closed because of a pod.
+        quarantined: capacity is closed because of a pod.
         unserviceable: cards are configured so that they serve no pod.
-        cut: a pod was bound that does not get all of its wishes; says what.
+        cut: a pod was bound without some of its wishes; the text names them.
         not_adjusted: a bound pod asks for other amounts of its shares and does not get them.
-        leads: asked whether this instance is known to lead at this very moment. The books of one that
-            does not may be of the past, and nothing of cards is said by them.
+        leads: returns whether this instance is sure to lead at this moment. The books of another instance
+            may be outdated, so it reports nothing about cards.
     """
 
     wake: Callable[[Sequence[str]], None] = _nothing
