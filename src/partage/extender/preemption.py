@@ -1,11 +1,11 @@
-"""Preemption over the books: which pods need victims, and which victims cost least.
+"""Preemption over the books: finds the pods that need victims, and the victims that cost least.
 
 kube-scheduler preempts only for resources that it counts itself. It does not count names that are left to the ledger,
 so it sees room that does not exist and finds no pod to evict. If kube-scheduler has given up on a pod, and only its
 devices keep it waiting, the service makes room itself, by the same rules (`scheduler.preemption`).
 
-Nothing here changes the books. `plans` stops after every node, and `Planner`, which compares them,
-lets others have their turn in between.
+This module does not change the books. `plans` yields after every node. `Planner` compares the plans,
+and lets other tasks run between two nodes.
 """
 
 import asyncio
@@ -34,23 +34,23 @@ from partage.wire import shapes
 from partage.wire.budgets import Budget
 
 _ENOUGH: Final = 100
-"""Nodes with a plan that are compared; kube-scheduler's own default."""
+"""The search stops after so many nodes with a plan; kube-scheduler's own default."""
 MOST_PLANNING: Final = 50 * MOST
-"""Units of work that plans for one pod may take over all nodes: others have their turn meanwhile."""
+"""Units of work that the plans for one pod may take over all nodes; other tasks run in between."""
 _MOST_BUDGETS: Final = 200
-"""Disruption budgets of one namespace that are read; with more, its pods count as spared by one of them."""
+"""The most disruption budgets that are read of one namespace; with more, one budget spares all of its pods."""
 _BUDGETS_A_UNIT: Final = 10
 """Comparisons of a pod with a budget that cost as much as one unit of work."""
 _HOPELESS: Final = frozenset(
     {ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED, ReasonCode.SEARCH_DEFERRED}
 )
-"""Refusals that no eviction changes."""
+"""Codes of refusals that no eviction changes."""
 
 
 def abandoned(books: Books) -> list[str]:
-    """Pods for which room was made that they cannot have: to be given up, and tried again.
+    """Pods that cannot use the room made for them; their plans must be given up, and the pods tried again.
 
-    All who had to go are gone and there is still no room, or kube-scheduler has other reasons
+    Either all victims are gone and there is still no room, or kube-scheduler has other reasons
     against the node.
     """
     found = []
@@ -64,7 +64,7 @@ def abandoned(books: Books) -> list[str]:
 
 
 def preemptors(books: Books) -> list[WaitingPod]:
-    """Pods for which others may have to go, most important first, then the longest wait."""
+    """Pods for which others may be evicted; the most important first, then by the longest wait."""
     highest, lowest = books.waiting.highest, min(books.priorities, default=None)
     if highest is None or lowest is None or highest <= lowest:
         return []
@@ -77,7 +77,7 @@ def preemptors(books: Books) -> list[WaitingPod]:
 
 
 def may_preempt(books: Books, waiting: WaitingPod) -> bool:
-    """Whether less important pods might go for a pod that was refused."""
+    """Whether less important pods may be evicted for a refused pod."""
     lowest = min(books.priorities, default=None)
     uid = waiting.entry.pod.uid
     return (
@@ -86,20 +86,20 @@ def may_preempt(books: Books, waiting: WaitingPod) -> bool:
         and waiting.entry.pod.priority > lowest
         and waiting.refusal.code not in _HOPELESS
         and waiting.among is not None
-        # One for which room was made and that did not come must be heard of before more is.
+        # A woken pod that did not use the room made for it must return before more room is made.
         and not (waiting.asked and books.kept_in_vain(uid))
         and not _has_room_coming(books, waiting)
     )
 
 
 def to_be_gone(books: Books, plan: Plan, priority: int) -> list[str]:
-    """UIDs of less important pods of a node that must be gone before a plan for it holds.
+    """UIDs of a node's less important pods that must be gone before a plan for the node holds.
 
-    Those that leave anyway are among them. Pods that are as important and leave cannot be sent away
-    by anybody, so they are waited for.
+    They include pods that are leaving anyway. Leaving pods of the same or a higher priority are not
+    among them: nobody may evict these, so the plan waits for them.
 
     Args:
-        priority: of the pod that wants the room.
+        priority: the priority of the pod that wants the room.
     """
     leaving = [
         uid
@@ -116,12 +116,12 @@ def plans(
     start: int = 0,
     work: Work | None = None,
 ) -> Generator[Plan | None, None, None]:
-    """A plan for each node where there is one, until enough are found.
+    """A plan for each node that has one, until enough are found.
 
-    None comes for others, and in between, where a node takes long: others may have their turn there.
+    The generator yields None for other nodes, and in between on a node that takes long, so that other tasks can run.
 
     Args:
-        start: where in the order of nodes to begin, so that not always the same are asked.
+        start: the position in the order of nodes at which the search begins; it should vary between searches.
     """
     work = work or Work(MOST_PLANNING)
     engine = books.engine
@@ -145,7 +145,7 @@ def plans(
 
 
 def again(books: Books, waiting: WaitingPod, plan: Plan, budgets: Sequence[Budget]) -> Plan | None:
-    """A plan as things are now; None where it makes no room any more."""
+    """A plan for the present state of the books; None if it no longer makes room."""
     pod, node = waiting.entry.pod, plan.node
     if books.waiting.get(pod.uid) is not waiting:
         return None
@@ -164,8 +164,8 @@ class _Rules:
     """Disruption budgets by namespace.
 
     Attributes:
-        allowed: how many more pods each lets go.
-        most: how many one pod may have to be compared with.
+        allowed: how many more evictions each budget allows.
+        most: the most budgets that one pod is compared with.
     """
 
     def __init__(self, budgets: Sequence[Budget]) -> None:
@@ -176,17 +176,17 @@ class _Rules:
         self.most = max((min(len(of), _MOST_BUDGETS) for of in self._of.values()), default=0)
 
     def of(self, held: Allocation, labels: Mapping[str, str]) -> tuple[str, ...]:
-        """Keys of the budgets that count a pod."""
+        """The keys of the budgets that count a pod."""
         mine = self._of.get(held.namespace, ())
         if len(mine) > _MOST_BUDGETS:
-            # Kubernetes evicts no pod that several count; comparing each pod with thousands costs too much.
+            # Kubernetes evicts no pod that several budgets count. Comparing each pod with thousands costs too much.
             self.allowed[held.namespace] = 0
             return (held.namespace,)
         return tuple(one.key for one in mine if one.counts(held.namespace, held.name, labels))
 
 
 def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occupant], Bystanders]:
-    """Who is on a node: who may have to go for a pod, and whose part in it is settled."""
+    """The pods of a node that may be evicted for a pod, and those that leave or are nominated."""
     leaving = books.leaving(node)
     occupants = []
     for held in books.engine.ledger.on_node(node):
@@ -208,7 +208,7 @@ def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occu
 
 
 def _reachable(books: Books, waiting: WaitingPod, node: str) -> bool:
-    """Whether only devices were in the pod's way there when kube-scheduler last asked."""
+    """Whether only devices kept the pod off this node when kube-scheduler last asked."""
     index = books.engine.ledger.index.get(node)
     among = waiting.among
     if index is None or among is None or index >= among.shape[0]:
@@ -217,7 +217,7 @@ def _reachable(books: Books, waiting: WaitingPod, node: str) -> bool:
 
 
 def _has_room_coming(books: Books, waiting: WaitingPod) -> bool:
-    """Whether room is made for the pod already, by us or by kube-scheduler."""
+    """Whether the service or kube-scheduler is making room for the pod already."""
     uid = waiting.entry.pod.uid
     node = books.nomination(uid)
     if not node:
@@ -231,7 +231,7 @@ def _has_room_coming(books: Books, waiting: WaitingPod) -> bool:
 
 
 def given_up_on(books: Books, uid: str) -> bool:
-    """Whether kube-scheduler has said that the pod cannot be placed, its own preemption included."""
+    """Whether kube-scheduler has reported that it cannot place the pod, even by its own preemption."""
     document = books.cluster_cache.document(uid)
     shape = document.shape if document is not None else None
     if not isinstance(shape, shapes.Pod) or shape.status is None:
@@ -252,28 +252,27 @@ def _born(books: Books, uid: str) -> float:
 
 
 class Planner:
-    """Finds the best plans for pods that were refused, and remembers for whom nothing helps."""
+    """Finds the best plans for refused pods, and remembers the pods that no eviction helps."""
 
     def __init__(self, clock: Clock, patience: float, turn: float) -> None:
-        """Nothing is known to be in vain yet.
+        """A planner that has given up on no pod yet.
 
         Args:
-            clock: a steady one.
-            patience: seconds for which pods that ask alike are not planned for again where nothing
-                helped one of them.
-            turn: seconds after which others get their turn while plans are made.
+            clock: a steady clock.
+            patience: seconds without plans for a pod after no eviction helped a pod with the same request.
+            turn: seconds after which a search lets other tasks run.
         """
         self._clock, self._patience, self._turn = clock, patience, turn
         self._vain: dict[tuple[int, ...], tuple[float, Pod]] = {}
         self._start = 0
 
     def in_vain(self, pod: Pod) -> bool:
-        """Whether nothing helped a pod that asks alike, a moment ago."""
+        """Whether lately no eviction helped a pod with the same request."""
         known = self._vain.get(_alike(pod))
         return known is not None and known[0] > self._clock.monotonic()
 
     def give_up(self, pod: Pod) -> None:
-        """Nothing helps this pod; those that ask alike are not planned for, for a while."""
+        """Remember that no eviction helps this pod; pods with the same request get no plans for a while."""
         now = self._clock.monotonic()
         self._vain = {key: kept for key, kept in self._vain.items() if kept[0] > now}
         self._vain[_alike(pod)] = now + self._patience, pod
@@ -286,7 +285,7 @@ class Planner:
         most: int = 1,
         work: Work | None = None,
     ) -> list[Plan]:
-        """The best plans over all nodes, the best first."""
+        """At most `most` plans over all nodes, the best first."""
         found: list[Plan] = []
         turn = self._clock.monotonic()
         self._start += 1
@@ -300,5 +299,5 @@ class Planner:
 
 
 def _alike(pod: Pod) -> tuple[int, ...]:
-    """What pods have in common for which the same plans would be made; readings are shared."""
+    """A key that is equal for pods with the same plans; equal readings are one object, so identities are enough."""
     return id(pod.request), id(pod.constraint), id(pod.tolerations), pod.priority

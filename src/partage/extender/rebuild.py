@@ -1,4 +1,4 @@
-"""Builds new books from a list of everything, and lets other tasks run meanwhile."""
+"""Builds new books from a list of all objects, and lets other tasks run meanwhile."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -20,7 +20,7 @@ _KINDS: Final = (
     "ResourceClaim",
 )
 _BREATH: Final = 512
-"""Documents that are taken in before others get their turn: probes, and the lease."""
+"""The number of documents to read before other tasks run, such as probes and the Lease."""
 
 
 async def filled(
@@ -31,13 +31,13 @@ async def filled(
     before: Books | None = None,
     now: float = 0.0,
 ) -> Books:
-    """The books, with everything taken in, kind by kind.
+    """Fill the books with all documents, kind by kind, and return them.
 
     Args:
-        books: empty ones.
-        documents: of a cluster, or of manifests; kinds that say nothing of devices are left out.
-        seed: of the order of nodes (`permuted`); None keeps that of the documents.
-        before: those that they replace; who waited there is not forgotten.
+        books: empty books.
+        documents: the objects of a cluster or of manifests; kinds without facts about devices are ignored.
+        seed: the seed of the order of nodes (`permuted`); None keeps the order of the documents.
+        before: the books that these replace; their waiting pods stay known.
         now: seconds on the service's steady clock.
     """
     by: defaultdict[str, list[Document]] = defaultdict(list)
@@ -50,7 +50,7 @@ async def filled(
         books.digest(cluster_cache.changed(document))
         if not number % _BREATH:
             await asyncio.sleep(0)
-    # Nominations come from the pods themselves.
+    # Nominations are read from the pods themselves.
     for waiting in before.waiting if before is not None else ():
         if cluster_cache.pod(waiting.entry.pod.uid) is not None:
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
@@ -60,7 +60,7 @@ async def filled(
     books.counts += before.counts if before is not None else Counter()
     for entry in list(cluster_cache.pods().values()):
         books.pod_seen(entry, now)
-    # New books may have room that the old ones had not, and no event will ever say so.
+    # New books may have room that the old ones did not have, and no event will report it.
     for name in books.engine.ledger.index:
         books.waiting.room_on(name)
     books.settle(now)

@@ -1,9 +1,9 @@
-"""What attempts of the plugin hold of the books: a proposed place, a reserved one, a provisional one.
+"""The places that attempts of the plugin hold in the books: proposed, reserved or provisional.
 
     proposal ── taken ── released, or bound by `extender.bindings`
-                  └── taken again: exactly the place of before, or none
+                  └── taken again: exactly the earlier place, or none
 
-Which attempt a question is about, and what kube-scheduler hears, is `extender.attempts`' matter.
+`extender.attempts` finds the attempt of each question, and answers kube-scheduler.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from partage.wire.plugin import PLACE_LOST, STALE
 from partage.wire.translation import PodEntry
 
 _SENT_AWAY: Final = 10.0
-"""Seconds after which what the API server says of a group's victims and nominations must be known."""
+"""Seconds after which the watches must have shown a group's victims and nominations."""
 
 
 @dataclass(slots=True)
@@ -33,18 +33,18 @@ class Attempt:
     """One attempt.
 
     Attributes:
-        number: kube-scheduler's.
-        entry: the pod as it was decided about.
-        travelled: the pod came with the question; no watch has shown it yet.
-        planned: those on which less important pods could make room, and who.
-        more: others could too.
-        place: what `reserve` took; remembered after `unreserve`.
+        number: kube-scheduler's number of the attempt.
+        entry: the pod as the decision read it.
+        travelled: the question contained the pod; no watch has shown it yet.
+        planned: by node, the plans by which less important pods could make room there.
+        more: other nodes have such plans too.
+        place: the allocation that `reserve` made; remembered after `unreserve`.
         reserved: the place is in the ledger now.
-        provisional: others still run there; it can never be bound.
+        provisional: other pods still run on the place; this attempt can never be bound.
         outcome: set by `bound` while the Binding is on its way.
         claimed: the pod asks by claims; there is nothing to reserve or bind.
-        wide: every node that fits was proposed, of which kube-scheduler chooses.
-        narrowed: as wide, but of each domain the best alone.
+        wide: every node that fits was proposed, and kube-scheduler chooses among them.
+        narrowed: as `wide`, but only the best nodes of each domain were proposed.
     """
 
     number: int
@@ -63,23 +63,23 @@ class Attempt:
 
 
 class Lost(NamedTuple):
-    """Why nothing was taken, as kube-scheduler hears it."""
+    """The reason for kube-scheduler why no place was taken."""
 
     code: str
     message: str
 
 
 class Reservations:
-    """The places of one kube-scheduler's attempts; `proposed` is the pod whose best node is held, if one is."""
+    """The places of one kube-scheduler's attempts; `proposed` is the uid of the pod with a held proposal, or empty."""
 
     def __init__(self, service: SchedulerService, rejected: RejectedNodes) -> None:
-        """Nothing is held."""
+        """Reservations without a place."""
         self.proposed = ""
         self._service, self._rejected = service, rejected
         self._sent_away: dict[str, float] = {}
 
     def end_proposal(self) -> None:
-        """The proposal that was not reserved ends."""
+        """End the proposal that was not reserved."""
         uid, self.proposed = self.proposed, ""
         books = self._service.books
         if uid and books.engine.states.get(uid) is State.HELD:
@@ -88,7 +88,7 @@ class Reservations:
     def take(
         self, books: Books, attempt: Attempt, node: str, *, simulated: bool = False
     ) -> Lost | None:
-        """Take a place on a node; `simulated` where only what would be is tried."""
+        """Take a place on a node; `simulated` if the cycle of a pod group asks, which is reverted later."""
         entry, now = attempt.entry, self._now
         try:
             decision = books.cycle.reserve(entry.pod, node)
@@ -100,19 +100,19 @@ class Reservations:
                 return None
             books.refuse(entry, decision, now)
             if self._service.pending.has(entry.pod.uid):
-                # Its claims have what it would need there, and would have it again.
+                # The pod's own claims hold the devices that it needs there, and would hold them again.
                 self._rejected.add(entry.pod.uid, {node}, now)
             return Lost(str(decision.code), decision.message)
         attempt.place, attempt.reserved = decision.allocation, True
         return None
 
     def _kept(self, books: Books, attempt: Attempt, node: str, now: float) -> bool:
-        """Whether the place is that of pods which are leaving; then it is kept, provisionally."""
+        """Keep the place provisionally if it belongs to leaving pods; whether it is kept."""
         uid = attempt.entry.pod.uid
         if books.nomination(uid) == node:
             books.cycle.nominate(attempt.entry.pod, node, now, books.leaving(node))
         elif node in attempt.planned:
-            # kube-scheduler sends those away now; the next pods of the group count on none of it.
+            # kube-scheduler evicts those now; the next pods of the group must not use the same room.
             books.make_room(attempt.entry, attempt.planned[node], now)
         else:
             return False
@@ -120,7 +120,7 @@ class Reservations:
         return True
 
     def take_again(self, books: Books, attempt: Attempt, node: str) -> Lost | None:
-        """Take exactly the place that was taken before, or fail the attempt."""
+        """Take exactly the earlier place again, or fail the attempt."""
         place, now = attempt.place, self._now
         if place is None or place.node != node:
             where = place.node if place is not None else "no node"
@@ -140,7 +140,7 @@ class Reservations:
         return Lost(PLACE_LOST, "others took its place; schedule the pod again")
 
     def release(self, attempt: Attempt) -> None:
-        """Give the ledger back what an attempt holds of it, unless its Binding is on its way."""
+        """Release the place of an attempt in the ledger, unless its Binding is on its way."""
         uid, now = attempt.entry.pod.uid, self._now
         if attempt.outcome is not None or uid in self._service.bindings.busy:
             return
@@ -149,22 +149,22 @@ class Reservations:
         if attempt.reserved and state is State.RESERVED:
             books.take([BindFailed(uid)], now)
         elif attempt.provisional and uid in books.making_room:
-            # Its victims are being sent away. Until watches show that, and for which pod, no
-            # other may be sent away for it.
+            # Its victims are being evicted. Until the watches show this and the nominated pod, the
+            # room stays kept, so that no more pods are evicted for it.
             self._sent_away.setdefault(uid, now + _SENT_AWAY)
         elif attempt.provisional and state in (State.HELD, State.CLEARING):
             books.take([HoldEnded(uid)], now)
         attempt.reserved = attempt.provisional = False
 
     def heed_facts(self, books: Books, now: float) -> None:
-        """Room that a group's pods were to get is kept by what the API server says, after a while."""
+        """After a while, keep a group's room only if the API server's objects confirm it."""
         for uid in [uid for uid, end in self._sent_away.items() if now >= end]:
             del self._sent_away[uid]
             if uid in books.making_room:
                 books.give_up(uid, now)
                 entry = books.cluster_cache.pod(uid)
                 if entry is not None:
-                    books.pod_seen(entry, now)  # it is nominated by now, or no pod went for it
+                    books.pod_seen(entry, now)  # nominated by now, or no pod was evicted for it
 
     @property
     def _now(self) -> float:

@@ -1,9 +1,9 @@
 """The scheduler service over HTTP: every path of the design, on one aiohttp application.
 
-The verbs answer as kube-scheduler reads them: 200 with an `Error` in the body where the verb's
-answer has a place for it, because kube-scheduler does not look at the body of anything else; 400
-where it has none (prioritize, preempt); 503 from an instance that does not serve. No input is
-answered with a 5xx of another kind.
+The verbs answer as kube-scheduler expects. An error is a 200 with an `Error` in the body if the
+verb's answer has such a field, because kube-scheduler reads no body with another status. For verbs
+without the field (prioritize, preempt) it is a 400. An instance that does not serve answers 503. No
+input leads to another 5xx.
 """
 
 from collections import Counter
@@ -37,34 +37,35 @@ _SHOWN: Final = (
 )
 _SCRAPES: Final = 32
 _SCRAPES_OF_ONE: Final = 4
-"""Readers of the metrics at a time, and those of one address: each holds megabytes in a large cluster, however slowly it reads."""
+"""The most readers of the metrics at a time, and of one address. Each holds megabytes in a large cluster until it has
+read them."""
 _VERBS: Final = ("filter", "prioritize", "priorities", "bind", "preempt")
 
 
 class Readers(Protocol):
-    """Who may read explanations: in a cluster, a SubjectAccessReview for the namespace."""
+    """Checks who may read explanations; in a cluster by a SubjectAccessReview for the namespace."""
 
     async def may_read(self, authorization: str, namespace: str, address: str = "") -> bool:
         """Whether the bearer of this `Authorization` header may read pods of the namespace.
 
         Args:
-            namespace: whose pods; empty for those of all.
+            namespace: the namespace of the pods; empty for all namespaces.
 
         Raises:
-            web.HTTPTooManyRequests: too many questions of this caller wait.
+            web.HTTPTooManyRequests: too many checks of this caller wait.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Faces:
-    """How the service shows itself.
+    """What the service shows, and to whom.
 
     Attributes:
-        access: who may call the verbs.
+        access: decides who may call the verbs.
         pod_series: `/metrics` writes series of single pods.
-        readers: who may read explanations, and names of pods and namespaces; None lets every caller.
-        published: metrics and node summaries name pods and namespaces to every caller, as the
-            published documents print them.
+        readers: decides who may read explanations, and names of pods and namespaces; None allows every caller.
+        published: metrics and node summaries show names of pods and namespaces to every caller, as the
+            published documents do.
     """
 
     access: Access
@@ -75,11 +76,11 @@ class Faces:
 
 
 async def may_read(readers: Readers | None, request: web.Request, namespace: str) -> bool:
-    """Whether a caller may read pods of a namespace; of all where it is empty.
+    """Whether a caller may read pods of a namespace, or of all namespaces if it is empty.
 
     Raises:
-        web.HTTPForbidden: a token came by plain HTTP from another machine, as others can read it on its way.
-        web.HTTPTooManyRequests: too many questions of this caller wait.
+        web.HTTPForbidden: a token arrived over plain HTTP from another machine, so others can read it on the way.
+        web.HTTPTooManyRequests: too many checks of this caller wait.
     """
     if readers is None:
         return True
@@ -99,8 +100,8 @@ def scheduler_site(
     """The service on a port, not started yet.
 
     Args:
-        routes: further routes to be served beside the scheduler's.
-        tls: certificates; None serves without.
+        routes: further routes beside the scheduler's.
+        tls: certificates; None serves plain HTTP.
     """
     here = faces.access.here
     return Site(make_app(service, faces, routes), faces.limits, tls, here=here)
@@ -109,7 +110,7 @@ def scheduler_site(
 def make_app(
     service: SchedulerService, faces: Faces, routes: Iterable[web.RouteDef] = ()
 ) -> web.Application:
-    """The application; `routes` are served beside these: the webhook's, the dashboard's."""
+    """The application; `routes` are further ones, of the webhook and the dashboard."""
     pages = _Pages(service, faces)
     app = web.Application(middlewares=[guard()], client_max_size=faces.limits.body)
     app.add_routes([web.post(f"/scheduler/{verb}", pages.verb(verb)) for verb in _VERBS])
@@ -128,14 +129,14 @@ def make_app(
 
 
 def probe_routes(service: SchedulerService) -> list[web.RouteDef]:
-    """The kubelet's two questions."""
+    """The routes of the kubelet's two probes."""
 
     async def healthz(_request: web.Request) -> web.Response:
-        """The process answers."""
+        """Liveness: answer that the process runs."""
         return web.Response(text="ok")
 
     async def readyz(_request: web.Request) -> web.Response:
-        """The books hold what the API server has; a standby is ready too."""
+        """Readiness: whether the books agree with the API server; a standby is ready too."""
         if not service.rebuilt:
             return web.Response(status=503, text="the books are not rebuilt yet")
         audit = service.last_audit
@@ -167,12 +168,12 @@ class _Pages:
         status, answer = await self._answer(verb, body)
         response = web.Response(body=answer, status=status, content_type=_JSON)
         if status == _AWAY:
-            # A caller that keeps its connection would go on asking an instance that is no leader.
+            # A caller that keeps its connection would continue to ask an instance that does not lead.
             response.force_close()
         return response
 
     async def _answer(self, verb: str, body: bytes) -> tuple[int, bytes]:
-        """Status and body of a verb's answer."""
+        """The status and the body of a verb's answer."""
         service = self._service
         if service.closed:
             return _AWAY, _message(service.closed)
@@ -189,10 +190,10 @@ class _Pages:
                 return 400, _message(str(error))
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        """Everything Prometheus reads, in pieces.
+        """All series for Prometheus, in pieces.
 
         Raises:
-            web.HTTPTooManyRequests: too many are read at this moment, each of which keeps its rows meanwhile.
+            web.HTTPTooManyRequests: too many scrapes run at this moment; each keeps its rows in memory.
         """
         address = request.remote or ""
         if self._scrapes[address] >= _SCRAPES_OF_ONE or self._scrapes.total() >= _SCRAPES:
@@ -216,13 +217,13 @@ class _Pages:
             if piece:
                 async with waiting_elsewhere(
                     request
-                ):  # a client that reads slowly, or many that scrape
+                ):  # a slow client, or many scrapes, may delay this
                     await response.write(piece)
         await response.write_eof()
         return response
 
     async def explain(self, request: web.Request) -> web.Response:
-        """Why a pod is where it is, or why it waits."""
+        """Explain why a pod is on its node, or why it waits."""
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
         if not await may_read(self._faces.readers, request, namespace):
             raise web.HTTPForbidden(text=f"you may not read pods of namespace {namespace}")
@@ -234,7 +235,7 @@ class _Pages:
         return json_response(found)
 
     async def _names(self, request: web.Request) -> bool:
-        """Whether a caller sees names of pods and namespaces."""
+        """Whether a caller may see names of pods and namespaces."""
         return self._faces.published or await may_read(self._faces.readers, request, "")
 
     async def summaries(self, request: web.Request) -> web.Response:

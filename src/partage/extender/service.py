@@ -1,11 +1,11 @@
 """The scheduler service: requests of kube-scheduler and facts of the API server, over one engine.
 
-It knows no socket and no API server. Bodies go in and come out as bytes; what the API server says
-comes as documents; Bindings go out through a port; time is an argument. The verbs are answered
-only by a leader whose books have been rebuilt. Filter, prioritize and preempt are synchronous, so
-that between a decision and its entry in the books nothing else can happen.
+It knows no socket and no API server. Requests and answers are bytes; facts of the API server
+are documents; Bindings are sent through a port; time is an argument. Only a leader with rebuilt
+books answers the verbs. Filter, prioritize and preempt are synchronous, so nothing else can
+happen between a decision and its entry in the books.
 
-A pod without devices is answered at once: it is decoded as far as its resource names, and no more.
+The service answers at once for a pod without devices: it decodes only the pod's resource names.
 """
 
 import asyncio
@@ -58,25 +58,25 @@ _LOG = logging.getLogger("partage.extender")
 _PLAIN: Final = 20_000
 _SEEN: Final = 20_000
 _MOST_READ: Final = 8
-"""Claims that are written at a time, of which nothing was heard."""
+"""The most claims without news that one tick writes."""
 _LEAST: Final = 20.0
-"""Seconds that a new leader has to write claims in any case."""
+"""The least time that a new leader has to write claims, seconds."""
 _READING: Final = 1.0
-"""Seconds for which a tick waits for what it reads."""
+"""Seconds for which a tick waits for its reads from the API server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """What may be set of the service.
+    """The settings of the service.
 
     Attributes:
         hold: seconds that a predicted place is kept.
-        seed: of the order in which equal nodes are preferred.
-        allowance: how much pods may be searched for.
-        adapts: what vendors' own device plugins read is written (DevicePluginAdaption).
+        seed: the seed of the order in which equal nodes are preferred.
+        allowance: how much search the pods of a namespace may have.
+        adapts: write the annotations that vendors' own device plugins read (DevicePluginAdaption).
         cluster_cache: makes the cluster cache of new books.
-        known: finds the pods and ResourceClaims that explanations are about, where claims are followed.
-        amender: writes the records of running shares that are adjusted; None adjusts none.
+        known: finds the pods and ResourceClaims of explanations, if the service follows claims.
+        amender: writes the records of adjusted shares; None adjusts none.
     """
 
     limits: BindLimits = BindLimits()
@@ -94,14 +94,14 @@ class SchedulerService:
     """One scheduler service.
 
     Attributes:
-        books: the engine and everything beside it; replaced by `rebuild`.
-        leading: this instance serves the verbs; a standby keeps its books up to date and does not.
-        rebuilt: the books hold what the API server has.
-        stories: hears what is decided, for traces.
-        claims: reserves what claims are about to be allocated.
-        pending: what kube-scheduler has allocated to claims and not written yet, by its plugin's word.
-        adjustments: follows what running pods ask their shares to be; None where nothing writes their records.
-        forget: called with the uid of every pod that is gone, once the books have taken that in.
+        books: the engine and the state beside it; replaced by `rebuild`.
+        leading: this instance serves the verbs; a standby only keeps its books up to date.
+        rebuilt: the books agree with the API server.
+        stories: receives the decisions, for traces.
+        claims: reserves the devices that claims are about to be allocated.
+        pending: the pending allocations of claims, as kube-scheduler's plugin reports them.
+        adjustments: follows the adjustments that running pods ask for; None if nothing writes their records.
+        forget: functions to call with the uid of every deleted pod, after the books have removed it.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class SchedulerService:
 
     @property
     def closed(self) -> str:
-        """Why the verbs are not served; empty when they are."""
+        """The reason why this instance does not serve the verbs; empty if it does."""
         if not self.leading:
             return "the instance is not leader"
         return "" if self.rebuilt else "the books are not rebuilt yet"
@@ -174,10 +174,10 @@ class SchedulerService:
     # --- start and leadership ----------------------------------------------------------------
 
     async def rebuild(self, documents: Sequence[Document]) -> None:
-        """Make the books anew from a fresh list of everything; Bindings on their way end first.
+        """Build new books from a fresh list of all objects, after the Bindings on their way have ended.
 
-        Facts that come in meanwhile are kept, and taken in last. The order in which equal nodes are preferred is a seeded permutation over creation time and
-        uid, so that it does not depend on names and is the same after a restart.
+        Facts that arrive meanwhile wait and enter the books last. The order in which equal nodes are preferred is a
+        seeded permutation over creation time and uid. So it does not depend on names, and is the same after a restart.
         """
         before, self.rebuilt = self.rebuilt, False
         late: list[Callable[[], object]] = []
@@ -199,7 +199,7 @@ class SchedulerService:
                 self.adjustments.renew(self.books, self.clock.monotonic())
             before = True
         finally:
-            # If that was not to be, the old books must not have missed anything.
+            # After a failure the old books remain in use and must miss no fact.
             self._late = None
             for fact in late:
                 fact()
@@ -215,17 +215,17 @@ class SchedulerService:
         self.leading = False
 
     def audit(self, pods: Iterable[Document] | None = None) -> Audit:
-        """Compare the books with the pods of a fresh list; None compares with what was last seen."""
+        """Compare the books with the pods of a fresh list; None compares with the pods last seen."""
         self.last_audit = audit(self.books, pods)
         if not self.last_audit.clean:
             _LOG.error("the books disagree with the API server: %s", self.last_audit)
         return self.last_audit
 
     async def audit_gently(self, pods: Callable[[], Sequence[Document]]) -> Audit | None:
-        """As `audit`, with others served meanwhile; None where the books were made anew meanwhile.
+        """As `audit`, but other tasks run meanwhile; None if the books were rebuilt meanwhile.
 
         Args:
-            pods: what the API server has at the moment of the call.
+            pods: returns the API server's pods at the moment of the call.
         """
         books = self.books
         if await doubtful(books, pods, lambda: asyncio.sleep(0)):
@@ -236,9 +236,10 @@ class SchedulerService:
         return self.last_audit
 
     async def tick(self) -> None:
-        """What time brings: end holds, wake waiting pods, read what no watch told of, release locks.
+        """Do the periodic work: end holds, wake waiting pods, read pods that no watch reported, release locks.
 
-        The driver calls this every second or so. Where the API server is slow to answer, reading goes on beside: what ends by time ends in time.
+        The driver calls this about every second. If the API server is slow, its reads continue in a task of their own,
+        so that everything with a time limit ends in time.
         """
         now = self.clock.monotonic()
         self.books.tick(now)
@@ -263,7 +264,7 @@ class SchedulerService:
             await self.bindings.settle_locks(self.books)
 
     async def close(self) -> None:
-        """Let what is on its way end."""
+        """Stop serving, and wait until the Bindings and adjustments on their way have ended."""
         self.leading = False
         if self._reading is not None:
             self._reading.cancel()
@@ -274,8 +275,8 @@ class SchedulerService:
     # --- facts of the API server -------------------------------------------------------------
 
     def changed(self, document: Document) -> str:
-        """An object is there, or has changed; what is wrong with a ConfigMap or quota, empty when it is in force."""
-        if self._late is not None:  # the books are being made anew: it has to wait for them
+        """Read a new or changed object; returns the fault of a ConfigMap or quota, empty if it is in force."""
+        if self._late is not None:  # the fact waits until the books are rebuilt
             self._late.append(partial(self.changed, document))
             return ""
         now, cluster_cache = self.clock.monotonic(), self.books.cluster_cache
@@ -295,7 +296,7 @@ class SchedulerService:
         return cluster_cache.problems.get(document.label, "")
 
     def gone(self, document: Document) -> None:
-        """An object is there no more."""
+        """Remove a deleted object."""
         if document.kind == "Pod":
             self.books.cluster_cache.problems.pop(document.label, None)
             self.pod_gone(document.metadata.uid or "")
@@ -309,12 +310,12 @@ class SchedulerService:
         self.books.take(events, self.clock.monotonic())
 
     def _claim_told(self, document: Document) -> list[Event]:
-        """What stood for a claim ends with what the API server tells of it."""
+        """The events that end the reservation and the pending allocation of a claim that the API server reports."""
         found = [*self.claims.settled(self.books, document)]
         return [*found, *self.pending.settled(self.books, document)]
 
     def pod_gone(self, uid: str) -> None:
-        """A pod is there no more."""
+        """Remove a deleted pod."""
         if self._late is not None:
             self._late.append(partial(self.pod_gone, uid))
             return
@@ -330,18 +331,18 @@ class SchedulerService:
             forget(uid)
 
     def _adjust(self, uid: str) -> None:
-        """Look at what a bound pod asks its shares to be."""
+        """Check the adjustment that a bound pod asks for."""
         if self.adjustments is not None and not self.closed:
             self.adjustments.look(self.books, uid, self.clock.monotonic())
 
     async def _end_reservations(self) -> None:
-        """Write claims that were reserved for and of which nothing was heard, so that nothing can be stored any more."""
+        """Write claims with a reservation and without news, so that no late allocation of them can be stored."""
         for one in self.claims.due(self.clock.monotonic())[:_MOST_READ]:
             books, found = self.books, None
             try:
                 if self._outdate is not None:
                     found = await self._outdate(one.fact.namespace, one.fact.name)
-            except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+            except Exception as error:  # noqa: BLE001 # the port may raise any exception
                 _LOG.warning("claim %s cannot be written: %s", one.fact.key, error)
                 self.claims.put_off(one)
                 continue
@@ -349,14 +350,14 @@ class SchedulerService:
                 self.claims.written(books, one, found, self.clock.monotonic())
 
     async def outdate_claims(self, claims: Iterable[Document], since: float) -> bool:
-        """Have allocations fail that a leader before this one admitted and that have not arrived; whether they do.
+        """Make allocations fail that an earlier leader admitted and that are not stored yet; whether all will fail.
 
-        Where claims cannot be written it lasts until no API server has such a write any more. Then what is stored must be
-        listed afresh.
+        If claims cannot be written, this waits until no API server has such a write any more. The caller must then list
+        the stored claims again.
 
         Args:
-            claims: as they were listed after that.
-            since: when the leader before had admitted its last one, seconds on the service's steady clock.
+            claims: the claims, listed after the earlier leader's last admission.
+            since: the time of this last admission, seconds on the service's steady clock.
         """
         late = [one for one in claims if may_be_allocated(one)]
         if self._outdate is None or not late:
@@ -366,17 +367,17 @@ class SchedulerService:
         return await outdated(late, self._outdate, self.clock, until, self.changed)
 
     def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Why a pod is where it is or why it waits, with the claims that it names; None where it is not known."""
+        """Why a pod is on its node or why it waits, with the claims that it names; None if it is not known."""
         return explained(self.books, namespace, name, self._settings.known, self.clock.monotonic())
 
     def review_claim(
         self, document: Document, *, question: str = "", dry_run: bool = False
     ) -> str:
-        """Reserve what a claim is about to be allocated; why not, and empty where it may be stored.
+        """Reserve the devices that a claim is about to be allocated; returns the refusal, empty if it may be stored.
 
         Args:
             document: the claim as it would be stored.
-            question: the uid by which it may be taken back; empty for none.
+            question: the uid by which the review may be withdrawn; empty for none.
             dry_run: nothing will be stored.
         """
         if self.closed:
@@ -390,13 +391,13 @@ class SchedulerService:
         return refusal
 
     def withdraw_review(self, question: str) -> None:
-        """The API server refuses what a question was about: what was reserved for that alone is free again."""
+        """Free the devices that were reserved for one question alone, because the API server refuses its claim."""
         self.claims.withdrawn(self.books, question, self.clock.monotonic())
 
     # --- the verbs ---------------------------------------------------------------------------
 
     def filter(self, body: bytes) -> bytes:
-        """Answer filter; the answer says what is wrong with the request."""
+        """Answer filter; the answer contains the fault of a broken request."""
         start = self.stories.now()
         try:
             args = decode_filter(body)
@@ -427,7 +428,7 @@ class SchedulerService:
         return filter_reply(args, answer.names, answer.failed, answer.unresolvable)
 
     def prioritize(self, body: bytes) -> bytes:
-        """Answer prioritize. Raises `InvalidDocument`: the body is not kube-scheduler's."""
+        """Answer prioritize. Raises `InvalidDocument`: the body is not one of kube-scheduler."""
         start = self.stories.now()
         args = decode_filter(body)
         entry = self._entry(args.pod)
@@ -465,10 +466,10 @@ class SchedulerService:
         return bind_reply(problem)
 
     def preempt(self, body: bytes) -> bytes:
-        """Answer preempt: nodes where evicting makes room on the cards.
+        """Answer preempt with the nodes where evictions make room on the cards.
 
         Raises:
-            InvalidDocument: the body is not what kube-scheduler sends.
+            InvalidDocument: the body is not one of kube-scheduler.
         """
         start = self.stories.now()
         args = decode_preempt(body)
@@ -476,7 +477,7 @@ class SchedulerService:
         if entry is None:
             return preempt_reply(args.victims)
         if entry.pod.uid in self.books.making_room:
-            return preempt_reply({})  # others are on their way out for it already
+            return preempt_reply({})  # others are being evicted for it already
         allowance, now = self.books.cycle.allowance, self.clock.monotonic()
         if not allowance.may_evict(entry.pod.namespace, now):
             self.books.postpone(entry.pod.uid)
@@ -489,7 +490,7 @@ class SchedulerService:
             now,
         )
         if kept:
-            # Where is kube-scheduler's choice: no fewer than these go.
+            # kube-scheduler chooses the node, so this counts the fewest victims.
             allowance.evict(entry.pod, min(kept.values(), key=len), now)
         told = {"partage.nodes.asked": len(args.victims), "partage.nodes.fitting": len(kept)}
         self.stories.asked(PREEMPT, entry, start, told)
@@ -498,7 +499,7 @@ class SchedulerService:
         )
 
     def left(self, uid: str) -> None:
-        """A pod waits no more; when it was woken is kept until it is bound."""
+        """Remove a pod from the waiting ones; the time at which it was woken is kept until it is bound."""
         waiting = self.books.waiting.leave(uid)
         if waiting is not None and waiting.woken is not None:
             self._woken[uid] = waiting.woken
@@ -526,14 +527,14 @@ class SchedulerService:
         return entry
 
     async def read(self, namespace: str, name: str, uid: str) -> PodEntry | None:
-        """A pod that kube-scheduler knows and this instance has never seen.
+        """Read a pod that kube-scheduler knows and this instance has never seen.
 
         Raises:
-            InvalidDocument: there is no such pod, or it cannot be read.
+            InvalidDocument: the pod does not exist or cannot be read.
         """
         try:
             document = await self._binder.read(namespace, name)
-        except Exception as error:  # the port says: whatever is raised
+        except Exception as error:  # the port may raise any exception
             raise InvalidDocument(f"pod {namespace}/{name} cannot be read: {error}") from error
         if document is None or document.metadata.uid != uid:
             raise InvalidDocument(f"there is no pod {namespace}/{name} with uid {uid}")
