@@ -1,10 +1,10 @@
-"""What becomes of each pod at the scheduler, told as spans of its trace.
+"""Reports the scheduling of each pod as spans of its trace.
 
     partage.schedule ── filter, prioritize, bind (lock, send, read_back), make_room …
        events: refused, woken
 
-The service says what it has just decided; what is kept here is only when a pod was met first, and
-what happened to it since. `SILENT` keeps and tells nothing.
+The service reports each decision. This module keeps only the time at which each pod was first seen,
+and the events since then. `SILENT` keeps and reports nothing.
 """
 
 from collections import OrderedDict
@@ -30,7 +30,7 @@ from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.wire.translation import PodEntry
 
 _MOST: Final = 20_000
-"""Pods of which it is known when they were met first."""
+"""The most pods that are remembered."""
 _EVENTS: Final = 32
 _STEPS: Final = 16
 _CODES: Final = frozenset(code.value for code in ReasonCode)
@@ -38,13 +38,13 @@ _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 @dataclass(slots=True)
 class _Story:
-    """What is known of one pod.
+    """The scheduling of one pod until now.
 
     Attributes:
-        start: when a verb met it first.
-        events: what happened meanwhile, the first ones.
-        steps: parts of the bind that is on its way.
-        decision: its number in the record; empty without one.
+        start: the first time that a verb asked about the pod.
+        events: the first events since then.
+        steps: the finished parts of the bind that is on its way.
+        decision: the number of the decision in the record; empty without one.
     """
 
     entry: PodEntry
@@ -56,18 +56,18 @@ class _Story:
 
 
 class Stories:
-    """Hears what is decided, and tells a tracer; without traces it keeps nothing."""
+    """Receives decisions and reports them to a tracer; without traces it keeps nothing."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._known: OrderedDict[str, _Story] = OrderedDict()
 
     def now(self) -> int:
-        """When something begins, nanoseconds since 1970; 0 without traces."""
+        """The time now, nanoseconds since 1970; 0 without traces."""
         return self._tracer.now()
 
     def trace_id(self, entry: PodEntry) -> str:
-        """The pod's trace, for the log; empty without traces."""
+        """The id of the pod's trace, for the log; empty without traces."""
         return _trace(entry).trace if self._tracer.on else ""
 
     def filtered(
@@ -78,11 +78,11 @@ class Stories:
         refusal: Refusal | None,
         decision: str,
     ) -> None:
-        """Filter was answered.
+        """Report an answer of filter.
 
         Args:
-            counts: nodes that were asked about, and that were answered.
-            decision: its number in the record; empty without one.
+            counts: the numbers of nodes in the question and in the answer.
+            decision: the number of the decision in the record; empty without one.
         """
         if not self._tracer.on:
             return
@@ -96,7 +96,7 @@ class Stories:
         self._tell(entry, FILTER, (start, end), said, problem)
 
     def asked(self, kind: Kind, entry: PodEntry, start: int, counts: Mapping[str, int]) -> None:
-        """Another verb was answered."""
+        """Report an answer of another verb."""
         if not self._tracer.on:
             return
         self._tell(entry, kind, (start, self.now()), counts)
@@ -104,11 +104,11 @@ class Stories:
     def step(
         self, kind: Kind, entry: PodEntry, start: int, node: str, told: tuple[str, str]
     ) -> None:
-        """A part of a bind has ended.
+        """Keep an ended part of a bind.
 
         Args:
-            node: where to; empty where that is not the question.
-            told: the outcome in a word, and what went wrong.
+            node: the target node; empty if it does not matter.
+            told: the outcome as one word, and the problem.
         """
         story = self._known.get(entry.pod.uid)
         if story is None or len(story.steps) >= _STEPS:
@@ -120,12 +120,12 @@ class Stories:
         story.steps.append(Span(kind, start, self.now(), said, cut(problem)))
 
     def picked(self, entry: PodEntry, start: int, decision: str) -> None:
-        """Cards were picked on the node of a bind, or not; `decision` is its number in the record."""
+        """Keep the number, in the record, of the decision that picked the cards of a bind or refused them."""
         if self._tracer.on:
             self._story(entry, start).decision = decision
 
     def bound(self, entry: PodEntry, start: int, node: str, problem: str) -> None:
-        """A bind has come to its end; `problem` says why the pod is not bound."""
+        """Report the end of a bind; `problem` is the reason why the pod is not bound, or empty."""
         if not self._tracer.on:
             return
         uid, end = entry.pod.uid, self.now()
@@ -148,7 +148,7 @@ class Stories:
     def made_room(
         self, entry: PodEntry, start: int, node: str, victims: int, problem: str
     ) -> None:
-        """Less important pods were sent away for the pod, or that did not go well."""
+        """Report that less important pods were evicted for the pod, or the problem that prevented it."""
         if not self._tracer.on:
             return
         said: dict[str, Value] = {
@@ -159,13 +159,13 @@ class Stories:
         self._tell(entry, MAKE_ROOM, (start, self.now()), said, problem)
 
     def gone(self, uid: str) -> None:
-        """The pod is no more."""
+        """End the story of a deleted pod."""
         story = self._known.pop(uid, None)
         if story is not None:
             self._end(story, self.now(), {"partage.outcome": "gone"})
 
     def hooks(self, others: Hooks) -> Hooks:
-        """The hooks of a service, which are heard here too."""
+        """The hooks of a service, extended so that this object hears of woken pods too."""
         if not self._tracer.on:
             return others
 
@@ -198,7 +198,7 @@ class Stories:
             story.events.append(event)
 
     def _end(self, story: _Story, end: int, said: Mapping[str, Value]) -> None:
-        """Tell all of a pod's scheduling, under the id by which its parts refer to it."""
+        """Emit the span of a pod's whole scheduling, with the id by which its parts refer to it."""
         trace = _trace(story.entry)
         told = {**_of(story.entry), **said, "partage.refusals": story.refusals}
         span = Span(

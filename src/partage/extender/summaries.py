@@ -1,15 +1,15 @@
 """Koordinator's debug documents of a node's devices, exactly as the Koordinator document prints them.
 
-Per node: what its devices have, what is free and what is used, in total and by card, and which
-pod holds how much of which card. Quantities are texts as the pods' own annotations write them.
+A document lists the total, free and used amounts of a node's devices, as a sum and by card, and the
+amounts of each card that each pod holds. Quantities are texts in the form of the pods' annotations.
 
-Names are in one dialect throughout, so that free and used add up: those of v1.4
-(`kubernetes.io/*`) where the node's Device object is written in them alone, as on the page, else
-today's (`koordinator.sh/*`). The pods' own dialect does not matter here: pods of several dialects
-and protocols share the cards.
+A document uses the names of one dialect, so that free and used add up. They are those of v1.4
+(`kubernetes.io/*`) if the node's Device object uses only these, as on the page, otherwise today's
+(`koordinator.sh/*`). The pods' own dialect does not matter, because pods of several dialects and
+protocols share the cards.
 
-As upstream prints it: an unhealthy card has no amounts, a card without pods does not occur in
-the used detail, and a map without entries is `{}`. Source: the Koordinator document; docs/sources/koordinator.md 9.
+Like upstream's, the documents show no amounts of an unhealthy card, omit cards without pods from
+the used detail, and write an empty map as `{}`. Source: the Koordinator document; docs/sources/koordinator.md 9.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from partage.wire.routing import KOORDINATOR
 _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
 _PIECE: Final = 16
-"""Nodes that are summed at a time."""
+"""The number of nodes to sum before other tasks run."""
 _UNNAMED: Final = "-"
-"""In the place of a namespace that the caller may not read."""
+"""Stands for a namespace that the caller may not read."""
 _OTHERS: Final[Mapping[DeviceType, str]] = {
     DeviceType.RDMA: names.KOORD_RDMA,
     DeviceType.FPGA: names.KOORD_FPGA,
@@ -51,7 +51,7 @@ _Details = dict[str, dict[str, _Amounts]]
 
 
 async def summaries(books: Books, *, names: bool = True) -> dict[str, Any]:
-    """The summary of every node that has devices, by name, in pieces; pods are numbered without `names`."""
+    """The summary of every node with devices, by name, in pieces; without `names` pods have numbers instead."""
     result = {}
     for number, node in enumerate(list(books.engine.ledger.nodes), 1):
         if node is not None and node.devices and node.name in books.engine.ledger.index:
@@ -62,7 +62,7 @@ async def summaries(books: Books, *, names: bool = True) -> dict[str, Any]:
 
 
 def summary(books: Books, name: str, *, names: bool = True) -> dict[str, Any] | None:
-    """The summary of one node, as `summaries` has it; None when the node is not known."""
+    """The summary of one node, as in `summaries`; None if the node is not known."""
     index = books.engine.ledger.index.get(name)
     if index is None:
         return None
@@ -130,11 +130,11 @@ def _total(device: Device) -> _Amounts:
 def _taken(
     books: Books, held: Allocation, node: Node, cards: Mapping[_Place, Card]
 ) -> dict[_Place, _Amounts]:
-    """What a pod takes of each device, by type and minor.
+    """The amounts that a pod holds of each device, by type and minor.
 
-    Koordinator's record is added up as it stands, as upstream does: 10 percent of a card is 10, whatever its
-    bytes come to after rounding. Before the pod is bound, it is what the record will say. A device that containers of
-    other protocols have too is charged as in the books, because of an init container and those after it the larger counts.
+    Like upstream, this adds up Koordinator's record unchanged: 10 percent of a card count as 10, whatever their bytes
+    are after rounding. Before the pod is bound, it uses the record to come. If containers of other protocols hold a
+    device too, the books' charge counts, because only the larger of an init container and the later ones counts.
     """
     entry = books.cluster_cache.pod(held.uid)
     grants, recorded, shared = held.grants, {}, {}
@@ -152,7 +152,7 @@ def _taken(
 
 
 def _granted(card: GrantedCard) -> _Amounts:
-    """What the record says of a device."""
+    """The amounts of a device in the record."""
     if card.type is not DeviceType.GPU:
         return {_OTHERS[card.type]: card.core}
     amounts = {
@@ -164,7 +164,7 @@ def _granted(card: GrantedCard) -> _Amounts:
 
 
 def _booked(grants: Iterable[Grant], cards: Mapping[_Place, Card]) -> dict[_Place, _Amounts]:
-    """What pods of other protocols take: their amounts in the books, with their parts of the memory."""
+    """The amounts that other protocols' grants hold by the books, with their parts of the memory."""
     listed = tuple(grants)
     parts = charges_of(
         structs.replace(grant, memory_bytes=_part(grant, cards.get((grant.type, grant.minor))))
@@ -185,7 +185,7 @@ def _booked(grants: Iterable[Grant], cards: Mapping[_Place, Card]) -> dict[_Plac
 
 
 def _part(grant: Grant, card: Card | None) -> int:
-    """Percent of a card's memory: a whole number of them where the bytes are that, rounded down."""
+    """The grant's percent of the card's memory, rounded down; exact if a whole percent gives the same bytes."""
     total = card.device.memory_bytes if card else 0
     if not total:
         return 0
@@ -195,7 +195,7 @@ def _part(grant: Grant, card: Card | None) -> int:
 
 
 def _is_old(document: Document | None) -> bool:
-    """Whether a Device object is written in the names of v1.4 and no others."""
+    """Whether a Device object uses only the names of v1.4."""
     shape = document.shape if document else None
     if not isinstance(shape, shapes.Device) or shape.spec is None:
         return False
@@ -223,7 +223,7 @@ def _by_minor(item: tuple[str, object]) -> int:
 
 
 def _texts(amounts: Mapping[str, int], *, old: bool) -> dict[str, str]:
-    """Amounts as quantities by name, names in the dialect and in order."""
+    """Amounts as quantities by name, with the dialect's names, sorted."""
     return dict(sorted(_pairs(amounts, old=old)))
 
 

@@ -11,8 +11,8 @@ A woken pod that does not return is woken again, because kube-scheduler may have
 first repeat is after fifteen seconds, as kube-scheduler may hold a pod back for ten, then after 30, 60 and 120 more.
 After five minutes kube-scheduler looks at all pods itself. Repeats need room and are few at a time.
 
-A changed quota wakes no pod in kube-scheduler either. A pod that waited for one is woken when it is in the
-way no more, also where something else is by now: what its condition says must be true.
+A changed quota wakes no pod in kube-scheduler either. The service wakes a pod when its quota no longer blocks it, even
+if something else does by now, so that kube-scheduler updates the reason in the pod's condition.
 """
 
 import heapq
@@ -34,25 +34,25 @@ from partage.wire.translation import PodEntry
 
 _MOST: Final = 100_000
 _AGAIN: Final = 5.0
-"""Seconds for which a woken pod that has not come yet is not woken again for other room."""
+"""Seconds for which a woken pod that has not returned yet is not woken again for other room."""
 _UNHEARD: Final = (15.0, 30.0, 60.0, 120.0)
-"""Seconds after which a woken pod that has not come yet is woken again for the same room."""
+"""Seconds after which a woken pod that has not returned yet is woken again for the same room."""
 _A_QUESTION: Final = 20
-"""Units of work that a question takes at least."""
+"""The least units of work of one question."""
 _ROOMS: Final = 100
-"""Rooms that cost as much to look at as one unit of work."""
+"""The number of rooms whose check costs one unit of work."""
 _FEW_GROUPS: Final = 4
-"""Pods with more groups than this are asked about last: each costs as much as many others."""
+"""Pods with more groups than this are checked last, because each costs as much as many others."""
 _PAUSE: Final = 0.25
-"""Seconds for which others have their turn after a look for which there was not work enough."""
+"""Seconds without a check after one that used up its work, so that other tasks run."""
 _FEW: Final = 8
-"""How many of these are woken at a time."""
+"""The most pods that are woken again for the same room at a time."""
 _AT_ONCE: Final = 128
 _A_SECOND: Final = 100.0
-"""Pods that are woken for room at once, and a second in the long run."""
+"""The most pods that are woken for room at once, and in each second in the long run."""
 _SWIFTLY: Final = 1000
 _SLOWLY: Final = 100_000
-"""Pods of which one may ask at any time; of more, so many a second."""
+"""Up to `_SWIFTLY` waiting pods are checked at any time. Beyond that, `_SLOWLY` more pods add a pause of a second."""
 
 
 @dataclass(slots=True)
@@ -60,17 +60,16 @@ class WaitingPod:
     """A pod that waits.
 
     Attributes:
-        refusal: why, as it was last told.
-        deferred: it was not searched for when it was last asked about, and has its turn later.
+        refusal: the last reported reason.
+        deferred: the last question about it was answered without a search; its search comes later.
         since: when it was first refused, seconds on the service's steady clock.
-        woken: when it was last woken; None when it was not.
-        asked: it has been woken, and has not been heard of since.
+        woken: when it was last woken; None if never.
+        asked: it was woken and has not returned since.
         again: how often it was woken again for the same room.
-        missed: how often it was woken for other room before it was heard of.
-        told: the newest room that it has been woken for or refused in spite of.
-        among: by node index, where nothing but its devices was in the way; None where that is not
-            known.
-        ranks: how many nodes there had ever been at that moment; an index may be another's since.
+        missed: how often it was woken for other room before it returned.
+        told: the number of the newest room that it was woken for, or that existed when it was refused.
+        among: by node index, whether only devices kept the pod off the node; None if that is not known.
+        ranks: how many nodes had ever existed at that moment; a later node may have the same index.
     """
 
     entry: PodEntry
@@ -86,12 +85,12 @@ class WaitingPod:
     deferred: bool = False
 
     def has_its_turn(self, now: float) -> bool:
-        """Whether it was woken lately and may still come."""
+        """Whether the pod was woken lately and may still return."""
         return self.asked and self.woken is not None and self.woken + _AGAIN > now
 
 
 class UnschedulablePods:
-    """Waiting pods, and where room appeared for which none has been woken yet."""
+    """The waiting pods, and the nodes with new room for which no pod has been woken yet."""
 
     def __init__(self, batch: int = 64) -> None:
         self._batch = batch
@@ -106,7 +105,7 @@ class UnschedulablePods:
         self._deferred: dict[str, OrderedDict[str, None]] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting pods."""
         return len(self._pods)
 
     def __iter__(self) -> Iterator[WaitingPod]:
@@ -119,15 +118,15 @@ class UnschedulablePods:
 
     @property
     def highest(self) -> int | None:
-        """The highest priority of all waiting pods; None where none waits."""
+        """The highest priority of all waiting pods; None if no pod waits."""
         return max(self._priorities, default=None)
 
     def counts(self) -> Counter[ReasonCode]:
-        """How many wait by the leading code of their refusal."""
+        """The number of waiting pods by the leading code of their refusal."""
         return Counter(waiting.refusal.code for waiting in self._pods.values())
 
     def enter(self, entry: PodEntry, refusal: Refusal, now: float) -> bool:
-        """A pod was refused; whether that is news. That it is deferred replaces no better reason."""
+        """Enter a refused pod; whether its reason is new. A deferred search does not replace an earlier reason."""
         known = self._pods.get(entry.pod.uid)
         deferred = refusal.code is ReasonCode.SEARCH_DEFERRED
         self._defer(entry.pod, deferred=deferred)
@@ -150,7 +149,7 @@ class UnschedulablePods:
         return news
 
     def _defer(self, pod: Pod, *, deferred: bool) -> None:
-        """Put a pod at the end of its namespace's row, or take it out."""
+        """Append a deferred pod to its namespace's row, or remove another from it."""
         row = self._deferred.get(pod.namespace)
         if deferred:
             row = self._deferred.setdefault(pod.namespace, OrderedDict())
@@ -159,7 +158,7 @@ class UnschedulablePods:
             del self._deferred[pod.namespace]
 
     def leave(self, uid: str) -> WaitingPod | None:
-        """A pod waits no more: it was placed, or it is gone."""
+        """Remove a pod that was placed or is gone."""
         waiting = self._pods.pop(uid, None)
         if waiting is not None:
             self._count(waiting.entry.pod.priority, -1)
@@ -172,19 +171,19 @@ class UnschedulablePods:
             del self._priorities[priority]
 
     def room_on(self, node: str) -> None:
-        """Room appeared on a node."""
+        """Note new room on a node."""
         if self._pods:
             self._newest += 1
             self._rooms[node] = self._newest
 
     def quotas_changed(self) -> None:
-        """Namespaces may use more than before, or less."""
+        """Note that the quotas of namespaces have changed."""
         if self._pods:
             self._newest += 1
             self._quotas = self._newest
 
     def woken(self, uid: str, now: float) -> bool:
-        """A pod is woken for room that is kept for it; whether it waits at all."""
+        """Record that a pod is woken for room that is kept for it; whether it waits at all."""
         waiting = self._pods.get(uid)
         if waiting is None:
             return False
@@ -192,14 +191,14 @@ class UnschedulablePods:
         return True
 
     def _ask(self, waiting: WaitingPod, now: float) -> None:
-        """A pod is woken for all the room that there is."""
+        """Record that a pod is woken for all the present room."""
         waiting.missed += waiting.asked
         waiting.woken, waiting.asked, waiting.told = now, True, self._newest
         waiting.again = 0
         self._listen(waiting, now)
 
     def _listen(self, waiting: WaitingPod, now: float) -> None:
-        """Look again for a pod that was woken, later and not for ever."""
+        """Plan the next check of whether a woken pod has returned; the number of checks is bounded."""
         if waiting.woken is not None and waiting.again < len(_UNHEARD):
             due = now + _UNHEARD[waiting.again]
             heapq.heappush(self._unheard, (due, waiting.entry.pod.uid, waiting.woken))
@@ -207,10 +206,10 @@ class UnschedulablePods:
     def to_wake(self, engine: Engine, now: float) -> list[str]:
         """The next pods to wake, most important first; none twice for the same room.
 
-        A pod that was woken and has not come yet is left alone for five seconds, and not forgotten:
-        the room is looked at again until every pod has been asked about. One look takes as much
-        work as one decision. Those that it does not reach come first in the next one, which is a
-        little later; pods of many groups come after all others.
+        A woken pod that has not returned yet is skipped for five seconds. It is not forgotten: the
+        room stays until every pod has been checked. One call takes at most the work of one
+        decision. The next call, a little later, starts with the pods that this one did not reach.
+        Pods with many groups are checked after all others.
 
         Args:
             now: seconds on the service's steady clock.
@@ -241,7 +240,7 @@ class UnschedulablePods:
             elif work.done < work.limit:
                 waiting.told = self._newest
             else:
-                postponed = True  # it may not have been asked of every node
+                postponed = True  # the work may have ended before every node was checked
         if work.spent:
             self._pause = now + _PAUSE
         self._pause = max(self._pause, now + (len(self._pods) - _SWIFTLY) / _SLOWLY)
@@ -255,7 +254,7 @@ class UnschedulablePods:
         return [waiting.entry.pod.uid for waiting in chosen]
 
     def _to_ask(self) -> list[WaitingPod]:
-        """Pods that have not been asked about the newest room, those that wait longest for it first."""
+        """Pods that have not been checked for the newest room, the longest unchecked first."""
         found = [
             waiting
             for waiting in self._pods.values()
@@ -267,7 +266,7 @@ class UnschedulablePods:
         return found
 
     def to_search(self, allowance: Allowance, now: float) -> list[str]:
-        """The next deferred pods to wake, as many as their namespaces may have searched for `now`."""
+        """The next deferred pods to wake, as many as the allowances of their namespaces permit `now`."""
         found: list[str] = []
         for namespace, turns in allowance.turns(self._deferred, now).items():
             row = self._deferred[namespace]
@@ -278,9 +277,9 @@ class UnschedulablePods:
         return found
 
     def to_wake_again(self, engine: Engine, now: float) -> list[str]:
-        """The next pods that were woken, have not come, and still have room.
+        """The next pods that were woken, have not returned, and still have room.
 
-        When they were first woken stays as it was: how long they take is counted from there.
+        The time of their first wake-up stays, because the time to their Binding counts from there.
 
         Args:
             now: seconds on the service's steady clock.
@@ -292,8 +291,8 @@ class UnschedulablePods:
             _, uid, woken = heapq.heappop(self._unheard)
             waiting = self._pods.get(uid)
             if waiting is None or not waiting.asked or waiting.woken != woken:
-                continue  # it came, or was woken for other room since
-            # Room that is kept for it is not seen from outside.
+                continue  # it returned, or was woken for other room since
+            # The check below cannot see room that is kept for the pod.
             kept = waiting.deferred or engine.ledger.allocation(uid) is not None
             everywhere = engine.ledger.present
             if kept or _may_fit(engine, waiting, everywhere, (verdicts, work), eased=True):
@@ -304,10 +303,10 @@ class UnschedulablePods:
 
 
 def _in_turn(found: Iterable[WaitingPod]) -> list[WaitingPod]:
-    """Most important first; of equals one of each namespace, then the next ones, each oldest first.
+    """The order to wake: by priority; among equals one pod of each namespace in turn, each namespace's oldest first.
 
-    Who was woken time and again and never came is last: something else keeps it, as often as there
-    is room, and the others would wait for it.
+    Pods that were woken repeatedly and did not return are last. Something else blocks them each time, and the others
+    would wait for them.
     """
     order: list[tuple[bool, int, int, float, WaitingPod]] = []
     rows: Counter[tuple[bool, int, str]] = Counter()
@@ -336,9 +335,9 @@ def _may_fit(
     *,
     eased: bool,
 ) -> bool:
-    """Whether the pod would fit on one of the nodes; asked once for all pods that are alike.
+    """Whether the pod would fit on one of the nodes; the engine is asked once for all equal pods.
 
-    After a quota was eased: whether it is in the way no more.
+    If a quota blocked the pod and was `eased`: whether it no longer does.
     """
     verdicts, work = so_far
     pod = waiting.entry.pod

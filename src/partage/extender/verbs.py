@@ -1,12 +1,11 @@
 """The verbs of an extender, over the steps of `extender.cycle`: filter, prioritize, preempt.
 
-Everything here is synchronous and pure but for the engine's books; sockets, clocks and the API
-server are the service's. Filter and prioritize change nothing that a caller could observe but
-holds: a filtered pod's predicted place is kept for as long as a Binding may take, so that two
-pods filtered together do not get the same room. Bind reserves, and sends the Binding
-(`extender.bindings`).
+All functions are synchronous and change only the engine's books; the service owns sockets, clocks
+and the connection to the API server. The only change by filter and prioritize that a caller can
+observe is a hold. It keeps the predicted place of a filtered pod as long as a Binding may take, so
+that two pods filtered together do not get the same room. `extender.bindings` reserves and binds.
 
-A pod without soft constraints gets one node, the best; the others get every node that fits, so
+A pod without soft constraints gets only the best node. Other pods get every node that fits, so
 that affinity and spreading keep working.
 """
 
@@ -31,7 +30,7 @@ from partage.scheduler.preemption import least
 _BEST: Final = 10
 """The highest score of an extender."""
 _MOST_PROVEN: Final = 128
-"""Nodes of a request that only the exact rule can judge; asking it of thousands takes too long."""
+"""The most nodes that the exact rule judges for one request; thousands would take too long."""
 
 _UNRESOLVABLE: Final = frozenset(
     {
@@ -47,7 +46,7 @@ _UNRESOLVABLE: Final = frozenset(
         ReasonCode.DEVICE_FILES_UNKNOWN,
     }
 )
-"""Codes that no eviction can change."""
+"""Codes of reasons that no eviction can change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,9 @@ class Answer:
     """The answer of filter.
 
     Attributes:
-        failed: others with the reason, as far as kube-scheduler needs to know.
-        unresolvable: those where evicting pods would not help.
-        refusal: why no node fits, or None.
+        failed: refused nodes with the reason, as far as kube-scheduler needs it.
+        unresolvable: refused nodes where no eviction would help.
+        refusal: the reason why no node fits, or None.
     """
 
     names: Sequence[str]
@@ -71,9 +70,9 @@ class Listed:
     """A list of node names, looked up in the books.
 
     Attributes:
-        names: as they came.
-        indexes: where each is in the books; -1 where it is not known.
-        among: whether each is among them, by node index.
+        names: the names in the request's order.
+        indexes: each node's index in the books; -1 for an unknown node.
+        among: by node index, whether the node is in the list.
     """
 
     names: Sequence[str]
@@ -89,12 +88,12 @@ class Verbs:
         self.engine = cycle.engine
 
     def filter(self, pod: Pod, listed: Listed, now: float, *, one: bool) -> Answer:
-        """Which of the nodes can host the pod. Raises `LedgerError`: the pod holds more than a hold already.
+        """The nodes that can host the pod. Raises `LedgerError`: the pod already has more than a hold.
 
         Args:
-            pod: the pod, without ordinary resources: kube-scheduler has checked those.
+            pod: the pod, without ordinary resources, which kube-scheduler has checked.
             now: seconds on any steady clock.
-            one: the pod has no soft constraints, so one node is answer enough.
+            one: the pod has no soft constraints, so one node is enough.
         """
         if not asks(pod):
             return Answer(listed.names)
@@ -122,10 +121,9 @@ class Verbs:
         return Answer([*compress(listed.names, fits[listed.indexes].tolist())])
 
     def prioritize(self, pod: Pod, listed: Listed, now: float) -> Ints:
-        """A score from 0 to 10 for each node: the best gets 10, those that do not fit 0.
+        """A score from 0 to 10 for each node: the best gets 10, a node that does not fit 0.
 
-        The pod's own hold stands meanwhile. It hides nothing but the node it is on, and that is
-        the one that was chosen: it gets 10.
+        The pod's own hold stays. It hides only its own node, which filter chose, so this node gets 10.
 
         Args:
             now: seconds on any steady clock.
@@ -152,15 +150,15 @@ class Verbs:
         priorities: Mapping[str, int],
         now: float,
     ) -> dict[str, tuple[str, ...]]:
-        """Nodes where evicting makes room for the pod on the cards, with the victims needed.
+        """Nodes where evictions make room for the pod on the cards, with the necessary victims.
 
-        What kube-scheduler proposes is already the least that its own rules need, so none of it is
-        reprieved here. Where it is not enough on the cards (two halves of different cards are no
-        whole card), less important pods of the node are added, as few as will do. A node where
-        even that is not enough is dropped, and so are those that one decision's work does not reach.
+        kube-scheduler's victims are already the fewest by its own rules, so this method spares none.
+        If they make not enough room on the cards (two halves of different cards are no whole card),
+        it adds less important pods of the node, as few as possible. It drops nodes where even that
+        is not enough, and nodes that one decision's work does not reach.
 
         Args:
-            candidates: victims by node, as kube-scheduler proposes; may be empty.
+            candidates: victims by node, as kube-scheduler proposes them; may be empty.
             priorities: priority of the pods that hold devices; a pod without one is spared.
             now: seconds on any steady clock.
         """
@@ -199,7 +197,7 @@ class Verbs:
     def _added(
         self, run: DryRun, victims: Sequence[str], others: Sequence[str], work: Work
     ) -> list[str]:
-        """The least important pods of the node that make room together with the victims."""
+        """The least important pods of the node that make room when they go together with the victims."""
 
         def fits(gone: Collection[str]) -> bool:
             return run.grants([*victims, *gone]) is not None
@@ -209,13 +207,13 @@ class Verbs:
         count = 1 + bisect_left(range(1, len(others)), True, key=lambda n: fits(others[:n]))
         *some, last = others[:count]
         added = [*least(some[::-1], lambda gone: fits([*gone, last])), last]
-        # Without work left some may be among them that could be spared.
+        # If no work is left, the list may contain pods that could be spared.
         return [] if work.spent else added
 
     # --- answers -------------------------------------------------------------------------------
 
     def look_up(self, names: Sequence[str]) -> Listed:
-        """A list of names as the books know it."""
+        """Look up a list of node names in the books."""
         ledger = self.engine.ledger
         indexes = np.fromiter(map(ledger.index.get, names, repeat(-1)), np.intp, len(names))
         among = np.zeros(ledger.present.shape[0] + 1, np.bool_)
@@ -224,17 +222,17 @@ class Verbs:
 
     @staticmethod
     def _refused(listed: Listed, refusal: Refusal) -> Answer:
-        """The answer that says why."""
+        """The answer for a refusal, with the reason of each node."""
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         broken = refusal.code is ReasonCode.INVALID_REQUEST
         late = refusal.code is ReasonCode.SEARCH_DEFERRED
-        # Without a reason of its own a node is only hopeless when the pod itself is.
+        # A node without a reason of its own is unresolvable only if the pod itself is.
         rest = f"{refusal.code}: {refusal.message}" if broken else f"{refusal.code}"
         for name in listed.names:
             reason = refusal.nodes.get(name)
             if reason is None:
-                # No victim would make the search shorter.
+                # No eviction would shorten a deferred search.
                 (unresolvable if broken or late else failed)[name] = rest
             else:
                 hopeless = reason.code in _UNRESOLVABLE
