@@ -31,9 +31,9 @@ SOURCES = Path(__file__).resolve().parents[1] / "native" / "src"
 MIB = 2**20
 GRANULE = 2 * MIB
 SLACK = 1024 * MIB
-"""Growth of a process beyond its cap that the chart's default accepts; contexts count nothing until they are measured."""
+"""The growth of a process beyond its cap that the chart's default accepts; a context counts 0 until it is measured."""
 PROMPT_NS, CHEAP_NS = 3000, 1500
-"""A call that happens at every group of launches, and one that happens at every look, take at most this."""
+"""The most ns of a call that the library makes for every group of launches, and of one that it makes at every look."""
 KERNELS = b"""
 .version 6.4
 .target sm_70
@@ -169,7 +169,7 @@ over:
  ret;
 }
 \0"""
-"""Kernels that print (never, with 0) and that take memory of the device's heap: only for such is there any."""
+"""Kernels that print (not if `ns` is 0) and that use the device's heap; buffer and heap exist only for such kernels."""
 EARLY = (
     (KERNELS.partition(b"}\n")[0] + b"}\n\0")
     .replace(b"6.4", b"7.8")
@@ -177,10 +177,11 @@ EARLY = (
     .replace(b"spin", b"early")
     .replace(b" ld.param", b" griddepcontrol.launch_dependents;\n ld.param", 1)
 )
-"""The first of the kernels above, which lets the next of its stream begin at once (programmatic dependent launch, from compute capability 9.0)."""
+"""The kernel `spin`, but the next kernel of its stream may begin at once (programmatic dependent launch, from compute
+capability 9.0)."""
 ASKED = r"\bASK\(\((?:[^()]|\([^()]*\))*\),\s*(cu\w+)"
 NEWER = ("cuCtxFromGreenCtx",)
-"""What drivers of before CUDA 12.4 are without, and the library does without there."""
+"""Functions that drivers before CUDA 12.4 lack; there the library works without them."""
 if TYPE_CHECKING:
     Answer = tuple[bool | None, str]
 
@@ -197,7 +198,7 @@ class LaunchConfig(ctypes.Structure):
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute, of a value that is one number."""
+    """CUlaunchAttribute with a single number as its value."""
 
     _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint * 16))
 
@@ -211,7 +212,7 @@ class Absent(Exception):
 
 
 class Refused(Exception):
-    """The driver said no."""
+    """The driver returned an error."""
 
 
 def pointer(value: int = 0) -> ctypes.c_void_p:
@@ -219,7 +220,7 @@ def pointer(value: int = 0) -> ctypes.c_void_p:
 
 
 class Cuda:
-    """The bare driver, one card, its primary context."""
+    """The bare driver with the primary context of one card."""
 
     def __init__(self, device: int) -> None:
         begun = time.monotonic()
@@ -241,7 +242,7 @@ class Cuda:
         """A function of the driver.
 
         Raises:
-            Absent: it has none of that name.
+            Absent: the driver has no function of this name.
         """
         try:
             return getattr(self.library, name)  # type: ignore[no-any-return]
@@ -305,7 +306,7 @@ class Cuda:
         self.call("cuCtxSynchronize")
 
     def elapsed(self, one: ctypes.c_void_p, other: ctypes.c_void_p) -> float:
-        """Microseconds."""
+        """The time between two marks in microseconds."""
         ms = ctypes.c_float()
         self.call("cuEventElapsedTime", ctypes.byref(ms), one, other)
         return ms.value * 1000
@@ -324,7 +325,7 @@ class Cuda:
         self.call("cuMemFree_v2", address)
 
     def cost(self, name: str, *arguments: object, times: int = 1000) -> int:
-        """Nanoseconds of a call, without those of calling at all."""
+        """Nanoseconds of a call, without the cost of a call from Python."""
 
         def rate(function: Callable[..., int], given: tuple[object, ...]) -> float:
             best = float("inf")
@@ -341,10 +342,10 @@ class Cuda:
 
 
 def nvml() -> ctypes.CDLL:
-    """NVML, begun.
+    """The initialised NVML.
 
     Raises:
-        Absent: there is none, or it does not begin.
+        Absent: NVML is missing or does not initialise.
     """
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -356,7 +357,7 @@ def nvml() -> ctypes.CDLL:
 
 
 def uuid_of(cuda: Cuda) -> str:
-    """As NVML names the device: a whole card or an instance of one."""
+    """NVML's UUID of the device, a whole card or an instance of one."""
     whole, own = (ctypes.c_ubyte * 16)(), (ctypes.c_ubyte * 16)()
     cuda.call("cuDeviceGetUuid", whole, cuda.device)
     cuda.call("cuDeviceGetUuid_v2", own, cuda.device)
@@ -380,7 +381,7 @@ def nvml_memory(cuda: Cuda) -> tuple[int, int]:
 
 
 def whole_card(cuda: Cuda) -> int:
-    """Used bytes by NVML, 0 where it tells none."""
+    """Used bytes by NVML; 0 if it reports none."""
     try:
         return nvml_memory(cuda)[1]
     except (Absent, Refused):
@@ -414,14 +415,14 @@ def has(cuda: Cuda, name: str) -> bool:
 
 
 def asked() -> set[str]:
-    """What the library asks of the driver itself, by its sources."""
-    hooks()  # says why if the sources are not here
+    """Functions of the driver that the library itself calls, by its sources."""
+    hooks()  # reports missing sources
     text = "".join(one.read_text(encoding="ascii") for one in sorted(SOURCES.glob("*.c")))
     return set(re.findall(ASKED, text))
 
 
 def names(cuda: Cuda) -> Answer:
-    """Every function that the library asks of the driver itself is there."""
+    """The driver has every function that the library itself calls."""
     wanted = asked()
     missing = sorted(name for name in wanted if not has(cuda, name))
     needed = [name for name in missing if name not in NEWER]
@@ -440,7 +441,7 @@ def variants(cuda: Cuda) -> Answer:
 
 
 def addresses(cuda: Cuda) -> Answer:
-    """Each form of a function has by cuGetProcAddress the address that it has by dlsym."""
+    """For each form of a function, cuGetProcAddress and dlsym return the same address."""
     ask, newest, rows = cuda.find("cuGetProcAddress_v2"), ctypes.c_int(), hooks()
     cuda.call("cuDriverGetVersion", ctypes.byref(newest))
     other, count = [], 0
@@ -462,7 +463,7 @@ def addresses(cuda: Cuda) -> Answer:
 
 
 def identity(cuda: Cuda) -> Answer:
-    """NVML knows the device by the UUID that the driver gives."""
+    """NVML finds the device by the driver's UUID."""
     library, handle = nvml(), pointer()
     name = uuid_of(cuda)
     try:
@@ -473,7 +474,7 @@ def identity(cuda: Cuda) -> Answer:
 
 
 def uvm(cuda: Cuda) -> Answer:
-    """Who only asks NVML maps no device file of the driver; who initialises the driver does."""
+    """A program that only uses NVML maps no device file of the driver; one that initialises the driver does."""
     program = (
         "import ctypes, os\n"
         "n = ctypes.CDLL('libnvidia-ml.so.1'); n.nvmlInit_v2(); h = ctypes.c_void_p()\n"
@@ -498,7 +499,7 @@ def start(cuda: Cuda) -> Answer:
 
 
 def context(cuda: Cuda) -> Answer:
-    """A context takes less than the growth that is accepted of a process, 1 GiB (--context-memory should be what it takes)."""
+    """A context takes less than a process's accepted growth, 1 GiB (--context-memory should be the measured value)."""
     before, second = cuda.free(), pointer()
     cuda.call("cuCtxCreate_v2", ctypes.byref(second), 0, cuda.device)
     more = before - cuda.free()
@@ -509,7 +510,7 @@ def context(cuda: Cuda) -> Answer:
 
 
 def totals(cuda: Cuda) -> Answer:
-    """The memory that NVML states as the card's can be allocated by programs (figure only)."""
+    """Programs can allocate the card's whole memory by NVML (figure only)."""
     total = ctypes.c_size_t()
     cuda.call("cuDeviceTotalMem_v2", ctypes.byref(total), cuda.device)
     told, _ = nvml_memory(cuda)
@@ -518,7 +519,7 @@ def totals(cuda: Cuda) -> Answer:
 
 
 def pieces(cuda: Cuda) -> Answer:
-    """An allocation takes the blocks of 2 MiB that it lies in by its address, and small ones share them."""
+    """An allocation takes the 2 MiB blocks that contain its addresses, and small allocations share a block."""
     told, good = [], True
     for size in (512, 4096, 350 * 1024, 700 * 1024, MIB, MIB + 1, 3 * MIB):
         count = min(1024, 96 * MIB // size)
@@ -538,7 +539,7 @@ def pieces(cuda: Cuda) -> Answer:
 
 
 def module(cuda: Cuda) -> Answer:
-    """A module's memory is taken by its load, released by its unload, and taken again by the next."""
+    """Loading a module takes its memory, unloading releases it, and loading it again takes it again."""
     before = cuda.free()
     first = cuda.module(LARGE)
     loaded = before - cuda.free()
@@ -558,11 +559,11 @@ def module(cuda: Cuda) -> Answer:
 
 
 def lazy(cuda: Cuda) -> Answer:
-    """A kernel's first launch on the card's clock, its loading included (figure only: `first` asks what is counted)."""
+    """The duration of a kernel's first launch on the card's clock, with its loading (figure only; see `first`)."""
     stream, one, other = cuda.stream(), cuda.event(), cuda.event()
     library, kernel = pointer(), pointer()
     image = LARGE.replace(b"67108864", b"16")
-    # As the runtime does since CUDA 12: a kernel of a library is loaded when it is launched first.
+    # Like the CUDA runtime since version 12, this loads a library's kernel at its first launch.
     none = (None, None, 0, None, None, 0)
     cuda.call("cuLibraryLoadData", ctypes.byref(library), image, *none)
     cuda.call("cuLibraryGetKernel", ctypes.byref(kernel), library, b"touch")
@@ -581,7 +582,7 @@ def lazy(cuda: Cuda) -> Answer:
 
 
 def calls(cuda: Cuda) -> Answer:
-    """A mark costs at most 3 us, a question 1.5 us."""
+    """A mark costs at most 3 us, a query at most 1.5 us."""
     stream, mark, late = cuda.stream(), cuda.event(), cuda.event()
     ms = ctypes.c_float()
     spent = {"record": cuda.cost("cuEventRecord", mark, stream, times=200)}
@@ -603,7 +604,7 @@ def calls(cuda: Cuda) -> Answer:
 
 
 def slow_calls(cuda: Cuda) -> Answer:
-    """What is asked around loads and pools takes at most 100 us."""
+    """A query before or after loads and pool calls takes at most 100 us."""
     free, total, pool = ctypes.c_size_t(), ctypes.c_size_t(), pointer()
     spent = {
         "free memory": cuda.cost(
@@ -617,7 +618,7 @@ def slow_calls(cuda: Cuda) -> Answer:
 
 
 def marks(cuda: Cuda) -> Answer:
-    """Marks around nothing are 3 us apart at most, around an empty kernel on an idle stream 12 us."""
+    """On an idle stream two marks are at most 3 us apart, and at most 12 us with an empty kernel between them."""
     nothing, kernel = marked(cuda, None), marked(cuda, cuda.kernel(b"spin"))
     steps = sorted({round(span, 3) for span in nothing + kernel})
     least = min((b - a for a, b in zip(steps, steps[1:])), default=0)  # noqa: B905, RUF007 # 3.8
@@ -629,7 +630,7 @@ def marks(cuda: Cuda) -> Answer:
 
 
 def marked(cuda: Cuda, kernel: ctypes.c_void_p | None) -> list[float]:
-    """Microseconds between two marks on an idle stream, around an empty kernel or nothing."""
+    """Microseconds between two marks on an idle stream, with an empty kernel or nothing between them."""
     stream, one, other, spans = cuda.stream(), cuda.event(), cuda.event(), []
     for _ in range(200):
         cuda.call("cuEventRecord", one, stream)
@@ -642,7 +643,7 @@ def marked(cuda: Cuda, kernel: ctypes.c_void_p | None) -> list[float]:
 
 
 def backwards(cuda: Cuda) -> Answer:
-    """Marks of two streams can be compared, and the other way round the time is negative."""
+    """Marks of two streams can be compared; in the reverse order their time is negative."""
     first, second, one, other = cuda.stream(), cuda.stream(), cuda.event(), cuda.event()
     cuda.call("cuEventRecord", one, first)
     cuda.wait()
@@ -654,7 +655,7 @@ def backwards(cuda: Cuda) -> Answer:
 
 
 def legacy(cuda: Cuda) -> Answer:
-    """A mark on the legacy stream waits for streams made blocking, and for no other."""
+    """A mark on the legacy stream waits for blocking streams only."""
     spans = []
     for flags in (0, 1):
         stream, one, other = cuda.stream(flags), cuda.event(), cuda.event()
@@ -669,10 +670,10 @@ def legacy(cuda: Cuda) -> Answer:
 
 
 def queue(cuda: Cuda) -> Answer:
-    """The driver takes 500 launches and more before a call waits."""
+    """The driver accepts at least 500 launches before a call waits."""
     stream, spin, count = cuda.stream(), cuda.kernel(b"spin"), 0
     cuda.launch(spin, stream, 300_000_000)
-    for count in range(1, 4001):  # noqa: B007 # it is the answer
+    for count in range(1, 4001):  # noqa: B007 # used after the loop
         begun = time.perf_counter_ns()
         cuda.launch(spin, stream, 0)
         if time.perf_counter_ns() - begun > 20_000_000:
@@ -682,7 +683,7 @@ def queue(cuda: Cuda) -> Answer:
 
 
 def slices(cuda: Cuda) -> Answer:
-    """Contexts of two processes take slices of 1 to 4 ms in turn; one alone is not interrupted."""
+    """Contexts of two processes run in turn in slices of 1 to 4 ms; a single context is not interrupted."""
     least, ns = 50_000, 400_000_000
     alone = interrupted(cuda, ns, least)
     command = [
@@ -721,7 +722,7 @@ def slices(cuda: Cuda) -> Answer:
 
 
 def interrupted(cuda: Cuda, ns: int, least: int) -> list[int]:
-    """How often a kernel did not run, for how long together, its longest run, and its time from end to end."""
+    """A kernel's number of interruptions, their total time, its longest run, and its time from start to end."""
     out, got = cuda.alloc(4096), (ctypes.c_uint64 * 4)()
     copy = cuda.find("cuMemcpyDtoH_v2")
     cuda.launch(cuda.kernel(b"gaps"), pointer(), ns, out.value, least)
@@ -732,9 +733,9 @@ def interrupted(cuda: Cuda, ns: int, least: int) -> list[int]:
 
 
 def beside(cuda: Cuda) -> tuple[int, bool]:
-    """Rounds on one stream while a kernel of one block runs two seconds on another; whether they were over before it."""
+    """Rounds on one stream beside a kernel of one block that runs 2 s on another; whether they ended before it did."""
     spin, long, short, mark = cuda.kernel(b"spin"), cuda.stream(), cuda.stream(), cuda.event()
-    cuda.launch(spin, short, 0)  # loaded before: a first launch may wait for all that runs
+    cuda.launch(spin, short, 0)  # loads it, because a first launch may wait for all running work
     cuda.wait()
     cuda.launch(spin, long, 2_000_000_000)
     cuda.call("cuEventRecord", mark, long)
@@ -749,13 +750,13 @@ def beside(cuda: Cuda) -> tuple[int, bool]:
 
 
 def streams(cuda: Cuda) -> Answer:
-    """Kernels of another stream run beside one of few blocks that takes long."""
+    """Kernels run beside a long kernel with few blocks on another stream."""
     count, good = beside(cuda)
     return good, f"{count} rounds of 50 us beside a kernel of 2 s"
 
 
 def fills(cuda: Cuda) -> Answer:
-    """Fills and copies on the card, beside a kernel of 100 ms on all multiprocessors (figure only)."""
+    """The time of fills and copies on the card beside a kernel of 100 ms on all multiprocessors (figure only)."""
     size, told = min(512 * MIB, cuda.free() // 4) // GRANULE * GRANULE, []
     threads = cuda.attribute(39, 2048)
     blocks = cuda.attribute(16, 132) * max(1, threads // 1024)
@@ -786,7 +787,7 @@ def fills(cuda: Cuda) -> Answer:
 
 
 def pool(cuda: Cuda) -> Answer:
-    """A pool grows by 32 MiB, says so, and holds nothing after all is freed and it was trimmed."""
+    """A pool grows by 32 MiB, reports it, and holds nothing after all is freed and it is trimmed."""
     made, stream, value = pointer(), cuda.stream(), ctypes.c_uint64()
     props = (ctypes.c_ubyte * 88)()
     props[0] = props[8] = 1  # pinned, on a device
@@ -818,7 +819,7 @@ def pool(cuda: Cuda) -> Answer:
 
 
 def graph_pool(cuda: Cuda) -> Answer:
-    """What graphs hold is at most 32 MiB more than their allocations, and nothing after a trim."""
+    """Graphs hold at most 32 MiB more than their allocations, and nothing after a trim."""
     stream, graph, instance = cuda.stream(), pointer(), pointer()
     address, value, told = ctypes.c_uint64(), ctypes.c_uint64(), []
     cuda.call("cuStreamBeginCapture_v2", stream, 2)
@@ -840,7 +841,7 @@ def graph_pool(cuda: Cuda) -> Answer:
 
 
 def graph_code(cuda: Cuda) -> Answer:
-    """Instances of graphs take less than 4 MiB of their own (500 kernels each, ten of them)."""
+    """An instance of a graph takes less than 4 MiB of its own (ten instances of 500 kernels each)."""
     stream, spin, held = cuda.stream(), cuda.kernel(b"spin"), []
     before = cuda.free()
     for _ in range(10):
@@ -860,7 +861,7 @@ def graph_code(cuda: Cuda) -> Answer:
 
 
 def limit_taken(cuda: Cuda, limit: int, value: int, kernel: bytes) -> int:
-    """Bytes that a setting takes: when it is made, and when a kernel that uses it is launched first."""
+    """Bytes that a limit takes when it is set, and at the first launch of a kernel that uses it."""
     own, free = ctypes.c_size_t(), [cuda.free()]
     cuda.call("cuCtxGetLimit", ctypes.byref(own), limit)
     cuda.call("cuCtxSetLimit", limit, ctypes.c_size_t(value))
@@ -870,19 +871,19 @@ def limit_taken(cuda: Cuda, limit: int, value: int, kernel: bytes) -> int:
     cuda.launch(cuda.function(module, kernel), pointer(), 0)
     cuda.wait()
     free.append(cuda.free())
-    cuda.code("cuCtxSetLimit", limit, own)  # refused where the heap is in use
+    cuda.code("cuCtxSetLimit", limit, own)  # the driver refuses it if the heap is in use
     cuda.call("cuModuleUnload", module)
     return free[0] - free[1] + free[2] - free[3]
 
 
 def heap(cuda: Cuda) -> Answer:
-    """The device heap takes what is set at most, when it is set or when a kernel that uses it is launched."""
+    """The device heap takes at most its limit, at its setting or at the launch of a kernel that uses it."""
     taken = limit_taken(cuda, 2, 264 * MIB, b"takes")
     return taken <= 264 * MIB + GRANULE, f"{mib(taken)} taken of 264 MiB, counted 256 MiB"
 
 
 def captured(cuda: Cuda) -> Answer:
-    """A question about a stream that is captured, or a mark of it, ends the capture: the library must make none."""
+    """A query or a mark of a captured stream ends the capture, so the library must make none."""
     told = {}
     for name in ("cuStreamQuery", "cuEventQuery", "legacy mark", "nothing"):
         stream, graph, mark = (
@@ -908,7 +909,7 @@ def captured(cuda: Cuda) -> Answer:
 
 
 def printing(cuda: Cuda) -> Answer:
-    """The buffer of printf and the stacks of all threads take at most what the library counts when they are made larger."""
+    """With higher limits, the printf buffer and all threads' stacks take at most the bytes that the library counts."""
     told, good = [], True
     threads = cuda.attribute(16, 132) * cuda.attribute(39, 2048)
     for name, limit, value in (("printf", 1, 256 * MIB), ("stack", 0, 8192)):
@@ -925,7 +926,7 @@ def served() -> int:
     """Device ns that the library counted for this container so far (native/include/page.h).
 
     Raises:
-        Absent: no library of ours is loaded.
+        Absent: our library is not loaded.
     """
     library = os.environ.get("LD_PRELOAD", "")
     try:
@@ -936,8 +937,8 @@ def served() -> int:
 
 
 def counted(work: Callable[[], object]) -> float:
-    """Microseconds that the library counts for some work that is waited for."""
-    time.sleep(0.05)  # until what was launched last is looked after
+    """Microseconds that the library counts for some work, which waits for its own end."""
+    time.sleep(0.05)  # until the library has counted the last launches
     before = served()
     work()
     time.sleep(0.05)
@@ -945,13 +946,13 @@ def counted(work: Callable[[], object]) -> float:
 
 
 def judged(told: float, least: float, most: float, either_way: float = 0.03) -> Answer:
-    """Counted, beside what the kernels took by themselves and their time from end to end; microseconds."""
+    """Compare the counted time with the kernels' own times and their time from start to end, in microseconds."""
     good = (1 - either_way) * least <= told <= (1 + either_way) * most
     return good, f"counted {told / 1000:.2f} ms, {least / 1000:.2f} to {most / 1000:.2f} are right"
 
 
 def shown(cuda: Cuda) -> Answer:
-    """The cap is what a program sees as the card's memory."""
+    """A program sees the cap as the card's memory."""
     free, total, whole = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
     cuda.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     cuda.call("cuDeviceTotalMem_v2", ctypes.byref(whole), cuda.device)
@@ -960,7 +961,7 @@ def shown(cuda: Cuda) -> Answer:
 
 
 def capture(cuda: Cuda) -> Answer:
-    """A stream that has work can be captured, also after work on the legacy stream: nothing of ours spoils it."""
+    """A stream with work can be captured, also after work on the legacy stream; the library does not disturb it."""
     served()
     spin, told = cuda.kernel(b"spin"), {}
     for name, flags, work in (
@@ -988,7 +989,7 @@ def capture(cuda: Cuda) -> Answer:
 
 
 def together(cuda: Cuda) -> Answer:
-    """Many short launches at once are counted whole."""
+    """The library counts the whole time of many short launches at once."""
     stream, one, other, spin = cuda.stream(), cuda.event(), cuda.event(), cuda.kernel(b"spin")
     spans = []
 
@@ -1006,7 +1007,7 @@ def together(cuda: Cuda) -> Answer:
 
 
 def overlap(cuda: Cuda) -> Answer:
-    """What overlaps on two streams is counted once, and whole."""
+    """The library counts overlapping work of two streams once, and all of it."""
     long, short = cuda.stream(), cuda.stream()
     one, other, last, spin = cuda.event(), cuda.event(), cuda.event(), cuda.kernel(b"spin")
     spans = []
@@ -1028,7 +1029,7 @@ def overlap(cuda: Cuda) -> Answer:
 
 
 def early(cuda: Cuda) -> Answer:
-    """Kernels that begin before the one before them has ended are counted once, and whole (10 % either way)."""
+    """Kernels that begin before the previous one ends count once, with their whole time (10 % either way)."""
     if cuda.attribute(75, 0) < 9:
         raise Absent("programmatic dependent launch before compute capability 9.0")
     served()
@@ -1050,9 +1051,9 @@ def early(cuda: Cuda) -> Answer:
             cuda.wait()
             spans[count] += cuda.elapsed(one, other)
 
-    work(1)  # with what is loaded at first
+    work(1)  # loads everything
     told = counted(lambda: work(1))
-    good, said = judged(told, spans[1], spans[1], 0.1)  # many short gaps are in their time, too
+    good, said = judged(told, spans[1], spans[1], 0.1)  # their time includes many short gaps
     work(0)
     return good, f"{said}; one after the other they take {spans[0] / 1000:.2f} ms"
 
@@ -1060,7 +1061,7 @@ def early(cuda: Cuda) -> Answer:
 def apart(cuda: Cuda) -> Answer:
     """Time without work between launches is not counted (20 us a launch at most)."""
     stream, spin = cuda.stream(), cuda.kernel(b"spin")
-    for _ in range(64):  # what is not measured is counted as launches were until then
+    for _ in range(64):  # unmeasured launches count like the launches before them
         cuda.launch(spin, stream, 200_000)
         cuda.call("cuStreamSynchronize", stream)
 
@@ -1074,7 +1075,7 @@ def apart(cuda: Cuda) -> Answer:
 
 
 def tiny(cuda: Cuda) -> Answer:
-    """An empty kernel that is waited for counts no more than marks around it are apart."""
+    """An empty kernel, waited for, counts at most the time between marks before and after it."""
     stream, spin = cuda.stream(), cuda.kernel(b"spin")
 
     def work() -> None:
@@ -1114,7 +1115,7 @@ def first(cuda: Cuda) -> Answer:
 
 
 def many(cuda: Cuda) -> Answer:
-    """A hundred graphs launched in turn take what they take one by one (10 % more at most)."""
+    """A hundred graphs launched at once take at most 10 % longer than one by one."""
     served()
     stream, spin = cuda.stream(), cuda.kernel(b"spin")
     one, other, graphs, alone = cuda.event(), cuda.event(), [], 0.0
@@ -1144,14 +1145,14 @@ def many(cuda: Cuda) -> Answer:
 
 
 def persistent(cuda: Cuda) -> Answer:
-    """Alone on the card, streams run beside a kernel that takes long: what is launched ahead has no bound."""
+    """Alone on the card, streams run beside a long kernel, because launches ahead have no bound."""
     served()
     count, good = beside(cuda)
     return good, f"{count} rounds of 50 us beside a kernel of 2 s"
 
 
 def parted(cuda: Cuda) -> Answer:
-    """After work on the legacy stream a blocking stream may wait for another: no mark of the library's parts the two."""
+    """After work on the legacy stream one blocking stream may wait for another; no library mark separates them."""
     served()
     awaits, raises, spin = (cuda.kernel(name) for name in (b"awaits", b"raises", b"spin"))
     first, second, flag, longest = cuda.stream(0), cuda.stream(0), cuda.alloc(4096), 0.0
@@ -1179,7 +1180,7 @@ def parted(cuda: Cuda) -> Answer:
 
 
 def neighbour(cuda: Cuda) -> Answer:
-    """What a neighbour allocates during a load is not counted for the module (256 MiB at most)."""
+    """A neighbour's allocation during a load does not count for the module (256 MiB at most)."""
     served()
     bare = {name: text for name, text in os.environ.items() if name != "LD_PRELOAD"}
     command = [sys.executable, "-I", "-S", __file__, "--neighbour", "--device", str(cuda.device)]
@@ -1200,7 +1201,7 @@ def neighbour(cuda: Cuda) -> Answer:
 
 
 def moved(cuda: Cuda) -> Answer:
-    """Copies from the host between two launches count (figure), fills on their own do not (figure)."""
+    """Copies from the host between two launches count, and fills without launches do not (figures only)."""
     size = 64 * MIB
     host, card, spin = ctypes.create_string_buffer(size), cuda.alloc(size), cuda.kernel(b"spin")
     stream = cuda.stream()
@@ -1257,7 +1258,7 @@ PROBES: dict[str, Callable[[Cuda], Answer]] = {
         printing,
     )
 }
-"""In this order: what is cheap and certain first, what may leave the context broken last."""
+"""Ordered: cheap and certain probes first, those that may break the context last."""
 UNDER: dict[str, Callable[[Cuda], Answer]] = {
     one.__name__: one
     for one in (
@@ -1276,11 +1277,11 @@ UNDER: dict[str, Callable[[Cuda], Answer]] = {
         moved,
     )
 }
-"""The same of what the library makes of it."""
+"""The same for the library's view of its work on this card."""
 
 
 def peer(device: int, ns: int) -> None:
-    """The second process of `slices`: says when it could begin, then works until it is killed."""
+    """Run as the second process of `slices`: report that it is ready, then work until it is killed."""
     cuda = Cuda(device)
     kernel = cuda.kernel(b"spin")
     print("ready", flush=True)
@@ -1291,7 +1292,7 @@ def peer(device: int, ns: int) -> None:
 
 
 def restless(device: int) -> None:
-    """The other process of `neighbour`: takes 512 MiB and gives them back, until it is killed."""
+    """Run as the other process of `neighbour`: allocate and free 512 MiB in turn until it is killed."""
     cuda = Cuda(device)
     cuda.release(cuda.alloc(512 * MIB))
     print("ready", flush=True)
@@ -1350,7 +1351,7 @@ def main() -> None:
                 line["holds"], line["measured"] = probes[name](cuda)
             except Absent as error:
                 line["holds"], line["measured"] = None, f"not asked: {error}"
-            except Exception as error:  # noqa: BLE001 # whatever a card that was never tried may do
+            except Exception as error:  # noqa: BLE001 # an untested card may cause any error
                 line["holds"], line["measured"] = None, f"failed: {type(error).__name__}: {error}"
         print(json.dumps(line), flush=True)
     return None

@@ -68,12 +68,12 @@ STARTED = [0.5]
 PATIENCE = 60
 """Seconds beyond a program's working time after which it is killed."""
 POINTS = 1
-"""By which a tenant's part of what all received may be off its quota, of the whole card."""
+"""The allowed distance, in points, between a tenant's part of the sum that all received and its quota."""
 LOST = 3
-"""Percent of the card that tenants who fill it may receive less than one alone: between two turns the card changes contexts,
-0.2 ms at a time on an H100 and an H200, which is in no tenant's hands."""
+"""The allowed loss, in percent of the card, of tenants that fill it, compared with one alone. Between two turns the
+card changes contexts, 0.2 ms at a time on an H100 and an H200, and no tenant can use this time."""
 EACH = 30
-"""Seconds that a probe of the card may take, the driver's start included."""
+"""Seconds that a probe of the card may take, including the driver's start."""
 RUNNING: set[subprocess.Popen[str]] = set()
 """Programs to kill when the time is up."""
 ELSEWHERE = (
@@ -83,7 +83,7 @@ ELSEWHERE = (
     "usr/local/cuda*/compat",
     "run/nvidia/driver/usr/lib/*",
 )
-"""Paths of the driver in containers whose loader does not know it."""
+"""Paths of the driver in containers whose loader does not find it."""
 MEANING = {
     3: "the driver was not initialised in this process",
     34: "this is the stub library of the toolkit, not a driver",
@@ -101,7 +101,8 @@ MEANING = {
 }
 """Meanings of the driver's codes for a script."""
 MEMORY = ("memory", "preload", "memory by the driver", "adjustment of memory", "kills")
-"""Parts that the cap rests on; turns, shares and their cost rest on all others but PyTorch's, which shows what a program sees."""
+"""The parts that confirm the cap. All others except PyTorch's confirm turns, shares and their cost; PyTorch's shows a
+program's view."""
 MEMORY_OFF = (
     "choose another provider for such nodes (agent.isolation.provider: hami-core, mps or mig)"
 )
@@ -122,7 +123,7 @@ INSTEAD = {
     "printing": "raise agent.isolation.memorySlack: stacks and buffers of printf take more than is counted",
     "neighbour": "give programs room below their cap: a neighbour's memory may be counted for a module for 30 s",
 }
-"""What to do where the card does otherwise than the library takes it to; turns and counting of work rest on the others."""
+"""By broken assumption, the remedy; turns and the counting of work need all assumptions that are not listed."""
 TORCH = """
 import sys, time, torch
 a = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
@@ -137,7 +138,7 @@ print("info", *torch.cuda.mem_get_info())
 
 
 class Failed(Exception):
-    """One part cannot be measured; the others can."""
+    """One part cannot be measured, but the others can."""
 
 
 def meaning(text: str) -> str:
@@ -203,7 +204,7 @@ def clock(begin: int, end: int) -> float | None:
 
 
 def counted(home: Path) -> dict[str, int]:
-    """The library's own book of a tenant: device ns received, ns held back, allocations refused (native/include/page.h)."""
+    """The library's counters of a tenant (native/include/page.h): device ns, ns held back, refused allocations."""
     try:
         words = (home / "account").read_bytes()[64 : 64 + 40]
     except OSError:
@@ -213,12 +214,12 @@ def counted(home: Path) -> dict[str, int]:
 
 
 def noted(kind: str, **more: object) -> None:
-    """One run of programs, for the record."""
+    """Add one run of programs to the record."""
     RECORD["runs"].append({"part": PART[0], "kind": kind, **more})
 
 
 def thinned(series: list[tuple[int, int]]) -> list[list[int]]:
-    """Reports as whole milliseconds since the first and launches."""
+    """Reports as pairs of whole milliseconds since the first report and launches."""
     return [[(when - series[0][0]) // 10**6, count] for when, count in series]
 
 
@@ -231,7 +232,7 @@ def start(command: list[str], where: dict[str, str], **options: object) -> subpr
 def ended(
     process: subprocess.Popen[str], seconds: float, text: str | None = None
 ) -> tuple[str, str]:
-    """Output and errors; kills a program that does not end, and reports it."""
+    """A program's output and errors; kills a program that hangs, and reports it."""
     try:
         out, error = process.communicate(text, timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -254,14 +255,14 @@ def ran(
 
 @dataclass(frozen=True)
 class Kind:
-    """A workload: a kernel, its first parameter, and how it is launched."""
+    """A workload: a kernel, its first parameter, and its way of launch."""
 
     name: str
     kernel: str
     size: int
     how: str = "kernel"
     depth: int = 64
-    """Launches before each wait: some ms of work, since a launch counts when it is made."""
+    """Launches before each wait; some ms of work, because a launch counts at its call."""
 
     def options(self) -> list[str]:
         return [
@@ -292,7 +293,7 @@ class Card:
             (folder / "card-0").mkdir()
             for name in ("terms", *(f"seat-{slot}" for slot in range(SEATS))):
                 (folder / "card-0" / name).write_bytes(bytes(SEAT_BYTES))
-            files = bytes(SEATS * 8) + (1).to_bytes(8, "little") * SEATS  # each seat has its first
+            files = bytes(SEATS * 8) + (1).to_bytes(8, "little") * SEATS  # each seat has file 1
             (folder / "card-0" / "terms").write_bytes(files.ljust(SEAT_BYTES, b"\0"))
             yield folder
         finally:
@@ -322,7 +323,7 @@ class Limits:
 
 
 def room(folder: Path, uuid: str, slot: int, limits: Limits) -> Path:
-    """A container's files, as the agent makes them (partage.agent.isolation); the library there."""
+    """Make a container's files as the agent does (partage.agent.isolation); returns the library's path there."""
     home = folder / f"t{slot}"
     home.mkdir()
     (home / "card-0").symlink_to(folder / "card-0")
@@ -351,7 +352,7 @@ def room(folder: Path, uuid: str, slot: int, limits: Limits) -> Path:
 
 
 def adjust(folder: Path, slot: int, limits: Limits) -> None:
-    """Puts amounts in force, also for running programs: words of pages that they have mapped."""
+    """Put amounts in force, also for running programs, by words of pages that these have mapped."""
 
     def word(path: Path, where: int, value: int) -> None:
         with path.open("r+b") as file:
@@ -370,7 +371,7 @@ def reports(text: str) -> list[tuple[int, int]]:
 
 
 def at(series: list[tuple[int, int]], when: int) -> float:
-    """Launches done at a time, between the reports around it."""
+    """The launches done at a time, interpolated between the reports around it."""
     before = [point for point in series if point[0] <= when]
     after = [point for point in series if point[0] > when]
     if not before:
@@ -382,7 +383,7 @@ def at(series: list[tuple[int, int]], when: int) -> float:
 
 
 class Driver:
-    """The few calls that the script makes itself."""
+    """The few driver calls of the script itself."""
 
     def __init__(self) -> None:
         self._cuda = opened_driver()
@@ -412,7 +413,7 @@ class Driver:
         identity, name = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(128)
         self.call("cuDeviceGet", ctypes.byref(handle), device)
         self._device = handle.value
-        # The first form names the whole card even where the device is an instance (MIG) of it.
+        # The first form names the whole card even if the device is an instance (MIG) of it.
         self.call("cuDeviceGetUuid", identity, handle)
         whole = bytes(identity)
         if hasattr(self._cuda, "cuDeviceGetUuid_v2"):
@@ -434,17 +435,17 @@ class Driver:
             self.call("cuCtxSetCurrent", context)
             self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         finally:
-            # Not kept: it would take its part of the card's memory, and the whole card where one process may use it.
+            # A kept context would hold memory of the card, and the whole card if only one process may use it.
             self.call("cuCtxSetCurrent", None)
             self.call("cuDevicePrimaryCtxRelease_v2", self._device)
         return free.value
 
 
 def opened_driver() -> ctypes.CDLL:
-    """The driver's library, which programs also find outside the loader's path.
+    """Load the driver's library, and make it visible to programs if it is outside the loader's path.
 
     Raises:
-        OSError: there is none.
+        OSError: there is no driver.
     """
     try:
         return ctypes.CDLL("libcuda.so.1")
@@ -468,14 +469,14 @@ def load(kind: Kind, seconds: float, *more: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Rate:
-    """A workload's rate alone, and its clock."""
+    """A workload's rate alone on the card, and the clock during the run."""
 
     each_second: float
     mhz: float | None
 
 
 def alone(card: Card, kind: Kind, seconds: float, limits: Limits | None = None) -> Rate:
-    """Launches a second, in the second half of the run."""
+    """The rate of a single tenant, in the second half of its run."""
     with card.folder() as folder:
         done = ran(load(kind, seconds), card.environment(folder, 0, limits), seconds + PATIENCE)
         book = counted(folder / "t0")
@@ -528,10 +529,10 @@ def together(
 
 
 def parts(series: list[list[tuple[int, int]]], rate: Rate, kind: Kind) -> list[float]:
-    """Percent of the rate alone, over the middle of the time when all ran.
+    """Each tenant's percent of the rate alone, over the middle of the time in which all ran.
 
-    A card under less load may run at higher clocks, and a share is one of time. So arithmetic counts at the clock that it
-    had alone, if the driver reports both.
+    A card under less load may run at higher clocks, but a share is a part of time. So this converts arithmetic to the
+    clock of the run alone, if the driver reports both clocks.
     """
     begin, end = max(one[0][0] for one in series), min(one[-1][0] for one in series)
     t0, t1 = begin + (end - begin) // 5, end - (end - begin) // 10
@@ -550,7 +551,7 @@ def sized(card: Card, name: str, kernel: str, target_us: float, size: int, depth
         rate = alone(card, Kind(name, kernel, size, depth=depth), 0.6).each_second
         off = target_us * rate / 1e6
         size = min(most, max(1, int(size * off)))
-        # What takes as long as its launch says little of what a larger one takes.
+        # The time of a kernel that is as short as its launch hardly predicts the time of a larger one.
         if 0.5 < off < 2:
             break
     row(name, f"kernels of {target_us:.0f} us", f"first parameter {size}")
@@ -558,7 +559,7 @@ def sized(card: Card, name: str, kernel: str, target_us: float, size: int, depth
 
 
 def small(card: Card) -> Kind:
-    """Many small kernels, but three times as long as their launch; or the rate alone would be the host's."""
+    """Many small kernels, but three times as long as their launch; otherwise the host would limit the rate alone."""
     rate = alone(card, Kind("many small", "mul", 1, depth=256), 0.6).each_second
     return sized(card, "many small", "mul", max(8.0, 3e6 / rate), 100, 256)
 
@@ -608,7 +609,7 @@ def memory(card: Card) -> None:
 
 
 def held(driver: Driver, where: dict[str, str], command: list[str]) -> int | None:
-    """Memory that the card lacks while a program keeps its own; None if it failed."""
+    """The memory that a program at its cap takes of the card; None if the program failed."""
     before = driver.free()
     process = start(
         [str(BUILD / command[0]), *command[1:]],
@@ -626,7 +627,7 @@ def held(driver: Driver, where: dict[str, str], command: list[str]) -> int | Non
 
 
 def by_the_driver(card: Card, driver: Driver) -> None:
-    """Programs' memory at the cap by the driver's report, not ours, beside plain allocations at the cap."""
+    """Measure programs' memory at the cap by the driver's report, not ours, beside plain allocations at the cap."""
     print(
         "memory by the driver's word: what it takes for a program at its cap, beyond context and cap"
     )
@@ -676,9 +677,9 @@ def by_the_driver(card: Card, driver: Driver) -> None:
 
 
 def off(got: list[float], quotas: list[float]) -> tuple[float, float]:
-    """Percent of the card: the tenants' largest distance from their quotas, and their common loss.
+    """The tenants' largest distance from their quotas and their common loss, in percent of the card.
 
-    If quotas fill the card, the first is by parts of the sum received, and the second is the cost of turns.
+    If the quotas fill the card, the distance is that of parts of the sum received, and the loss is the cost of turns.
     """
     fills = sum(quotas) == 100
     whole = sum(got) / 100 if fills and sum(got) > 0 else 1.0
@@ -695,7 +696,7 @@ def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None
             tenants = [card.limits(quota, "fixed-share") for quota in quotas]
             quoted = "/".join(str(quota // 10) for quota in quotas)
             try:
-                # Contexts of several begin one after the other.
+                # Several contexts start one after the other.
                 series = together(card, kind, tenants, seconds + 1 + len(tenants) / 4)
             except Failed as failure:
                 row(
@@ -746,7 +747,7 @@ def hand_over(card: Card, kind: Kind, seconds: float) -> None:
 
 
 def adjusted_memory(card: Card) -> None:
-    """A cap is raised, then lowered below the present use, while one program keeps allocating."""
+    """Raise a cap, then lower it below the present use, while a program keeps allocating."""
     caps = (1024 * MIB, 1536 * MIB, 512 * MIB)
     with card.folder() as folder:
         where = card.environment(folder, 0, card.limits(1000, "none", caps[0]))
@@ -778,7 +779,7 @@ def adjusted_memory(card: Card) -> None:
 
 
 def adjusted(card: Card, kind: Kind, seconds: float) -> None:
-    """Quotas of two busy tenants are exchanged: each is at its new one within a second, and stays there."""
+    """Exchange the quotas of two busy tenants; each must reach its new quota within a second and stay there."""
     before, after = (300, 700), (700, 300)
     late, long = 1.0, 2 * seconds
     rate = alone(card, kind, seconds)
@@ -790,7 +791,7 @@ def adjusted(card: Card, kind: Kind, seconds: float) -> None:
             running.append(start(command, where, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         time.sleep(1.5 + long)
         changed = time.monotonic_ns()
-        for slot in (1, 0):  # what is lowered first, as the agent does
+        for slot in (1, 0):  # the lowered one first, as the agent does
             adjust(folder, slot, card.limits(after[slot], "fixed-share"))
         told = [ended(process, 3 * long + PATIENCE) for process in running]
     series = [reports(out) for out, _ in told]
@@ -816,7 +817,7 @@ def adjusted(card: Card, kind: Kind, seconds: float) -> None:
     then = received(changed - int(long * 8e8), changed)
     now = received(changed + int(late * 1e9), end)
     worst = max(off(then, [30, 70])[0], off(now, [70, 30])[0])
-    turn = 100 * 0.02 / (long * 0.8)  # one more or less in the time that is looked at
+    turn = 100 * 0.02 / (long * 0.8)  # one turn more or less in the measured time
     good = worst <= POINTS + turn and reached is not None and reached <= late * 1e9
     shown = "; then ".join(" / ".join(f"{part:.1f}" for part in one) for one in (then, now))
     soon = "never" if reached is None else f"{reached / 1e6:.0f} ms"
@@ -836,13 +837,13 @@ def overhead(card: Card, kinds: list[Kind], seconds: float, until: float) -> Non
         "gated alone, not reached": (card.limits(1000, "burst-share", card.total // 2), 3.0),
     }
     for i, kind in enumerate(kinds):
-        # Where programs start slowly each run is shorter, so that there are five of each.
+        # If programs start slowly, each run is shorter, so that there is time for five of each.
         room_for = (until - time.monotonic()) / (len(kinds) - i) / (5 * (1 + len(choices)))
         each = max(min(0.3, seconds / 2), min(seconds / 2, room_for - STARTED[0]))
         lost: dict[str, list[float]] = {}
         rounds = 0
         while rounds < 5 and time.monotonic() < until:
-            # A card that grows warm grows slow: each is compared with the run just before.
+            # A warm card is slower, so each run is compared with the one just before it.
             base = alone(card, kind, each).each_second
             for name, (limits, _) in choices.items():
                 rate = alone(card, kind, each, limits).each_second
@@ -862,7 +863,7 @@ def overhead(card: Card, kinds: list[Kind], seconds: float, until: float) -> Non
 
 
 def launch_bound(card: Card, seconds: float) -> None:
-    """Kernels shorter than their launch: what the library costs shows in whole. No figure is required."""
+    """Measure kernels shorter than their launch, which show the library's whole cost. No figure is required."""
     kind, lost = Kind("launch-bound", "mul", 1, depth=256), []
     for _ in range(3):
         base = alone(card, kind, seconds / 2).each_second
@@ -903,10 +904,10 @@ def latency(card: Card) -> None:
 
 
 def kills(card: Card, count: int, until: float) -> None:
-    """SIGKILLs at random points of tenants that launch, run graphs and allocate; half of them while they start."""
+    """Kill tenants that launch, run graphs and allocate by SIGKILL at random points, half of them while they start."""
     chance = random.Random(1)  # noqa: S311 # no secret
     cap, slots = 512 * MIB, 8
-    # A driver takes long to start and to clear up: several die in each tenant at a time, where the card has room.
+    # A driver starts and clears up slowly, so several programs die in each tenant at a time if the card has room.
     fits = (card.total - slots * cap) // (slots * 700 * MIB)
     each = max(1, min(6, fits, count // 100))
     span = max(0.2, 2 * STARTED[0])
@@ -946,7 +947,7 @@ def kills(card: Card, count: int, until: float) -> None:
             for when, process in sorted(running, key=lambda one: one[0]):
                 time.sleep(max(0.0, when - time.monotonic()))
                 process.kill()
-            # The driver takes its time to clear up after each; after all at once it takes less.
+            # The driver needs time to clear up after each, but less if all die at once.
             for _, process in running:
                 ended(process, PATIENCE)
             done += len(running)
@@ -1007,7 +1008,7 @@ def build() -> None:
 
 
 def in_force(card: Card) -> None:
-    """Is the library loaded from where tenants' files are made? A loader that cannot goes on without it.
+    """Check that the library loads from the tenants' folder, because a loader that fails continues without it.
 
     Raises:
         Failed: no folder works.
@@ -1025,7 +1026,7 @@ def in_force(card: Card) -> None:
 
 
 def surroundings(driver: Driver, card: Card) -> None:
-    """The environment of the figures, and possible distortions."""
+    """Print the environment of the figures, and possible distortions."""
     told = (
         f"{card.name}, {card.total // MIB} MiB, {card.uuid}; {driver.version()}; "
         f"load average {os.getloadavg()[0]:.1f} of {os.cpu_count()}"
@@ -1058,7 +1059,7 @@ def surroundings(driver: Driver, card: Card) -> None:
 
 
 def starts(card: Card) -> None:
-    """Time from a program's start to its first launch, which later parts use."""
+    """Measure the time from a program's start to its first launch, which later parts use."""
     told = []
     for limits in (None, card.limits(1000, "burst-share")):
         with card.folder() as folder:
@@ -1086,7 +1087,7 @@ exec "$3" show
 
 
 def preloaded(card: Card) -> None:
-    """All else is loaded by LD_PRELOAD; containers by /etc/ld.so.preload, which a mount of our own stands in for."""
+    """Load the library by /etc/ld.so.preload as in containers, with a mount of our own; other parts use LD_PRELOAD."""
     cap = 512 * MIB
     with card.folder() as folder:
         where = card.environment(folder, 0, card.limits(1000, "none", cap))
@@ -1119,17 +1120,17 @@ def assumptions(card: Card, seconds: float) -> None:
 
 
 def under(card: Card, seconds: float) -> None:
-    """As a tenant that is alone, with a cap: all of it is as required, or a figure."""
+    """Run the library's own probes as a single tenant with a cap; each meets its requirement or is a figure."""
     print("what the library makes of work on this card: as required or not, measured")
     with card.folder() as folder:
         where = card.environment(folder, 0, card.limits(500, "burst-share", card.total // 2))
-        del where["CUDA_MODULE_LOADING"]  # as programs are
+        del where["CUDA_MODULE_LOADING"]  # as for real programs
         for probe in asked(("--under",), where, seconds):
             judged(False, f"under the library: {probe}")
 
 
 def asked(options: tuple[str, ...], where: dict[str, str], seconds: float) -> list[str]:
-    """Asked one after the other in one process; the next goes on behind one that hangs or falls. Which do not hold."""
+    """Run probes in one process, and continue in a new one behind a probe that hangs or crashes; the broken ones."""
     bare = {name: value for name, value in where.items() if name != "LD_PRELOAD"}
     listed = ran(probing(*options, "--list"), bare, PATIENCE)
     todo = [
@@ -1167,18 +1168,18 @@ def asked(options: tuple[str, ...], where: dict[str, str], seconds: float) -> li
     return wrong
 
 
-def said_of(assumption: str, holds: bool | None, measured: str, probe: str) -> None:  # noqa: FBT001 # as it was told
+def said_of(assumption: str, holds: bool | None, measured: str, probe: str) -> None:  # noqa: FBT001 # the probe's answer
     RECORD["assumptions"].append([probe, assumption, holds, measured])
     verdict = {True: "holds", False: "DOES NOT HOLD", None: "-"}[holds]
     print(f"  {probe}: {assumption}\n      {verdict}: {measured}")
 
 
 def part(what: str, measure: Callable[[], object]) -> None:
-    """One part; what becomes of it is none of the others' business."""
+    """Run one part; its failure does not stop the others."""
     PART[0] = what
     try:
         measure()
-    except Exception as error:  # noqa: BLE001 # whatever a card that was never tried may do
+    except Exception as error:  # noqa: BLE001 # an untested card may cause any error
         told = str(error) or type(error).__name__
         row(what, f"failed: {told}", "", "", judged(False, what))
     for process in tuple(RUNNING):
@@ -1188,7 +1189,7 @@ def part(what: str, measure: Callable[[], object]) -> None:
 
 
 def page() -> None:
-    """Kept and broken assumptions, and features to switch off, for docs/how-to/first-card.md."""
+    """Print kept and broken assumptions, and features to switch off, for docs/how-to/first-card.md."""
     good: dict[str, list[bool]] = {}
     for name, fine, _ in RECORD["judged"]:
         good.setdefault(name, []).append(fine)
@@ -1216,7 +1217,7 @@ def page() -> None:
 
 
 def advised(good: dict[str, list[bool]], wrong: list[str]) -> list[str]:
-    """What to switch off, of the parts that were judged and the probes that do not hold; the worst first."""
+    """Features to switch off, by judged parts and broken assumptions; the worst first."""
     advice = []
     capped = [name for name in MEMORY if name in good]
     other = [name for name in good if name not in (*MEMORY, "PyTorch", "")]
@@ -1260,7 +1261,7 @@ def summary(begun: float) -> None:
 
 
 def end_at(seconds: float, begun: float) -> None:
-    """Ends the table as it is when the time is up, during any wait."""
+    """When the time is up, end the table as it is, even during a wait."""
 
     def stop() -> None:
         judged(False, "time: cut off")
@@ -1302,7 +1303,7 @@ def measure(driver: Driver, card: Card, options: argparse.Namespace, begun: floa
         "fixed-share: workload, quotas, received (percent of the rate alone), largest error (points, of what all received); lost"
     )
     for i, kind in enumerate(kinds if shared else ()):
-        # Each has its part of the time: the last is not the one that always goes without.
+        # Each workload has its part of the time, so that the last one does not always lack time.
         last = now + (i + 1) * share
         part(kind.name, lambda kind=kind, last=last: compute(card, [kind], options.seconds, last))  # type: ignore[misc]
     for kind in large if shared else ():
@@ -1333,7 +1334,7 @@ def main() -> None:
     FILE.extend([options.json] if options.json else [])
     RECORD["options"] = {name: str(value) for name, value in vars(options).items()}
     RECORD["began"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # what is cut off has said what it knew
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a killed run must have printed its results
     end_at(options.budget + 25, begun)
     build()
     try:
