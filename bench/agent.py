@@ -33,14 +33,14 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def _processor(agent: Agent) -> float:
-    """Seconds of processor time that it has used."""
+    """Seconds of processor time that the agent has used."""
     assert agent.popen is not None  # noqa: S101 # it runs
     fields = Path(f"/proc/{agent.popen.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def _memory(agent: Agent) -> float:
-    """Resident memory in MB."""
+    """The agent's resident memory in MB."""
     assert agent.popen is not None  # noqa: S101 # it runs
     lines = Path(f"/proc/{agent.popen.pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1000

@@ -39,7 +39,7 @@ COMMANDS = (
 OF_THE_API = ("doctor", "snapshot")
 RUNS = 3
 ENVIRON = {key: text for key, text in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-"""Programs keep their byte code, as they do where they are installed."""
+"""Programs may keep their byte code, as in an installation."""
 
 
 async def main(sizes: list[int]) -> None:
@@ -58,7 +58,7 @@ async def main(sizes: list[int]) -> None:
 
 
 async def measured(world: World, command: str) -> None:
-    """One command, several times."""
+    """Measure one command several times, and print its figures."""
     where = world.cluster.addresses
     asked = ["--scheduler", where.dashboard.rstrip("/")]
     if command in OF_THE_API:

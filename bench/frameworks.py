@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 CAP = 8 * GIB
 START = 90
-"""Seconds that programs have to come to their first step."""
+"""Seconds that programs have until their first step."""
 STEPS = """
 import os, sys, time, torch
 how, seconds, go = sys.argv[1], float(sys.argv[2]), sys.argv[3]
@@ -89,7 +89,7 @@ while time.monotonic() - begun < seconds:
     step(); count += 1
     print("report", time.monotonic_ns(), count, flush=True)
 """
-"""Launches beside a kernel that the host ends after them."""
+"""Launches beside a kernel that runs until the host ends it after them."""
 FILL = """
 import torch
 shown, held = [one >> 20 for one in torch.cuda.mem_get_info()], []
@@ -130,7 +130,7 @@ ALLOCATORS = {
 def environment(
     card: gpu.Card, folder: Path, slot: int, limits: gpu.Limits | None
 ) -> dict[str, str]:
-    """A tenant's; kernels are loaded when they are used, as frameworks have it."""
+    """A tenant's environment, in which kernels load at their first use, as in frameworks."""
     where = card.environment(folder, slot, limits)
     where.pop("CUDA_MODULE_LOADING", None)
     return where
@@ -139,9 +139,9 @@ def environment(
 def stepped(
     card: gpu.Card, hows: str, tenants: list[gpu.Limits | None], seconds: float
 ) -> list[float]:
-    """Steps a second of tenants that begin at the same time, over the later four fifths of the time when all ran.
+    """Steps a second of tenants that begin at the same time, over the last four fifths of the time in which all ran.
 
-    They do the same, or each what is named between `+`.
+    All run the same workload, or each its own of a list joined by `+`.
     """
     with card.folder() as folder:
         go, running, each = folder / "go", [], hows.split("+")
@@ -186,7 +186,7 @@ def shares(card: gpu.Card, seconds: float) -> None:
 
 
 def staying(card: gpu.Card, seconds: float) -> None:
-    """A program with a kernel that stays: two of it, and one beside PyTorch."""
+    """Measure a program with a kernel that stays: two copies of it, and one beside PyTorch."""
     rates = {how: stepped(card, how, [None], seconds)[0] for how in ("stays", "eager")}
     cases: dict[str, list[gpu.Limits | None]] = {
         "no library": [None, None],

@@ -33,9 +33,9 @@ SIZE = 1_000_000
 POINTS, WAKE_MS = 1, 50
 """Requirements: allowed points between share and quota in the long run, and ms until a waking tenant has its part."""
 GAPS_US, GROUP_US = 20, 500
-"""Of small kernels: time between launches that a group may count without the driver being asked, and how long a group is."""
+"""For small kernels: the idle time between launches that a group may count without a driver call, and its length."""
 BUSY = 0.8
-"""Counting is judged if launches kept the card busy for this part of the time."""
+"""Counting is judged only if launches kept the card busy for this part of the time."""
 MISSED: list[str] = []
 """Missed requirements."""
 
@@ -73,7 +73,7 @@ def reports(text: str) -> list[tuple[int, int]]:
 
 
 def at(series: list[tuple[int, int]], when: int) -> float:
-    """Launches done at a time, between the reports around it."""
+    """The launches done at a time, interpolated between the reports around it."""
     before = [point for point in series if point[0] <= when]
     after = [point for point in series if point[0] > when]
     if not before:
@@ -85,7 +85,7 @@ def at(series: list[tuple[int, int]], when: int) -> float:
 
 
 def modelled(folder: Path) -> subprocess.Popen[bytes]:
-    """The modelled card, once it listens."""
+    """Start the modelled card, and return when it listens."""
     card = subprocess.Popen([BUILD / "fake-card", folder / "gpu"], stdout=subprocess.PIPE)
     if card.stdout is not None:
         card.stdout.readline()
@@ -93,7 +93,7 @@ def modelled(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def run(loads: list[Load], seconds: float) -> list[list[tuple[int, int]]]:
-    """Each tenant's work over time."""
+    """Run all loads together; returns each tenant's reports."""
     folder = Path(tempfile.mkdtemp())
     make_seats(folder / "card-0")
     card = modelled(folder)
@@ -126,7 +126,7 @@ def run(loads: list[Load], seconds: float) -> list[list[tuple[int, int]]]:
 
 
 def shares(series: list[list[tuple[int, int]]], start: float, end: float) -> list[float]:
-    """Percent of the card between two seconds after the last tenant began."""
+    """Each tenant's percent of the card between two times, in seconds after the last tenant began."""
     zero = max(one[0][0] for one in series)
     t0, t1 = zero + int(start * 1e9), zero + int(end * 1e9)
     return [100 * (at(one, t1) - at(one, t0)) * SIZE / (t1 - t0) for one in series]
@@ -154,7 +154,7 @@ def steady(seconds: float) -> None:
 
 
 def counting(seconds: float) -> None:
-    """Is what the library counts what the card did? Kernels of several lengths, so that one look finds several groups over."""
+    """Compare the library's count with the card's work; the shortest kernels end several groups before one look."""
     print("counted by the library, percent of the device time of the launches made")
     for size, depth, threads in (
         (8_000, 256, 1),
@@ -180,7 +180,7 @@ def counting(seconds: float) -> None:
         part = 100 * int.from_bytes(books[16:24], "little") / (count * size)
         what = f"kernels of {size / 1000:g} us, {depth} before each wait, {threads} stream(s)"
         if count * size < BUSY * span:
-            # Each mark is a message to the modelled card: where those take longer than kernels, they are what is measured.
+            # Each mark is a message to the modelled card. If they take longer than kernels, they dominate.
             print(
                 f"  {what:50} {part:.1f}  not judged: launches take {span / count / 1000:.0f} us here"
             )
@@ -201,7 +201,7 @@ def hand_over(seconds: float) -> None:
         first.append((began - woke) / 1e6)
         firsts.append(shares(series, 0.05, seconds - 2.6))
         befores.append(shares(series[:2], 0.3, 1.5))
-    # A turn is 1.7 % of the time that two have the card in one run.
+    # A turn is 1.7 % of the time in which two tenants have the card in one run.
     before = [statistics.mean(one[i] for one in befores) for i in range(2)]
     off = max(abs(share - 50) for share in before)
     verdict = judged(off <= POINTS, f"burst-share 5/5 with 10 idle: {off:.2f} points off")
@@ -230,7 +230,7 @@ def online(seconds: float) -> None:
 
 
 def cost() -> None:
-    """CPU time that the library adds to a launch: the driver's own calls cost next to nothing here."""
+    """Measure the CPU time that the library adds to a launch; the calls of this driver cost almost nothing."""
     kinds: dict[str, Load | None] = {
         "without the library": None,
         "policy none": Load(1000, Policy.NONE),

@@ -52,13 +52,13 @@ _SHOWN = ("status", "stat", "comm", "maps", "exe", "environ", "fd")
 
 @contextlib.contextmanager
 def _processes(count: int) -> Iterator[list[int]]:
-    """So many processes that wait, each with files open."""
+    """The given number of waiting processes, each with open files."""
     read, write = os.pipe()
     kept = [os.open("/dev/null", os.O_RDONLY) for _ in range(FILES)]
     made = [
         subprocess.Popen(
             ["cat"], stdin=read, stdout=subprocess.DEVNULL, pass_fds=kept
-        )  # any that waits
+        )  # a program that waits
         for _ in range(count)
     ]
     for descriptor in (read, *kept):
@@ -72,7 +72,7 @@ def _processes(count: int) -> Iterator[list[int]]:
 
 
 def _shown(table: Path, pid: int, group: str, preload: str = "") -> None:
-    """A process in the table, by links to procfs."""
+    """Add a process to the table, by links to procfs."""
     home = table / str(pid)
     home.mkdir()
     for name in _SHOWN:
@@ -84,7 +84,7 @@ def _shown(table: Path, pid: int, group: str, preload: str = "") -> None:
 
 
 def _listed(account: Path, place: int, pid: int) -> None:
-    """A process takes a place in its container's account."""
+    """Give a process a place in its container's account."""
     numbers = numbers_of(pid)
     assert numbers is not None  # noqa: S101 # it waits
     with account.open("r+b") as file:
@@ -93,7 +93,7 @@ def _listed(account: Path, place: int, pid: int) -> None:
 
 
 def _statements(folder: Path, containers: int, processes: int, pids: list[int]) -> Statements:
-    """An agent's, of a node with so many containers, which have the first of these processes."""
+    """The statements of an agent whose node has this many containers, which own the first of these processes."""
     boot = folder / "proc/sys/kernel/random/boot_id"
     boot.parent.mkdir(parents=True)
     boot.write_text("one\n")
@@ -126,7 +126,7 @@ def _statements(folder: Path, containers: int, processes: int, pids: list[int]) 
     used = pids[: containers * processes]
 
     def found() -> Inventory:
-        """The driver's next sample: one of its own at each look."""
+        """The driver's sample; each look gets a new one."""
         use = CardUse(GIB, processes=dict.fromkeys(used, GIB // 8))
         return Inventory(tuple(Found(card, use=use) for card in cards))
 
@@ -143,7 +143,7 @@ def _measure(containers: int, processes: int, others: int) -> dict[str, object]:
         spent = []
         for _ in range(LOOKS):
             before = time.process_time()
-            statements._look()  # noqa: SLF001 # what it does every ten seconds
+            statements._look()  # noqa: SLF001 # the agent calls it every ten seconds
             spent.append(time.process_time() - before)
     return {
         "containers": containers,

@@ -25,15 +25,15 @@ TENANTS = {1: "alone", 2: "two"}
 
 
 def steps(program: str, model: str, tenants: int, mode: str, replay: Path = REPLAY) -> int:
-    """Steps a second of all tenants; with the same number of them, the same every time."""
+    """Steps a second of all tenants; the same number of tenants gives the same figure every time."""
     command = [str(replay), f"trace-{program}", model, "1", str(tenants), mode]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(dict(line.split() for line in done.stdout.splitlines())["steps"])
 
 
 def row(program: str, tenants: int, replay: Path = REPLAY) -> str:
-    """One program's line: steps on the bare driver, and what is left of them, on each model."""
-    # Where streams do not overlap a kernel that stays keeps its own program from going on.
+    """One program's line: steps on the bare driver, and the percent that remains in each mode, for each model."""
+    # On a model without overlapping streams, a kernel that stays blocks its own program.
     models = MODELS[1:] if program == "persistent" else MODELS
     cells = []
     bare: list[int] = []
