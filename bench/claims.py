@@ -53,7 +53,7 @@ _ABSENT = -1
 _BOTH = PROPOSED + MOST_PROPOSED
 """Nodes of a pod's two proposals."""
 _LARGE = 2
-"""Rows of `CLASSES` that `--small` draws from: 4 to 60 nodes."""
+"""The number of rows of `CLASSES` that `--small` draws from: 4 to 60 nodes."""
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -64,20 +64,20 @@ class Way:
     """One way to place pods with cards.
 
     Attributes:
-        protocol: the engine places them alone.
+        protocol: the engine alone places the pods.
         engine: the engine's scores choose the node.
-        ordered: the card with the least room is published first; else cards by number.
-        late: delay of that order in allocations of the whole cluster; with proposed nodes also that of the engine's
-            books of cards.
-        taught: the engine learns from the pods with cards; in a cluster it learns from those of the protocols alone.
+        ordered: the card with the least room is published first; otherwise cards are published by number.
+        late: the delay of that order, in allocations of the whole cluster; with proposed nodes also the delay of the
+            engine's books of cards.
+        taught: the engine learns from the pods with cards; in a cluster it learns from the protocols' pods alone.
         everywhere: the engine chooses from all nodes that fit.
-        proposed: as with kube-scheduler's plugin: the engine, which knows kube-scheduler's counts of CPU and memory,
-            proposes nodes, and others once more if all of those are rejected; then kube-scheduler searches itself.
-            The engine learns from each pod with claims, and from the average of all others.
+        proposed: as with kube-scheduler's plugin. The engine knows kube-scheduler's counts of CPU and memory, and
+            proposes nodes. If kube-scheduler rejects all of them, the engine proposes others once, and then
+            kube-scheduler searches itself. The engine learns from each pod with claims, and from the average of others.
         pending: the plugin reports cards that kube-scheduler has allocated and not stored yet. The engine holds them
             until it receives the allocations, so only the order of cards is late.
-        blind: by protocol, without the engine's knowledge of CPU and memory, as before the plugin reported pods' use of
-            nodes. kube-scheduler rejects this many proposals.
+        blind: by protocol, and the engine knows no CPU and memory, as before the plugin reported pods' use of nodes.
+            kube-scheduler rejects proposals that do not fit.
     """
 
     protocol: bool = False
@@ -271,7 +271,7 @@ class Run:
         return found
 
     def looked_at(self, fits: Bools) -> Ints:
-        """As many of them as it looks for (`numFeasibleNodesToFind`), from its last position."""
+        """The nodes that kube-scheduler looks at (`numFeasibleNodesToFind` of them), from its last position on."""
         count = len(self.listed)
         most = count
         if count >= _LEAST_NODES:
@@ -293,7 +293,7 @@ class Run:
         return found
 
     def best(self, pod: Pod, looked: Ints) -> int:
-        """The engine's best node of those looked at."""
+        """The engine's best node among those that kube-scheduler looks at."""
         ledger = self.engine.ledger
         found, scores = self.engine.candidates(pod)
         score = dict(zip(found.tolist(), scores.tolist(), strict=True))
@@ -308,7 +308,7 @@ class Run:
         return [int(one) for one in self.published[node] if fit[one]][: row.cards]
 
     def take(self, node: int, row: PodRow, minors: Sequence[int]) -> None:
-        """Give the pod its place; later the agent publishes the rest."""
+        """Give the pod its place; the agent publishes the remaining room later."""
         self.free[node] -= (row.cpu_milli, row.memory_mib)
         if not row.cards:
             self.plain += 1
@@ -326,7 +326,7 @@ class Run:
             self.publish(self.stale.popleft())
 
     def publish(self, node: int) -> None:
-        """Publish cards in use before idle ones, the least room first; no card moves without need."""
+        """Publish cards in use before idle ones, the least room first, and move no card without need."""
         before, left, whole = self.published[node], self.cards[node], self.whole[node]
         worth = (left * MILLI // np.maximum(whole, 1)).sum(axis=1)
         worth = np.where(np.all(left == whole, axis=1), 3 * MILLI, worth)[before]

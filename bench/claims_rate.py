@@ -57,7 +57,7 @@ PROCESSES = (
     "webhook",
 )
 CALM = 5.0
-"""Seconds after which kube-scheduler tries a refused pod at once."""
+"""Seconds after which kube-scheduler retries a refused pod at once."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def device(node: str) -> dict[str, Any]:
 
 
 async def prepared(stack: Stack, count: int) -> None:
-    """Nodes of all arms with their slices, classes and templates."""
+    """Create the nodes of all arms with their slices, classes and templates."""
     selector = {"cel": {"expression": f"device.driver == '{THEIRS}'"}}
     class_ = {"metadata": {"name": THEIRS}, "spec": {"selectors": [selector]}}
     stack.plane.call("POST", f"{API}/deviceclasses", class_)
@@ -168,16 +168,16 @@ def processor(process: Process) -> float:
 
 
 def listed(stack: Stack, path: str) -> list[dict[str, Any]]:
-    """A collection as it is."""
+    """The present objects of a collection."""
     found: list[dict[str, Any]] = stack.plane.call("GET", path)["items"]
     return found
 
 
 def bound(stack: Stack, since: str, count: int) -> float:
-    """The time at which the given number of pods had a node, since a state of the cluster.
+    """Wait until the given number of pods have a node, counted from a revision of the cluster; returns the time.
 
     Raises:
-        RuntimeError: they did not get one in time.
+        RuntimeError: fewer pods were bound in time.
     """
     plane, there = stack.plane, set[str]()
     until = time.monotonic() + PATIENCE
@@ -198,7 +198,7 @@ def bound(stack: Stack, since: str, count: int) -> float:
 
 
 def played(stack: Stack, arm: Arm, count: int) -> tuple[float, dict[str, float]]:
-    """Seconds until the given number of pods were bound, and the processor time of each process; then deletes all."""
+    """Seconds until the given number of pods are bound, and each process's processor time; then deletes all pods."""
     processes = {name: stack.plane.processes[name] for name in PROCESSES}
     classes = f"{API}/deviceclasses"
     class_ = stack.plane.call("GET", f"{classes}/{arm.class_}")

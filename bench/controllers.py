@@ -27,7 +27,7 @@ Manifest = dict[str, Any]
 
 
 class Silent:
-    """Hears no event, because there is none."""
+    """Receives events, and ends the program at the first one, because a cluster at rest has none."""
 
     def normal(self, regarding: Regarding, reason: str, message: str) -> None:
         """See `Notices`."""
@@ -118,12 +118,12 @@ def pod(index: int, nodes: int) -> Manifest:
 
 
 async def at_rest(controllers: Controllers) -> None:
-    while not controllers.idle:  # noqa: ASYNC110 # rest is no event
+    while not controllers.idle:  # noqa: ASYNC110 # nothing signals rest
         await asyncio.sleep(0.01)
 
 
 async def heartbeats(controllers: Controllers, nodes: tuple[Document, ...]) -> float:
-    """CPU seconds of one round."""
+    """CPU seconds of one round of heartbeats."""
     started = time.process_time()
     for one in nodes:
         controllers.changed(one)

@@ -33,7 +33,7 @@ from partage.embedded.fleet import node_of
 
 MODEL = "A100-SXM4-80GB"
 LONG = 0.1
-"""Least seconds of processor time of a reported step."""
+"""The least processor time of a reported step, in seconds."""
 
 
 def hard(shape: str, seed: int) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def hard(shape: str, seed: int) -> dict[str, Any]:
 
 
 def watched() -> list[float]:
-    """Long steps of the loop from now on."""
-    plain, steps = asyncio.Handle._run, list[float]()  # noqa: SLF001 # where every step passes
+    """A list to which every long step of the loop is added from now on."""
+    plain, steps = asyncio.Handle._run, list[float]()  # noqa: SLF001 # every step calls it
 
     def timed(handle: asyncio.Handle) -> None:
         begun = time.thread_time()
@@ -53,12 +53,12 @@ def watched() -> list[float]:
         if (took := time.thread_time() - begun) > LONG:
             steps.append(round(took, 3))
 
-    asyncio.Handle._run = timed  # type: ignore[method-assign,assignment] # noqa: SLF001 # here only
+    asyncio.Handle._run = timed  # type: ignore[method-assign,assignment] # noqa: SLF001 # only in this program
     return steps
 
 
 class Crowd:
-    """The cluster and its user."""
+    """A user of the cluster who creates many pods."""
 
     def __init__(self, cluster: EmbeddedCluster, http: aiohttp.ClientSession) -> None:
         self.cluster = cluster
@@ -75,7 +75,7 @@ class Crowd:
                 raise SystemExit(f"{path}: {answer.status} {await answer.text()}")
 
     async def ask_health(self) -> None:
-        """Ask every 30 ms, until cancelled."""
+        """Ask `/healthz` every 30 ms until cancelled."""
         while True:
             begun = time.monotonic()
             async with self.http.get(f"{self.cluster.addresses.scheduler}/healthz") as answer:
@@ -84,7 +84,7 @@ class Crowd:
             await asyncio.sleep(0.03)
 
     async def send(self, given: argparse.Namespace) -> None:
-        """The crowd."""
+        """Create the crowd's namespaces, and its pods or Deployments."""
         for number in range(given.namespaces):
             await self.create("/api/v1/namespaces", {"metadata": {"name": f"bad{number}"}})
         for number in range(given.deployments or given.pods):
@@ -109,7 +109,7 @@ class Crowd:
             await self.create(f"/apis/apps/v1/namespaces/{space}/deployments", body)
 
     async def ordinary(self) -> None:
-        """A pod of one card; returns when it is bound."""
+        """Create a pod with one card, and return when it is bound."""
         limits = {"koordinator.sh/gpu": "100"}
         containers = [{"name": "main", "image": "x", "resources": {"limits": limits}}]
         path = "/api/v1/namespaces/default/pods"
@@ -124,7 +124,7 @@ class Crowd:
 
 
 async def measure(given: argparse.Namespace) -> None:
-    """Print the figures."""
+    """Send the crowd and an ordinary pod, and print the figures."""
     nodes = tuple(node_of(f"n{i}", MODEL, 8) for i in range(given.nodes))
     async with EmbeddedCluster(Plan(simulated=nodes)) as cluster, aiohttp.ClientSession() as http:
         crowd, steps = Crowd(cluster, http), watched()
@@ -175,7 +175,7 @@ class Requests:
                 ] += 1
             return await plain(router, request)
 
-        Router.handle = counted  # type: ignore[method-assign,assignment] # here only
+        Router.handle = counted  # type: ignore[method-assign,assignment] # only in this program
 
     def most(self, window: int) -> tuple[float, dict[str, float]]:
         """Requests a second, with their kinds, in the busiest period of the given seconds."""

@@ -56,11 +56,11 @@ SETTLED = 4.0
 """Seconds of churn after a page was opened and before it is measured."""
 SPREAD = (("median", 0.5), ("95th percentile", 0.95), ("99th", 0.99), ("most", 1.0))
 ALIVE = 60
-"""Changing pods that exist at a time, each for two seconds."""
+"""The number of changing pods at a time; each exists for two seconds."""
 FILTERS = 25
 """Filters a second."""
 ASKED = {"koordinator.sh/gpu-core": "60", "koordinator.sh/gpu-memory-ratio": "60"}
-"""A filtered pod's request: a card takes one of these and one of the changing pods."""
+"""A filtered pod's request; a card has room for one such pod and one of the changing pods."""
 KEYS = 8
 """Keys a second."""
 RATE = 60
@@ -89,7 +89,7 @@ async def main(given: argparse.Namespace) -> None:
 
 
 async def standing(nodes: int) -> None:
-    """Documents and loads of a cluster at rest."""
+    """Measure documents and page loads of a cluster at rest."""
     async with running([node(f"n{i}", cards=8) for i in range(nodes)]) as world:
         half = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
         for i in range(200):
@@ -102,12 +102,12 @@ async def standing(nodes: int) -> None:
 
 
 async def documents(world: World) -> None:
-    """Answers by HTTP alone."""
+    """Measure the documents by HTTP alone."""
     async with aiohttp.ClientSession(world.cluster.addresses.dashboard) as http:
         plain, _, _ = await timed(http, "/healthz", {})
         print(f"{'GET /healthz':32} {plain * 1e3:8.2f} ms")
         for path in DOCUMENTS:
-            await asyncio.sleep(1.1)  # an overview is kept for a second
+            await asyncio.sleep(1.1)  # the service keeps an overview for a second
             fresh, size, tag = await timed(http, path, {}, 1)
             same, _, _ = await timed(http, path, {"If-None-Match": tag})
             print(
@@ -119,7 +119,7 @@ async def documents(world: World) -> None:
 async def timed(
     http: aiohttp.ClientSession, path: str, headers: dict[str, str], times: int = REQUESTS
 ) -> tuple[float, int, str]:
-    """Median seconds of an answer, its bytes and its tag."""
+    """The median seconds of an answer, its size in bytes, and its tag."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()
@@ -130,7 +130,7 @@ async def timed(
 
 
 async def loads(world: World) -> None:
-    """Whole loads of the page in a browser, from nothing to the drawn view."""
+    """Measure loads of the page in a browser, from the request to the drawn view."""
     url = world.cluster.addresses.dashboard
     drawn = (
         "new Promise(done => { const look = () => {"
@@ -154,7 +154,7 @@ async def loads(world: World) -> None:
 
 
 async def under_churn(nodes: int, pods: int) -> None:
-    """The page while bound pods change at the API server, with nothing else in the process."""
+    """Measure the page while bound pods change at the API server; nothing else runs in the process."""
     async with bare_world(nodes, cards=8) as world:
         await stay(world, pods)
         options = SchedulerOptions(faces=Faces(Access(plain=True)))
@@ -191,7 +191,7 @@ async def under_churn(nodes: int, pods: int) -> None:
 
 
 async def stay(world: BareWorld, pods: int) -> None:
-    """Bound pods of half a card, spread over all cards."""
+    """Create bound pods of a tenth of a card that stay, spread over all cards but the first of each node."""
     shares = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"}
     for number in range(pods):
         place, minor = world.names[number % len(world.names)], 1 + number // len(world.names) % 7
@@ -212,7 +212,7 @@ class Cost:
 
     Attributes:
         filters: seconds of each filter.
-        share: part of a core that the process used.
+        share: the part of a core that the process used.
         turns: processor milliseconds between two looks.
     """
 
@@ -222,7 +222,7 @@ class Cost:
 
 
 async def churned(world: BareWorld, url: str, page: Page | None = None) -> Cost:
-    """The cost while pods change and keys are pressed on the open page."""
+    """The cost for the service while pods change; on an open page keys are pressed meanwhile."""
     changes = asyncio.create_task(churn(world, CHURN, "p" if page else "q"))
     client = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -255,7 +255,7 @@ async def pressed(page: Page, changes: asyncio.Task[None]) -> None:
 
 
 async def told(page: Page, view: str, without: Cost, with_: Cost) -> None:
-    """One view's figures."""
+    """Print one view's figures."""
     lags, keys, drawn = await page.value("[window.lags, window.keys, window.drawn]")
     tasks = await page.tasks()
     wall, spent = sorted(one[0] for one in tasks)[-5:], sorted(one[1] for one in tasks)[-5:]
@@ -329,7 +329,7 @@ async def churn(world: BareWorld, seconds: float, prefix: str) -> None:
 
 
 def options() -> argparse.Namespace:
-    """The options."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("nodes", type=int, nargs="?", default=1000)
     parser.add_argument("pods", type=int, nargs="?", default=30_000)

@@ -45,7 +45,7 @@ SEEN = 3000
 
 @dataclass
 class Times:
-    """Microseconds of every decision, by processor and by wall clock."""
+    """Microseconds of every decision, in processor time and in wall time."""
 
     processor: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
@@ -62,8 +62,8 @@ def cluster(nodes: int) -> tuple[list[Node], list[Pod]]:
 
 
 def pods(kinds: list[Pod], seed: int = 1) -> Iterator[Pod]:
-    """Pods without end, of random shapes."""
-    draw = random.Random(seed)  # noqa: S311 # a seeded draw is the point
+    """An endless stream of pods of random shapes."""
+    draw = random.Random(seed)  # noqa: S311 # the draw must be repeatable
     number = 0
     while True:
         number += 1
@@ -86,7 +86,7 @@ def start(nodes: list[Node], policy: Policy, *, accelerate: bool) -> Engine:
 
 
 def fill(engine: Engine, coming: Iterator[Pod], percent: float) -> list[str]:
-    """Place pods until this much is used; their UIDs."""
+    """Place pods until this much is used; returns their UIDs."""
     held: list[str] = []
     while used(engine) < percent:
         for _ in range(200):
@@ -98,7 +98,7 @@ def fill(engine: Engine, coming: Iterator[Pod], percent: float) -> list[str]:
 
 
 def decide(engine: Engine, coming: Iterator[Pod], held: list[str], decisions: int) -> Times:
-    """Time this many decisions; after each, a random pod ends for a new one."""
+    """Time this many decisions; after each placement a random pod ends."""
     times, draw = Times(), random.Random(2)  # noqa: S311
     for _ in range(decisions):
         one = next(coming)
