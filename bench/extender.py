@@ -39,10 +39,10 @@ ASKS: list[dict[str, str]] = [
 
 
 class Clock:
-    """The machine's own."""
+    """The machine's clock."""
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """Seconds on the steady clock."""
         return time.monotonic()
 
     def now(self) -> datetime:
@@ -58,11 +58,11 @@ class Instant:
     """An API server that answers at once."""
 
     async def bind(self, _binding: Binding) -> Answered:
-        """Bound."""
+        """Report the pod as bound."""
         return Answered(Outcome.DONE)
 
     async def read(self, _namespace: str, _name: str) -> Document | None:
-        """No answer comes."""
+        """Report that the pod does not exist."""
         return None
 
 
@@ -109,7 +109,7 @@ def device(index: int) -> dict[str, Any]:
 def pod(
     index: int, *, flexible: bool = False, ask: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """About what a pod of a Deployment looks like, some 2.5 kB of JSON."""
+    """A pod that resembles one of a Deployment, about 2.5 kB of JSON."""
     limits = {"cpu": "4", "memory": "16Gi", **(ASKS[index % len(ASKS)] if ask is None else ask)}
     token = f"kube-api-access-{index:05x}"
     spec: dict[str, Any] = {
@@ -159,7 +159,7 @@ def documents(items: list[dict[str, Any]]) -> list[Document]:
 
 
 class Client:
-    """One keep-alive connection, as kube-scheduler holds it."""
+    """One keep-alive connection, like kube-scheduler's."""
 
     def __init__(self, port: int) -> None:
         self._socket: socket = create_connection(("127.0.0.1", port))
@@ -184,7 +184,7 @@ class Client:
 
 
 class Plain:
-    """What one writes first: dictionaries, and every card of every node for each call."""
+    """The simplest implementation: dictionaries, and a loop over every card of every node for each call."""
 
     def __init__(self, count: int) -> None:
         self.nodes = {
@@ -193,7 +193,7 @@ class Plain:
         }
 
     def filter(self, body: bytes) -> bytes:
-        """Every node with a card that has enough compute left."""
+        """Answer with every node that has a card with enough free compute."""
         args = json.loads(body)
         limits = args["Pod"]["spec"]["containers"][0]["resources"]["limits"]
         core = int(limits.get("koordinator.sh/gpu-core", 10))
@@ -205,7 +205,7 @@ class Plain:
         return json.dumps({"NodeNames": fits, "FailedNodes": {}, "Error": ""}).encode()
 
     def prioritize(self, body: bytes) -> bytes:
-        """Free compute as a score."""
+        """Answer with free compute as the score."""
         args = json.loads(body)
         scores = [
             {"Host": name, "Score": sum(card["core"] for card in self.nodes[name]) // 80}

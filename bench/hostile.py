@@ -27,7 +27,7 @@ from partage.model.device import DeviceType
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT = "scheduling.koordinator.sh/device-joint-allocate"
 USED = 0.5
-"""Part of the cards of which a share is taken, where some are."""
+"""With `--used`, the part of the cards of which a share is taken."""
 
 
 def container(name: str, limits: dict[str, str], **more: Any) -> dict[str, Any]:
@@ -388,7 +388,7 @@ def shapes(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: PLR0915 
 
 
 def device(index: int) -> dict[str, Any]:
-    """A node's cards, of which each second node has a topology and network cards."""
+    """A node's cards; every second node has a topology and network cards."""
     found = cluster.device(index)
     if index % 2:
         return found
@@ -422,7 +422,7 @@ def device(index: int) -> dict[str, Any]:
 
 
 def use(ledger: Ledger, seed: int = 7) -> None:
-    """Give shares of cards away here and there, so that hardly two nodes are alike."""
+    """Allocate shares of random cards, so that hardly two nodes are alike."""
     chance = Random(seed)  # noqa: S311 # nothing secret
     for index in list(ledger.index.values()):
         node = ledger.node_at(index)
@@ -443,8 +443,8 @@ def use(ledger: Ledger, seed: int = 7) -> None:
 
 
 async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: bool) -> None:
-    """Print the CPU of the verbs for each shape: the least of several rounds, each a class of its own."""
-    # What each pod costs is measured, however many of its namespace came before.
+    """Print the verbs' CPU time for each shape: the least of several rounds, each with a class of its own."""
+    # A large allowance, so that earlier pods of the namespace do not defer the search for a pod.
     plenty = ServiceSettings(allowance=AllowanceSettings(10**9, 60_000, 2 * 10**9))
     service = SchedulerService(cluster.Instant(), cluster.Clock(), settings=plenty)
     listed = cluster.documents([cluster.node(i) for i in range(nodes)])

@@ -1,10 +1,10 @@
 """One decision on an instance over 1,000 cards, against a plain loop over the same cards.
 
-Cards are filled and partly emptied at random, so that they are in many states. Each decision is carried out and the
-oldest instance removed, as in a busy pool. The plain loop asks the same tables card by card. Both must choose the
-same card, and the ratio is valid on any machine.
+Cards are filled and partly emptied at random, so that they are in many states. Each decision is carried out. After a
+refusal, and after every second placement on average, a random instance is removed, as in a busy pool. The plain loop
+asks the same tables card by card. Both must choose the same card, and the ratio is valid on any machine.
 
-Then the same for the whole engine, books included: nodes of eight cards, pods that ask by memory.
+Then it measures the whole engine with its books: nodes of eight cards, and pods that ask by memory.
 
     python bench/mig.py [--cards 1000] [--decisions 20000] [--model A100-80GB]
 """

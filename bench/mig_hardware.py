@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def look(driver: NvidiaDriver, card: CardFacts) -> int:
-    """Print one card; how many things that must agree do not."""
+    """Print one card; returns the number of differences in values that must agree."""
     mode, axis = driver.mode(card.uuid), driver.axis(card.uuid)
     print(f"\n{card.name} ({card.pci}), {card.uuid}: MIG mode {'on' if mode.current else 'off'}")
     if not axis.profiles:

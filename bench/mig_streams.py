@@ -32,7 +32,7 @@ LOADS = (0.8, 1.0)
 ASKED = {1: 66.0, 8: 87.5, 32: 94.0}
 ASKED_SEQUENCES = 98
 ASKED_WAIT = 0.5
-"""Of the mean wait of HAMi 2.10's default."""
+"""The largest allowed mean wait, as a part of that of HAMi 2.10's default."""
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ def accepted(policy: str, cards: int, seeds: Iterable[int]) -> tuple[float, floa
 
 
 def wait(policy: str) -> float:
-    """Mean wait in lifetimes: 8 cards at load 0.6, who finds no place waits."""
+    """Mean wait in lifetimes, with 8 cards at load 0.6; a request without a place waits."""
     return mean(
         run(Stream(AXIS, 8, mixed(mix), 0.6, seed, 20_000, 2_000, waits=True), policy).mean_wait
         for mix in MIXES
