@@ -28,7 +28,7 @@ Published = dict[tuple[str, str, int], list[float]]
 
 
 def folder() -> Path:
-    """Where the traces are."""
+    """The folder of the traces."""
     return Path(os.environ.get("PARTAGE_OPENB") or ROOT / "../shared/data/openb").resolve()
 
 
@@ -43,7 +43,7 @@ def published(data: Path) -> Published:
 
 
 def differences(run: Run, golden: Path) -> Iterator[str]:
-    """Events whose placement is not the golden one: node, shared card, compute in use."""
+    """Events with another node, shared card or compute in use than the golden file."""
     used = 0
     with golden.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -62,7 +62,7 @@ def differences(run: Run, golden: Path) -> Iterator[str]:
 def compare(
     trace: Trace, data: Path, policy: str, expected: Published, *, plain: bool
 ) -> tuple[int, list[float]]:
-    """How many of a trace's experiments differ, and pods a processor second of each."""
+    """The number of a trace's experiments that differ, and the pods a processor second of each."""
     wrong, rates = 0, []
     for seed in SEEDS:
         sequence = read_sequence(data / "sequences.npz", trace, seed)

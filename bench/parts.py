@@ -23,12 +23,12 @@ WAYS: Mapping[str, tuple[str, int]] = {
     "prices": ("partage", 0),
     "FGD": ("fgd", 0),
 }
-"""Policy, and the cards up to which it takes a cluster for small."""
+"""The policy, and the number of cards up to which it counts a cluster as small."""
 
 
 def part_of(trace: Trace, part: float, seed: int) -> Trace:
-    """Some of the nodes, and the pods that they may host."""
-    chance = random.Random(seed)  # noqa: S311 # a seeded draw is the point
+    """A random part of the nodes, and the pods that they may host."""
+    chance = random.Random(seed)  # noqa: S311 # the draw must be repeatable
     nodes = chance.sample(trace.nodes, round(len(trace.nodes) * part))
     models = {node.model for node in nodes}
     pods = (pod for pod in trace.pods if not pod.models or models & set(pod.models.split("|")))
@@ -36,7 +36,7 @@ def part_of(trace: Trace, part: float, seed: int) -> Trace:
 
 
 def main() -> None:
-    """Print a line a draw."""
+    """Print one line for each draw."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--parts", type=float, nargs="+", default=[0.12, 0.25, 0.5])
     options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -53,7 +53,7 @@ def main() -> None:
                 trace = part_of(read_trace(data, name), part, seed)
                 told = []
                 for way, (policy, small) in WAYS.items():
-                    setattr(learning, "_SMALL", small)  # noqa: B010 # final but for what chooses it
+                    setattr(learning, "_SMALL", small)  # noqa: B010 # Final, but this program searches its value
                     run = replay(trace, drawn(trace, seed), Policy.parse(policy))
                     found = allocated(run)
                     told.append(f"{way} {found['100']:.2f} / {found['130']:.2f}")

@@ -33,16 +33,16 @@ SCENES: Final = (
     ("#/pods?state=waiting", 2500),
     ("#/pod/default/large", 4500),
 )
-"""Views, and for how many milliseconds each is shown."""
+"""Views, each with the milliseconds for which it is shown."""
 
 
 def shares(percent: int) -> dict[str, int]:
-    """A part of a card in Koordinator's words."""
+    """A part of a card in Koordinator's names."""
     return {"koordinator.sh/gpu-core": percent, "koordinator.sh/gpu-memory-ratio": percent}
 
 
 def scene() -> Iterator[dict[str, Any]]:
-    """Pods of three protocols, some of which have to wait."""
+    """Pods of three protocols, some of which must wait."""
     for number in range(11):
         yield pod(f"serve-{number}", shares((50, 30, 20)[number % 3]))
     for number in range(3):
@@ -81,7 +81,7 @@ def chunk(name: bytes, content: bytes) -> bytes:
 
 
 def animated(frames: list[tuple[bytes, int]]) -> bytes:
-    """PNGs of one size and kind, each with its milliseconds, as one that plays again and again."""
+    """Join PNGs of one size and kind, each with its milliseconds, into one PNG that plays in a loop."""
     (head,) = {content for png, _ in frames for name, content in chunks(png) if name == b"IHDR"}
     made = SIGNATURE + chunk(b"IHDR", head) + chunk(b"acTL", struct.pack(">II", len(frames), 0))
     count = 0
@@ -101,7 +101,7 @@ def animated(frames: list[tuple[bytes, int]]) -> bytes:
 
 
 async def shot(page: Page, url: str, view: str) -> bytes:
-    """A view as it is seen."""
+    """A screenshot of a view."""
     await page.open(
         f"{url}/?{len(view)}{view}", f"document.querySelector('#view')?.dataset.shows === '{view}'"
     )
@@ -122,7 +122,7 @@ async def settled(world: World) -> None:
 
 
 async def main() -> None:
-    """Record both."""
+    """Record both pictures."""
     if PROGRAM is None:
         sys.exit("there is no chromium here")
     nodes = [node(f"a100-{number}", cards=8) for number in range(1, 5)]
@@ -137,7 +137,7 @@ async def main() -> None:
             await settled(world)
             sick = {"simulate.partage.io/unhealthy": "3=Xid 79"}
             await world.patch("/api/v1/nodes/a100-4", {"metadata": {"annotations": sick}})
-            await asyncio.sleep(32)  # the lines over time have a point every half minute
+            await asyncio.sleep(32)  # the charts over time get a point every half minute
             await page.call(
                 "Emulation.setDeviceMetricsOverride",
                 width=WIDTH,

@@ -49,9 +49,9 @@ TRACES = (
 MODES = ("cold", "history", "empty", "wrong")
 BASES = ("fgd", "first-fit")
 PLACED_AT = {"gpushare80": 0.85, "gpushare100": 0.85}
-"""Loads up to which everything is placed, where it is not 90 %; see docs/performance.md."""
+"""By trace, the load up to which every pod is placed, if it is not 90 %; see docs/performance.md."""
 ANOTHER = {"default": "gpushare100"}
-"""The wrong history of a trace; `default` for the others."""
+"""By trace, the trace whose history the mode `wrong` uses; `default` for the others."""
 ROOT = Path(__file__).resolve().parents[1]
 LEVELS = ("100", "130")
 END = 130.0
@@ -61,12 +61,12 @@ Key = tuple[str, int, str]
 
 
 def folder() -> Path:
-    """Where the traces are."""
+    """The folder of the traces."""
     return Path(os.environ.get("PARTAGE_OPENB") or ROOT / "../shared/data/openb").resolve()
 
 
 def told(mode: str, data: Path, trace: str) -> Mapping[Ask, int]:
-    """The history that a run is given."""
+    """The history that a run knows at its start."""
     if mode == "history":
         return read_history(data / f"pods_{trace}.csv")
     if mode == "wrong":
@@ -77,7 +77,7 @@ def told(mode: str, data: Path, trace: str) -> Mapping[Ask, int]:
 
 
 def measured(run: Run) -> Result:
-    """What is kept of a run."""
+    """The figures of a run for the file."""
     loads, allocated = np.round(arrived_load(run)), allocation_of(run)
     allocation = {
         level: float(np.round(allocated[loads == int(level)].mean(), 2)) for level in LEVELS
@@ -97,7 +97,7 @@ def measured(run: Run) -> Result:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where traces and results are, and how the policy is to choose."""
+    """The folders of traces and results, and the rules by which the policy chooses."""
 
     data: Path
     results: Path
@@ -112,7 +112,7 @@ class Bench:
         return {(x["trace"], x["seed"], x["mode"]): x for x in map(json.loads, lines)}
 
     def run(self, traces: Sequence[str], seeds: Sequence[int], modes: Sequence[str]) -> None:
-        """Do the runs that are missing, one after another."""
+        """Do the missing runs one after another."""
         done = self.known()
         wanted = [(t, s, m) for t in traces for m in (*BASES, *modes) for s in seeds]
         missing = [key for key in wanted if key not in done]
@@ -132,7 +132,7 @@ class Bench:
             )
 
     def one(self, trace: Trace, order: Order, mode: str) -> Result:
-        """One run; for FGD with the bound."""
+        """Do one run; the result of FGD includes the bound."""
         if mode in BASES:
             found = measured(replay(trace, order, Policy.parse(mode)))
             if mode == "fgd":
@@ -148,7 +148,7 @@ class Bench:
         return found
 
     def beforehand(self, trace: Trace, mode: str, history: Mapping[Ask, int]) -> Tables | None:
-        """Tables from a history; the same for all seeds, so they are made once."""
+        """Tables from a history, made once because they are the same for all seeds."""
         if not history:
             return None
         if (trace.name, mode) not in self.made:
@@ -159,7 +159,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Row:
-    """One trace under one mode, means over seeds."""
+    """The results of one trace in one mode, as means over seeds."""
 
     trace: str
     mine: tuple[float, float]
@@ -172,7 +172,7 @@ class Row:
 
     @property
     def missed(self) -> list[str]:
-        """Requirements that are not met."""
+        """The missed requirements."""
         result = [
             f"allocation at {level} %"
             for level, mine, fgd, first in zip(
@@ -209,7 +209,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def row(name: str, seeds: Sequence[int], mode: str, done: Mapping[Key, Result]) -> Row | None:
-    """One trace; None where a run is missing."""
+    """The row of one trace; None if a run is missing."""
     if any((name, s, m) not in done for s in seeds for m in (mode, *BASES)):
         return None
     mine, fgd, first = ([done[name, s, m] for s in seeds] for m in (mode, *BASES))
