@@ -23,10 +23,10 @@ from partage.wire.journal import encode_entry
 
 
 def decide(engine: Engine, nodes: list[Node], kinds: list[Pod], count: int) -> float:
-    """Seconds of processor time that so many decisions take."""
+    """The processor time of the given number of decisions, in seconds."""
     for node in nodes:
         engine.handle(NodeSeen(node))
-    chance = random.Random(1)  # noqa: S311 # the same story every time
+    chance = random.Random(1)  # noqa: S311 # the same choices every time
     alive: list[str] = []
     stream = pods(kinds)
     spent = 0.0

@@ -37,7 +37,7 @@ _IDLE_CPU = 0.02
 
 
 def plain(index: int, nodes: int) -> dict[str, Any]:
-    """A pod without devices, as stored."""
+    """A pod without devices in its stored form."""
     found = bound(index, nodes)
     found["metadata"]["annotations"] = {}
     found["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
@@ -45,7 +45,7 @@ def plain(index: int, nodes: int) -> dict[str, Any]:
 
 
 def serve(pipe: Connection, nodes: int, pods: int) -> None:
-    """The API server's process; `/expire` makes all watches start again."""
+    """Run the API server's process; `/expire` makes all watches start again."""
     room = nodes * 16
     lists = {path: pages(kind, []) for path, kind in COLLECTIONS.items()}
     lists["/api/v1/nodes"] = pages("NodeList", map(node, range(nodes)))
@@ -104,7 +104,7 @@ def serve(pipe: Connection, nodes: int, pods: int) -> None:
 
 
 async def lags(found: list[float]) -> None:
-    """Times for which the loop keeps others waiting, measured repeatedly."""
+    """Measure repeatedly how long the loop keeps other tasks waiting."""
     while True:
         began = time.perf_counter()
         await asyncio.sleep(0.005)
@@ -112,7 +112,7 @@ async def lags(found: list[float]) -> None:
 
 
 async def relisted(url: str) -> tuple[float, float, list[float]]:
-    """Make all watches start again, and wait until no work is left: CPU, seconds, lags."""
+    """Make all watches start again, and wait until no work is left; returns CPU seconds, seconds and lags."""
     found: list[float] = []
     measuring = asyncio.create_task(lags(found))
     async with ClientSession() as http:
@@ -133,7 +133,7 @@ async def relisted(url: str) -> tuple[float, float, list[float]]:
 
 
 def schedule(pipe: Connection, url: str) -> None:
-    """The scheduler's process."""
+    """Run the scheduler's process."""
     logging.disable(logging.CRITICAL)
 
     async def run() -> None:
@@ -164,7 +164,7 @@ def schedule(pipe: Connection, url: str) -> None:
 
 
 def wrong(row: dict[str, Any], held: int) -> list[str]:
-    """Broken bounds."""
+    """One sentence for each broken bound."""
     bounds = {
         "ready_cpu_s": READY_CPU_SECONDS,
         "relist_cpu_s": RELIST_CPU_SECONDS,

@@ -32,7 +32,7 @@ def measure(options: argparse.Namespace) -> Points:
             engine = start(nodes[:size], Policy.parse(options.policy), accelerate=accelerate)
             coming = pods(kinds)
             held = fill(engine, coming, options.fill)
-            decide(engine, coming, held, 200)  # what is loaded late is not counted
+            decide(engine, coming, held, 200)  # late imports do not count
             times = decide(engine, coming, held, options.decisions)
         half, most = np.percentile(times.processor, (50, 99)).tolist()
         points.append((size, half, most))

@@ -105,7 +105,7 @@ def write(path: Path, nodes: int, pods: int) -> None:
 
 
 def measure(path: Path) -> tuple[float, float, dict[str, Any]]:
-    """Seconds, peak MiB of the process, and what it printed."""
+    """Seconds, peak MiB of the process, and its output."""
     command = [sys.executable, "-m", "partage.cli.main", "schedule", str(path), "-o", "json"]
     with tempfile.TemporaryFile() as output:
         start = time.perf_counter()

@@ -1,8 +1,8 @@
 """Searches for slow pods: changes the most expensive ones at random, and keeps changes that cost more.
 
-Nothing tells it why a pod is hard. It measures CPU of each verb at a cluster of idle cards, or at one with half of the
-cards shared, so that hardly two nodes are alike. On a shared machine a call takes longer. So each is
-judged beside a reference load that runs right after it, and the least of two tries counts.
+It does not know why a pod is hard. It measures the CPU time of each verb in a cluster of idle cards, or in one with
+half of the cards shared, so that hardly two nodes are alike. On a shared machine a call takes longer. So it compares
+each call with a reference load that runs right after it, and the least of two tries counts.
 
     python bench/slow_pods.py [--minutes 60] [--nodes 5000] [--seed 1] [--most 50] [--idle]
 
@@ -30,7 +30,7 @@ from partage.extender.service import SchedulerService, ServiceSettings
 _ROWS: Final = np.arange(40_000, dtype=np.int64).reshape(8, 5_000)
 
 KEPT: Final = 24
-"""Pods from which the search goes on."""
+"""The number of pods from which the search continues."""
 
 PROTOCOLS: Final = ("hami", "koordinator", "ratio", "qgpu", "whole", "joint")
 NOTES: Final[dict[str, list[str]]] = {
@@ -59,7 +59,7 @@ NOTES: Final[dict[str, list[str]]] = {
 
 @dataclass(frozen=True)
 class Kind:
-    """Containers of one size: so many, each a step larger than the one before."""
+    """Containers of one kind: `count` of them, each a step larger than the one before."""
 
     protocol: str
     phase: str
@@ -71,7 +71,7 @@ class Kind:
     cores_step: int
 
     def asks(self, number: int) -> dict[str, str]:
-        """What one of them asks."""
+        """The request of one of the containers."""
         cores = max(0, min(100, self.cores + self.cores_step * (number % 7)))
         memory = max(1, self.memory + self.step * number)
         match self.protocol:
@@ -103,7 +103,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Genes:
-    """A pod as the search changes it."""
+    """A pod in the form that the search changes."""
 
     kinds: tuple[Kind, ...]
     notes: tuple[tuple[str, str], ...] = ()
@@ -112,7 +112,7 @@ class Genes:
     operator: str = "NotIn"
 
     def pod(self, name: str) -> dict[str, Any]:
-        """Its manifest."""
+        """The pod's manifest."""
         main: list[dict[str, Any]] = []
         initial: list[dict[str, Any]] = []
         for number, kind in enumerate(self.kinds):
@@ -160,7 +160,7 @@ class Genes:
 
 
 def new_kind(chance: Random) -> Kind:
-    """Any containers."""
+    """Random containers."""
     return Kind(
         chance.choice([*PROTOCOLS, "hami", "hami", "hami"]),
         chance.choice(["main", "main", "main", "init", "sidecar"]),
@@ -174,7 +174,7 @@ def new_kind(chance: Random) -> Kind:
 
 
 def new(chance: Random) -> Genes:
-    """Any pod."""
+    """A random pod."""
     kinds = tuple(new_kind(chance) for _ in range(chance.choice([1, 1, 2, 2, 3, 5])))
     keys = chance.sample(sorted(NOTES), chance.choice([0, 0, 1, 1, 2, 3]))
     notes = tuple((key, chance.choice(NOTES[key])) for key in keys)
@@ -183,7 +183,7 @@ def new(chance: Random) -> Genes:
 
 
 def changed(genes: Genes, others: list[Genes], chance: Random) -> Genes:
-    """One like it."""
+    """The pod with one random change."""
     kinds, at = list(genes.kinds), chance.randrange(len(genes.kinds))
     match chance.randrange(9):
         case 0:
@@ -222,7 +222,7 @@ def changed(genes: Genes, others: list[Genes], chance: Random) -> Genes:
 
 
 def reference() -> float:
-    """CPU in milliseconds of a load like a decision's: objects and columns."""
+    """CPU milliseconds of a load that resembles a decision's, with objects and columns."""
     start = time.thread_time()
     made = [{"left": number, "taken": (number, number + 1)} for number in range(4_000)]
     sorted(made, key=lambda one: -one["taken"][1])  # type: ignore[index]
@@ -232,7 +232,7 @@ def reference() -> float:
 
 
 async def search(given: argparse.Namespace) -> float:
-    """What the dearest pod cost, in milliseconds."""
+    """The cost of the most expensive pod, in milliseconds."""
     chance = Random(given.seed)  # noqa: S311 # nothing secret
     plenty = ServiceSettings(allowance=AllowanceSettings(10**9, 60_000, 2 * 10**9))
     service = SchedulerService(cluster.Instant(), cluster.Clock(), settings=plenty)
@@ -267,7 +267,7 @@ async def search(given: argparse.Namespace) -> float:
             taken = (time.thread_time() - start) * 1e3
             found.append((taken * min(1.0, alone / reference()), verb))
         service.pod_gone(name)
-        service.books.engine._classes.clear()  # noqa: SLF001 # as if nothing like it had been asked
+        service.books.engine._classes.clear()  # noqa: SLF001 # as if no such request had been seen
         return max(found)
 
     kept: list[tuple[float, str, Genes]] = []
