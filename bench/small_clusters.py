@@ -42,14 +42,14 @@ PLAIN = (
     "gpuclustering",
 )
 MODES = ("fill", "ends")
-MANY = 40  # pods of a kind, below which its waits tell little
+MANY = 40  # the fewest pods of a kind whose waits count
 
 Result = dict[str, Any]
 Key = tuple[int, str, str]
 
 
 def allocated(run: Run) -> dict[str, float]:
-    """Cards' worth given out, percent of all, once 100 % has arrived and at the end."""
+    """Allocated cards in percent of all, when 100 % load has arrived and at the end."""
     trace = run.trace
     asked = np.array([size_of(trace, pod) for pod in run.arrived]) * 1e5 / trace.capacity
     used = np.cumsum(np.where(run.node >= 0, asked, 0.0))
@@ -60,7 +60,7 @@ def allocated(run: Run) -> dict[str, float]:
 def ended(run: Run) -> Result:
     """Waits in hours and idle cards in percent, of a run with departures.
 
-    A pod that never got a place waits to the end of the run.
+    A pod that never got a place waits until the last arrival.
     """
     start = np.array([life.start for life in run.lives])
     wait = np.where(np.isnan(run.started), start.max() - start, run.started - start) / 3600
@@ -76,7 +76,7 @@ def ended(run: Run) -> Result:
 
 
 def one(what: Sample, policy: str, mode: str) -> Result:
-    """One run."""
+    """The results of one run."""
     lives = what.lives if mode == "ends" else None
     run = replay(what.trace, what.sequence, Policy.parse(policy), lives=lives)
     found = ended(run) if mode == "ends" else {**allocated(run), "failed": failed_by_kind(run)}
@@ -86,7 +86,7 @@ def one(what: Sample, policy: str, mode: str) -> Result:
 
 
 def about(what: Sample) -> Result:
-    """What is kept of a sample itself."""
+    """The properties of a sample for the file."""
     trace = what.trace
     result: Result = {
         "size": what.size,
@@ -100,13 +100,13 @@ def about(what: Sample) -> Result:
     asked = [size_of(trace, trace.pods[row]) for row in what.sequence.pods]
     some = [each for each in asked if each]
     result["median_request"] = float(np.median(some)) * 1e5 / trace.capacity
-    if not any(node.card_mib for node in trace.nodes):  # it looks at compute alone
+    if not any(node.card_mib for node in trace.nodes):  # the bound considers compute alone
         result["bound"] = ceiling(trace, what.sequence, 0.0)
     return result
 
 
 def known(path: Path) -> dict[Key, Result]:
-    """Results of earlier calls; a sample itself is its run `sample` in mode ``."""
+    """Results of earlier calls; a sample's properties have the policy `sample` and an empty mode."""
     if not path.exists():
         return {}
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -116,7 +116,7 @@ def known(path: Path) -> dict[Key, Result]:
 def run_missing(
     numbers: list[int], policies: list[str], modes: list[str], path: Path, data: Path | None
 ) -> None:
-    """Do the runs that are not in the file, sample after sample."""
+    """Do the runs that the file lacks, sample after sample."""
     done = known(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
@@ -135,7 +135,7 @@ def run_missing(
             print(f"sample {number}: {len(missing)} runs", file=sys.stderr, flush=True)
 
 
-# --- what it comes to ----------------------------------------------------------------------------
+# --- tables and pictures -------------------------------------------------------------------------
 
 
 def interval(values: list[float]) -> str:
@@ -161,7 +161,7 @@ def table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
 
 
 def fill(done: Mapping[Key, Result], numbers: list[int], policies: list[str]) -> Iterator[str]:
-    """How far the default is ahead of each policy, and behind the best of each sample."""
+    """The default's lead over each policy, and its distance from the best policy of each sample."""
     plain = [p for p in policies if p != MINE]
 
     def level(n: int, policy: str, at: str = "130") -> float:
@@ -195,7 +195,7 @@ def fill(done: Mapping[Key, Result], numbers: list[int], policies: list[str]) ->
 def behind_bound(
     done: Mapping[Key, Result], numbers: list[int], policies: list[str]
 ) -> Iterator[tuple[str, int, dict[str, float]]]:
-    """By size class and for all: samples that have a bound, and how far each policy is behind."""
+    """By size class and for all: the number of samples with a bound, and each policy's mean distance from it."""
     for name, mine in groups(done, numbers):
         some = [n for n in mine if done[n, "", "sample"]["bound"] is not None]
         gap = {
@@ -206,7 +206,7 @@ def behind_bound(
 
 
 def draw(path: Path, done: Mapping[Key, Result], numbers: list[int], policies: list[str]) -> None:
-    """How far each policy is behind the bound, by size of the cluster."""
+    """Draw each policy's distance from the bound, by the size of the cluster."""
     from matplotlib.figure import Figure  # noqa: PLC0415 # an extra
 
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
@@ -231,7 +231,7 @@ def draw(path: Path, done: Mapping[Key, Result], numbers: list[int], policies: l
 
 
 def ends(done: Mapping[Key, Result], numbers: list[int], policies: list[str]) -> Iterator[str]:
-    """Waits and idle cards beside the plain policies'."""
+    """Tables of waits and idle cards, of the default beside the plain policies."""
     offered = sorted({done[n, "", "sample"]["offered"] for n in numbers})
     for what, unit in (
         ("wait", "Mean wait, hours of a mean life of one"),

@@ -19,28 +19,28 @@ from partage.sim.replay import Life, Lives
 __all__ = ["CLASSES", "Sample", "for_tuning", "sample"]
 
 CLASSES: Final = ((4, 16), (17, 60), (61, 200))
-"""Nodes, from and to, of the three size classes."""
+"""The fewest and the most nodes of the three size classes."""
 LOAD: Final = 1.3
 ORDERS: Final = ("random", "random", "deployments", "waves", "falling", "rising")
 OFFERED: Final = (0.8, 0.9, 1.0, 1.1, 1.2)
 TURNOVER: Final = 4.0
-"""Arrivals with departures, in fillings of the cluster."""
-MOST: Final = 4000  # arrivals of a run with departures
+"""Arrivals of a run with departures, as a multiple of the pods that fill the cluster."""
+MOST: Final = 4000  # the most arrivals of a run with departures
 HOUR: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One cluster with what arrives.
+    """One cluster with its arrivals.
 
     Attributes:
-        number: of the sample.
-        size: row of `CLASSES`.
-        source: `openb NAME` or `made`.
-        order: how the pods of the run without departures are ordered.
+        number: the number of the sample.
+        size: the row of `CLASSES`.
+        source: `openb NAME` or `made STYLE`.
+        order: the order of the pods in the run without departures.
         trace: nodes and kinds of pods.
-        sequence: arrivals without departures, up to `LOAD`; and the order of nodes.
-        offered: compute asked on average with departures, over the cluster's.
+        sequence: arrivals without departures, up to `LOAD`, and the order of nodes.
+        offered: the average load with departures, as a part of the cluster.
         lives: arrivals with departures.
     """
 
@@ -55,7 +55,7 @@ class Sample:
 
 
 def for_tuning(number: int) -> bool:
-    """Whether constants may be chosen on a sample; the others are for reporting alone."""
+    """Whether a sample may serve to choose constants; the others only serve to report."""
     return number % 4 < 2
 
 
@@ -63,10 +63,10 @@ def sample(number: int, data: Path | None) -> Sample:
     """Sample `number`.
 
     Args:
-        number: from 0.
-        data: folder of openb tables (`nodes.csv`, `pods_*.csv`); None where there is none.
+        number: the number, from 0.
+        data: the folder of openb tables (`nodes.csv`, `pods_*.csv`); None if it does not exist.
     """
-    chance = random.Random(f"small clusters {number}")  # noqa: S311 # a seeded draw is the point
+    chance = random.Random(f"small clusters {number}")  # noqa: S311 # the draw must be repeatable
     size = (number // 4) % len(CLASSES)
     low, high = CLASSES[size]
     count = round(low * (high / low) ** chance.random())
@@ -94,7 +94,7 @@ def _table(data: Path, name: str) -> Trace:
 
 
 def _from_tables(chance: random.Random, data: Path, count: int) -> Drawn:
-    """Nodes of one to all models, and the table's pods, or some of its kinds."""
+    """Nodes of some or all models, and pods of all or some of the table's kinds."""
     names = sorted(path.stem.removeprefix("pods_") for path in data.glob("pods_*.csv"))
     name = chance.choice(names)
     table = _table(data, name)
@@ -105,7 +105,7 @@ def _from_tables(chance: random.Random, data: Path, count: int) -> Drawn:
         NodeRow(f"n{i}", n.cpu_milli, n.memory_mib, n.cards, n.model) for i, n in enumerate(nodes)
     ]
     pods = [pod for pod in table.pods if any(_could(pod, node) for node in nodes)]
-    if chance.random() < 0.5:  # few kinds, as where a few teams share a cluster
+    if chance.random() < 0.5:  # few kinds, as in a cluster of a few teams
         known = sorted({(p.cpu_milli, p.memory_mib, p.cards, p.milli, p.models) for p in pods})
         few = set(chance.sample(known, min(len(known), chance.randint(6, 30))))
         some = [p for p in pods if (p.cpu_milli, p.memory_mib, p.cards, p.milli, p.models) in few]
@@ -137,7 +137,7 @@ _TYPES: Final = (
 
 
 def _made(chance: random.Random, count: int) -> Drawn:
-    """One to three types of node, rich or short of CPU; requests of a style of their own."""
+    """Nodes of one to three types, with much or little CPU, and requests of a random style."""
     types = []
     for model, gib in chance.sample(_TYPES, chance.choice((1, 1, 2, 3))):
         cards = chance.choice((1, 2, 4, 4, 8, 8, 8))
@@ -176,13 +176,13 @@ def _kind(chance: random.Random, number: int, style: str, parts: tuple[float, fl
         card = chance.choice((16, 24, 40, 80))
         factor = {"memory-heavy": 1.6, "compute-heavy": 0.6, "mixed": 1.0}[style]
         memory = max(1, round(card * milli / 1000 * factor * chance.uniform(0.5, 1.5)))
-        if chance.random() < 0.15:  # memory alone, as many inference servers ask
+        if chance.random() < 0.15:  # memory alone, like many inference servers
             milli = 0
     return PodRow(name, cores * 500, gib * 512, 1, milli, card_mib=memory * 1024)
 
 
 def size_of(trace: Trace, pod: PodRow) -> float:
-    """What a pod takes, in cards: the larger of its compute and its memory."""
+    """A pod's size in cards: the larger of its compute and its memory."""
     cards = sum(node.cards for node in trace.nodes)
     mean = sum(node.cards * node.card_mib for node in trace.nodes) / max(1, cards)
     return pod.cards * max(pod.milli / 1000, min(1.0, pod.card_mib / mean) if mean else 0.0)
@@ -191,7 +191,7 @@ def size_of(trace: Trace, pod: PodRow) -> float:
 def _arrivals(
     chance: random.Random, trace: Trace, weights: Sequence[float], order: str
 ) -> list[int]:
-    """Rows up to `LOAD`, in one of the orders."""
+    """Rows of pods up to `LOAD`, in one of the orders."""
     rows, asked = range(len(trace.pods)), [size_of(trace, pod) for pod in trace.pods]
     target = LOAD * trace.capacity / 1000
     pods: list[int] = []
