@@ -87,7 +87,7 @@ KUBE_SCHEDULER: Final = (
 )
 OURS: Final = ("partage_verb_seconds", "partage_extender_seconds", "partage_verb_duration_seconds")
 SLICE: Final = 100_000
-"""Nanoseconds, the shortest that Linux grants."""
+"""The shortest time slice that Linux grants, in nanoseconds."""
 SCHED_SETATTR: Final = 314
 """The system call's number on x86-64."""
 SHORT: Final = re.compile(r"^(scheduler|partage)_|(_duration)?_seconds_sum$")
@@ -99,11 +99,11 @@ class Arm:
     """One side of the comparison.
 
     Attributes:
-        name: of the arm.
-        scheduler: scheduler name of its pods.
+        name: the name of the arm.
+        scheduler: the scheduler name of its pods.
         asks: the request of each of its pods.
         mine: its processes.
-        paused: those of them that are stopped while the pods are created.
+        paused: the one of them that is stopped while the pods are created.
     """
 
     name: str
@@ -128,14 +128,14 @@ COMMON: Final = ("kube-apiserver", "etcd")
 
 @dataclass(frozen=True)
 class Round:
-    """Figures of one round of one arm.
+    """The figures of one round of one arm.
 
     Attributes:
-        arm: its name.
+        arm: the name of the arm.
         rate: pods a second from the first Binding to the last.
-        seconds: from the moment that kube-scheduler continued to the last Binding.
+        seconds: the time from kube-scheduler's continuation to the last Binding.
         cpu_ms: CPU time per pod, by process.
-        requests: requests to the API server per pod, by verb and resource, the bench's own included.
+        requests: requests to the API server per pod, by verb and resource, including the bench's own.
         parts_ms: average times of parts, by the two programs' own metrics.
     """
 
@@ -175,7 +175,7 @@ class Bench:
         await in_parallel(self._node(f"node-{number}") for number in range(self.count))
         self._start()
         if self.nice:
-            # Each process is a session, and so a group of its own to the kernel's scheduler.
+            # Each process has a session, so the kernel's scheduler gives it a group of its own.
             for pid in (os.getpid(), *map(self.pid, self.plane.processes)):
                 Path(f"/proc/{pid}/autogroup").write_text(str(self.nice))  # noqa: ASYNC240
         await self._until_known()
@@ -231,7 +231,7 @@ class Bench:
             )
 
     def _certificate(self) -> tuple[str, str, str]:
-        """Files of a certificate for both ends, its key, and its authority's."""
+        """The files of a certificate for both ends, of its key, and of its authority."""
         bundle = renewed(Bundle(), ["127.0.0.1"], datetime.now(UTC), calls=True)
         parts = {"tls.crt": bundle.certificate, "tls.key": bundle.key, "ca.crt": bundle.trusted}
         folder = self.folder / "extender"
@@ -287,7 +287,7 @@ class Bench:
     # --- one round ---------------------------------------------------------------------------
 
     async def round(self, arm: Arm, pods: int, beside: Sequence[Awaitable[Any]] = ()) -> Round:
-        """Make one arm bind this many pods; others' work begins when kube-scheduler continues."""
+        """Make one arm bind this many pods; the works in `beside` begin when kube-scheduler continues."""
         other = WITH if arm is ALONE else ALONE
         inside = self._inside(arm)
         for name in (*other.mine, arm.paused):
@@ -332,7 +332,7 @@ class Bench:
         await self.client.create(PODS, body, namespace="default", into=msgspec.Raw)
 
     async def _bound(self, pods: int) -> list[float]:
-        """The moments of this many Bindings."""
+        """Wait for this many Bindings; returns their times."""
         scope = Scope(PODS, "default")
         version = (await self.client.list_all(scope, into=_Named)).resource_version
         seen: set[str] = set()
@@ -351,7 +351,7 @@ class Bench:
         return moments
 
     async def sizes(self, pods: int) -> dict[str, dict[str, float]]:
-        """By process of the arm with Partage: MB resident and peak, and idle CPU in percent of one."""
+        """For each process of the arm with Partage: resident and peak MB, and idle CPU in percent of one core."""
         watch = asyncio.create_task(self._bound(pods))
         await in_parallel(self._pod(WITH, number) for number in range(pods))
         await asyncio.wait_for(watch, PATIENCE)
@@ -371,7 +371,7 @@ class Bench:
         return found
 
     async def _emptied(self, other: Arm) -> None:
-        """Delete all pods, let the other arm's processes catch up, and the machine come to rest."""
+        """Delete all pods, continue the other arm's processes, and wait until all are idle."""
         listed = await self.client.list_all(Scope(PODS, "default"), into=_Named)
         await in_parallel(
             self.client.delete(PODS, one.metadata.name, namespace="default", grace_seconds=0)
@@ -389,7 +389,7 @@ class Bench:
             last = now
 
     def _requests(self) -> dict[str, float]:
-        """Number of the API server's requests, by verb and resource."""
+        """The number of requests to the API server so far, by verb and resource."""
         text = self.plane.call("GET", "/metrics", decode=False).decode()
         found: dict[str, float] = {}
         for line in text.splitlines():
@@ -402,7 +402,7 @@ class Bench:
         return found
 
     def _inside(self, arm: Arm) -> dict[str, float]:
-        """Sums and counts of parts' seconds, by part."""
+        """The sums and counts of seconds so far, by part."""
         found: dict[str, float] = {}
         for url, wanted in (
             (f"{self.secure(arm)}/metrics", KUBE_SCHEDULER),
@@ -427,7 +427,7 @@ class Bench:
         return f"https://127.0.0.1:{port}"
 
     def sampled(self, url: str, seconds: int, path: Path) -> None:
-        """Keep a CPU profile of a Go program."""
+        """Write a CPU profile of a Go program to a file."""
         trust = ssl._create_unverified_context()  # noqa: S323, SLF001 # its own, on loopback
         request = urllib.request.Request(  # noqa: S310 # loopback
             f"{url}/debug/pprof/profile?seconds={seconds}",
@@ -437,7 +437,7 @@ class Bench:
             path.write_bytes(answer.read())
 
     def pid(self, name: str) -> int:
-        """A process's number."""
+        """The id of a process."""
         popen = self.plane.processes[name].popen
         if popen is None:
             raise RuntimeError(f"{name} does not run")
@@ -449,7 +449,7 @@ class Bench:
         for name in names:
             pid = self.pid(name)
             stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            found[name] = sum(map(int, stat[11:15])) / TICKS  # ended children included
+            found[name] = sum(map(int, stat[11:15])) / TICKS  # including ended children
         return found
 
 
@@ -480,7 +480,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 def means(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Milliseconds on average, by part, of sums and counts at two moments."""
+    """The average milliseconds of each part between two moments, from its sums and counts."""
     found = {}
     for key, total in after.items():
         if "_sum" in key:
@@ -504,7 +504,7 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[_Event]:
 
 
 async def in_parallel(works: Iterable[Any]) -> None:
-    """Do many things, a few at a time."""
+    """Await many works, `AT_ONCE` at a time."""
     waiting = iter(works)
 
     async def take() -> None:
@@ -519,8 +519,8 @@ async def in_parallel(works: Iterable[Any]) -> None:
 def shortest_slices() -> None:
     """Make this process and its children run as soon as they are woken (Linux 6.12 and newer).
 
-    Otherwise, on a machine with other work, each hop between processes waits for the end of another
-    one's time slice.
+    Otherwise, on a machine with other work, each message between processes waits until another process's
+    time slice ends.
     """
     attributes = struct.pack("IIQiIQQQ", 48, 0, 0, os.nice(0), 0, SLICE, 0, 0)
     ctypes.CDLL(None).syscall(SCHED_SETATTR, 0, attributes, 0)
@@ -528,7 +528,7 @@ def shortest_slices() -> None:
 
 @asynccontextmanager
 async def bench(given: argparse.Namespace) -> AsyncIterator[Bench]:
-    """The whole bench, while the context lasts."""
+    """Run a control plane and both arms while the context lasts."""
     with (
         tempfile.TemporaryDirectory(prefix="throughput-") as name,
         control_plane(Path(name)) as plane,
@@ -541,7 +541,7 @@ async def bench(given: argparse.Namespace) -> AsyncIterator[Bench]:
 
 
 async def run(given: argparse.Namespace) -> list[Round]:
-    """All rounds, printed as they end."""
+    """Do all rounds, and print each at its end."""
     if given.nice:
         shortest_slices()
     nodes, pods, rounds = given.nodes, given.pods, given.rounds
@@ -569,13 +569,13 @@ async def run(given: argparse.Namespace) -> list[Round]:
 
 
 async def measured(given: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """The processes' use with this many nodes."""
+    """The memory and idle CPU of the processes with this many nodes."""
     async with bench(given) as made:
         return await made.sizes(given.nodes * PODS_A_NODE)
 
 
 async def profiled(made: Bench, pods: int, folder: Path) -> None:
-    """One more round of each arm, sampled: Go's own profiles, and ours by py-spy if it is there."""
+    """Profile one more round of each arm: Go programs by their own profiler, ours by py-spy if it is installed."""
     for arm in (ALONE, WITH):
         seconds = max(4, int(pods / made.rates[arm.name]))
         works: list[Awaitable[object]] = [

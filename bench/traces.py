@@ -30,7 +30,7 @@ Times = dict[str, float]
 
 
 def traced() -> dict[str, Any]:
-    """What makes a service tell."""
+    """The arguments with which a service sends traces."""
     from partage.extender.stories import Stories  # noqa: PLC0415 # an older tree has none
     from partage.tracing.otlp import live_tracer  # noqa: PLC0415 # an extra
 
@@ -40,7 +40,7 @@ def traced() -> dict[str, Any]:
 
 
 async def measure(count: int, calls: int, more: dict[str, Any]) -> Times:
-    """Seconds of each verb that one call in ten stays below, and of the process for a pod."""
+    """Seconds of each verb (the 10th percentile), and of the whole process for a pod."""
     service = SchedulerService(Instant(), Clock(), **more)
     nodes = documents([node(i) for i in range(count)])
     await service.rebuild([*nodes, *documents([device(i) for i in range(count)])])
@@ -73,7 +73,7 @@ async def measure(count: int, calls: int, more: dict[str, Any]) -> Times:
 
 @contextlib.contextmanager
 def collector() -> Iterator[str]:
-    """Takes whatever is sent, in this process; its URL."""
+    """Accept all traces in this process; yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -85,7 +85,7 @@ def collector() -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing is printed."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -94,7 +94,7 @@ def collector() -> Iterator[str]:
 
 
 def child(mode: str, options: argparse.Namespace, url: str) -> Times:
-    """One measurement in a process of its own."""
+    """Do one measurement in a process of its own."""
     environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "1000"}
     if mode == "before":
         environ["PYTHONPATH"] = options.before

@@ -22,7 +22,7 @@ MODE = "history"
 
 
 def curve(results: Path, seeds: list[int]) -> list[tuple[float, float, float, float, float]]:
-    """For each limit: gain on FGD at 100 and at 130 %, gap closed, CPU-only excess in percent."""
+    """By limit: the gain over FGD at 100 and 130 %, the gap closed, and the CPU-only excess in percent."""
     points = []
     base = Bench(folder(), results / "base.jsonl", Rules())
     base.run([TRACE], seeds, [])
@@ -39,7 +39,7 @@ def curve(results: Path, seeds: list[int]) -> list[tuple[float, float, float, fl
 
 
 def draw(path: Path, points: list[tuple[float, float, float, float, float]]) -> None:
-    """Gain against failures, one point a limit."""
+    """Draw the gain against the failures, one point for each limit."""
     from matplotlib.figure import Figure  # noqa: PLC0415 # an extra
 
     figure = Figure(figsize=(7.0, 4.5), layout="constrained")

@@ -51,7 +51,7 @@ def fewest(kinds: Sequence[Kind]) -> int:
     """The fewest cards that hold all replicas."""
 
     def fills(left: tuple[int, ...], core: int, memory: int, first: int) -> list[tuple[int, ...]]:
-        """Ways to take from what is left, of which none leaves room for one more."""
+        """Ways to fill a card from the remaining replicas, among them all that leave no room for another one."""
         found = []
         for k in range(first, len(left)):
             milli, gib, _ = kinds[k]
@@ -70,7 +70,7 @@ def fewest(kinds: Sequence[Kind]) -> int:
 
 
 def orders(kinds: Sequence[Kind]) -> list[list[int]]:
-    """One Deployment after another, both ways round; in turn; and shuffled twice."""
+    """Orders of creation: one Deployment after another, the reverse, in turn, and two random ones."""
     each = [[k] * n for k, (_, _, n) in enumerate(kinds)]
     plain = [k for replicas in each for k in replicas]
     if len(kinds) == 1:
@@ -81,7 +81,7 @@ def orders(kinds: Sequence[Kind]) -> list[list[int]]:
 
 
 def used(kinds: Sequence[Kind], order: Sequence[int], policy: str) -> int:
-    """Cards that hold pods in the end; a pod without a place counts as a card."""
+    """The number of cards that hold pods at the end; a pod without a place counts as a card."""
     nodes = tuple(
         NodeRow(f"n{i}", 64_000, 262_144, CARDS, "A100-40GB", MEMORY * 1024) for i in range(NODES)
     )
@@ -91,7 +91,7 @@ def used(kinds: Sequence[Kind], order: Sequence[int], policy: str) -> int:
     )
     trace = Trace("waves", nodes, pods)
     run = replay(trace, Order(tuple(order), tuple(range(NODES)), "waves"), Policy.parse(policy))
-    # Whole cards are not named one by one; each is a card of its own.
+    # The run does not name whole cards; each pod on one counts as one card.
     shared = {
         (node, card)
         for node, card in zip(run.node.tolist(), run.card.tolist(), strict=True)
