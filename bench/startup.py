@@ -1,4 +1,4 @@
-"""From nothing to ready: 5,000 nodes of 8 cards and 40,000 pods that hold half a card each.
+"""Time and memory of the scheduler's start: 5,000 nodes of 8 cards, and 40,000 pods that hold half a card each.
 
 An API server in a process of its own sends prepared pages, as many bytes a pod as a genuine one (about 4.5 kB, managed
 fields included). Measured are time, CPU time and resident memory of the scheduler's process, from its start to
@@ -45,7 +45,7 @@ COLLECTIONS = {
 
 
 def bound(index: int, nodes: int) -> dict[str, Any]:
-    """A pod that holds half of a card, as it stands in the store."""
+    """A pod that holds half of a card, in its stored form."""
     place, minor = index % nodes, index // nodes % 8
     name, uuid = f"node-{place:05d}", f"GPU-{place:08x}-0000-0000-0000-{minor:012x}"
     found = pod(index, ask=ASK)
@@ -93,7 +93,7 @@ def bound(index: int, nodes: int) -> dict[str, Any]:
 
 
 def pages(kind: str, items: Iterable[dict[str, Any]]) -> list[bytes]:
-    """A list as the pages of an API server."""
+    """A list in the form of an API server's pages."""
     texts = [json.dumps(item, separators=(",", ":")) for item in items]
     cut = [texts[start : start + PAGE] for start in range(0, len(texts), PAGE)] or [[]]
     return [
@@ -115,7 +115,7 @@ def pages(kind: str, items: Iterable[dict[str, Any]]) -> list[bytes]:
 
 
 def serve(pipe: Connection, nodes: int, pods: int) -> None:
-    """The API server's process."""
+    """Run the API server's process."""
     lists = {path: pages(kind, []) for path, kind in COLLECTIONS.items()}
     lists["/api/v1/nodes"] = pages("NodeList", map(node, range(nodes)))
     lists["/apis/scheduling.koordinator.sh/v1alpha1/devices"] = pages(
@@ -149,7 +149,7 @@ def serve(pipe: Connection, nodes: int, pods: int) -> None:
 
 
 def memory(field: str) -> float:
-    """Megabytes of this process."""
+    """A memory figure of this process, in megabytes."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(field):
             return int(line.split()[1]) / 1024
@@ -157,7 +157,7 @@ def memory(field: str) -> float:
 
 
 async def audit(daemon: SchedulerDaemon) -> str:
-    """CPU time of an audit at once, of one in pieces, and of its pieces."""
+    """Measure the CPU time of an audit at once, of one in pieces, and of its pieces."""
     began = time.process_time()
     clean = daemon.service.audit().clean
     whole = time.process_time() - began
@@ -170,7 +170,7 @@ async def audit(daemon: SchedulerDaemon) -> str:
             last, before = time.process_time(), last
             pieces.append(last - before)
 
-    pods = daemon._feed.documents("Pod")  # noqa: SLF001 # what its own audit looks at
+    pods = daemon._feed.documents("Pod")  # noqa: SLF001 # its own audit reads these
     watcher = asyncio.create_task(watch())
     began = time.process_time()
     found = await daemon.service.audit_gently(lambda: pods)
@@ -186,8 +186,8 @@ async def audit(daemon: SchedulerDaemon) -> str:
 
 
 def schedule(pipe: Connection, url: str) -> None:
-    """The scheduler's process."""
-    # A daemonic process may have no children, so it says that no prices can be learnt.
+    """Run the scheduler's process."""
+    # A daemonic process may have no children, so it logs that it cannot learn prices.
     logging.disable(logging.CRITICAL)
 
     async def run() -> None:
@@ -207,7 +207,7 @@ def schedule(pipe: Connection, url: str) -> None:
 
 
 def plain(pipe: Connection, url: str) -> None:
-    """What one writes first."""
+    """Run the simplest implementation."""
     began, used = time.perf_counter(), time.process_time()
     objects: dict[str, list[Any]] = {}
     for path in COLLECTIONS:
@@ -231,7 +231,7 @@ def plain(pipe: Connection, url: str) -> None:
 
 
 def child(function: Any, *arguments: Any) -> tuple[Any, Any]:
-    """A process with a pipe to it."""
+    """Start a process with a pipe to it; returns both."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=function, args=(theirs, *arguments), daemon=True)

@@ -40,7 +40,7 @@ def pod(name: str, limits: dict[str, str]) -> dict[str, Any]:
 
 
 def given(server: ApiServer) -> Counter[str]:
-    """Thousandths of each card in the pods' records."""
+    """The thousandths of each card that the pods' records grant."""
     found: Counter[str] = Counter()
     for record in server.store.all("pods"):
         text = (record.metadata.get("annotations") or {}).get(names.ALLOCATION)
@@ -51,7 +51,7 @@ def given(server: ApiServer) -> Counter[str]:
 
 
 class Bound:
-    """When pods were bound and when they went, by name."""
+    """The times at which pods were bound and deleted, by name."""
 
     def __init__(self, server: ApiServer) -> None:
         self.at: dict[str, float] = {}
@@ -60,7 +60,7 @@ class Bound:
         server.store.observers.append(self.saw)
 
     def saw(self, change: Change) -> None:
-        """Notes what happened to a pod."""
+        """Note the Binding or deletion of a pod."""
         record = change.record
         if record.resource != "pods":
             return
@@ -71,7 +71,7 @@ class Bound:
         self.changed.set()
 
     async def until(self, count: int) -> None:
-        """Waits until so many pods are bound."""
+        """Wait until this many pods are bound."""
         while len(self.at) < count:
             self.changed.clear()
             await self.changed.wait()
@@ -83,7 +83,7 @@ def cpu() -> float:
 
 
 async def plain(count: int) -> float:
-    """Seconds of CPU for an API server alone to take as many pods."""
+    """CPU seconds of a plain API server for the same number of pods."""
     server = ApiServer(Settings())
     async with serve(server):
         started = cpu()

@@ -28,7 +28,7 @@ SEAMS = ("plugin", "extender")
 
 
 class Trace:
-    """The functions that were called, and who called whom in another file."""
+    """The called functions, and the calls between functions of different files."""
 
     def __init__(self) -> None:
         self.functions: dict[tuple[str, str], None] = {}
@@ -36,11 +36,11 @@ class Trace:
 
     @property
     def files(self) -> list[str]:
-        """In order of the first call."""
+        """The files in the order of their first call."""
         return list(dict.fromkeys(file for file, _ in self.functions))
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        """For `sys.setprofile`."""
+        """Record a call; the hook of `sys.setprofile`."""
         if event != "call" or (called := _ours(frame)) is None:
             return
         self.functions[called] = None
@@ -58,7 +58,7 @@ def _ours(frame: FrameType) -> tuple[str, str] | None:
     return code.co_filename[len(PACKAGE) + 1 :], code.co_qualname
 
 
-def traced(trace: Trace, call: Callable[[], Any]) -> Any:  # whatever it answers
+def traced(trace: Trace, call: Callable[[], Any]) -> Any:  # the call's answer
     """Trace one call."""
     sys.setprofile(trace)
     try:
@@ -68,7 +68,7 @@ def traced(trace: Trace, call: Callable[[], Any]) -> Any:  # whatever it answers
 
 
 async def by_plugin(world: Plugged, name: str, trace: Trace) -> None:
-    """Propose, reserve and bind."""
+    """Propose, reserve and bind a pod."""
     world.create(pod(name, half()))
     answer = traced(trace, lambda: world.propose(name))
     traced(trace, lambda: world.reserve(name, answer.nodes[0]))
@@ -80,7 +80,7 @@ async def by_plugin(world: Plugged, name: str, trace: Trace) -> None:
 
 
 async def by_extender(world: Plugged, name: str, trace: Trace) -> None:
-    """Filter and bind."""
+    """Filter and bind a pod."""
     made = world.create(pod(name, half()))
     asked = {"Pod": made, "NodeNames": ["n1", "n2"]}
     body = json.dumps(asked).encode()
@@ -117,7 +117,7 @@ async def walked(seam: str, *, list_files: bool) -> None:
 
 
 def main() -> None:
-    """Print both."""
+    """Print the figures of both seams."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", action="store_true", help="the files and functions too")
     given = parser.parse_args()

@@ -40,7 +40,7 @@ BLOCK: Final = 2**16
 
 
 class PodMeta(Meta, frozen=True):
-    """What a scheduler keeps of a pod's metadata."""
+    """The part of a pod's metadata that a scheduler keeps."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
@@ -60,20 +60,20 @@ class Container(msgspec.Struct, frozen=True):
 
 
 class Spec(msgspec.Struct, frozen=True, rename="camel"):
-    """Where the pod is and what it asks for."""
+    """A pod's node and containers."""
 
     node_name: str = ""
     containers: tuple[Container, ...] = ()
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The phase."""
+    """A pod's phase."""
 
     phase: str = ""
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """A pod, as far as a scheduler keeps it."""
+    """The part of a pod that a scheduler keeps."""
 
     metadata: PodMeta
     spec: Spec
@@ -81,7 +81,7 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 def pod(index: int, version: int) -> dict[str, Any]:
-    """A pod as the API server sends it, about 2 kB."""
+    """A pod in the API server's form, about 2 kB."""
     name = f"trainer-{index:06d}"
     now = "2026-01-01T00:00:00Z"
     return {
@@ -144,7 +144,7 @@ def pod(index: int, version: int) -> dict[str, Any]:
 
 
 def stream_of(events: int, pods: int) -> bytes:
-    """The bytes of so many events over so many pods."""
+    """The bytes of a watch with the given numbers of events and pods."""
     lines = []
     for index in range(events):
         kind = "ADDED" if index < pods else "MODIFIED"
@@ -154,7 +154,7 @@ def stream_of(events: int, pods: int) -> bytes:
 
 
 def serve(stream: bytes, pipe: Connection) -> None:
-    """Answer lists with nothing and watches with the stream; one connection at a time."""
+    """Answer a list with no items and a watch with the stream; one connection at a time."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
