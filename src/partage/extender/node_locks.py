@@ -242,7 +242,7 @@ class NodeLockKeeper:
     async def _settle(
         self, node: str, where: Callable[[str], Whereabouts], *, due: bool = True
     ) -> bool:
-        """Release the left locks of a node that are due, without `due` also those that failed; whether all are off."""
+        """Release a node's left locks that are due, or also the failed ones if not `due`; whether all are off."""
         clear = True
         for left in list(self.left.get(node, ())):
             now = self._clock.monotonic()

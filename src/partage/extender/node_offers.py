@@ -31,8 +31,7 @@ _PROVEN: Final = 4
 _WIDE: Final = 128
 """Nodes that the exact rule judges for a pod that needs every node that fits."""
 MOST_PROPOSED: Final = 100
-"""Nodes of a further proposal for a pod with claims. kube-scheduler checks all of so many nodes, but of more only a
-part."""
+"""Nodes of a further proposal for a pod with claims. kube-scheduler checks only a part of a longer list."""
 _BEST: Final = 100
 """The score of the best node; the other nodes score 10 to 90."""
 
@@ -102,7 +101,7 @@ def offered(
 
 
 REJECTED_SECONDS: Final = 60.0
-"""After a rejection: so long the node is not proposed for the pod again, and proposals for all pods name several."""
+"""Seconds for which a rejected node is not proposed for the pod again, and for which all proposals name several."""
 MOST_REJECTED: Final = 128
 """The most rejected nodes of a pod in that time: eight proposals of sixteen."""
 _MOST_PODS: Final = 20_000

@@ -38,7 +38,7 @@ _ENOUGH: Final = 100
 MOST_PLANNING: Final = 50 * MOST
 """Units of work that the plans for one pod may take over all nodes; other tasks run in between."""
 _MOST_BUDGETS: Final = 200
-"""The most disruption budgets that are read of one namespace; with more, one budget spares all of its pods."""
+"""The most disruption budgets read of one namespace; with more, one budget spares all pods of the namespace."""
 _BUDGETS_A_UNIT: Final = 10
 """Comparisons of a pod with a budget that cost as much as one unit of work."""
 _HOPELESS: Final = frozenset(
@@ -96,7 +96,7 @@ def to_be_gone(books: Books, plan: Plan, priority: int) -> list[str]:
     """UIDs of a node's less important pods that must be gone before a plan for the node holds.
 
     They include pods that are leaving anyway. Leaving pods of the same or a higher priority are not
-    among them: nobody may evict these, so the plan waits for them.
+    among them: these cannot be evicted, so the plan waits for them.
 
     Args:
         priority: the priority of the pod that wants the room.

@@ -185,7 +185,7 @@ def _booked(grants: Iterable[Grant], cards: Mapping[_Place, Card]) -> dict[_Plac
 
 
 def _part(grant: Grant, card: Card | None) -> int:
-    """The grant's percent of the card's memory, rounded down; exact if a whole percent gives the same bytes."""
+    """The grant's percent of the card's memory: the whole percent that gives its bytes, if any, else rounded down."""
     total = card.device.memory_bytes if card else 0
     if not total:
         return 0
