@@ -4,7 +4,7 @@
 
 Needs root and `tests/runtime/fetch`. The agent runs as a process beside a genuine containerd and a stand-in for the
 kubelet that takes its device plugins. The agent is ready when the runtime asks it and the kubelet knows its units.
-Processor time does not depend on other work of the machine. The time until ready does.
+Other work of the machine affects the time until ready, but not the processor time.
 """
 
 import argparse

@@ -6,10 +6,10 @@
 Every row places pods without cards in the same way: by the engine, as in the published experiments, by
 kube-scheduler's own scores (`--others kube-scheduler`), as in a cluster, or by those with NodeResourcesFit's
 MostAllocated (`--others most-allocated`). Pods with cards are placed by the engine (by protocol), or by a model of
-kube-scheduler with the in-tree allocator. The model takes a node that fits, of as many as kube-scheduler looks at, by
-its own scores or the engine's. On the node it takes the first cards that fit, in the order of publication. The order
-may be late by some of the cluster's allocations. `--small` uses samples of 4 to 60 nodes (`small_samples`), memory of
-cards included, instead of a trace. Nothing here is timed.
+kube-scheduler with the in-tree allocator. The model looks at as many fitting nodes as kube-scheduler, and chooses one
+by its own scores or the engine's. On the node it takes the first cards that fit, in the order of publication. The order
+may be late by some of the cluster's allocations. `--small` uses samples of 4 to 60 nodes (`small_samples`), with memory
+of cards, instead of a trace. The program measures no time.
 
 For hardware instances in that order run `bench/mig_streams.py --policies claims`.
 """

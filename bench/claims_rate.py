@@ -4,11 +4,11 @@
     python bench/claims_rate.py [--nodes 40] [--pods 200] [--rounds 3]
 
 One cluster with Partage by its chart. As in production, the webhook asks the leader about our driver's claims before
-one is stored; no program asks about the others. Each arm has nodes of its own, of eight cards each: slices of whole
-devices with the attributes that NVIDIA's driver publishes, and ours with amounts, once by the cluster's own
-kube-scheduler and once by that with the plugin. Rounds of the arms take turns. The arm's DeviceClass is made when all
-pods and claims wait for it. The measurement is from then to the last Binding, and includes the processor time of every
-process.
+one is stored; no program asks about the others. Each arm has its own nodes of eight cards. The first arm has slices of
+whole devices with the attributes that NVIDIA's driver publishes. The other two have our slices with amounts; one uses
+the cluster's own kube-scheduler, the other one the kube-scheduler with the plugin. Rounds of the arms take turns. The
+program creates the arm's DeviceClass when all pods and claims wait for it. It measures the time from then to the last
+Binding, and the processor time of every process.
 """
 
 import argparse

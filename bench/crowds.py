@@ -8,9 +8,9 @@ and the service share one core, so creating the pods takes most of the time. It 
 pod is bound, the slowest answer of `/healthz`, asked every 30 ms, and the steps of the loop that took more than
 100 ms of processor time. `bench/hostile.py` has the shapes; every pod asks other amounts.
 
-`--overload` sends small pods, and pods that never fit, each of these another request, as fast as the API server takes
-them. It reports, by kind, the services' own requests to the API server in the busiest second and ten seconds, the
-process's memory, and the time when an ordinary pod of another namespace is bound within a second again.
+`--overload` sends small pods and pods that never fit, each of the latter with another request, as fast as the API
+server accepts them. It reports the services' own requests to the API server by kind in the busiest second and ten
+seconds, the process's memory, and the time after which an ordinary pod of another namespace is bound within a second.
 """
 
 import argparse

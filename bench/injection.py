@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/injection.py [CONTAINERS]
 
-Needs root and `tests/runtime/fetch`. Containers are made in turn with the agent's plugin, with its keeper and journal,
-and without any plugin. Blocks of both alternate, so a loaded machine affects both alike. The time of the decision
-alone, in the agent, is printed beside it.
+Needs root and `tests/runtime/fetch`. The program makes containers with the agent's plugin (with its keeper and journal)
+and without any plugin. Blocks of both alternate, so a loaded machine affects both alike. It also prints the time of the
+decision alone, in the agent.
 """
 
 import contextlib

@@ -5,7 +5,7 @@
 
 Runs real processes under the library, on the stand-in driver. Exits with 1 if a figure misses its requirement, and
 prints which. `--realtime` runs them with SCHED_FIFO (root), so that other work on the machine does not count as their
-latency. A card's time is modelled, so shares are exact. The wake-ups between them are those of this machine.
+latency. The card's time is modelled, so shares are exact. But the machine determines how fast the processes wake up.
 """
 
 import argparse

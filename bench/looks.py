@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/looks.py [--containers 16 100] [--processes 4] [--others 300]
 
-Containers have rooms, accounts and seats as the agent makes them. Their processes are genuine ones with open files; a
-folder of links beside genuine procfs assigns each to its container. Other processes hold nothing. The figure is the
-processor time of the agent's own thread and the kernel's part of it.
+Containers have rooms, accounts and seats as the agent makes them. Their processes are genuine ones with open files. A
+folder of links to the genuine procfs assigns each process to its container. Other processes hold nothing. The figure is
+the processor time of the agent's own thread, including the kernel's part.
 """
 
 import argparse

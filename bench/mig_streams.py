@@ -1,8 +1,8 @@
 """Requests for instances that each policy admits, and their waiting times: the table of the performance page.
 
-All 113 ordered sequences of plain profiles that fit one A100, offered to one card; streams of 20,000
-requests at two loads and five mixes over 1, 8 and 32 cards; and the queue experiment. Figures are
-means. Nothing here is timed, so the machine's load changes nothing.
+It offers all 113 ordered sequences of plain profiles that fit one A100 to one card, and streams of 20,000
+requests at two loads and five mixes to 1, 8 and 32 cards, and it runs the queue experiment. Figures are
+means. The program measures no time, so the machine's load changes nothing.
 
     python bench/mig_streams.py [--seeds 1] [--policies partage hami-2.10 ...]
 

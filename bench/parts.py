@@ -2,7 +2,7 @@
 
     PARTAGE_OPENB=… python bench/parts.py [--parts 0.12 0.25 0.5] [--seeds 1 2 3] [--traces default …]
 
-Nodes are drawn at random, and pods of the trace that some of them may host are drawn to 130 % load. Each row shows
+The program draws nodes at random, and pods of the trace that these nodes may host, up to 130 % load. Each row shows
 GPU compute allocated at 100 % / 130 % load: by usual requests, by prices, and by FGD, which knows the trace.
 """
 

@@ -1,8 +1,8 @@
 """Cost of a record for a decision: the same decisions with a journal and without, in turn.
 
-Pods are held and bound on NODES nodes; for each bound one a random one leaves. The comparison counts processor time of
-the engine's thread alone, because another thread writes. Encoding is timed apart, for each entry, because it
-competes for the interpreter.
+The engine holds and binds pods on NODES nodes; for each bound pod a random one leaves. The comparison counts only the
+processor time of the engine's thread, because another thread writes. Encoding is timed separately for each entry,
+because it competes for the interpreter.
 
     python bench/record.py [--nodes 1000] [--decisions 3000] [--rounds 5]
 """

@@ -1,8 +1,9 @@
 """Time and memory of `partage schedule` on a large cluster, start to end.
 
-5,000 nodes of 8 cards and 1,000 pods of four protocols, given as one JSON `List` in a file called .yaml. The whole
-process is measured from outside: interpreter start, reading, deciding, writing. Figures are the median of RUNS runs
-after one that is not counted. A second pass asks for twice the pods, which separates the costs of reading and deciding.
+The input has 5,000 nodes of 8 cards and 1,000 pods of four protocols, as one JSON `List` in a file called .yaml. The
+program measures the whole process from outside: interpreter start, reading, deciding, writing. Figures are the median
+of RUNS runs after one that does not count. A second pass asks for twice the pods, which separates the costs of reading
+and deciding.
 
     python bench/schedule.py [--nodes 5000] [--pods 1000] [--runs 3]
 """

@@ -4,18 +4,19 @@
     python bench/throughput.py [--nodes 500] [--pods 1000] [--rounds 3] [--nice -15] [--mutual-tls] [--spread] [--profile FOLDER] [-o json]
     python bench/throughput.py --sizes --nodes 1000 --plugin PROGRAM
 
-One etcd, one API server, NODES nodes that are objects only, each with eight cards. Rounds of two arms take turns. One
-arm is kube-scheduler alone on pods that ask for a plain extended resource. The other is the same kube-scheduler with
-the chart's configuration and our scheduler service, on pods that ask for a card. While one arm runs, the processes of
-the other are stopped (SIGSTOP), so neither pays for the other's watches. The arm's kube-scheduler is stopped too while
-its pods are made, so that it finds all of them waiting. The measurement is from the first Binding to the last, and
-the CPU time of every process from the making of the pods to the last Binding, over the pods.
+The cluster has one etcd, one API server, and NODES nodes that are objects only, each with eight cards. Rounds of two
+arms take turns. One arm is kube-scheduler alone on pods that ask for a plain extended resource. The other is the same
+kube-scheduler with the chart's configuration and our scheduler service, on pods that ask for a card. While one arm
+runs, the processes of the other are stopped (SIGSTOP), so neither pays for the other's watches. The arm's
+kube-scheduler is also stopped while its pods are created, so that it finds all of them waiting. The rate counts from
+the first Binding to the last. The CPU time of every process counts from the creation of the pods to the last Binding,
+divided by the pods.
 
-The arms' client limits are equal and high. Machines are busy and uneven, so the ratio of two
+The arms' client limits are equal and high. Other work on the machine varies, so the ratio of two
 neighbouring rounds is worth more than any figure alone, and all are printed.
 
-`--sizes` measures no rate. It reports the use of the processes of the arm with Partage with four bound
-pods a node, and in the minute after that.
+`--sizes` measures no rate. It reports the memory of the processes of the arm with Partage with four bound
+pods a node, and their CPU time in the minute after that.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python bench/tradeoff.py [--seeds 44 45 46] [--plot docs/pictures/tradeoff.svg]
 
 The limit in the last rehearsal is the number of additional pods of a kind that may fail, compared with FGD. For each
-of several limits, prices are chosen from the trace's own history and the runs go through the real
-engine. Prints a table in Markdown and draws the curve (extra `plot`).
+of several limits, the program chooses prices from the trace's own history and replays the trace through the real
+engine. It prints a table in Markdown and draws the curve (extra `plot`).
 """
 
 import argparse

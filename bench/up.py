@@ -3,10 +3,10 @@
     python bench/up.py [--nodes 100] [--cards 8] [--pods 1000] [--releases 200]
 
 First it creates PODS pods at once, four shapes in turn, and prints the time until every one has a node, with the number
-of repeated Bindings. Nothing may be granted twice, which it recomputes from the pods' own records. Then it fills the
-cluster, so that many whole-card pods wait, and deletes one pod after another. It measures the time from a pod's last
-moment in the API server to the next Binding. Beside it, it prints the share of a plain API server's own work (creating
-as many pods without listeners), because figures of a loaded machine compare only within one run.
+of repeated Bindings. From the pods' own records it checks that nothing is granted twice. Then it fills the cluster, so
+that many whole-card pods wait, and deletes one pod after another. It measures the time from a pod's deletion in the
+API server to the next Binding. It also prints the CPU time as a multiple of a plain API server's (which creates as many
+pods without listeners), because figures of a loaded machine compare only within one run.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python bench/walk.py [--list]
 
-It traces every call of a function of `partage` while one pod is decided and bound, once after a pod of the same kind
-(caches are warm) and once as the first of its kind. A *move* is a pair of functions of different files of which one
-calls the other, so a reader must turn to another file. It counts each move once, however often it is called. The API
+It traces every call of a function of `partage` while one pod is decided and bound, once for the first pod of its kind
+and once for a second one (with warm caches). A *move* is a call from a function of one file to a function of another,
+so a reader must turn to another file. It counts each pair of functions once, however often the call happens. The API
 server is the fake one of the tests. Sockets, HTTP and generated methods are left out.
 """
 

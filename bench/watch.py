@@ -1,7 +1,7 @@
-"""Watch events a second that one core takes in: bytes from a socket to a kept, typed object.
+"""Watch events a second that one core can read: bytes from a socket to a kept, typed object.
 
-A server in a process of its own sends `EVENTS` changes of pods of about 2 kB as fast as they are
-read. Three readers of the same bytes are measured, RUNS times each, in turns:
+A server in a process of its own sends EVENTS changes of pods of about 2 kB as fast as they are
+read. The program measures three readers of the same bytes in turns, RUNS times each:
 
 * decoder: this package's decoder alone, no socket;
 * follow: the whole way (HTTP, decoding, mirror, changes), as the services use it;
