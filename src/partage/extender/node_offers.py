@@ -33,7 +33,7 @@ _WIDE: Final = 128
 MOST_PROPOSED: Final = 100
 """Nodes of a further proposal for a pod with claims. kube-scheduler checks only a part of a longer list."""
 _BEST: Final = 100
-"""The score of the best node; the other nodes score 10 to 90."""
+"""The score of the best node. Other nodes score 10 to 90; a nominated node that `others` did not find scores 0."""
 
 
 def marked(ledger: Ledger, nodes: Iterable[str]) -> Bools:
