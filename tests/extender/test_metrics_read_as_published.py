@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from wire_client import Running
 from world import Manifest, device, document, half, node, pod, whole
 
+from partage.extender.exposition import exposition
 from partage.extender.meters import Meters
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -170,6 +171,22 @@ def test_instances_of_one_card_are_one_series_of_their_container() -> None:
     assert [value for _, value in found["hami_vgpu_memory_allocated_bytes"]] == [card]
     assert [value for _, value in found["vGPUCoreAllocated"]] == [57]
     assert [value for _, value in found["gpu_mem_allocated"]] == [card / 2**20]
+
+
+def test_other_tasks_run_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a family has a series for every pod; a piece has few lines."""
+    monkeypatch.setattr("partage.extender.exposition._PIECE", 2)
+    with _scene(pod_series=True) as site:
+        for number in range(5):
+            site.run(site.world.place(pod(f"web-{number}", HAMI)))
+
+        async def read() -> list[bytes]:
+            return [one async for one in exposition(site.world.service.books, of_pods=True)]
+
+        pieces = [one.decode() for one in site.run(read())]
+
+    of_pods = [one for one in pieces if one.startswith("hami_vgpu_memory_allocated_bytes{")]
+    assert [one.count("\n") for one in of_pods] == [2, 2, 1]
 
 
 def test_cards_beyond_the_bound_have_no_series(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Series of hardware instances come out as the HAMi document prints them."""
 
+import pytest
+
 from partage.extender.exposition_mig import foreign_series, mig_series
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
@@ -62,11 +64,11 @@ def _ledger(
 
 
 def _old(ledger: Ledger) -> str:
-    return mig_series(ledger).decode().partition("# HELP hami")[0]
+    return b"".join(mig_series(ledger)).decode().partition("# HELP hami")[0]
 
 
 def _today(ledger: Ledger) -> str:
-    return mig_series(ledger).decode().removeprefix(_old(ledger))
+    return b"".join(mig_series(ledger)).decode().removeprefix(_old(ledger))
 
 
 def test_a_geometrys_slots_are_printed_as_the_document_prints_them() -> None:
@@ -75,6 +77,17 @@ def test_a_geometrys_slots_are_printed_as_the_document_prints_them() -> None:
     ledger = _ledger(HamiSettings(geometries=(TABLE,)), {FIRST: [high], SECOND: [low, high]})
 
     assert _old(ledger) == PRINTED
+
+
+def test_a_piece_has_the_instances_of_few_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tasks run between two pieces, however many cards are cut."""
+    held = {FIRST: [MigSlice("3g.20gb", 4, 4)], SECOND: [MigSlice("3g.20gb", 0, 4)]}
+    ledger = _ledger(HamiSettings(geometries=(TABLE,)), held)
+    monkeypatch.setattr("partage.extender.exposition_mig._PIECE", 1)
+
+    pieces = [one.decode() for one in mig_series(ledger)]
+
+    assert [one.count("\n") for one in pieces] == [2, 2, 2, 2, 1, 1]
 
 
 def test_a_slot_keeps_its_number_in_the_tables_order() -> None:

@@ -201,15 +201,16 @@ async def exposition(
         rows += _rows(books, node)
         if of_pods:
             pods += _pod_rows(books, node)
-    for name, text, labels, value in (*_OF_CARDS, *(() if of_pods else _QGPU_OF_CARDS)):
-        yield _head(name, text)
-        for start in range(0, len(rows), _PIECE):
-            await asyncio.sleep(0)
-            yield _lines(name, labels, value, rows[start : start + _PIECE])
-    for name, text, of_pod, value in _OF_PODS if of_pods else ():
+    of_cards = (*_OF_CARDS, *(() if of_pods else _QGPU_OF_CARDS))
+    for families, its_rows in ((of_cards, rows), (_OF_PODS if of_pods else (), pods)):
+        for name, text, labels, value in families:
+            yield _head(name, text)
+            for start in range(0, len(its_rows), _PIECE):
+                await asyncio.sleep(0)
+                yield _lines(name, labels, value, its_rows[start : start + _PIECE])
+    for piece in mig_series(books.engine.ledger):
         await asyncio.sleep(0)
-        yield _head(name, text) + _lines(name, of_pod, value, pods)
-    yield mig_series(books.engine.ledger)
+        yield piece
     if names:
         yield _quotas(books)
     await asyncio.sleep(0)

@@ -28,22 +28,27 @@ _OLD_HELP: Final = "GPU Sharing mode. 0 for hami-core, 1 for mig, 2 for mps"
 _TODAY: Final = "hami_node_gpu_mig_instance_info"
 _TODAY_HELP: Final = "Hardware instances that pods hold."
 _FOREIGN: Final = "partage_foreign_instance_info"
+_PIECE: Final = 64
+"""Cards of one piece; each has up to seven lines."""
 _FOREIGN_HELP: Final = "Hardware instances that Partage did not make and no pod's record names."
 
 
-def mig_series(ledger: Ledger) -> bytes:
-    """The series of all cards that are cut into instances, with the name of HAMi up to 2.8 and with today's."""
+def mig_series(ledger: Ledger) -> Iterator[bytes]:
+    """The series of all cards that are cut into instances, with the name of HAMi up to 2.8 and with today's.
+
+    They come in pieces of a few hundred lines, and other tasks may run between two of them.
+    """
     cards = [
         (ledger.node_at(index).name, card)
         for index in sorted(ledger.cut_nodes)
         for card in ledger.cards(DeviceType.GPU, index)
         if card.occupied
     ]
-    text = f"# HELP {_OLD} {_OLD_HELP}\n# TYPE {_OLD} gauge\n"
-    text += "".join(line for node, card in cards for line in _slots(node, card))
-    text += f"# HELP {_TODAY} {_TODAY_HELP}\n# TYPE {_TODAY} gauge\n"
-    text += "".join(line for node, card in cards for line in _instances(node, card))
-    return text.encode()
+    for name, told, lines in ((_OLD, _OLD_HELP, _slots), (_TODAY, _TODAY_HELP, _instances)):
+        yield f"# HELP {name} {told}\n# TYPE {name} gauge\n".encode()
+        for start in range(0, len(cards), _PIECE):
+            some = cards[start : start + _PIECE]
+            yield "".join(line for node, card in some for line in lines(node, card)).encode()
 
 
 def foreign_series(ledger: Ledger) -> bytes:
