@@ -1,13 +1,13 @@
-"""Bound pods that ask for other amounts of their shares: reserved, recorded, and released.
+"""Adjusts the shares of bound pods on request: reserves an increase, writes the record, releases a decrease.
 
-    what is asked ──cannot be──> told on the pod, and looked at again
-      │ more of a card: reserve what is more on the books ──no room──> told on the pod, and looked at again
+    request ──impossible──> report it on the pod, check again later
+      │ an increase: reserve it in the books ──no room──> report it on the pod, check again later
       v
-    write the record, if the pod is still the version that was read ──refused──> give up the reservation
-      └── written, or not known ──> kept until the API server tells of another version of the pod
+    write the record, if the pod still has the version that was read ──refused──> end the reservation
+      └── written, or unknown ──> keep the reservation until the API server reports another version of the pod
 
-A write that names a version succeeds only while the pod has that version. So the reservation may go once another
-version is seen: either the books have the pod's new record by then, or the write fails.
+A write that names a version succeeds only while the pod has that version. So the reservation may end when another
+version is reported: either the books have the pod's new record by then, or the write fails.
 
 Source: docs/decisions/0028.
 """
@@ -46,34 +46,34 @@ from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.extender")
 _OWN: Final = "partage"
-"""The provider of isolation whose limits change while programs run."""
+"""The provider of isolation that can change limits while programs run."""
 _EACH: Final = 32
-"""Pods that were refused and are looked at again in one round."""
+"""Refused pods that one round checks again."""
 _KEEP: Final = 60.0
-"""Seconds after which a pod's refusal is written again where only its figures differ."""
+"""Seconds after which a refusal is written again if only its figures differ."""
 _PAUSE: Final = 0.5
 _A_WRITE: Final = 0.25
 _AT_ONCE: Final = 20
-"""Seconds of a namespace that a write for its pods takes, and how many it may have at once; what its users ask
-beyond that is looked at in a while. Bindings go the same way, so one namespace's endless wishes must not fill it."""
+"""Seconds that a namespace pays for one write, and the number of writes that it may have at once. Further requests
+wait, because Bindings use the same client, and the requests of one namespace must not keep it busy."""
 
 
 class Amender(Protocol):
-    """Writes what is said on bound pods."""
+    """Writes annotations and conditions on bound pods."""
 
     async def amend(self, pod: Document, annotations: Mapping[str, str]) -> Answered:
-        """Write annotations on a pod, if it is still the version of this document."""
+        """Write annotations on a pod if it still has the version of this document."""
 
     async def answer(self, pod: Document, reason: str, message: str) -> None:
-        """Say on a pod why it is not adjusted."""
+        """Write on a pod the reason why it is not adjusted."""
 
     async def read(self, namespace: str, name: str) -> Document | None:
-        """The pod as the API server has it now; None when there is none. Raises `Exception`."""
+        """The pod as the API server has it now; None if it does not exist. Raises `Exception`."""
 
 
 @dataclass(slots=True)
 class _Refused:
-    """Why a pod is not adjusted, and when that was told."""
+    """The reason why a pod is not adjusted, and the time of the report."""
 
     reason: str
     message: str
@@ -82,12 +82,12 @@ class _Refused:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is reserved for a write.
+    """The reservation for a write.
 
     Attributes:
-        version: of the pod that it replaces.
-        fact: who holds it in the books.
-        grants: what is more than before; empty where nothing is.
+        version: the version of the pod that the write replaces.
+        fact: the holder of the reservation in the books.
+        grants: the increase; empty if there is none.
     """
 
     version: str
@@ -96,19 +96,19 @@ class _Kept:
 
 
 def _silent(_entry: PodEntry, _message: str) -> None:
-    """Tells nothing."""
+    """Report nothing."""
 
 
 @dataclass(slots=True)
 class Adjustments:
-    """Those of one service.
+    """The adjustments of one service.
 
     Attributes:
-        late: seconds for which a write that was not answered may still arrive.
+        late: seconds during which a write without an answer may still arrive.
         busy: writes on their way, by the pod's uid.
-        refused: pods that are not adjusted, by uid; without a reason where they were not looked at yet. Each is a bound
-            pod of the books, which hold far more of it.
-        tell: hears of each.
+        refused: pods that are not adjusted, by uid; without a reason before the first check. Each is a bound pod, of
+            which the books hold far more data.
+        tell: receives each refusal.
     """
 
     amender: Amender
@@ -117,14 +117,14 @@ class Adjustments:
     busy: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     refused: OrderedDict[str, _Refused] = field(default_factory=OrderedDict)
     tell: Callable[[PodEntry, str], None] = _silent
-    _paid: dict[str, float] = field(default_factory=dict)  # until when, by namespace
+    _paid: dict[str, float] = field(default_factory=dict)  # paid until, by namespace
     _kept: dict[str, "_Kept"] = field(default_factory=dict)
     _telling: set[asyncio.Task[None]] = field(default_factory=set)
 
     # --- facts -------------------------------------------------------------------------------
 
     def settled(self, document: Document) -> list[Event]:
-        """Reservations that end because of what the API server tells of a pod, before that is taken in."""
+        """Events that end the reservation of a pod, because the API server reports another version of the pod."""
         uid = document.metadata.uid or ""
         kept = self._kept.get(uid)
         if kept is None or kept.version == document.metadata.resource_version:
@@ -132,7 +132,7 @@ class Adjustments:
         return self._ended(uid)
 
     def gone(self, uid: str) -> list[Event]:
-        """A pod is there no more."""
+        """Forget a deleted pod; the events end its reservation."""
         self.refused.pop(uid, None)
         return self._ended(uid)
 
@@ -140,7 +140,7 @@ class Adjustments:
         return [HoldEnded(_extra(uid))] if self._kept.pop(uid, None) is not None else []
 
     def renew(self, books: Books, now: float) -> None:
-        """The books were made anew: what is reserved is reserved in them too, and all that ask are looked at."""
+        """Repeat the reservations in rebuilt books, and schedule a check of every pod with a request."""
         for uid in books.cluster_cache.pods():
             document = books.cluster_cache.document(uid)
             if document is not None and names.ADJUST in document.annotations:
@@ -153,12 +153,12 @@ class Adjustments:
                 books.take([RoomKept(kept.fact, kept.fact.node or "", kept.grants)], now)
 
     async def drain(self) -> None:
-        """Wait until every write has come to an end."""
+        """Wait until every write has ended."""
         while self.busy:
             await asyncio.wait([*self.busy.values()])
 
     def tick(self, books: Books, now: float) -> None:
-        """Look again at some of those that were refused or put off: room may have come."""
+        """Check some refused or postponed pods again, because there may be room now."""
         self._paid = {key: until for key, until in self._paid.items() if until > now}
         for uid in list(self.refused)[:_EACH]:
             self.refused.move_to_end(uid)
@@ -167,7 +167,7 @@ class Adjustments:
     # --- one pod -----------------------------------------------------------------------------
 
     def look(self, books: Books, uid: str, now: float) -> None:
-        """Do what a pod asks, as far as it can be done `now`, in seconds on the service's steady clock."""
+        """Adjust a pod as far as that is possible `now`, in seconds on the service's steady clock."""
         entry, document = books.cluster_cache.pod(uid), books.cluster_cache.document(uid)
         if entry is None or document is None:
             self.refused.pop(uid, None)
@@ -193,7 +193,7 @@ class Adjustments:
         if self._reserve(books, entry, document, wanted, now):
             self.refused.pop(uid, None)
         else:
-            # What is released needs no room.
+            # A decrease needs no room.
             wanted = least(held.grants, wanted)
             if wanted == held.grants:
                 return
@@ -212,12 +212,12 @@ class Adjustments:
     def _planned(
         self, books: Books, entry: PodEntry, document: Document, held: Allocation
     ) -> tuple[dict[str, str], Grants]:
-        """What is to be written on a pod, and what it holds by that; empty where nothing is to be done."""
+        """The annotations to write on a pod, and its grants after that; empty if there is nothing to do."""
         record, pod = entry.pod.record, entry.pod
         if names.ALLOCATION not in document.annotations or record is None or record.problem:
             raise InvalidValue("only a pod with a sound record of Partage can be adjusted")
         if record.grants != held.grants:
-            return {}, ()  # it is taken in in a moment
+            return {}, ()  # the books take in the new record soon
         node = books.engine.ledger.node_at(books.engine.ledger.index[held.node])
         provider = node.labels.get(names.ISOLATION_PROVIDER, "none")
         if provider != _OWN:
@@ -241,7 +241,7 @@ class Adjustments:
         held: Allocation,
         grants: Grants,
     ) -> dict[str, str]:
-        """The annotations that say other amounts: our record, and what of the protocol's own differs by them."""
+        """The annotations that differ by the amounts: Partage's record, and some of the protocol."""
         context, request = books.cluster_cache.context, entry.pod.request
         node = books.engine.ledger.node_at(books.engine.ledger.index[held.node])
 
@@ -250,7 +250,7 @@ class Adjustments:
             placed = PlacedPod(entry.view, asking, allocation, node, 0)
             return render(placed, context.settings, context.families).annotations
 
-        # As it was bound, or adjusted before. The time of binding is none of what differs.
+        # As it was bound, or adjusted before. All renderings have time 0, so the time of binding never differs.
         before = (
             written(held.grants, request),
             written(held.grants, _asking(request, held.grants)),
@@ -276,7 +276,7 @@ class Adjustments:
     def _reserve(
         self, books: Books, entry: PodEntry, document: Document, wanted: Grants, now: float
     ) -> bool:
-        """Take what is more into the books, all of it or nothing; whether it is there."""
+        """Reserve an increase in the books, all of it or nothing; return whether it is reserved."""
         pod, held = entry.pod, books.engine.ledger.allocation(entry.pod.uid)
         if held is None:
             return False
@@ -317,25 +317,25 @@ class Adjustments:
     async def _write(
         self, books: Books, document: Document, annotations: Mapping[str, str]
     ) -> None:
-        """Write the record, and follow that to an end."""
+        """Write the record, and follow the write to its end."""
         try:
             answer = await self.amender.amend(document, annotations)
-        except Exception as error:  # noqa: BLE001 # whatever is raised says nothing of the outcome
+        except Exception as error:  # noqa: BLE001 # no exception shows the outcome
             answer = Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
         if answer.outcome is Outcome.DONE:
             _LOG.info("%s: its shares are adjusted", document.label)
             return
         _LOG.warning("%s: its record is not changed: %s", document.label, answer.message)
         if answer.outcome is Outcome.UNKNOWN and await self._has_changed(document):
-            return  # the API server tells of it
+            return  # the API server reports the change
         uid, now = document.metadata.uid or "", self.clock.monotonic()
         books.take(self._ended(uid), now)
         self.refused.setdefault(
             uid, _Refused("", "", now)
-        )  # looked at again, whether or not it changes
+        )  # check it again, whether or not it changes
 
     async def _has_changed(self, document: Document) -> bool:
-        """Whether a pod is another version by now; False where it is not, and no late write can arrive any more."""
+        """Whether a pod has another version now; False once no late write can arrive any more."""
         end = self.clock.monotonic() + self.late
         while self.clock.monotonic() < end:
             await self.clock.sleep(_PAUSE)
@@ -351,7 +351,7 @@ class Adjustments:
     def _refuse(
         self, entry: PodEntry, document: Document, reason: str, message: str, now: float
     ) -> None:
-        """Tell why, once for each reason and again where its figures are old."""
+        """Report a refusal, once for each reason and again when its figures are old."""
         uid = entry.pod.uid
         known = self.refused.get(uid)
         told = known is not None and known.reason == reason
@@ -370,12 +370,12 @@ class Adjustments:
 
 
 def _extra(uid: str) -> str:
-    """Under which key the books hold what a pod is to have more."""
+    """The key of a pod's increase in the books."""
     return f"{uid}#more"
 
 
 def _asking(request: PodRequest, grants: Grants) -> PodRequest:
-    """A request as one for these amounts would be: protocols write down what was asked where that was in their units."""
+    """The request with other amounts, because a protocol writes down a request that used the protocol's units."""
     groups = []
     for group in request.groups:
         names_of = {container.name for container in group.containers}
@@ -393,7 +393,7 @@ def _asking(request: PodRequest, grants: Grants) -> PodRequest:
 
 
 def _with(document: Document, annotations: Mapping[str, str]) -> Document:
-    """A pod with other annotations."""
+    """The document with these annotations added or replaced."""
     shape = document.shape
     assert isinstance(shape, shapes.Pod)  # noqa: S101 # the cache keeps pods under a pod's uid
     metadata = msgspec.structs.replace(

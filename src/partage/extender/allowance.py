@@ -1,19 +1,19 @@
-"""Search that each namespace may use: a user whose pods are hard to place delays only these.
+"""Limits the search of each namespace: a user with pods that are hard to place delays only these pods.
 
 kube-scheduler asks about one pod at a time, so a pod with a long search delays all later ones. The service counts the
 work of a decision (`placement.work`) and never times it. Ordinary pods cost nothing, however many there are. Beyond
 that, each namespace has an allowance:
 
-    decided ── took more than an ordinary pod ── owed by its namespace, until time has paid for it
-    asked   ── its namespace owes less than its part ── decided, whatever it takes
-            └─ it owes more ── decided if that takes no search, else deferred until its turn
+    a decision took more work than an ordinary pod ── its namespace owes the rest, until time has paid for it
+    a question ── its namespace owes less than its part ── a decision, with a search
+               └─ its namespace owes more ── a decision if it needs no search, else deferred until its turn
 
 All namespaces in debt have equal parts of the permitted debt and of the work that time pays. A deferred pod is
 answered from memory until its turn. The namespace that owes least has the next turn, and in it the pod that has
 waited longest.
 
-Evictions are bounded too: the pods of one namespace may have so many victims a minute, however many important pods it
-creates and deletes.
+Evictions are limited too: the pods of one namespace may have a fixed number of victims a minute, however many
+important pods the namespace creates and deletes.
 """
 
 from collections import OrderedDict
@@ -28,25 +28,25 @@ from partage.placement.work import FEW, MOST, Work
 
 _MINUTE: Final = 60.0
 _STEP: Final = 0.05
-"""Seconds for which what time pays is put together."""
+"""Seconds between two payments by time."""
 _A_TURN: Final = 2 * MOST
-"""Units that a hard pod is expected to take: a decision, and sentences on why it was refused."""
+"""Expected units for a hard pod: a decision, and the sentences of its refusal."""
 _MOST_KNOWN: Final = 20_000
-"""Pods that are remembered as hard, and those for which others went."""
+"""Hard pods to remember, and pods with victims to remember."""
 _MOST_NAMESPACES: Final = 1000
-"""Namespaces for which others went that are remembered before those are forgotten for which it is long ago."""
+"""Namespaces with victims to remember; above this number, those whose victims no longer count are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllowanceSettings:
-    """How much search there is; a unit of work takes about 2.7 us.
+    """The amount of search; a unit of work takes about 2.7 us.
 
     Attributes:
-        owed: units that all namespaces together may owe: what an ordinary pod may have to wait for.
+        owed: units that all namespaces together may owe: the longest wait of an ordinary pod.
         rate: units a second that time pays.
-        most: units that all may owe where so many have their parts that these add up to more.
-        victims: pods that may be sent away for the pods of one namespace: so many at once, and as
-            many a minute in the long run. A plan that goes beyond is carried out whole.
+        most: limit of all debts together if the debts of many namespaces add up to more than `owed`.
+        victims: pods that may be evicted for the pods of one namespace: this number at once, and
+            this number a minute in the long run. A plan beyond the limit is carried out whole.
     """
 
     owed: int = 240_000
@@ -57,7 +57,7 @@ class AllowanceSettings:
 
 @dataclass(slots=True)
 class Allowance:
-    """What namespaces owe (`debts` in units, where there are any), and which pods are known to be hard."""
+    """The debts of namespaces in units (`debts`, only of those with one), and the pods known to be hard."""
 
     settings: AllowanceSettings = AllowanceSettings()
     debts: dict[str, float] = field(default_factory=dict)
@@ -67,17 +67,17 @@ class Allowance:
     _victims: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
 
     def work(self, pod: Pod, now: float) -> Work | None:
-        """What the next decision about a pod may take `now`; None where it is deferred without one."""
+        """The work that the next decision about a pod may take `now`; None defers the pod without a decision."""
         if self.has_turn(pod.namespace, now):
             return Work()
         return None if self._hard.get(pod.uid) is pod.request else Work(FEW)
 
     def question(self, pod: Pod, now: float) -> Work:
-        """What the answer to a person's question about a pod may take: as much as a decision, in its turn."""
+        """The work that the answer to a user's question about a pod may take: that of a decision, or little."""
         return self.work(pod, now) or Work(FEW)
 
     def has_turn(self, namespace: str, now: float) -> bool:
-        """Whether pods of a namespace may be searched for `now`, seconds on any steady clock."""
+        """Whether the pods of a namespace may have a search `now`, in seconds on any steady clock."""
         self._pay(now)
         debt = self.debts.get(namespace, 0.0)
         if not debt:
@@ -86,14 +86,14 @@ class Allowance:
         return debt < part and sum(self.debts.values()) < self.settings.most
 
     def spend(self, pod: Pod, units: int, now: float) -> None:
-        """A decision was taken `now`, seconds on any steady clock."""
+        """Charge a pod's namespace for the units of a decision made `now`, in seconds on any steady clock."""
         beyond = units - FEW
         if beyond > 0:
             self._pay(now)
             self.debts[pod.namespace] = self.debts.get(pod.namespace, 0.0) + beyond
 
     def turns(self, rows: Mapping[str, Sized], now: float) -> dict[str, int]:
-        """How many of each namespace's deferred pods have their turn; the one that owes least first.
+        """The number of deferred pods of each namespace that have their turn; the namespace that owes least is first.
 
         Args:
             rows: deferred pods by namespace.
@@ -112,23 +112,23 @@ class Allowance:
         return found
 
     def defer(self, pod: Pod) -> None:
-        """A pod turned out to be hard when its namespace had no turn."""
+        """Remember a pod as hard: it needs a search, and its namespace had no turn."""
         self._hard[pod.uid] = pod.request
         self._hard.move_to_end(pod.uid)
         if len(self._hard) > _MOST_KNOWN:
             self._hard.popitem(last=False)
 
     def forget(self, uid: str) -> None:
-        """A pod waits no more."""
+        """Forget a pod that waits no longer."""
         self._hard.pop(uid, None)
         self._victims.pop(uid, None)
 
     def may_evict(self, namespace: str, now: float) -> bool:
-        """Whether others may be sent away for pods of a namespace `now`, on any steady clock."""
+        """Whether pods may be evicted for the pods of a namespace `now`, in seconds on any steady clock."""
         return self._counted(namespace, now) + 1 <= self.settings.victims
 
     def evict(self, pod: Pod, victims: Collection[str], now: float) -> None:
-        """Others are sent away for a pod, or were named to kube-scheduler; each counts once for it.
+        """Count the victims that are evicted for a pod or proposed to kube-scheduler; each counts once for the pod.
 
         Args:
             victims: uids.
@@ -146,12 +146,12 @@ class Allowance:
             }
 
     def _counted(self, namespace: str, now: float) -> float:
-        """Victims for a namespace's pods that time has not made up for yet."""
+        """Victims for a namespace's pods that still count against its limit."""
         number, at = self._evicted.get(namespace, (0.0, now))
         return max(0.0, number - (now - at) * self.settings.victims / _MINUTE)
 
     def _pay(self, now: float) -> None:
-        """What time has paid since, in equal parts of all who owe."""
+        """Reduce the debts by the units that time has paid since the last call, in equal parts."""
         passed = now - self._paid
         if passed < _STEP:
             return

@@ -1,4 +1,4 @@
-"""The pod that a question of the plugin is about: as it came with the question, or as a watch has shown it."""
+"""Find the pod that a question of the plugin names: in the question itself, or as a watch has reported it."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from partage.wire.translation import PodEntry
 
 
 def pod_of(books: Books, question: Propose) -> tuple[PodEntry | None, bool]:
-    """The pod, and whether it came with the question."""
+    """The pod, and whether the question contained it."""
     known = books.cluster_cache.document(question.uid)
     if bytes(question.pod):
         document = decode_pod(bytes(question.pod))
@@ -29,7 +29,7 @@ def pod_of(books: Books, question: Propose) -> tuple[PodEntry | None, bool]:
 
 
 def claimant_of(books: Books, question: Propose) -> PodEntry | None:
-    """A pod that asks by claims as one that asks by the engine's request; None where that cannot be said."""
+    """A pod with claims, with these claims as a request of the engine; None if that is impossible."""
     translation = books.cluster_cache.translation
     if sum(map(len, question.claims)) > MOST_BYTES:
         return None
@@ -48,5 +48,5 @@ def claimant_of(books: Books, question: Propose) -> PodEntry | None:
 
 
 def _newer(one: str, other: str) -> bool:
-    """Whether a resourceVersion is newer than another; those that are no numbers never are."""
+    """Whether a resourceVersion is newer than another; False if one of them is not a number."""
     return one.isdecimal() and other.isdecimal() and int(one) > int(other)

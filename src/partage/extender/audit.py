@@ -1,7 +1,7 @@
-"""Whether the books hold what the API server says that pods hold: nothing leaked, nothing missing.
+"""Compares the books with the pods of the API server: nothing leaked, nothing missing.
 
 A leaked entry is in the books, but no pod holds it. A missing entry is held by a pod, but the books have not counted
-it. Both counts are 0 in a sound service. Neither counts reservations whose Binding is on its way, nor pods that the API
+it. Both counts are 0 in a sound service. They leave out reservations whose Binding is on its way, and pods that the API
 server has not yet reported as bound.
 """
 
@@ -21,28 +21,28 @@ from partage.wire.translation import PodEntry
 _IN_FLIGHT: Final = (State.HELD, State.RESERVED, State.UNKNOWN)
 
 _PODS: Final = 500
-"""Pods that are looked at before others get their turn."""
+"""Pods that `doubtful` checks before other tasks get their turn."""
 
 _TOLD: Final = 5
-"""Pods of which an audit that found something tells what is known."""
+"""Pods that an audit with findings describes."""
 
 _NODES: Final = 50
-"""The same of nodes, of which each takes longer."""
+"""Nodes that `doubtful` checks before other tasks get their turn; a node takes longer than a pod."""
 
 DIMENSIONS: Final = ("core_milli", "memory_bytes", "slots")
-"""What is counted, in base units."""
+"""The amounts that an audit compares, in base units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found.
+    """The findings of an audit.
 
     Attributes:
-        leaked: units by dimension that the books hold and no pod does.
-        missing: units by dimension that a pod holds and the books do not.
-        pods: the pods behind these, by uid.
-        broken: a law of the ledger that does not hold; empty when all do.
-        told: of some of these pods, what the books and the API server say.
+        leaked: units by dimension that the books hold and no pod holds.
+        missing: units by dimension that a pod holds and the books do not hold.
+        pods: uids of the pods with such units.
+        broken: an invariant of the ledger that does not hold; empty if all hold.
+        told: descriptions of some of these pods, by the books and by the API server.
     """
 
     leaked: Mapping[str, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Audit:
 
 
 def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
-    """Compare the books with a fresh list of the API server's pods; None takes the pods as they were last seen."""
+    """Compare the books with a fresh list of the API server's pods; None takes the newest known documents."""
     leaked: Counter[str] = Counter()
     missing: Counter[str] = Counter()
     found: set[str] = set()
@@ -94,15 +94,14 @@ def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
 async def doubtful(
     books: Books, pods: Callable[[], Sequence[Document]], others: Callable[[], Awaitable[None]]
 ) -> bool:
-    """Whether an audit might find something: a look at everything, a piece at a time.
+    """Whether an audit might find something. This function checks the same, a piece at a time.
 
-    An audit of tens of thousands of pods takes a second or two, in which nothing else happens.
-    What changes between two pieces may raise a doubt that an audit does not share, never hide one
-    that it would.
+    An audit of tens of thousands of pods takes a second or two, and nothing else runs meanwhile.
+    A change between two pieces may raise a doubt that an audit does not confirm. It never hides a finding.
 
     Args:
-        pods: those of the API server at the moment of the call.
-        others: lets others have their turn.
+        pods: gives the pods of the API server at the moment of the call.
+        others: lets other tasks have their turn.
     """
     known = pods()
     facts = books.cluster_cache.claims.facts()
@@ -116,7 +115,7 @@ async def doubtful(
         for document in known[start : start + _PODS]:
             entry = books.cluster_cache.taken_in(document)
             if entry is None and books.cluster_cache.translation.concerns(document):
-                # Changed since the list was made; gone since then, or never taken in.
+                # The pod has changed or gone since the list was made, or it was never taken in.
                 uid = document.metadata.uid or ""
                 entry = books.cluster_cache.pod(uid)
                 if entry is None:
@@ -143,7 +142,7 @@ async def doubtful(
 
 
 def _told(books: Books, uid: str) -> str:
-    """What the books and the API server say of a pod, for who reads the log."""
+    """A pod's state by the books and by the API server, for the log."""
     held, seen = books.engine.ledger.allocation(uid), books.cluster_cache.pod(uid)
     state = books.engine.states.get(uid)
     name = f"{held.namespace}/{held.name}" if held else seen.pod.key if seen else uid
@@ -162,7 +161,7 @@ def _agrees(books: Books, entry: PodEntry) -> bool:
     pod = entry.pod
     held = books.engine.ledger.allocation(pod.uid)
     if pod.node is None:
-        return True  # reserved, or bound and not told of yet
+        return True  # reserved, or bound and not reported yet
     if pod.finished:
         return held is None
     return held is not None and _same(fact_of(pod)[0], held)
@@ -192,21 +191,21 @@ def _read(books: Books, pods: Iterable[Document]) -> Iterable[PodEntry]:
         try:
             entry = translation.read(document)
         except InvalidDocument:
-            continue  # told by the cluster_cache; what it held stays booked
+            continue  # the cluster cache reports it, and the pod keeps its devices
         index = ledger.index.get(entry.pod.node or "")
         yield translation.with_record(entry, None if index is None else ledger.node_at(index))
 
 
 def _same(one: Allocation, other: Allocation) -> bool:
     if one.grants == other.grants and one.node == other.node:
-        return True  # nearly always, and without adding anything up
+        return True  # the usual case, without sums
     return one.node == other.node and one.charges == other.charges
 
 
 def _nowhere(books: Books, one: Allocation, other: Allocation) -> bool:
-    """Whether both are on the same node, and it is not there: nothing is taken or free on it.
+    """Whether both are on the same node, and the ledger has no such node: nothing is taken or free on it.
 
-    What a record says cannot be read without the node's devices; it is read again once it is back.
+    A record cannot be read without the node's devices. It is read again when the node is back.
     """
     return one.node == other.node and one.node not in books.engine.ledger.index
 
