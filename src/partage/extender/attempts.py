@@ -1,4 +1,4 @@
-"""Scheduling attempts of a kube-scheduler that asks through its plugin.
+"""Answers a kube-scheduler that asks through its plugin, and follows its scheduling attempts.
 
 kube-scheduler decides about one pod at a time, and binds in the background:
 
@@ -6,26 +6,25 @@ kube-scheduler decides about one pod at a time, and binds in the background:
       │           └── unreserve: the devices are released, the place is remembered
       └── the proposal ends with the next question, or with the connection
 
-* A proposal is a hold on the best node. Nothing else keeps it: kube-scheduler asks about no other
-  pod before it has reserved or given up.
-* A reservation counts like an allocation. A pod group is tried and reverted before it is bound, so
-  `reserve` may come a second time without `propose`: it takes the same place or fails the attempt.
-* A place on which others still run that are leaving is provisional: it can never be bound.
-* Every question names its attempt. A question of an attempt that a newer one replaced changes
-  nothing, and neither does a repeated one.
-* A pod that asks by ResourceClaims alone is kube-scheduler's to place. Its proposal names nodes where its claims
-  are best, by what the books have, and holds none: of nodes whose ResourceSlices kube-scheduler has all seen, for it can allocate
-  on no other, and the books know cards by Devices and totals, earlier or without any slice. Where filters reject all of
-  them others are named once more, and then kube-scheduler looks at all nodes by itself. `reserve` says what it has allocated, which the books hold
-  until it is stored (`extender.pending_allocations`).
-* A pod that asks by names and by claims is proposed by its names. What kube-scheduler has allocated to its claims is
-  said before `reserve`, which then takes a place beside that: else both could want one card.
-* A pod that is refused may be told where less important pods could make room (`preempt`). Who goes,
-  and that the pod is nominated, is kube-scheduler's own preemption's work; its victims hold those
-  of the plan. What is free of a nominated place is kept as `extender.books` has it.
+* A proposal is a hold on the best node. The hold has no time limit, because kube-scheduler asks about no other pod
+  before it has reserved or given up.
+* A reservation counts like an allocation. kube-scheduler tries and reverts a pod group before it binds the group, so
+  `reserve` may arrive again without `propose`. It then takes the same place or fails the attempt.
+* A place is provisional while leaving pods still run there. A provisional place can never be bound.
+* Every question names its attempt. A question of a replaced attempt changes nothing, nor does a repeated question.
+* kube-scheduler itself places a pod that asks by ResourceClaims alone. The proposal names the best nodes for the claims
+  by the books, and holds none. It names only nodes of which kube-scheduler has received all ResourceSlices, because
+  kube-scheduler can allocate on no other. The books may know cards earlier or without a slice, by Devices and totals.
+  If filters reject all proposed nodes, a second proposal names others. Then kube-scheduler looks at all nodes itself.
+  `reserve` reports the allocation, which the books hold until it is stored (`extender.pending_allocations`).
+* The proposal for a pod that asks by names and by claims depends on its names. The plugin reports the allocation of the
+  claims before `reserve`, which then takes a place beside it. Otherwise both could take the same card.
+* For a refused pod, `preempt` names nodes where less important pods could make room. kube-scheduler's own preemption
+  evicts the victims, which include those of the plan, and nominates the pod. `extender.books` keeps the free part of a
+  nominated place.
 
-The Binding itself goes through `extender.bindings`, as for the extender: its states, locks and
-unknown ends are the same. What differs is who sends it: the plugin, after `bind` allowed it.
+`extender.bindings` handles the Binding as for the extender, with the same states, locks and unknown outcomes. But the
+plugin sends the Binding, after `bind` has allowed it.
 """
 
 import asyncio
@@ -64,22 +63,22 @@ from partage.wire.plugin import CHANGED, CLOSED, NOT_BOUND, PLACE_LOST, PROVISIO
 _LOG = logging.getLogger("partage.extender")
 
 _PLANS: Final = 16
-"""Nodes with a plan that kube-scheduler's own preemption chooses from."""
+"""Nodes with a plan in one answer; kube-scheduler's own preemption chooses one of them."""
 _MOST_PLANNING: Final = 20 * MOST
-"""Units of work that plans for one pod may take: kube-scheduler decides about no other meanwhile."""
+"""Units of work that plans for one pod may take; kube-scheduler decides about no other pod meanwhile."""
 _PLANNED_AGAIN: Final = 10.0
-"""Seconds for which pods that ask alike are not planned for again where nothing helped one of them."""
+"""Seconds without new plans for pods with equal requests, after no plan helped one of them."""
 _TURN: Final = 0.004
-"""Seconds after which others have their turn while plans are made."""
+"""Seconds of planning after which other tasks have their turn."""
 _MOST: Final = 20_000
-"""Attempts that are remembered; kube-scheduler binds far fewer at a time."""
+"""Attempts to remember; kube-scheduler binds far fewer at a time."""
 
 
 _Answering = TypeVar("_Answering", bound=Callable[..., wire.Answer])
 
 
 def _measured(verb: str) -> Callable[[_Answering], _Answering]:
-    """Observe how long answers to a question take."""
+    """Measure the time of answers to a question."""
 
     def measured(answer: _Answering) -> _Answering:
         @wraps(answer)
@@ -93,16 +92,16 @@ def _measured(verb: str) -> Callable[[_Answering], _Answering]:
 
 
 class Attempts:
-    """The engine's side of one kube-scheduler; `seconds` are those that answers took, by question."""
+    """The engine's side of one kube-scheduler; `seconds` is the time of answers, by question."""
 
     def __init__(
         self, service: SchedulerService, may_bind: Callable[[], bool], *, preempts: bool = True
     ) -> None:
-        """No attempt yet.
+        """Start without attempts.
 
         Args:
-            may_bind: whether this instance leads at this very moment; asked before every Binding.
-            preempts: less important pods may be sent away for devices.
+            may_bind: whether this instance leads now; checked before every Binding.
+            preempts: whether less important pods may be evicted for devices.
         """
         self.seconds = service.meters.verbs
         self._preempts = preempts
@@ -124,7 +123,7 @@ class Attempts:
         """Nodes for the pod's devices, the best first.
 
         Args:
-            fitting: the nodes that kube-scheduler's own filters leave, where they came before; a
+            fitting: the nodes that passed kube-scheduler's own filters, if these ran before; a
                 genuine kube-scheduler filters afterwards.
         """
         books, now = self._current(), self._service.clock.monotonic()
@@ -141,7 +140,7 @@ class Attempts:
             return _refused(question, STALE, "a newer attempt replaced this one")
         if self._service.closed:
             return _refused(question, CLOSED, self._service.closed)
-        # An attempt before this one is over.
+        # The attempt before this one is over.
         self._service.pending.withdrawn(books, question.uid, now)
         if question.claims:
             return self._for_claims(books, question, now)
@@ -159,7 +158,7 @@ class Attempts:
                 return _refused(question, STALE, "the pod's Binding is on its way")
             self._places.release(known)
             if known.planned and not question.nominated and not books.nomination(question.uid):
-                # kube-scheduler's own rules could not make room there.
+                # kube-scheduler's own preemption could not make room there.
                 self._rejected.add(question.uid, known.planned, now)
         attempt = Attempt(question.attempt, entry, travelled)
         self._remember(question.uid, attempt)
@@ -171,7 +170,7 @@ class Attempts:
             )
 
     async def preempt(self, question: wire.Preempt) -> wire.Answer:
-        """Where less important pods could make room, the best first; no nodes where none could."""
+        """The nodes where less important pods could make room, the best first; no nodes if they cannot."""
         books, uid = self._current(), question.uid
         attempt, waiting = self._of(question), books.waiting.get(uid)
         if isinstance(attempt, wire.Answer):
@@ -194,20 +193,20 @@ class Attempts:
         allowance.spend(pod, planning.taken, clock.monotonic())
         if self._current() is not books or self._attempts.get(uid) is not attempt:
             return _refused(question, STALE, "things changed; schedule the pod again")
-        # Pods that leave and are as important cannot be sent away: their room is waited for.
+        # Without such pods there is nothing to evict: the pod waits for leaving pods that are as important.
         plans = {
             plan.node: (plan, gone)
             for plan in found
             if (gone := to_be_gone(books, plan, pod.priority))
         }
         if not plans and rejected:
-            # Only those that kube-scheduler rejected are left: it shall say why once more.
+            # Only the nodes that kube-scheduler rejected are left. It gives its reasons once more.
             self._rejected.forget(uid)
             return wire.Answer(question.id, again=True)
         if not plans:
             self._planner.give_up(pod)
         nodes = list(plans)[:_PLANS]
-        for node in nodes[:1]:  # kube-scheduler compares them by the same rules
+        for node in nodes[:1]:  # kube-scheduler compares nodes by the same rules
             victims = [victim.uid for victim in plans[node][0].victims]
             allowance.evict(pod, victims, clock.monotonic())
         attempt.planned = {node: plans[node][0] for node in nodes}
@@ -247,7 +246,7 @@ class Attempts:
         return wire.Answer(question.id) if lost is None else _refused(question, *lost)
 
     def unreserve(self, question: wire.Unreserve) -> wire.Answer:
-        """Release what `reserve` took."""
+        """Release the place that `reserve` took."""
         books, now = self._current(), self._service.clock.monotonic()
         self._service.pending.withdrawn(books, question.uid, now, question.attempt)
         attempt = self._attempts.get(question.uid)
@@ -259,7 +258,7 @@ class Attempts:
 
     @_measured("another")
     def another(self, question: wire.Another) -> wire.Answer:
-        """Whether the pod shall be scheduled again, without the nodes that were rejected."""
+        """Whether kube-scheduler should schedule the pod again, without the rejected nodes."""
         books, now = self._current(), self._service.clock.monotonic()
         attempt = self._attempts.get(question.uid)
         if attempt is None or attempt.number != question.attempt or self._service.closed:
@@ -270,7 +269,7 @@ class Attempts:
         self._places.end_proposal()
         pod, allowance, ledger = attempt.entry.pod, books.cycle.allowance, books.engine.ledger
         if attempt.wide:
-            # What is rejected beside all others now need not be the next time.
+            # This rejection is not remembered: the next comparison with all other nodes may accept these.
             room, among = (
                 int(attempt.narrowed),
                 ledger.present & ~marked(ledger, question.rejected),
@@ -289,7 +288,7 @@ class Attempts:
         found = books.engine.evaluate(pod, reasons=False, among=among, work=work)
         allowance.spend(pod, work.taken, now)
         if isinstance(found, Refusal):
-            # kube-scheduler knows what to wait for on those that it rejected, and nothing of devices on the others.
+            # kube-scheduler knows what to wait for on the nodes that it rejected, but not for devices on the others.
             books.awaits(attempt.entry, found, now, among)
             return wire.Answer(question.id)
         if room and attempt.wide:
@@ -299,9 +298,9 @@ class Attempts:
     async def bind(
         self, question: wire.Bind, reply: Callable[[wire.Answer], None]
     ) -> wire.Answer | None:
-        """See a Binding through; `reply` allows it. What is returned answers `bind` where it is not.
+        """Follow a Binding to its end. `reply` allows it; a returned answer refuses it.
 
-        The caller runs this in a task of its own: it ends when the outcome is known.
+        The caller runs this in a task of its own, because it ends only when the outcome is known.
 
         Args:
             reply: sends the answer that allows the plugin to send the Binding.
@@ -336,7 +335,7 @@ class Attempts:
                 self._gone(question.uid)
 
     def bound(self, question: wire.Bound) -> bool:
-        """The plugin says what became of its Binding; whether anything waits for that."""
+        """Take in the outcome of a Binding from the plugin; return whether its attempt waits for the outcome."""
         attempt = self._attempts.get(question.uid)
         outcome = attempt.outcome if attempt is not None else None
         if attempt is None or outcome is None or attempt.number != question.attempt:
@@ -350,7 +349,7 @@ class Attempts:
         return True
 
     def placed(self, question: wire.Bound) -> wire.Answer:
-        """Where the pod is, by the ledger, now that its Binding has ended."""
+        """The answer after the end of a Binding: whether the ledger has the pod at its place."""
         books = self._service.books
         held = books.engine.ledger.allocation(question.uid)
         bound = held is not None and books.engine.states.get(question.uid) is State.BOUND
@@ -360,9 +359,9 @@ class Attempts:
         return wire.Answer(question.id, bound=here)
 
     def disconnected(self) -> None:
-        """kube-scheduler is gone, or its connection: what it had not bound is released.
+        """Release all places that are not bound, because kube-scheduler or its connection is gone.
 
-        A Binding on its way has an unknown end, and is read back.
+        A Binding on its way has an unknown outcome, and the service reads the pod back.
         """
         books = self._current()
         self._pools = None
@@ -378,18 +377,18 @@ class Attempts:
                 self._places.release(attempt)
 
     def forget(self) -> None:
-        """Another run of kube-scheduler begins: its attempts count from anew."""
+        """Forget the attempts of the last run of kube-scheduler, because a new run starts its numbers again."""
         self.disconnected()
         for uid, attempt in list(self._attempts.items()):
             if attempt.outcome is None:
                 del self._attempts[uid]
 
     def rebuilt(self) -> None:
-        """The books were made anew: what is reserved is reserved in them too."""
+        """Repeat the reservations in rebuilt books."""
         self._current()
 
     def _of(self, question: wire.Preempt | wire.Reserve | wire.Bind) -> Attempt | wire.Answer:
-        """The attempt that a question is about, or why nothing may follow from it now."""
+        """The attempt of a question, or an answer with the reason why the question can have no effect."""
         attempt = self._attempts.get(question.uid)
         if attempt is None and self._service.books.cluster_cache.is_gone(question.uid):
             return _refused(question, CHANGED, "the pod is gone")
@@ -435,18 +434,18 @@ class Attempts:
         decision = books.cycle.hold(asking, among, now, work)
         lacking = isinstance(decision, Refusal) and ReasonCode.NODE_RESOURCES in decision.counts
         if lacking and asking is not pod and work is not None:
-            # Where nothing but devices is looked at it may fit: kube-scheduler then says what nodes
-            # lack beside them, and may make room.
+            # The pod may fit by its devices alone. kube-scheduler then reports the other shortages of
+            # nodes, and may make room.
             decision = books.cycle.hold(pod, among, now, Work(work.limit))
         asked_about = int(np.count_nonzero(engine.ledger.present if among is None else among))
         if isinstance(decision, Refusal):
-            # Its own filters come afterwards: nothing but devices is known to be in the way.
+            # kube-scheduler's own filters run afterwards, so devices are the only known obstacle.
             asked = books.engine.ledger.present.copy() if among is None else among
             books.refuse(attempt.entry, decision, now, asked)
             books.counts["plugin refused"] += 1
             preempt = self._may_preempt(books, attempt)
             if not preempt and self._rejected.forget(question.uid):
-                # kube-scheduler shall say once more why it rejects those: it then knows what to
+                # kube-scheduler has to reject those nodes once more, because it then knows what to
                 # wait for.
                 return self._proposed(books, question, attempt, now, fitting)
             stories.filtered(attempt.entry, start, (asked_about, 0), decision, engine.decision_id)
@@ -466,7 +465,7 @@ class Attempts:
         return wire.Answer(question.id, nodes=list(nodes), scores=scores)
 
     def _for_claims(self, books: Books, question: wire.Propose, now: float) -> wire.Answer:
-        """Nodes where a pod's claims are best; `skip` where kube-scheduler has to look at all nodes by itself."""
+        """The best nodes for a pod's claims; `skip` if kube-scheduler has to look at all nodes by itself."""
         uid, left_out = question.uid, self._rejected.count(question.uid, now)
         entry = claimant_of(books, question)
         work = books.cycle.allowed(entry.pod, now) if entry is not None else None
@@ -491,7 +490,7 @@ class Attempts:
         return wire.Answer(question.id, nodes=list(found), scores=scores)
 
     def _allocated(self, books: Books, question: wire.Reserve) -> wire.Answer:
-        """Hold what kube-scheduler has allocated to a pod's claims; it needs no leave."""
+        """Hold the devices that kube-scheduler has allocated to a pod's claims, without a check."""
         known = self._attempts.get(question.uid)
         if known is not None and question.attempt < known.number:
             return _refused(question, STALE, "a newer attempt replaced this one")
@@ -502,25 +501,23 @@ class Attempts:
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
         if self._places.proposed == question.uid:
-            # It asks by names too: its place on that node is chosen anew, beside its claims.
+            # The pod asks by names too. `reserve` chooses its place again, beside its claims.
             self._places.end_proposal()
         now = self._service.clock.monotonic()
         self._service.pending.said(books, question.uid, question.attempt, claims, now)
         return wire.Answer(question.id)
 
     def _may_preempt(self, books: Books, attempt: Attempt) -> bool:
-        """Whether it is worth asking who could make room."""
+        """Whether a search for victims may help."""
         waiting = books.waiting.get(attempt.entry.pod.uid)
         if waiting is None or not self._preempts:
             return False
         return may_preempt(books, waiting) and not self._planner.in_vain(attempt.entry.pod)
 
-    # --- reserving -----------------------------------------------------------------------------
-
     # --- binding -------------------------------------------------------------------------------
 
     async def _changed(self, books: Books, attempt: Attempt) -> str:
-        """Why the pod is not the one that was decided about; empty when it is."""
+        """The reason why the pod is not the one of the decision; empty if it is."""
         pod = attempt.entry.pod
         entry = books.cluster_cache.pod(pod.uid)
         if entry is None:
@@ -549,7 +546,7 @@ class Attempts:
             nonlocal allowed
             if outcome.done():
                 return Answered(Outcome.REFUSED, "kube-scheduler went before it was sent")
-            changed = await self._changed(books, attempt)  # while it waited for its turn
+            changed = await self._changed(books, attempt)  # during the wait for a turn
             if changed:
                 return Answered(Outcome.REFUSED, changed)
             if not self._may_bind():
@@ -577,7 +574,7 @@ class Attempts:
     # --- keeping -------------------------------------------------------------------------------
 
     def _current(self) -> Books:
-        """The books in force. New ones do not know what was reserved: it is taken again."""
+        """The current books. Rebuilt books lack the reservations, so these are repeated in them."""
         books = self._service.books
         if self._books is not books:
             before, self._books = self._books, books
@@ -588,7 +585,7 @@ class Attempts:
     def _carry_over(self, before: Books, books: Books) -> None:
         _take_in(books, before.cluster_cache.taken)
         for uid, attempt in list(self._attempts.items()):
-            attempt.travelled = False  # a fresh list has it, unless it is gone
+            attempt.travelled = False  # the fresh list contains the pod, unless it is gone
             if attempt.reserved and attempt.place is not None and attempt.outcome is None:
                 attempt.reserved = False
                 if _past(books, attempt):
@@ -599,7 +596,7 @@ class Attempts:
                 self._gone(uid)
 
     def _gone(self, uid: str) -> None:
-        """A pod is there no more. What its author wrote may be large, and is not kept for that."""
+        """Forget a deleted pod at once, because its document may be large."""
         attempt = self._attempts.get(uid)
         if attempt is not None and attempt.outcome is None:
             del self._attempts[uid]
@@ -618,13 +615,13 @@ def _amounts(one: wire.Taken) -> Mapping[str, int]:
 
 
 def _take_in(books: Books, taken: Mapping[str, Mapping[str, int]]) -> None:
-    """Tell the engine what is left of nodes beside devices; no room for devices appears, so no pod is woken."""
+    """Pass the amounts taken beside devices to the engine. They free no devices, so no pod is woken."""
     for event in books.cluster_cache.take(taken):
         books.engine.handle(event)
 
 
 def _past(books: Books, attempt: Attempt) -> str:
-    """Why the pod cannot be placed any more; empty when it can."""
+    """The reason why the pod cannot be placed any more; empty if it can."""
     if not attempt.travelled and books.cluster_cache.pod(attempt.entry.pod.uid) is None:
         return f"pod {attempt.entry.pod.key} is gone"
     return books.cluster_cache.past(attempt.entry)

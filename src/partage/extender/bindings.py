@@ -1,4 +1,4 @@
-"""Bind: reserve, write everything into one Binding, and see it through to a known end.
+"""Binds a pod: reserves its place, writes everything into one Binding, and follows that to a known outcome.
 
     reserve on the books ──refused──> the reason
       │ lock the node, where a vendor's plugin needs it ──taken──> give up the reservation
@@ -56,21 +56,21 @@ _MICROSECOND: Final = 1000  # nanoseconds
 _READS: Final = 3
 
 Send = Callable[[Binding], Awaitable[Answered]]
-"""Sends a Binding, and answers once its outcome is known, or nothing can be said of it."""
+"""Sends a Binding, and returns its outcome, which may be unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class BindLimits:
-    """How long parts of a bind may take, seconds.
+    """Time limits of the parts of a bind, in seconds.
 
     Attributes:
-        send: for the API server to answer a Binding; after that its outcome is unknown.
+        send: for the API server to answer a Binding; after that the outcome is unknown.
         read: for the API server to answer a read.
-        lock: waiting for a vendor's lock; less than the extender's time-out in kube-scheduler.
+        lock: wait for a vendor's lock; less than the extender's time-out in kube-scheduler.
         pause: between two attempts for a lock or a read.
-        late: for which a Binding without an answer may still arrive. Until then a pod that is
+        late: time in which a Binding without an answer may still arrive. Until then a pod that is
             read back without a node keeps its reservation.
-        at_once: Bindings that are sent and not answered, at most.
+        at_once: largest number of Bindings without an answer.
     """
 
     send: float = 10.0
@@ -82,7 +82,7 @@ class BindLimits:
 
 
 class Bindings:
-    """Bindings on their way; `busy` are the uids of their pods."""
+    """The Bindings on their way; `busy` has their tasks, by the pod's uid."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class Bindings:
         asked: Callable[[str], bool] = lambda _: False,
         stories: Stories = SILENT,
     ) -> None:
-        """Nothing on its way.
+        """Start without Bindings.
 
         Args:
-            locks: of vendors' plugins; None where none are taken.
+            locks: the locks of vendors' plugins; None to take none.
             adapts: whether Bindings carry the annotations that vendors' own plugins read.
             asked: whether our kube-scheduler has asked about a pod, by its uid.
         """
@@ -116,7 +116,7 @@ class Bindings:
         self.busy: dict[str, asyncio.Task[str]] = {}
 
     async def bind(self, books: Books, args: BindArgs, entry: PodEntry | None) -> str:
-        """Bind a pod (None has no devices); empty when it is bound, else why it is not."""
+        """Bind a pod (`entry` None: without devices); return an empty text if it is bound, else the reason."""
         task = self.busy.get(args.uid)
         if task is None:
             work = self._plain(args) if entry is None else self._device(books, args, entry)
@@ -126,14 +126,14 @@ class Bindings:
     async def bind_reserved(
         self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
     ) -> str:
-        """Bind a pod whose devices are reserved already; empty when it is bound, else why it is not."""
+        """Bind a pod with reserved devices; return an empty text if it is bound, else the reason."""
         if args.uid in self.busy:
             return f"the Binding of pod {entry.pod.key} is on its way already"
         work = self._seen_through(books, args, entry, decision, send)
         return await asyncio.shield(self._begun(args, work))
 
     def _begun(self, args: BindArgs, work: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
-        """A Binding that ends whatever becomes of the caller."""
+        """Start the task of a Binding, which continues if the caller ends."""
         task = asyncio.create_task(work, name=f"bind {args.namespace}/{args.name}")
         self.busy[args.uid] = task
         task.add_done_callback(lambda _: self.busy.pop(args.uid, None))
@@ -141,7 +141,7 @@ class Bindings:
 
     @property
     def settled(self) -> bool:
-        """Whether every Binding that was sent has come to a known end."""
+        """Whether the outcome of every sent Binding is known."""
         return not self.busy and not self._late
 
     async def ended(self, uid: str) -> None:
@@ -151,7 +151,7 @@ class Bindings:
             await asyncio.wait((task,))
 
     async def drain(self) -> None:
-        """Wait until no Binding is on its way; those that wait for their turn are not sent any more."""
+        """Wait until no Binding is on its way; Bindings that wait for their turn are not sent any more."""
         self._draining += 1
         try:
             while self.busy:
@@ -212,7 +212,7 @@ class Bindings:
         try:
             problem = await self._place(books, args, entry, decision, send)
         except BaseException:
-            # A bug or a cancelled loop: whether the Binding went out is not known.
+            # A bug or a cancelled loop: the Binding may have been sent or not.
             if books.engine.states.get(args.uid) is State.RESERVED:
                 books.take([BindUnknown(args.uid)], self._clock.monotonic())
             raise
@@ -221,7 +221,7 @@ class Bindings:
     async def _place(
         self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
     ) -> str:
-        """Send what was reserved, and settle it."""
+        """Send the Binding of a reservation, and record its outcome."""
         if args.node not in books.engine.ledger.index:
             books.take([BindFailed(args.uid)], self._clock.monotonic())
             return f"node {args.node} is gone; try again"
@@ -287,7 +287,7 @@ class Bindings:
             self._permitted(books, entry, allocation.permit)
 
     def _permitted(self, books: Books, entry: PodEntry, permit: Permit) -> None:
-        """Count what came of the pod's wishes, and tell where they were cut down."""
+        """Count granted and reduced wishes of the pod, and report a reduction."""
         said = cut(permit, entry.view.annotations)
         if said:
             books.counts["wish cut"] += 1
@@ -298,10 +298,10 @@ class Bindings:
     # --- an unknown end ----------------------------------------------------------------------
 
     async def read_back(self, books: Books, uid: str) -> bool:
-        """Find out what became of a Binding; whether that was possible.
+        """Find out the outcome of a Binding; return whether that was possible.
 
-        Until it is, the reservation stays: its card may be in use, or will be, as long as the
-        Binding may still arrive.
+        Until then the reservation stays, because its card may be in use, or the Binding may still
+        arrive.
         """
         entry = books.unread.get(uid)
         if entry is None:
@@ -313,7 +313,7 @@ class Bindings:
                 async with asyncio.timeout(self.limits.read):
                     document = await self._binder.read(entry.pod.namespace, entry.pod.name)
                 break
-            except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+            except Exception as error:  # noqa: BLE001 # the port may raise any exception
                 why = str(error) or type(error).__name__
                 _LOG.warning("pod %s cannot be read back: %s", entry.pod.key, why)
         else:
@@ -338,17 +338,17 @@ class Bindings:
         if books.engine.states.get(uid) is State.BOUND:
             self._placed(books, entry)
         elif pod is not None:
-            # We refused kube-scheduler as the outcome was unknown; it may wait minutes by itself.
+            # kube-scheduler got a refusal while the outcome was unknown; by itself it may wait minutes.
             books.hooks.wake([uid])
         return True
 
     async def look_for(self, books: Books, entry: PodEntry) -> None:
-        """Forget a pod that waits or was bound, and that the API server does not have."""
+        """Forget a waiting or bound pod that the API server does not have."""
         pod = entry.pod
         try:
             async with asyncio.timeout(self.limits.read):
                 document = await self._binder.read(pod.namespace, pod.name)
-        except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+        except Exception as error:  # noqa: BLE001 # the port may raise any exception
             why = str(error) or type(error).__name__
             _LOG.warning("pod %s was in no watch or list and cannot be read: %s", pod.key, why)
             return
@@ -365,15 +365,15 @@ class Bindings:
             await self._locks.settle(partial(_whereabouts, books))
 
     def forget_locks(self) -> None:
-        """A new reign begins, before anything is bound in it."""
+        """Forget unreleased locks when this instance becomes leader, before its first Binding."""
         if self._locks is not None:
             self._locks.forget()
 
     def _ours(self, books: Books, uid: str) -> bool:
-        """Whether only we bind this pod, and none of our Bindings of it is on its way.
+        """Whether only this service binds the pod, and none of its Bindings is on its way.
 
-        What another leader sent has arrived, or never will: that was waited for before this one
-        began to serve.
+        A Binding of an earlier leader has arrived or never will, because this leader waited for
+        that before it began to serve.
         """
         return self._asked(uid) and books.engine.states.get(uid) is not State.UNKNOWN
 
@@ -389,7 +389,7 @@ class Bindings:
                     return await send(binding)
             except TimeoutError:
                 return Answered(Outcome.UNKNOWN, f"no answer within {self.limits.send:g} s")
-            except Exception as error:  # noqa: BLE001 # the port says: whatever is raised
+            except Exception as error:  # noqa: BLE001 # the port may raise any exception
                 return Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
 
     def _render(self, books: Books, entry: PodEntry, decision: Placement) -> Rendering:
@@ -405,7 +405,7 @@ class Bindings:
 
 
 def _whereabouts(books: Books, uid: str) -> Whereabouts:
-    """Where a pod is, by the books."""
+    """The place of a pod, by the books."""
     held = books.engine.ledger.allocation(uid)
     match books.engine.states.get(uid):
         case State.BOUND:
@@ -418,7 +418,7 @@ def _whereabouts(books: Books, uid: str) -> Whereabouts:
 
 
 def _unbound(document: Document | None, uid: str) -> bool:
-    """Whether this is the pod, alive and without a node, so that a Binding of it can arrive."""
+    """Whether the pod exists and has no node, so that a Binding of it can still arrive."""
     if document is None or document.metadata.uid != uid:
         return False
     shape = document.shape

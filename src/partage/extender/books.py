@@ -1,8 +1,8 @@
-"""The engine with everything that hangs on it: documents, the scheduling cycle, waiting pods, listeners.
+"""Connects the engine with documents, the scheduling cycle, waiting pods and hooks.
 
-Events go in, wake-ups and notices come out; everything is synchronous. Two rules keep the books consistent. After every
-release of room the books check the waiting pods. A nominated pod of preemption gets its hold before any other pod is
-woken for the room that was made for it.
+The books take events, and produce wake-ups and reports; everything is synchronous. Two rules keep them consistent.
+After every release of room the books check the waiting pods. A pod that preemption nominated gets its hold before any
+other pod is woken for the room that was made.
 """
 
 import logging
@@ -36,32 +36,32 @@ from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.extender")
 _UNHEARD: Final = 60.0
-"""Seconds after which a refused pod is read of which the API server has told nothing."""
+"""Seconds after which the service reads a refused pod that the API server has not reported."""
 _UNTOLD: Final = 10.0
-"""The same for a pod that was bound here: what it holds must not stay if it has come and gone."""
+"""The same for a pod that was bound here: if it has gone unnoticed, its devices must be released."""
 _CLEARED_SECONDS: Final = 600.0
 _CLAIMED_SECONDS: Final = 120.0
-"""For which room is kept for a nominated pod while others leave, and once all of it is free."""
+"""Seconds for which room is kept for a nominated pod: while victims leave, and once all of it is free."""
 _MOST_POSTPONED: Final = 8
-"""Pods that are woken at a time because others may go for them again."""
+"""Pods to wake at a time because victims are allowed for them again."""
 _MOST_UNSAID: Final = 1000
-"""Findings about nodes that are kept until this instance leads, the newest."""
+"""The newest findings about nodes, kept until this instance leads."""
 _MOST_READ: Final = 8
-"""Such pods that are read at a time."""
+"""Unreported pods to read at a time."""
 
 
 class Books:
-    """One engine and what is known beside it.
+    """One engine, and the service's data beside it.
 
     Attributes:
         cycle: the steps of a decision over the engine.
-        verbs: the extender's, over the same steps.
-        waiting: pods that were refused.
+        verbs: the verbs of the extender, over the same steps.
+        waiting: refused pods.
         unread: pods whose Binding has an unknown outcome; the service reads them back.
-        counts: how often what happened, by name; for metrics.
-        making_room: waiting pods for which others are sent away, by uid: where, and whom.
-        priorities: of bound pods with devices: how many have each.
-        postponed: uids of waiting pods for which others may go once their namespace's allowance has
+        counts: number of occurrences by name, for metrics.
+        making_room: the plans for waiting pods whose victims are being evicted, by the waiting pod's uid.
+        priorities: number of bound pods with devices, by priority.
+        postponed: uids of waiting pods that may preempt once their namespace's allowance has
             victims left.
     """
 
@@ -96,18 +96,18 @@ class Books:
         self._standing: dict[str, int] = {}
         self._strangers: dict[str, float] = {}
         self._untold: dict[str, tuple[PodEntry, float]] = {}
-        # What was found while this instance did not lead, as in a rebuild; books of the past are never asked.
+        # Findings made while this instance did not lead, as in a rebuild; replaced books never report theirs.
         self._unsaid: deque[Quarantined | Unserviceable] = deque(maxlen=_MOST_UNSAID)
 
     @property
     def settled(self) -> bool:
-        """Whether what became of every Binding is known."""
+        """Whether the outcome of every Binding is known."""
         return not self.unread and State.UNKNOWN not in self.engine.states.values()
 
     # --- facts in ----------------------------------------------------------------------------
 
     def take(self, events: Iterable[Event], now: float) -> None:
-        """Tell the engine, and do what follows from it.
+        """Pass events to the engine, and do what follows.
 
         Args:
             events: in the order in which they happened.
@@ -117,7 +117,7 @@ class Books:
         self.settle(now)
 
     def digest(self, events: Iterable[Event]) -> None:
-        """Tell the engine only; the caller that fills the books settles once, at the end."""
+        """Pass events to the engine only; a caller that fills the books settles once, at the end."""
         for event in events:
             # A quota's status changes with every pod; only its limits count.
             if isinstance(event, QuotasChanged) and event.quotas != self.engine.quotas.quotas:
@@ -127,7 +127,7 @@ class Books:
                 self._follow(actions)
 
     def pod_seen(self, entry: PodEntry, now: float) -> None:
-        """A pod that concerns devices was seen: it may have been placed, or nominated."""
+        """Take in a pod with devices that the API server reported: it may be placed or nominated now."""
         pod = entry.pod
         self._stands(pod.uid, None if pod.node is None or pod.finished else pod.priority)
         self._untold.pop(pod.uid, None)
@@ -136,7 +136,7 @@ class Books:
             return
         plan = self.making_room.get(pod.uid)
         if plan is not None and entry.nominated in ("", plan.node):
-            return  # what the pod says of it may be late; the plan holds until it is given up
+            return  # the pod's field may be late; the plan holds until it is given up
         before = self._nomination.get(pod.uid, "")
         if entry.nominated == before:
             return
@@ -157,18 +157,18 @@ class Books:
         self._freed.add(node)
 
     def kept_in_vain(self, uid: str, node: str = "") -> bool:
-        """Whether room was kept for a pod in vain for long, there or anywhere: it is kept there no more."""
+        """Whether the room kept for a pod on this node, or any, expired unused; then no more is kept there."""
         where = self._in_vain.get(uid)
         return where is not None and node in {"", where}
 
     def postpone(self, uid: str) -> None:
-        """Send no pod away for this one now, as enough were for others of its namespace."""
+        """Evict no pod for this one now, because pods of its namespace had enough victims."""
         if uid not in self.postponed:
             self.counts["preemption postponed"] += 1
             self.postponed[uid] = None
 
     def _stands(self, uid: str, priority: int | None) -> None:
-        """Count a bound pod by priority; None for one that is not bound."""
+        """Count a bound pod by its priority; None for a pod that is not bound."""
         before = self._standing.pop(uid, None)
         if before is not None:
             self.priorities[before] -= 1
@@ -179,17 +179,17 @@ class Books:
             self.priorities[priority] += 1
 
     def pod_gone(self, uid: str) -> None:
-        """A pod is gone."""
+        """Forget a deleted pod."""
         self.forget(uid)
         self._stands(uid, None)
         self.unread.pop(uid, None)
         self._untold.pop(uid, None)
         if uid in self.engine.states:
-            # Kube-scheduler asked for it before its documents came, and they never will.
+            # kube-scheduler asked about the pod before its document arrived, and now that never will.
             self._follow(self.engine.handle(PodGone(uid)))
 
     def forget(self, uid: str) -> None:
-        """The pod needs no place any more: no reason, no nomination."""
+        """Forget the reason and the nomination of a pod that needs no place any more."""
         self.cycle.forget(uid)
         self.waiting.leave(uid)
         self._strangers.pop(uid, None)
@@ -201,9 +201,9 @@ class Books:
     # --- room that is made -------------------------------------------------------------------
 
     def make_room(self, entry: PodEntry, plan: Plan, now: float) -> None:
-        """Others are sent away for a pod; what is free of its place is kept for it from now on.
+        """Keep the free part of a place for a pod from now on, because its victims are being evicted.
 
-        Less important pods for which room was kept there lose their claim.
+        Less important pods lose the room that was kept for them there.
         """
         for mate in self.nominees(plan.node):
             if mate.pod.priority < entry.pod.priority:
@@ -214,14 +214,14 @@ class Books:
         self.settle(now)
 
     def give_up(self, uid: str, now: float) -> None:
-        """No room is made for the pod any more, and none kept."""
+        """Stop making and keeping room for a pod."""
         self._withdraw(uid)
         self._follow(self.engine.handle(HoldEnded(uid)))
         self.cycle.forget_hold(uid)
         self.settle(now)
 
     def nomination(self, uid: str) -> str:
-        """The node on which room is made for the pod; empty when there is none."""
+        """The node on which room is made for the pod; empty if there is none."""
         return self._nomination.get(uid, "")
 
     def nominees(self, node: str) -> Sequence[PodEntry]:
@@ -229,7 +229,7 @@ class Books:
         return self._by_priority(self._nominated.get(node, {}).values())
 
     def leaving(self, node: str) -> frozenset[str]:
-        """Pods of a node that are on their way out: they end, or are being sent away."""
+        """Uids of a node's pods that are leaving: they are being deleted, or they are victims of a plan."""
         sent = {
             victim.uid
             for uid in self._nominated.get(node, ())
@@ -256,20 +256,20 @@ class Books:
                 del self._nominated[node]
 
     def bound(self, entry: PodEntry, now: float) -> None:
-        """A pod was bound; the API server may not have told even that it is there."""
+        """Take in that a pod was bound; the API server may not even have reported its creation."""
         self.forget(entry.pod.uid)
         if self.cluster_cache.pod(entry.pod.uid) is None:
             self._untold[entry.pod.uid] = (entry, now)
 
     def untold(self, uid: str) -> bool:
-        """Whether the pod was bound here and the API server has told nothing of it yet."""
+        """Whether the pod was bound here and the API server has not reported it yet."""
         return uid in self._untold
 
     def unheard(self, now: float) -> Sequence[PodEntry]:
-        """Pods of which the API server has told nothing for long; each once in a while.
+        """Pods that the API server has not reported for long; each once in a while.
 
-        One that came and went while the watch was interrupted would wait for ever, or keep what it
-        holds.
+        A pod that was created and deleted while the watch was interrupted would wait for ever, or
+        keep its devices.
         """
         found: list[PodEntry] = []
         for uid, (entry, asked) in list(self._untold.items()):
@@ -290,11 +290,11 @@ class Books:
     def refuse(
         self, entry: PodEntry, refusal: Refusal, now: float, among: Bools | None = None
     ) -> None:
-        """A pod was refused: it waits, and the hooks hear it when that is news.
+        """Let a refused pod wait, and report the refusal to the hooks if it is news.
 
         Args:
             now: seconds on the service's steady clock.
-            among: by node index, where nothing but its devices was in the way.
+            among: by node index, the nodes where only devices were in the way.
         """
         if self.awaits(entry, refusal, now, among):
             self.tell(entry, f"waits: {refusal.code}")
@@ -303,7 +303,7 @@ class Books:
     def awaits(
         self, entry: PodEntry, refusal: Refusal, now: float, among: Bools | None = None
     ) -> bool:
-        """A pod waits for devices; whether why is news. Arguments are those of `refuse`."""
+        """Let a pod wait for devices; return whether the reason is news. The arguments are those of `refuse`."""
         if self.cluster_cache.pod(entry.pod.uid) is None:
             self._strangers[entry.pod.uid] = now
         news = self.waiting.enter(entry, refusal, now)
@@ -313,19 +313,19 @@ class Books:
         return news
 
     def tell(self, entry: PodEntry, what: str) -> None:
-        """Log a decision under the id that it has in the record, and the pod's trace, where there are."""
+        """Log a decision with its id in the journal and with the pod's trace, if one of them exists."""
         decision, trace = self.engine.decision_id, self._trace(entry)
         if decision or trace:
             ids = {"decision": decision, "trace": trace}
             _LOG.info("pod %s %s", entry.pod.key, what, extra=ids)
 
     def tick(self, now: float) -> None:
-        """What time brings: holds end, the next waiting pods are woken, and who did not come again."""
+        """Do what is due: end holds, wake the next waiting pods, and wake those again that did not return."""
         while self._unsaid and self.hooks.leads():
             self._say(self._unsaid.popleft())
         self._end_claims(now)
         self._follow(self.cycle.expire(now))
-        # A nomination outlives its hold, which is taken anew while there is room.
+        # A nomination outlives its hold, and gets a new hold while there is room.
         for node, mates in self._nominated.items():
             if any(uid not in self.engine.ledger for uid in mates):
                 self._freed.add(node)
@@ -338,14 +338,14 @@ class Books:
             self.hooks.wake(again)
 
     def _claim(self, uid: str, node: str, now: float, *, whole: bool) -> None:
-        """Room is kept for a nominated pod: until when, counted from the first time."""
+        """Set the time until which room is kept for a nominated pod, counted from the first call."""
         where, until = self._claims.get(uid, ("", 0.0))
         if where != node:
             until = now + _CLEARED_SECONDS
         self._claims[uid] = node, min(until, now + _CLAIMED_SECONDS) if whole else until
 
     def _end_claims(self, now: float) -> None:
-        """Give room to others that was kept for long: something else keeps the pod, or its victims."""
+        """Give up room that was kept for long, because something else stops the pod or its victims."""
         for uid, (node, until) in list(self._claims.items()):
             if self._nomination.get(uid) != node:
                 del self._claims[uid]
@@ -360,7 +360,7 @@ class Books:
                 self.give_up(uid, now)
 
     def _to_preempt(self, now: float) -> list[str]:
-        """The next pods to wake of those for which others may go again."""
+        """The next postponed pods to wake, because victims are allowed for them again."""
         found: list[str] = []
         for uid in list(self.postponed):
             waiting = self.waiting.get(uid)
@@ -375,10 +375,10 @@ class Books:
         return found
 
     def settle(self, now: float) -> None:
-        """Give freed room to whom it was nominated for, then wake those who may fit.
+        """Give freed room to the pods nominated for it, then wake the pods that may fit.
 
-        Who gets the room that was made for it is woken as well: seen from outside, its own hold
-        takes that room.
+        A nominated pod with all of its room is woken as well, because its own hold makes the room
+        look taken.
         """
         if self.cycle.vacated:
             self._freed |= self.cycle.vacated
@@ -401,7 +401,7 @@ class Books:
             self.hooks.wake(woken)
 
     def _say(self, action: Quarantined | Unserviceable) -> None:
-        """Log what is closed, and count it."""
+        """Log closed capacity, and count a quarantine."""
         if isinstance(action, Quarantined):
             self.counts["quarantined"] += 1
             _LOG.warning("node %s: quarantined: %s", action.node, action.message)
