@@ -490,7 +490,7 @@ class Attempts:
         return wire.Answer(question.id, nodes=list(found), scores=scores)
 
     def _allocated(self, books: Books, question: wire.Reserve) -> wire.Answer:
-        """Hold the devices that kube-scheduler has allocated to a pod's claims, without a check."""
+        """Hold the devices that kube-scheduler has allocated to a pod's claims; a lack of room refuses nothing."""
         known = self._attempts.get(question.uid)
         if known is not None and question.attempt < known.number:
             return _refused(question, STALE, "a newer attempt replaced this one")

@@ -1,14 +1,14 @@
-"""Reserves what a ResourceClaim is about to be allocated, before the API server stores it.
+"""Reserves the devices of a ResourceClaim before the API server stores the allocation.
 
 kube-scheduler allocates by its own view, which lacks the latest decisions of others. So the API server sends the claim
 before it stores it, and one step both checks that the devices are free and reserves them. A refusal fails the binding
 of the pod, and kube-scheduler tries again with the devices that are free by then.
 
 A reservation ends when the API server reports the allocation, which is then a fact. No report arrives if another
-admission refused or the write lost a race. After `WAIT` the service then writes the claim itself, so that no admitted
-write can still arrive (`late_allocations`). If the webhook knows that an answer was too late for the API server, it
-withdraws the question and the reservation ends at once. Otherwise a busy service would refuse claims because of devices
-that no claim will hold.
+admission refused the write, or if the write lost a race. After `WAIT` the service then writes the claim itself, so that
+no admitted write can still arrive (`late_allocations`). If the webhook knows that an answer was too late for the API
+server, it withdraws the question and the reservation ends at once. Otherwise a busy service would refuse claims because
+of devices that no claim will hold.
 """
 
 from collections import OrderedDict
@@ -31,27 +31,27 @@ from partage.wire.claims import Claim, claim_uid, is_protected, read_claim, shar
 from partage.wire.documents import Document
 
 WAIT: Final = 66.0
-"""Seconds that a reservation lasts without news: a request's longest life in an API server, and a tenth of it."""
+"""Seconds that a reservation lasts without news: the longest life of a request in an API server, plus a tenth."""
 _MOST: Final = 4096
-"""Claims with reservations at a time, far more than a scheduler binds in a minute; further claims are refused until some end."""
+"""Claims with reservations at a time, far more than a scheduler binds in a minute; above it, claims are refused."""
 _MOST_WITHDRAWN: Final = 4096
-"""Questions that were taken back and are remembered, the latest: one may come after its end."""
+"""The latest withdrawn questions to remember, because a question may arrive after its withdrawal."""
 _MOST_WRITES: Final = 8
 """Writes of one version of one claim that may be on their way."""
 _MOST_QUESTIONS: Final = 64
-"""Questions that one reservation answers, each of them a write that may arrive; an API server asks one or two."""
+"""Questions about one reservation, each for a write that may arrive; an API server asks one or two."""
 _TOO_OFTEN: Final = "too many claims are being allocated, or this one too often; try again"
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """What was reserved for a claim that is not known to be allocated.
+    """A reservation for a claim that is not known to be allocated.
 
     Attributes:
-        version: the claim's version that the write replaces; one with an older version can never arrive.
-        fact: what it will hold, under a key of its own.
-        since: when it was asked for, seconds on the service's steady clock.
-        questions: uids of those that were answered by it.
+        version: the claim's version that the write replaces; a write for an older version can never arrive.
+        fact: the devices that the claim will hold, under a key of the reservation's own.
+        since: time of the last question, in seconds on the service's steady clock.
+        questions: uids of the questions that the reservation answered.
     """
 
     claim: str
@@ -70,13 +70,13 @@ class ClaimArbiter:
     """Reservations for claims.
 
     Attributes:
-        reserved: by the claim's uid, those of which nothing more is known yet: nearly always one. Two writes of one
-            version of a claim may both be on their way; either may be the one that arrives, so both are kept.
+        reserved: the reservations without news, by the claim's uid: nearly always one. Two writes of one version of a
+            claim may both be on their way. Either may arrive, so both reservations are kept.
     """
 
     def __init__(self) -> None:
         self.reserved: dict[str, list[Reserved]] = {}
-        self._asked: dict[str, str] = {}  # by question, the claim whose reservation answered it
+        self._asked: dict[str, str] = {}  # the claim of the reservation, by question
         self._withdrawn: OrderedDict[str, None] = OrderedDict()
 
     def review(  # noqa: PLR0911 # each reason is an answer
@@ -88,13 +88,13 @@ class ClaimArbiter:
         question: str = "",
         dry_run: bool = False,
     ) -> str:
-        """Reserve what the claim holds in this document; why not, and empty where it is reserved.
+        """Reserve the claim's devices in this document; return the reason for a refusal, else an empty text.
 
         Args:
             document: the claim as it would be stored.
             now: seconds on the service's steady clock.
-            question: the uid by which it may be taken back; empty for none.
-            dry_run: nothing will be stored, so nothing is kept.
+            question: uid by which the webhook may withdraw the question; empty if it may not.
+            dry_run: the API server stores nothing, so no reservation is kept.
         """
         if question in self._withdrawn:
             return "the API server waits for an answer no more; try again"
@@ -115,7 +115,7 @@ class ClaimArbiter:
         version = document.metadata.resource_version or ""
         known = cache.claims.held(claim.uid)
         if known:
-            # What replaces a newer version than the one known may come after a deallocation.
+            # A write that replaces a newer version than the known one may follow a deallocation.
             heard = not _precedes(cache.claims.version(claim.uid), version)
             if heard and [_holds(one) for one in known] == [_holds(fact)]:
                 return ""
@@ -153,11 +153,11 @@ class ClaimArbiter:
         *,
         dry_run: bool,
     ) -> str:
-        """What is reserved is asked for once more: one more write of it may be on its way from now on."""
+        """Answer a repeated question about reserved devices: one more write may be on its way from now on."""
         for one in same:
             held = books.engine.ledger.allocation(one.fact.uid)
             if held is None or not _whole(books.engine, held, one.grants):
-                # Another leader, which knew nothing of it, gave its room away meanwhile.
+                # Another leader allocated its room meanwhile, because it did not know the reservation.
                 return _short(books.engine, one.fact, one.grants)
             if len(one.questions) >= _MOST_QUESTIONS:
                 return _TOO_OFTEN
@@ -182,10 +182,10 @@ class ClaimArbiter:
     # --- what becomes of a reservation -------------------------------------------------------
 
     def withdrawn(self, books: Books, question: str, now: float) -> None:
-        """The API server has refused the write that a question was about, whatever is or will be answered.
+        """Withdraw a question: the API server has refused its write, whatever the answer is or will be.
 
         Args:
-            question: its uid, which nothing but the API server, the webhook and the leader ever sees.
+            question: its uid, which only the API server, the webhook and the leader ever know.
             now: seconds on the service's steady clock.
         """
         self._withdrawn[question] = None
@@ -200,28 +200,28 @@ class ClaimArbiter:
         books.take(_ends([one for one in left if not one.questions]), now)
 
     def settled(self, books: Books, document: Document) -> list[Event]:
-        """Reservations that end because of what the API server told of a claim, before its own facts are taken in."""
+        """Events that end reservations because of a reported claim; the facts of that claim follow them."""
         uid, mine = claim_uid(document), self.reserved.get(claim_uid(document), [])
         version = document.metadata.resource_version or ""
         gone = books.cluster_cache.claims.is_gone(uid)
-        # News of an older version says nothing of a write that replaces a newer one.
+        # A report of an older version proves nothing about a write that replaces a newer one.
         ended = [one for one in mine if gone or _precedes(one.version, version)]
         self._keep(uid, [one for one in mine if one not in ended])
         return _ends(ended)
 
     def due(self, now: float) -> Sequence[Reserved]:
-        """Reservations of which nothing was heard for so long that the claim must be written."""
+        """Reservations without news for so long that the service must write the claim."""
         return [
             one for those in self.reserved.values() for one in those if now >= one.since + WAIT
         ]
 
     def put_off(self, one: Reserved) -> None:
-        """The claim could not be written: other claims that are due go first."""
+        """Put a claim that could not be written behind the other claims that are due."""
         if one.claim in self.reserved:
             self.reserved[one.claim] = self.reserved.pop(one.claim)
 
     def written(self, books: Books, one: Reserved, document: Document | None, now: float) -> None:
-        """The claim as it is in the API server since it was written; None where there is none.
+        """End a reservation, and take in the claim as the API server has it after the write; None if it is gone.
 
         Args:
             one: a reservation that was due.
@@ -237,7 +237,7 @@ class ClaimArbiter:
         books.take([HoldEnded(one.fact.uid), *events], now)
 
     def renew(self, books: Books, now: float) -> None:
-        """The books were made anew: what is reserved is reserved in them too."""
+        """Repeat the reservations in rebuilt books."""
         claims = books.cluster_cache.claims
         for uid, known in list(self.reserved.items()):
             newest, gone = claims.version(uid), claims.is_gone(uid)
@@ -250,12 +250,12 @@ class ClaimArbiter:
 
 
 def _unbounded(claim: Claim, document: Document) -> str:
-    """Why no later leader could have this write fail; empty where one can."""
+    """The reason why no later leader could make this write fail; empty if one could."""
     if not document.metadata.resource_version:
         return (
             f"claim {claim.key}: the write names no resourceVersion, so it may arrive at any time"
         )
-    if not is_protected(document):  # no leader looks for it, and no controller frees its devices
+    if not is_protected(document):  # no leader finds it, and no controller frees its devices
         return (
             f"claim {claim.key} lacks the finalizer {CLAIM_FINALIZER}, which kube-scheduler sets before "
             "it allocates: whatever else allocates claims of this driver must set it too"
@@ -279,12 +279,12 @@ def _holds(fact: Pod) -> tuple[str | None, object]:
 
 
 def _reserve(books: Books, fact: Pod, now: float) -> str:
-    """Take it into the books, all of it or nothing; why not, and empty where it is there."""
+    """Reserve a fact in the books, all of it or nothing; return the reason for a refusal, else an empty text."""
     return reserved(books.engine, fact, lambda event: books.take([event], now))
 
 
 def reserved(engine: Engine, fact: Pod, take: Callable[[Event], object]) -> str:
-    """Hold what a claim would hold, all of it or nothing; why not, and empty where it is held.
+    """Hold a claim's devices, all of them or none; return the reason for a refusal, else an empty text.
 
     Args:
         fact: the claim, as allocated.
@@ -302,7 +302,7 @@ def reserved(engine: Engine, fact: Pod, take: Callable[[Event], object]) -> str:
 
 
 def _obstacle(engine: Engine, fact: Pod) -> str:
-    """Why nothing of the node can be given to the claim, whatever is free; empty where something can."""
+    """The reason why the node takes no claim at all, whatever is free; empty if there is none."""
     ledger, node = engine.ledger, fact.node or ""
     index = ledger.index.get(node)
     if index is None:
@@ -314,7 +314,7 @@ def _obstacle(engine: Engine, fact: Pod) -> str:
 
 
 def _whole(engine: Engine, held: Allocation, grants: Sequence[Grant]) -> bool:
-    """Whether all of it is held, and no card of it is worse for that."""
+    """Whether all grants are held, no card is overbooked by them, and each card is cut as they need."""
     if held.grants != tuple(grants) or engine.states.get(held.uid) is not State.HELD:
         return False
     cards = _cards(engine.ledger, held.node)
@@ -324,7 +324,7 @@ def _whole(engine: Engine, held: Allocation, grants: Sequence[Grant]) -> bool:
 
 
 def _takes(card: Card, grant: Grant) -> bool:
-    """Whether the card is cut as the grant needs it, with the grant on it."""
+    """Whether a card, which has the grant already, is cut as the grant needs."""
     if card.closed is ReasonCode.QUARANTINED or card.device.vendor_cut:
         return False
     mode = SliceMode.SHARE if grant.mig is not None else SliceMode.MIG
@@ -339,7 +339,7 @@ def _cards(ledger: Ledger, node: str) -> dict[int, Card]:
 
 
 def _short(engine: Engine, fact: Pod, grants: Sequence[Grant]) -> str:
-    """What is asked of each card and what is free of it."""
+    """The requested and the free amounts of each card, in words."""
     cards = _cards(engine.ledger, fact.node or "")
     told = []
     for grant in grants:

@@ -1,7 +1,7 @@
-"""Pods that ask for devices by ResourceClaims alone: the books do not hold them, and the lists of pods show them.
+"""Keeps the pods that ask for devices by ResourceClaims alone: the books lack them, but the lists of pods show them.
 
-    a pod names a claim ──┬──> it waits for devices of Partage, or has some
-    the claim asks us ────┘
+    a pod names a claim ────┬──> it waits for devices of Partage, or has some
+    the claim asks Partage ─┘
 
 Either may happen first. Both are kept between events, and the pods concerned are computed on request, because thousands
 of pods may name one claim, and it may be created and deleted repeatedly. Pods whose claims ask no class of Partage
@@ -47,7 +47,7 @@ class _Claim:
 
 
 class Claimants:
-    """Those of one service."""
+    """The pods of one service."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, _Claimant]] = {}
@@ -56,15 +56,15 @@ class Claimants:
         self._classes = set(CLASSES)
 
     def count(self, *, placed: bool = False) -> int:
-        """How many wait for devices of Partage, or have a node."""
+        """The number of pods that wait for devices of Partage, or that have a node."""
         return sum(1 for namespace in self._pods for _ in self._of(namespace, placed=placed))
 
     def waiting(self, namespace: str = "") -> Collection[Document]:
-        """Those that wait for devices of Partage; of one namespace, or of all."""
+        """The pods that wait for devices of Partage; of one namespace, or of all."""
         return self._all(namespace, placed=False)
 
     def placed(self, namespace: str = "") -> Collection[Document]:
-        """Those that have a node; of one namespace, or of all."""
+        """The pods that have a node; of one namespace, or of all."""
         return self._all(namespace, placed=True)
 
     def _all(self, namespace: str, *, placed: bool) -> Collection[Document]:
@@ -89,7 +89,7 @@ class Claimants:
     # --- pods --------------------------------------------------------------------------------
 
     def changed(self, document: Document) -> None:
-        """A pod without devices of its own is there, or has changed."""
+        """Take in a new or changed pod that asks for no devices by names."""
         uid, namespace = document.metadata.uid or "", document.namespace
         known = self._pods.get(self._namespaces.get(uid, ""), {}).get(uid)
         if outdated(document, known.document if known else None):
@@ -103,7 +103,7 @@ class Claimants:
             self._pods.setdefault(namespace, {})[uid] = _Claimant(document, keys, placed)
 
     def gone(self, uid: str) -> None:
-        """A pod is there no more, or is one of the books."""
+        """Forget a pod that was deleted, or that the books have now."""
         namespace = self._namespaces.pop(uid, None)
         if namespace is not None:
             mates = self._pods[namespace]
@@ -114,26 +114,26 @@ class Claimants:
     # --- claims ------------------------------------------------------------------------------
 
     def claim_changed(self, document: Document) -> None:
-        """A ResourceClaim is there, or has changed; what it asks stays as it is for as long as it lives."""
+        """Take in a new or changed ResourceClaim; its requests never change."""
         key, uid = _key(document), document.metadata.uid or ""
         known = self._claims.get(key)
         classes = known.classes if known and known.uid == uid else _classes(document)
         self._claims[key] = _Claim(uid, classes, _holds(document))
 
     def class_changed(self, document: Document) -> None:
-        """A DeviceClass is there, or has changed."""
+        """Take in a new or changed DeviceClass."""
         self.class_gone(document)
         for name, selectors in class_selectors((document,)).items():
             if any(DRA_DRIVER in one for one in selectors):
                 self._classes.add(name)
 
     def class_gone(self, document: Document) -> None:
-        """A DeviceClass is there no more; claims that name the chart's are ours all the same."""
+        """Forget a deleted DeviceClass; claims that name the chart's classes still count as Partage's."""
         if document.name not in CLASSES:
             self._classes.discard(document.name)
 
     def claim_gone(self, document: Document) -> None:
-        """A ResourceClaim is there no more."""
+        """Forget a deleted ResourceClaim."""
         key = _key(document)
         known = self._claims.get(key)
         if known is not None and known.uid == (document.metadata.uid or ""):
@@ -169,7 +169,7 @@ def _key(claim: Document) -> _Key:
 
 
 def _named(pod: Document) -> frozenset[_Key] | None:
-    """The claims of a pod that are there; None where it names none at all."""
+    """The existing claims of a pod; None if it names no claims."""
     named = claims_named(pod)
     return frozenset((pod.namespace, name) for _, name, _ in named if name) if named else None
 

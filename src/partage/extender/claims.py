@@ -1,4 +1,4 @@
-"""ResourceClaims that are followed: documents in, the engine's events out.
+"""Follows ResourceClaims: takes documents, and produces events for the engine.
 
 The engine reads an allocated claim as the fact of a bound pod (`wire.claims`). A claim that has lost its allocation
 becomes an ended fact, and a deleted one is removed. Claims of other drivers are not kept. A rebuild does the same with
@@ -20,17 +20,17 @@ from partage.wire.claims import Claim, claim_uid, read_claim
 from partage.wire.documents import Document, outdated
 
 _REMEMBERED: Final = 20_000
-"""Claims that are gone and remembered, the latest, so that a late event does not bring one back."""
+"""The latest deleted claims to remember, so that a late event does not restore one."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """One claim that holds devices, or has.
+    """One claim that holds devices, or held some.
 
     Attributes:
-        claim: as it was read.
-        facts: what the engine believes that it holds, by the fact's key.
-        keys: of all facts that the engine was ever told.
+        claim: the last reading.
+        facts: the facts of the claim in the engine, by the fact's key.
+        keys: the keys of all facts that the engine ever received.
     """
 
     document: Document
@@ -40,7 +40,7 @@ class _Known:
 
 
 class ClaimBook:
-    """Every claim that holds devices of this driver, or has since it was first seen."""
+    """Every claim that holds devices of this driver, or held some since it was first seen."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class ClaimBook:
         """An empty book.
 
         Args:
-            nodes: the node of a name, beside whose cards allocations are read.
-            version: the next number of what the engine hears.
-            problems: what is wrong with each claim is kept there, by kind and name.
+            nodes: gives the node of a name, because its cards are needed to read allocations.
+            version: gives the next number of an event.
+            problems: receives the problems of each claim, by kind and name.
         """
         self._nodes, self._version, self._problems = nodes, version, problems
         self._known: dict[str, _Known] = {}
@@ -61,12 +61,12 @@ class ClaimBook:
         self._gone: OrderedDict[str, None] = OrderedDict()
 
     def held(self, uid: str) -> Collection[Pod]:
-        """What the engine was told that a claim holds now."""
+        """The current facts of a claim in the engine."""
         known = self._known.get(uid)
         return known.facts.values() if known else ()
 
     def version(self, uid: str) -> str:
-        """The newest version of a claim that holds devices, or has; empty where none is known."""
+        """The newest version of a claim that holds devices, or held some; empty if it is not known."""
         known = self._known.get(uid)
         return (known.document.metadata.resource_version or "") if known else ""
 
@@ -75,11 +75,11 @@ class ClaimBook:
         return uid in self._gone
 
     def facts(self) -> list[Pod]:
-        """What the engine was told that is held now."""
+        """The current facts of all claims in the engine."""
         return [fact for known in self._known.values() for fact in known.facts.values()]
 
     def changed(self, document: Document) -> list[Event]:
-        """A claim is there, or has changed."""
+        """Take in a new or changed claim."""
         uid = claim_uid(document)
         known = self._known.get(uid)
         if uid in self._gone or outdated(document, known.document if known else None):
@@ -93,7 +93,7 @@ class ClaimBook:
         return self._take(known, claim)
 
     def gone(self, document: Document) -> list[Event]:
-        """A claim is there no more."""
+        """Forget a deleted claim."""
         uid = claim_uid(document)
         self._gone[uid] = None
         if len(self._gone) > _REMEMBERED:
@@ -106,7 +106,7 @@ class ClaimBook:
         return [PodGone(key) for key in sorted(known.keys)]
 
     def renewed(self, node: str) -> list[Event]:
-        """The cards of a node are others: what is allocated there is read beside them again."""
+        """Read the allocations on a node again, because its cards changed."""
         events: list[Event] = []
         for uid in sorted(self._on.get(node, ())):
             known = self._known[uid]
@@ -139,7 +139,7 @@ class ClaimBook:
         return events
 
     def _stand(self, uid: str, before: Claim, after: Claim | None) -> None:
-        """Keep which claims are on which node."""
+        """Update the claims of each node."""
         for node in before.records:
             mates = self._on.get(node, set())
             mates.discard(uid)

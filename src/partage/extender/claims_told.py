@@ -1,4 +1,4 @@
-"""Why a pod's ResourceClaims wait, as the service tells it: what each card has left of the amounts that they ask.
+"""Explains in the service why a pod's ResourceClaims wait, by the amounts that they ask and each card has left.
 
 Users write selectors as expressions. The service evaluates none, because all pods would wait for it, and the answer
 says so. `partage explain` evaluates them in the user's own process.
@@ -36,25 +36,25 @@ from partage.wire.limits import LIMITS
 from partage.wire.outcomes import grant_document
 
 Known = Callable[[str, str, str], Document | None]
-"""The newest document of a kind, namespace and name; None where there is none."""
+"""Gives the newest document of a kind, namespace and name; None if there is none."""
 _FEW: Final = 10
-"""Nodes of an answer about a pod whose namespace had its share of search for now."""
+"""Nodes in an answer about a pod whose namespace has used its share of search for now."""
 _MOST_ASKS: Final = LIMITS["containers that ask for devices"]
 """Requests and alternatives of a pod that are compared with cards; a pod may name claims with thousands of them."""
 _LOOKS: Final = 400
-"""Requests times nodes that are looked at card by card, where there are many requests."""
+"""Requests times nodes to compare card by card, if there are many requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Want:
-    """One request of a claim that waits: its alternatives."""
+    """One request of a waiting claim, as its alternatives."""
 
     claim: str
     asks: tuple[Ask, ...]
 
 
 def unknown(_kind: str, _namespace: str, _name: str) -> None:
-    """Of no claim anything is known."""
+    """Know no document."""
     return
 
 
@@ -117,14 +117,14 @@ def with_claims(
     asks: Iterable[tuple[str, Ask]],
     notes: Iterable[str],
 ) -> dict[str, Any]:
-    """An explanation with what the pod's claims hold and ask, and how it ended.
+    """An explanation with the grants and requests of the pod's claims, and how the pod ended.
 
     Args:
-        ledger: of whose cards the explanation tells.
-        document: the pod, which the books do not keep where it has claims alone.
+        ledger: the ledger with the cards of the explanation.
+        document: the pod, because the books do not keep a pod with claims alone.
         held: grants of the claims, with the node of each.
-        asks: the claim's name, and one of its requests.
-        notes: what is to be known beside.
+        asks: requests, with the claim's name of each.
+        notes: further notes.
     """
     asks, reason = list(asks), told["reason"]
     never = reason is not None and reason["code"] in ROOM and _never(ledger, asks)
@@ -146,7 +146,7 @@ def _never(ledger: Ledger, asks: Iterable[tuple[str, Ask]]) -> bool:
         if ask.device_class == SHARE_CLASS:
             fits = (plane.core_total >= _cores(ask)) & (plane.memory_total >= _memory(ask))
             large = not ((fits.sum(axis=0) >= (ask.count or 1)) & ledger.present).any()
-        key = claim, ask.name.partition("/")[0]  # of which this may be an alternative
+        key = claim, ask.name.partition("/")[0]  # the request of this alternative
         requests[key] = requests.get(key, True) and large
     return any(requests.values())
 
@@ -190,7 +190,7 @@ def _wants(claim: Document) -> Iterator[_Want]:
 
 
 def _first(wants: Iterable[_Want]) -> list[_Want]:
-    """As many of them, in their order, as are compared with cards."""
+    """The first requests, as many as are compared with cards."""
     found, left = list[_Want](), _MOST_ASKS
     for want in wants:
         if left:
@@ -202,7 +202,7 @@ def _first(wants: Iterable[_Want]) -> list[_Want]:
 def _decision(
     books: Books, pod: Pod, wants: list[_Want], only: set[str], work: Work
 ) -> Placement | Refusal:
-    """Where the pod's claims would have room by amounts, or what each card lacks; nothing is changed."""
+    """The place with room for the amounts of the pod's claims, or the shortages of cards; changes nothing."""
     ledger = books.engine.ledger
     among: Bools = np.zeros(len(ledger.present), np.bool_)
     reasons: list[tuple[float, str, NodeReason]] = []
@@ -231,7 +231,7 @@ def _decision(
 
 
 def _nearest(books: Books, wants: list[_Want], most: int) -> list[int]:
-    """The nodes whose cards come closest to what is asked, as many as an answer tells of."""
+    """The nodes whose cards come closest to the requests, `most` of them at most."""
     ledger = books.engine.ledger
     plane = ledger.planes[DeviceType.GPU]
     near = np.full(plane.open.shape, np.inf)
@@ -246,7 +246,7 @@ def _nearest(books: Books, wants: list[_Want], most: int) -> list[int]:
 
 
 def _nearest_of(cards: list[Card], want: _Want) -> tuple[float, NodeReason]:
-    """The alternative of a request that comes closest on a node."""
+    """The distance and the reason of the alternative that comes closest on a node."""
     return min((_short(cards, want.claim, ask) for ask in want.asks), key=_far)
 
 
@@ -255,7 +255,7 @@ def _far(told: tuple[float, NodeReason]) -> float:
 
 
 def _short(cards: list[Card], claim: str, ask: Ask) -> tuple[float, NodeReason]:
-    """How far a node's cards are from what a request asks, 0 where enough of them have it; and why."""
+    """The distance of a node's cards from a request, 0 if enough cards fit, and the reason."""
     misses = sorted(
         (one for card in cards if (one := _missed(card, ask)) is not None), key=lambda one: one[0]
     )
@@ -275,7 +275,7 @@ def _short(cards: list[Card], claim: str, ask: Ask) -> tuple[float, NodeReason]:
 
 
 def _missed(card: Card, ask: Ask) -> tuple[float, CardReason] | None:
-    """What a card lacks of a request's amounts; None where it has them. A request that names none takes what is left."""
+    """A card's distance and shortage for a request; None if it fits. A request without amounts takes the rest."""
     minor = card.device.minor
     if card.closed is not None and (
         card.closed is not ReasonCode.CARD_NOT_IDLE or not card.tenants
