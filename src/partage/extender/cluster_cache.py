@@ -1,12 +1,11 @@
-"""What the API server says, kept as far as decisions depend on it, and told to the engine.
+"""Keeps the API server's objects on which decisions depend, and makes the engine's events from them.
 
-The cluster_cache holds the newest document of every node and Device object, of every pod that names
-devices or carries a record, and of every ConfigMap and quota that sets something. From them it
-makes the engine's events: a node is made of two documents, a pod's record can only be read beside
-its node's devices, and a changed setting changes how all of them are read.
+The cache holds the newest document of every Node and Device object, of every pod that names devices or has a record,
+and of every ConfigMap and quota with settings. It makes a node of two documents. It reads a pod's record beside the
+devices of the pod's node. After a changed setting it reads all nodes and pods again.
 
-Versions: an object that comes with an older resourceVersion than the one that is known, under the
-same uid, is left out. What the engine gets is numbered here, in the order of arrival.
+Versions: the cache ignores a document with an older resourceVersion than the known one of the same uid. It numbers the
+engine's events in the order of arrival.
 """
 
 from collections import Counter, OrderedDict
@@ -47,29 +46,29 @@ _REMEMBERED: Final = 20_000
 
 @dataclass(slots=True)
 class _Place:
-    """What is known of one node."""
+    """The known data of one node."""
 
     node: Document | None = None
     device: Document | None = None
     translated: Node | None = None
     told: bool = False
-    """The engine has the node, which may be closed because it cannot be read."""
+    """Whether the engine has the node; a node that cannot be read is closed there."""
     pods: set[str] = field(default_factory=set)
 
 
 class ClusterCache:
-    """Documents in, engine events out.
+    """Takes documents, and returns events for the engine.
 
     Attributes:
-        problems: what could not be taken in, by kind and name; the last good state stays.
-        notes: what is odd about a node, by name.
-        policy: the policy in force where no ConfigMap names one.
-        namespaces: whose ConfigMaps set anything; empty for those of all.
-        changes: every pod with devices that came, was read anew, or went, in order.
-        claims: ResourceClaims that hold devices of this driver; empty where they are not followed.
+        problems: errors of objects that could not be read, by kind and name; all but nodes keep the last good state.
+        notes: the notes on each node, by name.
+        policy: the policy in force if no ConfigMap names one.
+        namespaces: the namespaces whose ConfigMaps count; empty for all.
+        changes: every pod with devices that was added, read again or deleted, in order.
+        claims: ResourceClaims that hold devices of this driver; empty if they are not followed.
         claimants: pods that ask for devices by ResourceClaims alone.
-        taken: what kube-scheduler counts as requested of nodes beside devices, by node.
-        compared: pods that nodes were compared for by what their claims ask, by uid, the latest; prices are learnt from them.
+        taken: the amounts beside devices that kube-scheduler counts as requested of nodes, by node.
+        compared: the latest pods with claims for which nodes were compared, by uid; prices are learnt from them.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class ClusterCache:
 
     @property
     def context(self) -> Context:
-        """What pods are read against now."""
+        """The current context for reading pods."""
         return self.translation.context
 
     # --- asking ------------------------------------------------------------------------------
@@ -137,11 +136,11 @@ class ClusterCache:
         return uid in self._gone
 
     def past(self, entry: PodEntry, node: str | None = None) -> str:
-        """Why a pod cannot be placed any more, which the caller may not know yet; else empty.
+        """The reason why a pod cannot be placed any more, which the caller may not know yet; else empty.
 
         Args:
             entry: the pod as the request has it.
-            node: where it is to go; that it is there already is no fault.
+            node: the target node; a pod that is already there is no fault.
         """
         if self.is_gone(entry.pod.uid):
             return f"pod {entry.pod.key} is gone"
@@ -157,7 +156,7 @@ class ClusterCache:
     # --- facts of the API server -------------------------------------------------------------
 
     def changed(self, document: Document) -> list[Event]:
-        """An object is there, or has changed."""
+        """Take in a new or changed object."""
         match document.kind:
             case "Node":
                 return self.node_changed(document)
@@ -173,7 +172,7 @@ class ClusterCache:
         return self.config_changed(document)
 
     def gone(self, document: Document) -> list[Event]:
-        """An object is there no more."""
+        """Forget a deleted object."""
         match document.kind:
             case "Node":
                 return self.node_gone(document.name)
@@ -191,7 +190,7 @@ class ClusterCache:
     # --- nodes -------------------------------------------------------------------------------
 
     def node_changed(self, document: Document) -> list[Event]:
-        """A Node is there, or has changed."""
+        """Take in a new or changed Node."""
         place = self._places.setdefault(document.name, _Place())
         if outdated(document, place.node):
             return []
@@ -199,7 +198,7 @@ class ClusterCache:
         return self._renew(document.name, place)
 
     def device_changed(self, document: Document) -> list[Event]:
-        """A Device object is there, or has changed."""
+        """Take in a new or changed Device object."""
         place = self._places.setdefault(document.name, _Place())
         if outdated(document, place.device):
             return []
@@ -207,7 +206,7 @@ class ClusterCache:
         return self._renew(document.name, place)
 
     def node_gone(self, name: str) -> list[Event]:
-        """A Node is there no more; its Device object alone is no place for pods."""
+        """Forget a deleted Node; its Device object alone is no place for pods."""
         place = self._places.get(name)
         if place is None:
             return []
@@ -215,7 +214,7 @@ class ClusterCache:
         return self._renew(name, place)
 
     def device_gone(self, name: str) -> list[Event]:
-        """A Device object is there no more."""
+        """Forget a deleted Device object."""
         place = self._places.get(name)
         if place is None:
             return []
@@ -229,7 +228,7 @@ class ClusterCache:
         return place
 
     def as_read(self, name: str) -> Node | None:
-        """A node as it was read last, beside whose devices records and claims are read."""
+        """The last reading of a node; records and claims are read beside its devices."""
         place = self._places.get(name)
         return place.translated if place else None
 
@@ -252,7 +251,7 @@ class ClusterCache:
         try:
             read = translate_node(place.node, place.device, self.context, self._next())
         except InvalidDocument as error:
-            # What cannot be read must not keep serving as if it could: the node is closed.
+            # A node that cannot be read must not serve as if it could, so it is closed.
             self.problems[f"Node {name}"] = str(error)
             place.translated = None
             self._count_registrar(before, None)
@@ -270,7 +269,7 @@ class ClusterCache:
         return events
 
     def take(self, amounts: Mapping[str, Mapping[str, int]]) -> list[Event]:
-        """What kube-scheduler counts as requested of nodes, beside devices; of nodes that are known."""
+        """Take in the amounts that kube-scheduler counts as requested of known nodes, beside devices."""
         events: list[Event] = []
         for name, some in amounts.items():
             place = self._places.get(name)
@@ -281,11 +280,11 @@ class ClusterCache:
         return events
 
     def asking(self, entry: PodEntry) -> Pod:
-        """A pod with what it asks beside devices, where it is known what nodes have left of that."""
+        """A pod, with its requests beside devices if it is known what nodes have left beside devices."""
         return replace(entry.pod, host=entry.host) if self.taken else entry.pod
 
     def taken_by_others(self) -> Mapping[str, int]:
-        """What pods take of all nodes that were not compared for them, beside devices; empty where nothing was told."""
+        """The amounts beside devices of pods for which no nodes were compared; empty before the first report."""
         total = Counter[str]()
         for some in self.taken.values():
             total.update(some)
@@ -302,7 +301,7 @@ class ClusterCache:
         return total
 
     def _recover(self, uids: Iterable[str], node: Node) -> list[Event]:
-        """Records are read beside the node's devices: read them again when those changed."""
+        """Read records again after a change of the node's devices, because they are read beside these."""
         events: list[Event] = []
         for uid in uids:
             entry = self._entries[uid]
@@ -315,7 +314,7 @@ class ClusterCache:
         return events
 
     def _count_registrar(self, before: Node | None, after: Node | None) -> None:
-        """Who registered all nodes decides whose a lone `nvidia.com/gpu` is."""
+        """Count the registrars of nodes, because all of them decide the protocol of a lone `nvidia.com/gpu`."""
         if before is not None:
             self._registrars[before.registrar] -= 1
         if after is not None:
@@ -370,7 +369,7 @@ class ClusterCache:
         return [PodSeen(pod)]
 
     def pod_gone(self, uid: str) -> list[Event]:
-        """A pod is there no more."""
+        """Forget a deleted pod."""
         entry = self._entries.pop(uid, None)
         self._documents.pop(uid, None)
         self.claimants.gone(uid)
@@ -392,18 +391,18 @@ class ClusterCache:
     # --- claims ------------------------------------------------------------------------------
 
     def claim_changed(self, document: Document) -> list[Event]:
-        """A ResourceClaim is there, or has changed."""
+        """Take in a new or changed ResourceClaim."""
         if not self.claims.is_gone(claim_uid(document)):
             self.claimants.claim_changed(document)
         return self.claims.changed(document)
 
     def claim_gone(self, document: Document) -> list[Event]:
-        """A ResourceClaim is there no more."""
+        """Forget a deleted ResourceClaim."""
         self.claimants.claim_gone(document)
         return self.claims.gone(document)
 
     def compares(self, pod: Pod) -> None:
-        """Nodes are compared for a pod by what its claims ask."""
+        """Remember a pod for which nodes are compared by its claims."""
         self.compared[pod.uid] = pod
         if len(self.compared) > _REMEMBERED:
             self.compared.popitem(last=False)
@@ -411,9 +410,9 @@ class ClusterCache:
     # --- settings ----------------------------------------------------------------------------
 
     def config_changed(self, document: Document) -> list[Event]:
-        """A ConfigMap or ResourceQuota is there, or has changed.
+        """Take in a new or changed ConfigMap or ResourceQuota.
 
-        One that breaks a rule is refused, loudly (`problems`), and the last good one stays.
+        The cache refuses one that breaks a rule, reports it in `problems`, and keeps the last good one.
         """
         if document.kind == _CONFIG:
             return self._config(document, changed=self._configs.changed(document))
@@ -421,7 +420,7 @@ class ClusterCache:
         if outdated(document, known):
             return []
         if known is not None and _same_limits(known, document):
-            # Its status changes with every object that is made there, and all quotas are read together.
+            # The status changes with every new object of the namespace, and a reading covers all quotas.
             self._quotas[document.identity] = document
             return []
         before = dict(self._quotas)
@@ -436,7 +435,7 @@ class ClusterCache:
         return events
 
     def config_gone(self, document: Document) -> list[Event]:
-        """A ConfigMap or ResourceQuota is there no more: its defaults hold again."""
+        """Forget a deleted ConfigMap or ResourceQuota; its defaults are in force again."""
         if document.kind == _CONFIG:
             return self._config(document, changed=self._configs.gone(document))
         self.problems.pop(document.label, None)
@@ -457,7 +456,7 @@ class ClusterCache:
         return [QuotasChanged(quotas)]
 
     def _settings(self) -> list[Event]:
-        """Put the ConfigMaps in force: read every node and pod again if that changed anything."""
+        """Put the ConfigMaps in force, and read every node and pod again if the settings changed."""
         config = self._configs.configuration
         events: list[Event] = []
         policy = config.policy or self.policy
@@ -492,7 +491,7 @@ class ClusterCache:
 
 
 def _same_limits(one: Document, other: Document) -> bool:
-    """Whether two states of a ResourceQuota set the same."""
+    """Whether two states of a ResourceQuota set the same limits."""
     first, second = one.shape, other.shape
     return (
         isinstance(first, shapes.ResourceQuota)

@@ -1,20 +1,20 @@
-"""One scheduling cycle: how a pod with devices gets its place, whichever way kube-scheduler asks.
+"""Runs a scheduling cycle: the steps that place a pod with devices, whichever way kube-scheduler asks.
 
 The plugin's attempts (`extender.attempts`) and the extender's verbs (`extender.verbs`) are two ways
 into these steps:
 
-1. `allowed` asks how much may be searched for the pod, by what its namespace has used.
-2. `candidates` finds the nodes that fit, where kube-scheduler needs more than the best one.
-3. `hold` decides: it keeps the best place for the pod, or says why there is none.
+1. `allowed` limits the search for the pod, by the search that its namespace has used.
+2. `candidates` finds the nodes that fit, if kube-scheduler needs more than the best one.
+3. `hold` decides: it keeps the best place for the pod, or gives the reason why there is none.
 4. `reserve` fits the pod on the node that kube-scheduler chose, picks cards and reserves them, in
    one step. A hold ends with it.
-5. The Binding is sent with the record in it, and followed to a known end (`extender.bindings`).
-6. `forget` drops what is left of the cycle once the pod is bound, gone or given up on.
+5. `extender.bindings` sends the Binding with the record in it, and follows it to a known outcome.
+6. `forget` drops the rest of the cycle when the pod is bound, gone or given up.
 
-A pod that preemption nominated takes step 3 in parts: `nominate` keeps what is free of its place
-while others leave. A hold that is not followed by a reservation expires (`expire`).
+A pod that preemption nominated takes step 3 in parts: `nominate` keeps the free part of its place
+while victims leave. A hold without a reservation after it expires (`expire`).
 
-All of this is synchronous and changes nothing but the engine's books; time is an argument.
+All steps are synchronous and change only the engine's books; time is an argument.
 """
 
 from collections import OrderedDict
@@ -37,16 +37,16 @@ HOLD: Final = 30.0
 
 
 def asks(pod: Pod) -> bool:
-    """Whether a pod asks for devices, or tries to: a broken request is refused, never passed."""
+    """Whether a pod asks for devices. A broken request counts too, because it must be refused, never ignored."""
     return bool(pod.request.groups) or pod.request.fault is not None
 
 
 class Cycle:
-    """The steps over one engine, and what they remember.
+    """The steps over one engine, and their state.
 
     Attributes:
-        allowance: how much each namespace may have searched for.
-        vacated: nodes where room appeared because a hold moved; the service wakes those who wait.
+        allowance: the search that each namespace may use.
+        vacated: nodes where room appeared because a hold moved; the service wakes waiting pods.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Cycle:
     # --- the steps ---------------------------------------------------------------------------
 
     def allowed(self, pod: Pod, now: float) -> Work | None:
-        """Step 1: what may be searched for the pod `now` (any steady clock); None where its namespace has to wait."""
+        """Step 1: the work allowed for the pod `now` (any steady clock); None if its namespace has to wait."""
         return self.allowance.work(pod, now)
 
     def candidates(
@@ -71,7 +71,7 @@ class Cycle:
 
         Args:
             among: by node index, the nodes in question; None for all.
-            most: nodes that are judged where only the exact rule can.
+            most: nodes to judge if only the exact rule can judge them.
         """
         found = self.engine.candidates(pod, among, most, work)
         self.allowance.spend(pod, work.taken, now)
@@ -80,11 +80,11 @@ class Cycle:
     def hold(
         self, pod: Pod, among: Bools | None, now: float, work: Work | None
     ) -> Placement | Refusal:
-        """Step 3: the place that the pod has now, held for it, or why there is none.
+        """Step 3: hold the best place for the pod; return the place, or the reason why there is none.
 
         Args:
             among: by node index, the nodes that may be chosen; None for all.
-            work: what may be done, by step 1; None defers the pod unasked.
+            work: the work allowed by step 1; None defers the pod without a decision.
 
         Raises:
             LedgerError: the pod holds more than a hold already.
@@ -99,7 +99,7 @@ class Cycle:
         return decision
 
     def keep(self, uid: str, now: float) -> None:
-        """A hold lasts its time from now on, where kube-scheduler says nothing of its end."""
+        """Limit the time of a hold from now on, for a hold whose end kube-scheduler does not report."""
         self._holds[uid] = now + self.hold_seconds
 
     def reserve(self, pod: Pod, node: str) -> Placement | Refusal:
@@ -108,18 +108,18 @@ class Cycle:
         return self.engine.place_on(pod, node)
 
     def forget(self, uid: str) -> None:
-        """Step 6: the pod is bound, gone or rejected, and needs no hold any more."""
+        """Step 6: forget a pod that is bound, gone or rejected, and needs no hold any more."""
         self._holds.pop(uid, None)
         self.allowance.forget(uid)
 
     # --- holds -------------------------------------------------------------------------------
 
     def nominate(self, pod: Pod, node: str, now: float, leaving: Collection[str] = ()) -> bool:
-        """Keep room on one node for a pod that preemption nominated; whether it has all of it.
+        """Keep room on one node for a pod that preemption nominated; return whether it has all of it.
 
         Args:
-            leaving: uids of pods that are on their way out there; until they are gone, what is
-                free already is kept.
+            leaving: uids of pods that are leaving the node; until they are gone, the room that is
+                already free is kept.
         """
         if not asks(pod) or node not in self.engine.ledger.index:
             return False
@@ -142,11 +142,11 @@ class Cycle:
         return False
 
     def _moved(self, actions: Iterable[Action]) -> None:
-        """Add the room that a change of holds left to that of other holds that moved."""
+        """Add the nodes where a change of holds released room to `vacated`."""
         self.vacated |= {action.node for action in actions if isinstance(action, Released)}
 
     def expire(self, now: float) -> list[Action]:
-        """End holds that have lasted their time; what the driver should do about it."""
+        """End expired holds; return the actions for the driver."""
         actions: list[Action] = []
         for uid in [uid for uid, end in self._holds.items() if end <= now]:
             del self._holds[uid]
@@ -154,10 +154,10 @@ class Cycle:
         return actions
 
     def forget_hold(self, uid: str) -> None:
-        """The pod has no hold any more, and waits on."""
+        """Forget the hold of a pod that still waits."""
         self._holds.pop(uid, None)
 
     @property
     def holds(self) -> Mapping[str, float]:
-        """Holds by pod UID with the time at which they end."""
+        """The time at which each hold ends, by the pod's uid."""
         return self._holds

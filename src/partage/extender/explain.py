@@ -1,4 +1,4 @@
-"""Why a pod is where it is or why it waits, as `/api/explain/<namespace>/<pod>` answers it.
+"""Explains why a pod is on its node, or why it waits, for `/api/explain/<namespace>/<pod>`.
 
 For a waiting pod the engine decides anew, so the reason is current and equals that of the next filter; this changes
 nothing. For a placed pod the engine answers the same question for another pod like it.
@@ -29,7 +29,7 @@ from partage.wire.routing import DEFAULT_SCHEDULER, SERVED
 from partage.wire.translation import PodEntry
 
 _PROVEN: Final = 128
-"""Nodes that are asked card by card where only that can tell whether they would do."""
+"""Nodes to check card by card, if only that shows whether they fit."""
 _MOST_CLAIMS: Final = 100
 """Devices of claims that an explanation lists."""
 
@@ -47,11 +47,11 @@ def explain(
     """The explanation of a pod; None for a pod that is not known or asks for no device.
 
     Args:
-        settled: every pod had its turn, so that the reason is that of the pod's own turn.
-        now: seconds on the clock of the books; what is searched for then counts for the pod's namespace, so that
-            its users do not ask for more than the decisions that it may have. None counts nothing.
-        claimant: the pod, where it names ResourceClaims, and who decides about it and them.
-        host: what the pod asks beside devices, where the books know what nodes have left of that.
+        settled: whether every pod had its turn; the reason is then that of the pod's own turn.
+        now: seconds on the clock of the books. The search then counts for the pod's namespace, so that its users
+            ask for no more search than the namespace may have for decisions. None counts nothing.
+        claimant: the pod, if it names ResourceClaims, and the function that decides about both.
+        host: the pod's requests beside devices, if the books know what nodes have left beside devices.
 
     `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,
     `unknown` (its Binding was never answered), `bound`, or `finished`.
@@ -75,8 +75,8 @@ def explain(
     if state is None and not pod.finished:
         decision = _decision(books, pod, work, claimant and claimant[1], settled=settled)
         if isinstance(decision, Placement):
-            # It waits although there is room now: kube-scheduler has its own reasons, or its turn
-            # has not come.
+            # The pod waits although there is room: kube-scheduler has its own reasons, or the pod has
+            # not had its turn.
             possible = decision.allocation.node
         else:
             reason = refusal_document(decision)
@@ -137,7 +137,7 @@ def _decision(
     *,
     settled: bool,
 ) -> Placement | Refusal:
-    """What would be decided now, or was in the pod's own turn; by `decide`, where it names claims."""
+    """The decision now, or that of the pod's own turn; for a pod with claims, `decide` makes it."""
     waiting = books.waiting.get(pod.uid)
     if settled and waiting:
         return waiting.refusal
@@ -148,13 +148,13 @@ def _decision(
 
 
 def _full(reason: Mapping[str, Any] | None) -> list[str]:
-    """Nodes that the pod may use and that lack room: claims on other nodes keep it from nothing."""
+    """Nodes that the pod may use and that lack room; claims on other nodes are not the reason of its wait."""
     nodes = reason["nodes"] if reason else {}
     return [name for name, why in nodes.items() if why["code"] in ROOM]
 
 
 def _claims(books: Books, pod: Pod, nodes: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """What ResourceClaims hold of the cards of these nodes; those of other namespaces stay unnamed."""
+    """The grants of ResourceClaims on these nodes, without the names of claims in other namespaces."""
     for node in nodes:
         for held in books.engine.ledger.on_node(node):
             own = held.namespace == pod.namespace
@@ -167,7 +167,7 @@ def _claims(books: Books, pod: Pod, nodes: Iterable[str]) -> Iterator[dict[str, 
 
 
 def _adjustment(books: Books, uid: str) -> dict[str, str | None] | None:
-    """What a pod asks its shares to be, and what became of it; None where it asks nothing."""
+    """A pod's request for an adjustment of its shares, and the result; None without a request."""
     document = books.cluster_cache.document(uid)
     asked = document.annotations.get(names.ADJUST) if document is not None else None
     if document is None or asked is None:
@@ -186,18 +186,18 @@ def _adjustment(books: Books, uid: str) -> dict[str, str | None] | None:
 
 
 def born(books: Books, uid: str) -> str | None:
-    """When a pod was made, as the API server writes it; None where that is not known."""
+    """The creation time of a pod, as the API server writes it; None if it is not known."""
     document = books.cluster_cache.document(uid)
     return document.metadata.creation_timestamp if document is not None else None
 
 
 def unscheduled(books: Books, uid: str) -> str:
-    """What kube-scheduler says of a pod that it could not place; empty where it says nothing."""
+    """kube-scheduler's message about a pod that it could not place; empty if there is none."""
     return said_of(books.cluster_cache.document(uid))
 
 
 def said_of(document: Document | None) -> str:
-    """The same of a pod's document."""
+    """The same message, from a pod's document."""
     shape = document.shape if document is not None else None
     status = shape.status if isinstance(shape, shapes.Pod) else None
     for one in (status.conditions if status else None) or ():
@@ -207,7 +207,7 @@ def said_of(document: Document | None) -> str:
 
 
 def ended(document: Document | None) -> dict[str, Any] | None:
-    """How a pod and its containers ended, as the kubelet says it; None where nothing is known of it."""
+    """How a pod and its containers ended, as the kubelet reports it; None if the pod has no status."""
     shape = document.shape if document is not None else None
     status = shape.status if isinstance(shape, shapes.Pod) else None
     if status is None:
@@ -233,7 +233,7 @@ def ended(document: Document | None) -> dict[str, Any] | None:
 
 
 def _ill(books: Books, allocation: Allocation) -> Iterator[str]:
-    """Devices of a pod that fell ill under it; one that is gone makes its record a doubt, which `quarantine` tells."""
+    """Unhealthy devices of a placed pod. A missing device makes the record doubtful, which `quarantine` reports."""
     ledger = books.engine.ledger
     index = ledger.index.get(allocation.node)
     if index is None:
@@ -247,7 +247,7 @@ def _ill(books: Books, allocation: Allocation) -> Iterator[str]:
 
 
 def _next(books: Books, reason: Mapping[str, Any], *, never: bool) -> str:
-    """What to try."""
+    """The advice for a refused pod."""
     if not books.engine.ledger.index and reason["code"] in ROOM:
         return NO_NODE
     core = ReasonCode.INSUFFICIENT_CORE.value
@@ -259,7 +259,7 @@ def _next(books: Books, reason: Mapping[str, Any], *, never: bool) -> str:
 
 
 def _unserved(entry: PodEntry) -> Iterator[str]:
-    """That a pod for which there is room may never be tried, by the scheduler that it names."""
+    """A note if the scheduler that the pod names may never try the pod, although there is room."""
     name = entry.view.scheduler
     if name and name not in (*SERVED, DEFAULT_SCHEDULER):
         yield (
@@ -269,7 +269,7 @@ def _unserved(entry: PodEntry) -> Iterator[str]:
 
 
 def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:
-    """Bounds that a waiting pod has met."""
+    """Limits that a waiting pod has reached."""
     if pod.uid in books.postponed:
         most = books.cycle.allowance.settings.victims
         yield (
@@ -281,7 +281,7 @@ def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:
 
 
 def _waiting(books: Books, namespace: str, name: str) -> PodEntry | None:
-    """A pod that kube-scheduler asked about before the API server told of it."""
+    """A pod that kube-scheduler asked about before the API server reported it."""
     for waiting in books.waiting:
         pod = waiting.entry.pod
         if (pod.namespace, pod.name) == (namespace, name):
@@ -290,7 +290,7 @@ def _waiting(books: Books, namespace: str, name: str) -> PodEntry | None:
 
 
 def _policy(books: Books, pod: Pod) -> dict[str, Any]:
-    """By which strategies the pod is placed, and who said so."""
+    """The strategies that place the pod, and the source of each."""
     policy, own = books.engine.policy, pod.request
     return {
         "node": (own.node_strategy or policy.node).value,
@@ -301,7 +301,7 @@ def _policy(books: Books, pod: Pod) -> dict[str, Any]:
 
 
 def _another(books: Books, pod: Pod, work: Work) -> dict[str, Any]:
-    """Where another pod like this one would go now, or why it would wait."""
+    """The place of another pod like this one now, or the reason why it would wait."""
     twin = replace(pod, uid=f"{pod.uid}+1", node=None, record=None)
     decision = books.engine.evaluate(twin, work=work)
     if isinstance(decision, Placement):
