@@ -6,8 +6,8 @@
     write the record, if the pod still has the version that was read ──refused──> end the reservation
       └── written, or unknown ──> keep the reservation until the API server reports another version of the pod
 
-A write that names a version succeeds only while the pod has that version. So the reservation may end when another
-version is reported: either the books have the pod's new record by then, or the write fails.
+A write that names a version succeeds only while the pod has that version. So the reservation may end when the API
+server reports another version: either the books have the pod's new record by then, or the write fails.
 
 Source: docs/decisions/0028.
 """
@@ -117,7 +117,7 @@ class Adjustments:
     busy: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     refused: OrderedDict[str, _Refused] = field(default_factory=OrderedDict)
     tell: Callable[[PodEntry, str], None] = _silent
-    _paid: dict[str, float] = field(default_factory=dict)  # paid until, by namespace
+    _paid: dict[str, float] = field(default_factory=dict)  # end of the paid time, by namespace
     _kept: dict[str, "_Kept"] = field(default_factory=dict)
     _telling: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -241,7 +241,7 @@ class Adjustments:
         held: Allocation,
         grants: Grants,
     ) -> dict[str, str]:
-        """The annotations that differ by the amounts: Partage's record, and some of the protocol."""
+        """The annotations that change with the amounts: Partage's record, and some of the protocol."""
         context, request = books.cluster_cache.context, entry.pod.request
         node = books.engine.ledger.node_at(books.engine.ledger.index[held.node])
 
@@ -250,7 +250,7 @@ class Adjustments:
             placed = PlacedPod(entry.view, asking, allocation, node, 0)
             return render(placed, context.settings, context.families).annotations
 
-        # As it was bound, or adjusted before. All renderings have time 0, so the time of binding never differs.
+        # The pod has annotations of its binding, or of an adjustment. Every rendering has time 0, so times never differ.
         before = (
             written(held.grants, request),
             written(held.grants, _asking(request, held.grants)),

@@ -42,7 +42,7 @@ class AllowanceSettings:
     """The amount of search; a unit of work takes about 2.7 us.
 
     Attributes:
-        owed: units that all namespaces together may owe: the longest wait of an ordinary pod.
+        owed: units that all namespaces together may owe, and so the longest wait of an ordinary pod.
         rate: units a second that time pays.
         most: limit of all debts together if the debts of many namespaces add up to more than `owed`.
         victims: pods that may be evicted for the pods of one namespace: this number at once, and
@@ -73,7 +73,7 @@ class Allowance:
         return None if self._hard.get(pod.uid) is pod.request else Work(FEW)
 
     def question(self, pod: Pod, now: float) -> Work:
-        """The work that the answer to a user's question about a pod may take: that of a decision, or little."""
+        """The work that the answer to a user's question may take: that of a decision, or little without a turn."""
         return self.work(pod, now) or Work(FEW)
 
     def has_turn(self, namespace: str, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Find the pod that a question of the plugin names: in the question itself, or as a watch has reported it."""
+"""Finds the pod that a question of the plugin names: in the question itself, or as a watch has reported it."""
 
 from dataclasses import replace
 

@@ -193,14 +193,14 @@ class Attempts:
         allowance.spend(pod, planning.taken, clock.monotonic())
         if self._current() is not books or self._attempts.get(uid) is not attempt:
             return _refused(question, STALE, "things changed; schedule the pod again")
-        # Without such pods there is nothing to evict: the pod waits for leaving pods that are as important.
+        # A plan is left out if it evicts no pod, because it only waits for leaving pods that are as important.
         plans = {
             plan.node: (plan, gone)
             for plan in found
             if (gone := to_be_gone(books, plan, pod.priority))
         }
         if not plans and rejected:
-            # Only the nodes that kube-scheduler rejected are left. It gives its reasons once more.
+            # Only the nodes that kube-scheduler rejected are left, so it has to give its reasons once more.
             self._rejected.forget(uid)
             return wire.Answer(question.id, again=True)
         if not plans:
@@ -269,7 +269,7 @@ class Attempts:
         self._places.end_proposal()
         pod, allowance, ledger = attempt.entry.pod, books.cycle.allowance, books.engine.ledger
         if attempt.wide:
-            # This rejection is not remembered: the next comparison with all other nodes may accept these.
+            # This rejection is not remembered, because the next comparison of all nodes may accept these nodes.
             room, among = (
                 int(attempt.narrowed),
                 ledger.present & ~marked(ledger, question.rejected),

@@ -107,7 +107,7 @@ class Books:
     # --- facts in ----------------------------------------------------------------------------
 
     def take(self, events: Iterable[Event], now: float) -> None:
-        """Pass events to the engine, and do what follows.
+        """Pass events to the engine, and give the freed room to waiting pods.
 
         Args:
             events: in the order in which they happened.

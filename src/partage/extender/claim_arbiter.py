@@ -179,7 +179,7 @@ class ClaimArbiter:
         else:
             self.reserved.pop(claim, None)
 
-    # --- what becomes of a reservation -------------------------------------------------------
+    # --- the end of a reservation ------------------------------------------------------------
 
     def withdrawn(self, books: Books, question: str, now: float) -> None:
         """Withdraw a question: the API server has refused its write, whatever the answer is or will be.
@@ -221,7 +221,7 @@ class ClaimArbiter:
             self.reserved[one.claim] = self.reserved.pop(one.claim)
 
     def written(self, books: Books, one: Reserved, document: Document | None, now: float) -> None:
-        """End a reservation, and take in the claim as the API server has it after the write; None if it is gone.
+        """End a reservation, and take in the claim as it is after the write; `document` is None if it is gone.
 
         Args:
             one: a reservation that was due.

@@ -47,7 +47,7 @@ class _Claim:
 
 
 class Claimants:
-    """The pods of one service."""
+    """The pods with claims, their claims, and the classes that count as Partage's."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, _Claimant]] = {}

@@ -1,4 +1,4 @@
-"""Explains in the service why a pod's ResourceClaims wait, by the amounts that they ask and each card has left.
+"""Explains in the service why a pod's ResourceClaims wait: compares their amounts with those free on each card.
 
 Users write selectors as expressions. The service evaluates none, because all pods would wait for it, and the answer
 says so. `partage explain` evaluates them in the user's own process.
@@ -42,7 +42,7 @@ _FEW: Final = 10
 _MOST_ASKS: Final = LIMITS["containers that ask for devices"]
 """Requests and alternatives of a pod that are compared with cards; a pod may name claims with thousands of them."""
 _LOOKS: Final = 400
-"""Requests times nodes to compare card by card, if there are many requests."""
+"""Limit of requests times nodes that are compared card by card, if there are many requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Want:
 
 
 def unknown(_kind: str, _namespace: str, _name: str) -> None:
-    """Know no document."""
+    """Find no document."""
     return
 
 

@@ -280,7 +280,7 @@ class ClusterCache:
         return events
 
     def asking(self, entry: PodEntry) -> Pod:
-        """A pod, with its requests beside devices if it is known what nodes have left beside devices."""
+        """A pod, with its requests beside devices if kube-scheduler has reported such amounts of nodes."""
         return replace(entry.pod, host=entry.host) if self.taken else entry.pod
 
     def taken_by_others(self) -> Mapping[str, int]:
@@ -301,7 +301,7 @@ class ClusterCache:
         return total
 
     def _recover(self, uids: Iterable[str], node: Node) -> list[Event]:
-        """Read records again after a change of the node's devices, because they are read beside these."""
+        """Read records again after a change of the node's devices, because a record is read beside them."""
         events: list[Event] = []
         for uid in uids:
             entry = self._entries[uid]
@@ -326,7 +326,7 @@ class ClusterCache:
     # --- pods --------------------------------------------------------------------------------
 
     def pod_changed(self, document: Document) -> list[Event]:
-        """A pod is new or has changed; a pod without devices is not kept.
+        """Take in a new or changed pod; a pod without devices is not kept.
 
         An unreadable pod keeps the devices that it held until it ends. If it was not known as bound before, it holds
         those of its record. A deleted pod stays deleted: Kubernetes uses a uid once, so later events of it are old.

@@ -99,7 +99,7 @@ class Cycle:
         return decision
 
     def keep(self, uid: str, now: float) -> None:
-        """Limit the time of a hold from now on, for a hold whose end kube-scheduler does not report."""
+        """Start the time limit of a hold whose end kube-scheduler does not report."""
         self._holds[uid] = now + self.hold_seconds
 
     def reserve(self, pod: Pod, node: str) -> Placement | Refusal:

@@ -1,6 +1,6 @@
 """Explains why a pod is on its node, or why it waits, for `/api/explain/<namespace>/<pod>`.
 
-For a waiting pod the engine decides anew, so the reason is current and equals that of the next filter; this changes
+For a waiting pod the engine decides again, so the reason is current and equals that of the next filter; this changes
 nothing. For a placed pod the engine answers the same question for another pod like it.
 """
 
@@ -51,7 +51,7 @@ def explain(
         now: seconds on the clock of the books. The search then counts for the pod's namespace, so that its users
             ask for no more search than the namespace may have for decisions. None counts nothing.
         claimant: the pod, if it names ResourceClaims, and the function that decides about both.
-        host: the pod's requests beside devices, if the books know what nodes have left beside devices.
+        host: the pod's requests beside devices, if the books know the amounts that nodes have left.
 
     `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,
     `unknown` (its Binding was never answered), `bound`, or `finished`.
@@ -148,7 +148,7 @@ def _decision(
 
 
 def _full(reason: Mapping[str, Any] | None) -> list[str]:
-    """Nodes that the pod may use and that lack room; claims on other nodes are not the reason of its wait."""
+    """Nodes that the pod may use and that lack room; claims on other nodes do not keep it waiting."""
     nodes = reason["nodes"] if reason else {}
     return [name for name, why in nodes.items() if why["code"] in ROOM]
 
