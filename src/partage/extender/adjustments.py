@@ -250,7 +250,7 @@ class Adjustments:
             placed = PlacedPod(entry.view, asking, allocation, node, 0)
             return render(placed, context.settings, context.families).annotations
 
-        # The pod has annotations of its binding, or of an adjustment. Every rendering has time 0, so times never differ.
+        # The pod has annotations of its binding or of an adjustment. Every rendering has time 0, so times never differ.
         before = (
             written(held.grants, request),
             written(held.grants, _asking(request, held.grants)),
