@@ -252,6 +252,26 @@ async def test_a_pod_that_cannot_be_decoded_keeps_what_it_holds() -> None:
     assert _free(world) == [1000]
     assert "much" in world.service.books.cluster_cache.problems["Pod team/web"]
 
+    world.service.pod_gone("uid-web")
+    assert world.service.books.cluster_cache.problems == {}, "by its uid, as a rebuild does later"
+
+
+@run
+async def test_a_node_and_its_pods_leave_nothing_behind() -> None:
+    """Whichever of them is deleted first: names of nodes change all the time where an autoscaler makes them."""
+    world = await World().start()
+    for number, first in enumerate(("node", "pod") * 2):
+        await world.start(node(version=10 * number + 1), device(version=10 * number + 1))
+        await world.place(pod(f"web-{number}", whole()))
+        world.service.gone(document(device()))
+        if first == "node":
+            world.service.gone(document(node()))
+        world.service.pod_gone(f"uid-web-{number}")
+        if first == "pod":
+            world.service.gone(document(node()))
+
+        assert world.service.books.cluster_cache._places == {}
+
 
 @run
 async def test_a_bound_pod_that_cannot_be_read_holds_what_its_record_says() -> None:

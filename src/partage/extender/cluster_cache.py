@@ -89,6 +89,7 @@ class ClusterCache:
         self._quotas: dict[tuple[str, str, str], Document] = {}
         self._registrars: Counter[str] = Counter()
         self._gone: OrderedDict[str, None] = OrderedDict()
+        self._unread: dict[str, str] = {}
         self._told_policy = self.policy
         self._version = 0
         self.taken: dict[str, Mapping[str, int]] = {}
@@ -344,9 +345,9 @@ class ClusterCache:
         try:
             entry = self.translation.read(document, self._next(), self.as_read)
             if self.problems:
-                self.problems.pop(document.label, None)
+                self._read_again(uid)
         except InvalidDocument as error:
-            self.problems[document.label] = str(error)
+            self._unreadable(uid, document, error)
             before, shape = self._entries.get(uid), document.shape
             if before is None or before.pod.node is None:
                 unread = self.translation.by_record(document, self._next())
@@ -374,6 +375,7 @@ class ClusterCache:
         self._documents.pop(uid, None)
         self.claimants.gone(uid)
         self.compared.pop(uid, None)
+        self._read_again(uid)
         self._gone[uid] = None
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
@@ -384,9 +386,19 @@ class ClusterCache:
         if self._by_name.get((pod.namespace, pod.name)) == uid:
             del self._by_name[pod.namespace, pod.name]
         place = self._places.get(pod.node or "")
-        if place is not None:
+        if pod.node is not None and place is not None:
             place.pods.discard(uid)
+            if not place.pods and place.node is None and place.device is None:
+                del self._places[pod.node]
         return [PodGone(uid)]
+
+    def _unreadable(self, uid: str, document: Document, error: InvalidDocument) -> None:
+        self.problems[document.label] = str(error)
+        self._unread[uid] = document.label
+
+    def _read_again(self, uid: str) -> None:
+        """Forget the error of a pod that is readable now, or deleted."""
+        self.problems.pop(self._unread.pop(uid, ""), None)
 
     # --- claims ------------------------------------------------------------------------------
 
@@ -478,8 +490,9 @@ class ClusterCache:
         try:
             entry = self.translation.read(document, self._next(), self.as_read)
         except InvalidDocument as error:
-            self.problems[document.label] = str(error)
+            self._unreadable(uid, document, error)
             return []
+        self._read_again(uid)
         self._entries[uid] = entry
         self.changes.append(uid)
         bound = entry.pod.node is not None or entry.pod.finished

@@ -298,7 +298,6 @@ class SchedulerService:
     def gone(self, document: Document) -> None:
         """Remove a deleted object."""
         if document.kind == "Pod":
-            self.books.cluster_cache.problems.pop(document.label, None)
             self.pod_gone(document.metadata.uid or "")
             return
         if self._late is not None:
