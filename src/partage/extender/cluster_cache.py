@@ -192,7 +192,7 @@ class ClusterCache:
 
     def node_changed(self, document: Document) -> list[Event]:
         """Take in a new or changed Node."""
-        place = self._places.setdefault(document.name, _Place())
+        place = self._place(document.name)
         if outdated(document, place.node):
             return []
         place.node = document
@@ -200,7 +200,7 @@ class ClusterCache:
 
     def device_changed(self, document: Document) -> list[Event]:
         """Take in a new or changed Device object."""
-        place = self._places.setdefault(document.name, _Place())
+        place = self._place(document.name)
         if outdated(document, place.device):
             return []
         place.device = document
