@@ -115,7 +115,7 @@ def decided(engine: Engine, model: str, decisions: int) -> tuple[list[int], list
             placed += isinstance(found, Placement)
         if isinstance(found, Placement):
             running.append(pod.uid)
-        if not isinstance(found, Placement) or chance.random() < 0.5:
+        if running and (not isinstance(found, Placement) or chance.random() < 0.5):
             gone = running.pop(chance.randrange(len(running)))
             engine.handle(PodGone(gone))
     gc.enable()
