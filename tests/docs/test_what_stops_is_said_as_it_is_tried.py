@@ -26,8 +26,8 @@ ROWS: Final = _rows(PAGE)
 
 
 def test_page_and_tests_have_the_same_rows() -> None:
-    """None is left out on either side; that what runs goes on is said of all."""
-    assert "In each row what runs goes on" in PAGE
+    """None is left out on either side; the page states for all that running pods go on."""
+    assert "In each row running pods go on" in PAGE
     assert list(ROWS) == [one.part for one in OUTAGES]
 
 

@@ -77,7 +77,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "fields nested 9,000 levels deep; hundreds of pods of a megabyte",
-        "everything is read, in small pages, except what is too deep",
+        "everything is read, in small pages, except fields that are too deep",
         (
             "kube/test_odd_objects_stop_no_list.py",
             f"{_LISTS}::test_large_objects_come_in_smaller_pages",
@@ -85,8 +85,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "conditions on a label that differs on each node, or compares numbers; requests that each rule out a few nodes",
-        "the scheduler asks all nodes at once, and looks at each once",
+        "conditions on a label that differs on each node, or compares numbers; requests that each exclude a few nodes",
+        "the scheduler reads all nodes in one call, and looks at each once",
         (
             f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
             f"{_HARD}::test_nodes_that_object_in_words_of_their_own_are_judged_together",
@@ -103,7 +103,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "hundreds of hard pods at once, in one namespace or many",
+        "hundreds of hard pods at once, in one namespace or in many",
         "another namespace's pod has its turn after bounded work",
         (
             f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon",
@@ -125,7 +125,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "20,000 pods at once, thousands waiting, thousands of quotas",
-        "rates, memory and Bindings on their way (64) are bounded; other namespaces have their turn within seconds",
+        "rates, memory and Bindings in progress (64) are bounded; other namespaces have their turn within seconds",
         (
             _WRITES,
             "extender/test_facts_reach_the_books.py::test_a_quota_whose_limits_stay_the_same_is_not_read_again",
@@ -159,7 +159,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "important pods, created and deleted so that others are evicted; nominations that hold cards for pods that never "
-        "come, or victims that never end",
+        "arrive, or victims that never end",
         "at most 240 victims a minute for a namespace; cards are held for two minutes, while victims end for ten",
         (
             f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute",
@@ -209,9 +209,9 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "restarts without an end on a server that does not answer, tens of thousands of processes, millions of folders in folders, "
+        "endless restarts on a server that does not answer, tens of thousands of processes, millions of nested folders, "
         "writes that keep every flush of the node's disk waiting",
-        "its namespace's looks have a bound; others' containers start meanwhile, or are refused as late; the runtime goes on asking",
+        "its namespace's looks have a bound; others' containers start meanwhile, or are refused as late; the runtime keeps the connection",
         (
             f"{_PLUGIN}::test_a_disk_that_is_slow_does_not_end_the_connection",
             f"{_PLUGIN}::test_a_look_that_takes_long_does_not_end_the_connection",
@@ -223,7 +223,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "leases on files that others need, seats that grow, cannot be emptied or were handed on",
+        "leases on files that others need; seats that grow, cannot be emptied or were passed on",
         "the next container has a seat at once",
         (
             _LEASES,
@@ -233,9 +233,9 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "control groups named after a neighbour's container, numbers that its process had, programs whose first thread "
+        "control groups named after a neighbour's container, reused process numbers, programs whose first thread "
         "has ended",
-        "it sees each container's own processes",
+        "the agent sees each container's own processes",
         (
             f"{_LOOKS}::test_a_process_is_of_the_container_whose_group_holds_the_others",
             f"{_LOOKS}::test_a_number_that_a_neighbour_took_over_is_not_the_containers",
@@ -244,7 +244,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes; the agent's own mark of who was served",
+        "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes; the agent's own mark of served containers",
         "no card opens; the container counts as not served",
         (
             "agent/test_cards_come_by_a_grant_alone.py",
@@ -253,14 +253,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "a policy or precedence that takes the whole card",
+        "a wish for a policy or precedence that takes the whole card",
         "the pod gets what the node allows, and its condition says so",
         ("agent/test_no_pod_takes_more_than_its_node_grants.py",),
     ),
     Attack(
         "tenant",
         "more `online` pods than allowed, other service accounts, forged permits",
-        "as many as allowed; the rest are ordinary pods and say why",
+        "as many as allowed run as `online`; the rest are ordinary pods, with the reason",
         (
             "laws/test_no_more_go_before_others_than_may.py",
             "extender/test_wishes_are_cut_down_and_told.py",
@@ -280,8 +280,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "a namespace with Partage's usual name, where Partage is elsewhere",
-        "pods are judged as elsewhere",
+        "a namespace with Partage's usual name, while Partage runs in another",
+        "its pods are judged like all others",
         (f"{_CEL}::test_only_the_namespace_that_partage_runs_in_is_left_out",),
     ),
     Attack(
@@ -311,7 +311,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "a pod that triggers a fault of the engine",
-        "it waits and is listed as a problem; the service goes on",
+        "the pod waits and is listed as a problem; the service goes on",
         ("extender/test_a_fault_in_one_pod_ends_no_connection.py",),
     ),
     Attack(
@@ -327,7 +327,7 @@ ATTACKS: Final = (
     Attack(
         "thief",
         "a node with many cards, and pods that are hard to place",
-        "a pod costs only what that node's cards add",
+        "a pod costs only the extra work of that node's cards",
         ("laws/test_large_nodes_cost_others_little.py",),
     ),
     Attack(
@@ -338,7 +338,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "held sockets, half a head, body or handshake, unread answers, a held port beside the probes",
+        "idle sockets, incomplete heads, bodies or handshakes, unread answers, an occupied port beside the probes",
         "the next caller is served",
         (
             f"{_SERVING}::test_both_ports_answer_while_one_is_held",
@@ -349,8 +349,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "endless bodies, compressed bodies, requests behind one that closes the connection",
-        "at most 64 MiB, and the largest holder is closed; not inflated (415); not carried out",
+        "endless bodies; compressed bodies; requests behind one that closes the connection",
+        "at most 64 MiB together, then the largest is closed; not inflated (415); not executed",
         (
             f"{_SERVING}::test_bodies_that_are_never_whole_have_a_bound_together",
             f"{_SERVING}::test_no_body_is_inflated",
@@ -360,7 +360,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "questions about claims that do not exist, for which the leader waits",
-        "addresses take turns, with half of what is passed on each",
+        "addresses take turns, each with at most half of the questions that are passed on",
         (
             "daemon/test_claims_of_a_cluster_are_counted.py::test_questions_of_a_stranger_leave_room_for_the_api_server",
             "daemon/test_claims_of_a_cluster_are_counted.py::test_a_question_that_is_early_is_answered_by_the_news",
@@ -369,7 +369,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "tiny segments, heads of thousands of lines, thousands of requests at once, other protocols than HTTP",
-        "the connection ends, or is served one request at a time",
+        "the connection is closed, or has one request served at a time",
         (
             "serving/test_requests_cost_what_they_carry.py",
             "serving/test_what_is_no_http_fills_no_log.py",
@@ -379,7 +379,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "hundreds of connections for pages, slow readers, unread metrics, endless reviews",
-        "addresses take turns, with four readers of metrics each",
+        "addresses take turns, each with at most four readers of metrics",
         (
             "serving/test_callers_have_turns.py",
             "extender/test_few_read_the_metrics_at_a_time.py",
@@ -401,8 +401,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "the plugin's unix socket as another user, half or giant frames, endless connections",
-        "refused before a byte is read; at most 64 connections; existing ones go on",
+        "the plugin's unix socket as another user, incomplete or giant frames, endless connections",
+        "refused before a byte is read; at most 64 connections; existing connections go on",
         (
             "serving/test_a_unix_socket_knows_its_caller.py::test_who_is_not_named_is_turned_away_before_a_byte_is_read",
             "serving/test_a_unix_socket_knows_its_caller.py::test_a_caller_that_floods_has_a_bound_and_the_log_too",
@@ -421,14 +421,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "web pages of other origins, rebound names, held connections and endless bodies, at `partage up`",
+        "at `partage up`: web pages of other origins, rebound names, idle connections and endless bodies",
         "403, and no pod; the next caller is served",
         ("serving/test_pages_of_others_send_nothing_here.py", _UP),
     ),
     Attack(
         "tenant",
-        "ConfigMaps and pods like an operator's, so that `doctor` finds nothing",
-        "doctor believes operators' namespaces alone",
+        "ConfigMaps and pods that look like an operator's, to hide problems from `doctor`",
+        "doctor trusts only operators' namespaces",
         (
             f"{_DOCTOR}::test_no_config_map_of_a_tenant_stands_in_for_the_configuration",
             f"{_DOCTOR}::test_no_pod_of_a_tenant_stands_in_for_a_program",
@@ -438,7 +438,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "annotations of every protocol, changed on running pods",
-        "none: the record says what a pod holds",
+        "none: only the record counts",
         (
             "embedded/test_hard_pods_hold_up_nobody.py::test_no_annotation_of_a_running_pod_closes_its_node",
         ),
@@ -446,7 +446,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "names of others' pods in refusals, events, Bindings and refused containers",
-        "they say what is in the way, not whose",
+        "they name the obstacle, not its owner",
         (
             "scheduler/test_refusals_name_no_other_pod.py",
             f"{_ROOM}::test_victims_of_other_namespaces_are_counted_and_not_named",
@@ -464,7 +464,7 @@ ATTACKS: Final = (
     Attack(
         "reader",
         "names of pods, namespaces and quotas in metrics and node summaries; planted words in a masked snapshot",
-        "only cards, amounts and sums; none is left",
+        "they show only cards, amounts and sums; no planted word is left",
         (
             "agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",
             "extender/test_debug_api_prints_what_the_document_prints.py::test_names_are_shown_to_those_who_may_read_all_pods",
@@ -473,14 +473,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "with the scheduler's or an agent's token: images, taints, finalizers, readiness, addresses, nodes' labels, other nodes' slices",
+        "uses the scheduler's or an agent's token to write images, taints, finalizers, readiness, addresses, nodes' labels, other nodes' slices",
         "the API server rejects them",
         ("packaging/test_stolen_tokens_change_no_spec.py",),
     ),
     Attack(
         "gateway",
         "login pages, `{}`, 404, endless or compressed answers, waits of years",
-        "nothing counts as done, gone or free",
+        "nothing counts as done, deleted or free",
         (
             f"{_LISTS}::test_what_is_no_list_is_told",
             f"{_LISTS}::test_a_list_without_an_end_is_told",
@@ -495,7 +495,7 @@ ATTACKS: Final = (
     Attack(
         "listener",
         "tokens, passwords and plugins' credentials over plain HTTP",
-        "none is sent, or reviewed",
+        "none is sent, and no such token is reviewed",
         (
             f"{_WAY}::test_a_server_by_plain_http_is_told_of_nobody",
             f"{_WAY}::test_nor_does_a_program_send_any_to_another_machine",
