@@ -1,5 +1,6 @@
-"""What pages say is seen: no `<NAME>` that a browser takes for a tag, no braces that become attributes."""
+"""What pages say is seen: no `<NAME>` that a browser takes for a tag, no braces that become attributes, no cell too many."""
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -42,7 +43,18 @@ def swallowed(text: str) -> list[str]:
     tags = _Tags()
     tags.feed(markdown.markdown(text, extensions=list(EXTENSIONS)))
     tags.close()
-    return tags.found
+    return tags.found + ragged(text)
+
+
+def ragged(text: str) -> list[str]:
+    """Rows with more or fewer cells than their table's head: the site leaves out a cell too many."""
+    found, width = [], 0
+    for line in re.sub(r"(?ms)^```.*?^```|`[^`\n]*`|\\\|", "", text).splitlines():
+        cells = line.count("|") if line.startswith("|") else 0
+        if width and cells not in {0, width}:
+            found.append(line)
+        width = width if width and cells else cells
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
@@ -57,8 +69,9 @@ def test_a_page_shows_all_its_text(page: Path) -> None:
         "by <vendor>-<model>; empty",
         "| a |\n| --- |\n| before: - {name: shop, online: true} |\n",
         "```\nsource &lt;(partage completion bash)\n```\n",
+        "| a | b |\n| --- | --- |\n| `x|y` | 1 |\n| 1 | all memory | same |\n",
     ],
-    ids=["a name", "braces", "code escaped twice"],
+    ids=["a name", "braces", "code escaped twice", "a cell too many"],
 )
 def test_text_that_is_lost_is_noticed(text: str) -> None:
     """Each of these stood on a page."""
