@@ -13,14 +13,14 @@ __all__ = ["pages"]
 
 _HEAD: Final = """# Conformance with the four published documents
 
-Written by `make conformance`; do not edit. Each row is something that one of the [four documents](sources/documents.md) prints or
-promises. Its manifests go through the real command (`partage schedule - -o json`), and a test in `tests/conformance` compares the
-output with the print. A row's name leads to its manifests and to each value that is compared. `tests/embedded` walks through what
-needs a running cluster, document by document.
+Written by `make conformance`; do not edit. Each row is a statement that one of the [four documents](sources/documents.md) prints or
+promises. A test in `tests/conformance` gives its manifests to the real command (`partage schedule - -o json`) and compares the
+output with the print. A row's name links to its manifests and to each compared value. `tests/embedded` follows the steps that
+need a running cluster, document by document.
 """
 _INPUTS: Final = """# {title}: inputs and compared values
 
-Written by `make conformance`; do not edit. What the cases of [conformance](../conformance.md) are made of, folded.
+Written by `make conformance`; do not edit. Manifests and values of the cases of [conformance](../conformance.md), folded.
 """
 
 

@@ -305,7 +305,7 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "000",
         "manifests without indentation",
         "YAML",
-        "indentation restored by hand in the inputs below",
+        "indentation restored by hand in the inputs",
     ),
     Misprint(
         "000",
@@ -326,13 +326,13 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "000",
         "`fixed-sharesGPU`, `best-effortsGPU`, `burst-sharesGPU`",
         "the policy's name, then sGPU",
-        "`fixed-share`, `best-effort`, `burst-share`; a final s is accepted and taken off",
+        "`fixed-share`, `best-effort`, `burst-share`; a final s is accepted and removed",
     ),
     Misprint("000", "comments name a Cambricon card", "MetaX", "comments are not read"),
     Misprint(
         "000",
         "pod name `test-metax-sGPU`",
         "a lower-case name",
-        "accepted offline, as it says nothing of devices",
+        "accepted offline, because the name does not concern devices",
     ),
 )

@@ -357,7 +357,7 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "001",
         "manifests without indentation",
         "YAML",
-        "indentation restored by hand in the inputs below",
+        "indentation restored by hand in the inputs",
     ),
     Misprint(
         "001",

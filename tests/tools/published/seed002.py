@@ -214,7 +214,7 @@ CASES: Final[tuple[Case, ...]] = (
                 value={"uuid": "GPU-b", "healthy": True, "closed": None},
             ),
         ),
-        how="the node's cards are MIG cards: pods that want hami-core go elsewhere",
+        how="the node's cards are MIG cards: pods that want hami-core go to other nodes",
         misprint="a node's name has no capitals",
     ),
     Case(
@@ -250,8 +250,8 @@ CASES: Final[tuple[Case, ...]] = (
                 "renamed", "allocations", 0, value={"memory_bytes": 3000 * _MIB, "core_milli": 300}
             ),
         ),
-        how="the printed table is read; a renamed resource and another default show that it rules",
-        misprint="it is printed as a chart template; the values stand where the chart puts them",
+        how="the printed table is read; a renamed resource and another default show that the table applies",
+        misprint="it is printed as a chart template; the values are where the chart puts them",
     ),
     Case(
         id="002-pool",
@@ -448,7 +448,7 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "002",
         "manifests without indentation",
         "YAML",
-        "indentation restored by hand in the inputs below",
+        "indentation restored by hand in the inputs",
     ),
     Misprint(
         "002",
@@ -461,7 +461,7 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "002",
         "A100-SXM4-40GB stands twice in one list of models",
         "once",
-        "the second has no effect",
+        "the second mention has no effect",
     ),
     Misprint(
         "002",
@@ -473,6 +473,6 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "002",
         "HELP text of nodeGPUMigInstance describes the sharing mode",
         "whether an instance is used",
-        "the printed text, so that what reads it keeps working",
+        "the printed text, so that its readers keep working",
     ),
 )

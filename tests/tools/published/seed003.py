@@ -240,7 +240,7 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "003",
         "manifests without indentation",
         "YAML",
-        "indentation restored by hand in the inputs below",
+        "indentation restored by hand in the inputs",
     ),
     Misprint(
         "003",
@@ -252,7 +252,7 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "003",
         "cpu 40m and memory 40Mi in the manifest, 1 and 256Mi in the running pod",
         "output of another run",
-        "what a pod asks is taken as written",
+        "requests are taken as written",
     ),
     Misprint(
         "003",
@@ -264,7 +264,7 @@ MISPRINTS: Final[tuple[Misprint, ...]] = (
         "003",
         "the debug API prints one card for host04, its Device has two",
         "output of another run",
-        "both cards are printed, each with what is free and used",
+        "both cards are printed, each with free and used amounts",
     ),
     Misprint(
         "003",
