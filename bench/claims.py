@@ -93,7 +93,7 @@ class Way:
 
 WAYS = {
     "by protocol": Way(protocol=True),
-    "by protocol, CPU and memory by the plugin's word": Way(protocol=True, proposed=True),
+    "by protocol, CPU and memory reported by the plugin": Way(protocol=True, proposed=True),
     "by protocol, CPU and memory not known": Way(protocol=True, blind=True),
     "claims, cards by number": Way(),
     "claims, least room first": Way(ordered=True),
