@@ -4,10 +4,9 @@ A TokenReview gives the user of the bearer token, and a SubjectAccessReview the 
 few answers for a short while, under a hash of the token.
 An API server that does not answer allows nothing.
 
-Any client may send invented tokens, so questions have turns. A recently valid token counts for its user, any other for its
-address. Both sorts get half of the questions when both wait, and each user or address has its turn. When too many
-wait, the network with the most waiting questions loses one. So a flood of invented tokens delays only its own
-questions.
+Any client may send invented tokens, so questions have turns. A recently valid token counts for its user, any other for
+its address. Each of these two sorts has half of the places, and each user or address has its turn. When too many
+questions wait, the network with the most of them loses one. So a flood of invented tokens delays only its own questions.
 
 Source: Kubernetes 1.36, authentication.k8s.io/v1 and authorization.k8s.io/v1.
 """
@@ -40,13 +39,13 @@ class ReviewSettings:
     """Bounds and times in seconds.
 
     Attributes:
-        allowed: how long a yes is believed.
-        denied: how long a no is.
-        remembered: how long a token that was good counts for its user.
-        kept: answers of each sort, and good tokens, that are kept; the one that was not asked for longest goes first.
+        allowed: how long a positive answer stays valid.
+        denied: how long a negative answer stays valid.
+        remembered: how long a valid token counts for its user.
+        kept: most stored answers of each sort, and most stored valid tokens; the least recently used one goes first.
         together: questions to the API server at a time, half for each sort of caller.
-        waiting: questions of each sort that wait at a time.
-        of_one: those of one user or address.
+        waiting: most waiting questions of each sort of caller.
+        of_one: most waiting questions of one user or address.
     """
 
     allowed: float = 60.0
@@ -87,10 +86,10 @@ _Key = tuple[bytes, str]
 
 
 class AccessReviews:
-    """Asks one API server; see `extender.server.Readers`."""
+    """Checks access with one API server; see `extender.server.Readers`."""
 
     def __init__(self, client: Client, settings: ReviewSettings | None = None) -> None:
-        """Nothing is known yet; `client` is open and may create the two kinds of review."""
+        """Start without answers; `client` is open and may create the two kinds of review."""
         self._client = client
         self._settings = mine = settings or ReviewSettings()
         self._answers: dict[bool, OrderedDict[_Key, float]] = {
@@ -99,7 +98,7 @@ class AccessReviews:
         }
         self._good: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         self._asking: dict[_Key, asyncio.Task[bool]] = {}
-        # Of those with a token that was good, and of strangers.
+        # By whether the caller's token was valid recently.
         share = max(1, mine.together // 2)
         self._turns = {good: Turns(share, mine.waiting, mine.of_one) for good in (True, False)}
 
@@ -107,7 +106,7 @@ class AccessReviews:
         """Whether the bearer of this `Authorization` header may read pods of the namespace.
 
         Args:
-            namespace: whose pods; empty for those of all.
+            namespace: of the pods; empty for all namespaces.
 
         Raises:
             web.HTTPTooManyRequests: too many questions of this caller wait.
@@ -127,13 +126,13 @@ class AccessReviews:
             task = asyncio.create_task(self._ask(key, token, address), name="readers:ask")
             self._asking[key] = task
             task.add_done_callback(lambda done: self._asked(key, done))
-        # Who goes away must not take the answer from those who asked the same.
+        # A caller that disconnects must not cancel the answer to others with the same question.
         return await asyncio.shield(task)
 
     def _asked(self, key: _Key, done: asyncio.Task[bool]) -> None:
         del self._asking[key]
         if not done.cancelled():
-            done.exception()  # its caller has it, or went away
+            done.exception()  # the caller has the error, or has disconnected
 
     async def _ask(self, key: _Key, token: str, address: str) -> bool:
         user, until = self._good.get(key[0], ("", 0.0))
@@ -183,7 +182,7 @@ class AccessReviews:
 
 
 def _put(kept: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:
-    """Keep a value as the newest, and no more than so many."""
+    """Keep a value as the newest of at most `most` values."""
     kept[key] = value
     kept.move_to_end(key)
     if len(kept) > most:

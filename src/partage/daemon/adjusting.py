@@ -30,14 +30,14 @@ _SHOWN: Final = 1000
 _IN_FORCE: Final = "InForce"
 _IN_USE: Final = "InUse"
 _PAUSE: Final = 2.0
-"""Seconds after which what did not fit is looked at again: it goes through all processes of the node."""
+"""Seconds until the next try of amounts that did not fit, because a try reads all processes of the node."""
 _FIXED: Final = "NotAdjustable"
 
 Body = dict[str, Any]
 
 
 class Adjusting:
-    """One node's; `run` it."""
+    """The adjustments of one node's pods; `run` it."""
 
     name: Final = "adjusting"
 
@@ -52,11 +52,11 @@ class Adjusting:
         period: float = 0.25,
         proc: Path = Path("/proc"),
     ) -> None:
-        """Nothing is looked at yet.
+        """Start without a look at the pods.
 
         Args:
-            pods: of the node; None while they are not known.
-            used: bytes by card and process, for cards whose driver tells.
+            pods: of the node; None while they are unknown.
+            used: bytes by card and process, for cards whose driver reports them.
         """
         self._keeper, self._client, self._node, self._pods = keeper, client, node, pods
         self._used, self._period, self._proc = used, period, proc
@@ -74,12 +74,13 @@ class Adjusting:
             await asyncio.sleep(self._period)
 
     async def look(self) -> None:
-        """Go through all pods once. Raises `OSError`: the journal cannot be brought up to date."""
+        """Go through all pods once. Raises `OSError`: the journal cannot be updated."""
         pods = self._pods()
         if pods is None:
             return
         there = {one.metadata.uid or "": one for one in pods if one.metadata is not None}
-        # What runs keeps its amounts, though its pod may be gone before. Else no pod may say amounts that the disk may lose.
+        # A running container keeps its amounts even if its pod is gone. If the journal fails, no pod gets a report of
+        # amounts that the disk may lose.
         running = {one.uid for one in self._keeper.books.allocations}
         self._keeper.journal.pods(there.keys() | running)
         self._settled = {uid: seen for uid, seen in self._settled.items() if uid in there}
@@ -91,7 +92,7 @@ class Adjusting:
             try:
                 await self._look_at(uid, pod, metadata)
             except (Conflict, NotFound):
-                continue  # it has changed meanwhile: the next look has it
+                continue  # the pod has changed meanwhile, and the next look reads the change
             except (InvalidValue, OSError, KubeError) as error:
                 if self._told.get(uid) != str(error):
                     where = f"{metadata.namespace}/{metadata.name}"
@@ -103,7 +104,7 @@ class Adjusting:
         record, wish = said.get(names.ALLOCATION), said.get(names.ADJUST) or ""
         report = said.get(names.ENFORCED)
         if record is None or (not wish and report is None and self._plain.get(uid) == record):
-            return  # nearly all
+            return  # nearly all pods
         held = self._keeper.amounts(uid)
         if held is None or finished(pod):
             return
@@ -137,7 +138,7 @@ class Adjusting:
     async def _brought(
         self, uid: str, pod: shapes.Pod, metadata: shapes.Metadata, aimed: Aim, held: Grants
     ) -> Grants | None:
-        """Bring a pod to its aim, and say so on it; what it has now, None where it has to be looked at again."""
+        """Enforce a pod's aim and report it on the pod. Returns its grants now; None if it needs another look."""
         why, now, grants = "", held, aimed.grants
         if aimed.lowered != held:
             lowered = await self._lower(uid, aimed.lowered, held)
@@ -167,10 +168,10 @@ class Adjusting:
         return encode(Allocation(uid, namespace, name, self._node, grants))
 
     async def _lower(self, uid: str, grants: Grants, held: Grants) -> str | None:
-        """Enforce less; why that cannot be, after which all is as it was. None: its containers changed meanwhile.
+        """Enforce lower amounts. Returns the obstacle, empty without one; None if the containers changed meanwhile.
 
-        What is in use is looked at before, so that no program is refused memory for nothing, and after: an allocation
-        may have been on its way. What comes later meets the new amounts.
+        The old amounts stay if there is an obstacle. The agent reads the amounts in use before, so that no program is
+        refused memory for nothing. It reads them again afterwards, because an allocation may have been in progress.
         """
         rooms = self._keeper.rooms_of(uid)
         entries = self._keeper.journal.entries
@@ -191,7 +192,7 @@ class Adjusting:
         return ""
 
     def _keep(self, uid: str, grants: Grants) -> None:
-        """Hold the containers of a pod to these amounts, where that is not so yet."""
+        """Enforce these amounts on a pod's containers, unless they are already in force."""
         entries, rooms = self._keeper.journal.entries, self._keeper.rooms_of(uid)
         if not in_force(rooms, {key: entries[key].name for key in rooms}, grants):
             self._keeper.enforce(uid, grants)
@@ -205,7 +206,7 @@ class Adjusting:
         *,
         raised: bool = False,
     ) -> None:
-        """Say on the pod what is enforced from now on at most, and what became of what it asked."""
+        """Report on the pod the most that is enforced from now on, and the answer to its wish."""
         body: Body = {
             "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
         }

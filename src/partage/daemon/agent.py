@@ -52,41 +52,41 @@ _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Asked(Protocol):
-    """What the runtime, or the kubelet, asks about containers; `ready` is set while it is asked about every one."""
+    """Answers the runtime or the kubelet about containers; `ready` is set while it is asked about each container."""
 
     ready: asyncio.Event
 
     @property
     def problem(self) -> str:
-        """Why containers are made without asking, and what to do; empty where nothing is in the way."""
+        """Why containers start without a question, and the remedy; empty if there is no problem."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set."""
 
 
 class Companion(Protocol):
-    """What runs beside injection."""
+    """A task that runs beside injection."""
 
     @property
     def name(self) -> str:
         """One word, for the log."""
 
     async def run(self) -> None:
-        """Do it until cancelled."""
+        """Work until cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationOptions:
-    """Who keeps software shares to their amounts.
+    """How the limits of software shares are enforced.
 
     Attributes:
-        library: the enforcement library as built, where the provider is Partage's own.
-        folder: of its files, as the host sees it.
-        evict: what is not held to its limits must not run.
-        period: seconds between two looks at whether limits are in force.
-        slack: bytes beyond a container's memory that the context of a process may grow to.
-        online: namespaces whose pods may go before others on a card; `*` for all.
-        mps: looks after NVIDIA's MPS daemon, where that keeps shares.
+        library: the enforcement library as built, if the provider is Partage's own.
+        folder: of its files, as a path on the host.
+        evict: whether a container without enforced limits must not run.
+        period: seconds between two checks whether limits are in force.
+        slack: bytes by which the context of a process may grow beyond a container's memory.
+        online: namespaces whose pods may have precedence on a card; `*` for all.
+        mps: looks after NVIDIA's MPS daemon, if that enforces the limits.
     """
 
     provider: Provider = field(default_factory=NoIsolation)
@@ -104,13 +104,13 @@ class AgentOptions:
     """One node's agent.
 
     Attributes:
-        port: 0 takes any that is free.
+        port: 0 takes any free port.
         health_port: a port for the two probes alone; None for none.
-        isolation: who keeps shares to their amounts, and how.
-        exempt: namespaces whose pods without a record are left alone.
-        asked: makes what is asked about containers; None for the NRI plugin.
+        isolation: how the limits of shares are enforced.
+        exempt: namespaces whose pods without a record the agent leaves alone.
+        asked: makes the part that answers about containers; None for the NRI plugin.
         cdi: kind of NVIDIA's cards in the host's CDI specifications; empty for none.
-        tracer: traces what pods get.
+        tracer: traces the agent's work for pods.
         pod_series: whether `/metrics` has series that name pods.
     """
 
@@ -132,9 +132,9 @@ class AgentDaemon:
     """One agent; `run` it.
 
     Attributes:
-        url: where health and metrics are; empty before it serves.
-        notes: what operators have to know.
-        found: what the last search for devices found.
+        url: of health and metrics; empty before the agent serves.
+        notes: facts that operators have to know.
+        found: the result of the last search for devices.
     """
 
     def __init__(
@@ -148,7 +148,8 @@ class AgentDaemon:
         """An agent that does not serve yet. Raises `InvalidDocument`: the journal or the library cannot be used.
 
         Args:
-            instances: who makes hardware instances; without it, pods that have some wait.
+            instances: returns the maker of hardware instances; without one, pods with instances wait.
+            beside: returns further companions.
         """
         self.options = options or AgentOptions()
         self.url = ""
@@ -202,7 +203,7 @@ class AgentDaemon:
         return journal
 
     def _isolation(self) -> Isolation | None:
-        """Who holds containers to their limits by the library; None where it is not chosen."""
+        """Enforcement by Partage's own library; None if it is not chosen."""
         chosen = self.options.isolation
         if chosen.library is None:
             return None
@@ -214,22 +215,22 @@ class AgentDaemon:
 
     @property
     def instances(self) -> NodeInstances | None:
-        """Who makes hardware instances."""
+        """The maker of hardware instances; None without one."""
         return self._instances
 
     def _files(self, uuid: str) -> tuple[str, ...]:
-        """Device files of a card, as the last search found them; in the keeper's thread."""
+        """Device files of a card, from the last search; called in the keeper's thread."""
         return next((one.files for one in self.found().found if one.device.uuid == uuid), ())
 
     def take(self, node: Node) -> None:
-        """Go on with the node as it is now; whole in one step, for the keeper's thread."""
+        """Replace the node by its present state, in one step because the keeper's thread reads it."""
         self._place = replace(self._place, node=node)
         self._known = True
         for tell in self._followers:
             tell(self._place)
 
     def follow(self, tell: Callable[[Place], None]) -> None:
-        """Call `tell` with the node as it is now, and whenever it has changed."""
+        """Call `tell` with the node now and after each change."""
         self._followers.append(tell)
         tell(self._place)
 
@@ -241,7 +242,7 @@ class AgentDaemon:
         return {one.device.uuid: one.use for one in self.found().found if one.use is not None}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set. Raises `InvalidValue`: a port cannot be had."""
+        """Serve until `stop` is set. Raises `InvalidValue`: a port is not available."""
         probed = [web.get("/healthz", self._healthy), web.get("/readyz", self._ready)]
         app = web.Application(middlewares=[guard()])
         app.add_routes([*probed, web.get("/metrics", self._metrics)])
@@ -266,7 +267,7 @@ class AgentDaemon:
             raise InvalidValue(f"{where}: {cause(error)}; name another {option}") from error
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        """Inject, with all companions; a fault in one of them ends the agent rather than hide."""
+        """Inject, with all companions. A fault in a companion ends the agent, so that it is not hidden."""
         tasks = {
             asyncio.create_task(one.run(), name=f"agent:{one.name}") for one in self._companions
         }
@@ -284,7 +285,7 @@ class AgentDaemon:
                 task.result()
 
     async def _watch_drivers(self) -> None:
-        """Look often enough that what drivers sample adds up, whether or not anything asks for metrics."""
+        """Read the drivers' samples often enough to add them all up, even if no program reads the metrics."""
         rounds = Rounds("what drivers sample cannot be read")
         while True:
             with rounds:
@@ -323,16 +324,16 @@ def _no_instance(_pod: str, _card: str, _mig: MigSlice) -> Instance:
 
 
 class _Tidying:
-    """Empties folders that containers have left, beside everything else.
+    """Removes the folders of ended containers, beside all other work.
 
-    A tenant may have written any number of files there: they are removed in a thread of their own, some thousands at a
-    time, so that no container waits for it and an agent ends when it has to.
+    A tenant may have written any number of files there. A separate thread removes some thousands at a time, so that
+    no container waits for it and the agent can end in time.
     """
 
     name: Final = "tidying"
 
     def __init__(self, folders: Folders, period: float = 2.0) -> None:
-        """Nothing is removed yet; every `period` seconds it is looked whether there is anything."""
+        """Do not run yet; `run` checks for such folders every `period` seconds."""
         self._folders = folders
         self._period = period
 

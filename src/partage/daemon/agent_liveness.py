@@ -1,10 +1,10 @@
 """Closes nodes whose agent is away to new pods with devices, and opens them when it is back.
 
-    agents' leases ──list, every 10 s──> who is silent (controllers.heartbeats)
+    agents' leases ──list, every 10 s──> silent agents (controllers.heartbeats)
         ──annotation of the Node──> all books, by the watch of Nodes like any other fact
 
-Only the leader looks and writes. It lists leases and does not watch them: at 5,000 nodes a watch would report five
-hundred renewals a second, while only their existence matters. The list asks for the newest state, so that no server
+Only the leader looks and writes. It lists leases and does not watch them, because at 5,000 nodes a watch would report
+five hundred renewals a second, and only their existence matters. The list asks for the newest state, so that no server
 answers from a stale cache.
 """
 
@@ -37,9 +37,9 @@ from partage.wire.silence import silence, silence_text
 _LOG: Final = logging.getLogger("partage.daemon")
 _WRITERS: Final = 8
 _GAP: Final = 2.5
-"""Periods between two looks beyond which they do not belong together."""
+"""Longest time between two looks that belong together, in periods."""
 LEAST: Final = 30.0
-"""Seconds of the shortest limit: an agent renews every 10 to 12 s, and may miss one."""
+"""Shortest limit in seconds: an agent renews every 10 to 12 s, and may miss one renewal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SilenceSettings:
     """When an agent counts as silent.
 
     Attributes:
-        limit: seconds without a renewal; 0 closes no node, and opens those that are closed.
+        limit: seconds without a renewal; 0 closes no node and opens closed nodes.
         period: seconds between two looks at the leases.
     """
 
@@ -66,7 +66,7 @@ class _Lease(msgspec.Struct, frozen=True):
 
 
 class AgentSilence:
-    """The loop, and its series."""
+    """The loop that closes and opens nodes, and its series."""
 
     def __init__(  # what it works with
         self,
@@ -80,8 +80,8 @@ class AgentSilence:
         """A loop that does not run yet.
 
         Args:
-            books: those in force; None while they are made.
-            may: whether this instance leads at this very moment.
+            books: the books in force; None while they are made.
+            may: whether this instance leads now.
         """
         self._client, self._books, self._may = client, books, may
         self._recorder, self._settings = recorder, settings
@@ -110,13 +110,13 @@ class AgentSilence:
         yield found
 
     async def run(self) -> None:
-        """Work until cancelled; what an earlier leader counted is not known here."""
+        """Work until cancelled, without the counts of an earlier leader."""
         self._beats = self._fresh()
         try:
             while True:
                 try:
                     await self.look()
-                except Exception:  # noqa: BLE001 # logged; who serves goes on serving
+                except Exception:  # noqa: BLE001 # logged; the service goes on
                     self._beats.missed()
                     _LOG.exception("cannot judge which agents are silent")
                 await self._client.clock.sleep(self._settings.period)
@@ -150,12 +150,12 @@ class AgentSilence:
         await self._write(found, nodes)
 
     async def _marks(self) -> Mapping[str, str]:
-        """What each node's lease says; nothing where no node is to be closed."""
+        """The renewal time in each node's lease; empty if no node is to be closed."""
         if not self._settings.limit:
             return {}
         scope = Scope(LEASES, self._settings.namespace, labels=names.AGENT)
         listed = await self._client.list_all(scope, into=_Lease)
-        # One that cannot be read never changes for us, so its agent falls silent.
+        # An unreadable lease never changes here, so its agent becomes silent.
         found = {odd.meta.name or "": "" for odd in listed.undecodable}
         found |= {one.metadata.name: one.spec.renew_time or "" for one in listed.items}
         return {
@@ -180,7 +180,7 @@ class AgentSilence:
                 group.create_task(write(nodes[name], None), name=f"silence:open:{name}")
 
     async def _annotate(self, node: Node, text: str | None) -> None:
-        """Say it on the Node, in the log and as an event; the next look tries again."""
+        """Report it on the Node, in the log and as an event; the next look repeats a failed write."""
         metadata: dict[str, Any] = {"annotations": {names.AGENT_SILENT: text}}
         body = {"metadata": {**metadata, **({"uid": node.uid} if node.uid else {})}}
         try:
@@ -188,7 +188,7 @@ class AgentSilence:
                 NODES, node.name, body, kind=PatchKind.MERGE, into=msgspec.Raw
             )
         except (NotFound, Conflict, Invalid):
-            return  # gone, or another node of that name
+            return  # the node is gone, or another node has its name
         except KubeError as error:
             _LOG.warning("node %s: what its agent does cannot be written: %s", node.name, error)
             return

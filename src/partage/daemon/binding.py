@@ -1,8 +1,8 @@
 """Bindings, reads and node locks over the API server.
 
-A Binding goes out only while this instance may bind: a leader that has lost its lease must not
-write any more, even if it has not noticed yet that it lost it. Errors become the three outcomes
-that `extender.ports` knows; what cannot be told apart is unknown, and read back.
+The binder sends a Binding only while this instance may bind, because a leader that has lost its lease
+must not write, even before it notices the loss. Errors become the three outcomes of `extender.ports`.
+An error that leaves the outcome open becomes `UNKNOWN`, and the caller reads the pod.
 """
 
 import logging
@@ -24,7 +24,7 @@ from partage.wire.documents import Document
 _LOG: Final = logging.getLogger("partage.daemon")
 _SHOWN: Final = 1000
 _TRIES: Final = 5
-"""Of a change to a node that others change too."""
+"""Tries of a change to a node that others also change."""
 
 
 class ApiBinder:
@@ -39,9 +39,9 @@ class ApiBinder:
         """A binder over an open client.
 
         Args:
-            may_bind: whether this instance leads at this very moment.
-            within: seconds after the look at whether we lead in which one is over, tries and the
-                API server's own time included; None sets no such limit.
+            may_bind: whether this instance leads now.
+            within: seconds from the check whether this instance leads to the end of a Binding, with all
+                tries and the API server's own time; None for no limit.
         """
         self._client = client
         self._within = within
@@ -49,7 +49,7 @@ class ApiBinder:
 
     async def bind(self, binding: Binding) -> Answered:
         """Send the Binding."""
-        # Before the look: a process that stands still after it finds its time gone.
+        # The time starts before the check, so that a process that pauses after the check runs out of time.
         start = self._client.clock.monotonic()
         if not self._may_bind():
             return Answered(Outcome.REFUSED, "this instance does not lead any more")
@@ -68,12 +68,12 @@ class ApiBinder:
         return Answered(Outcome.DONE)
 
     async def read(self, namespace: str, name: str) -> Document | None:
-        """The pod as the API server has it now; None when there is none. Raises `KubeError`."""
+        """The pod as the API server has it now; None if there is none. Raises `KubeError`."""
         return await read_pod(self._client, namespace, name)
 
 
 async def read_pod(client: Client, namespace: str, name: str) -> Document | None:
-    """A pod as the API server has it now; None when there is none. Raises `KubeError`."""
+    """A pod as the API server has it now; None if there is none. Raises `KubeError`."""
     try:
         pod = await client.get(PODS, name, namespace=namespace, into=LivePod)
     except NotFound as error:
@@ -84,16 +84,16 @@ async def read_pod(client: Client, namespace: str, name: str) -> Document | None
 
 
 class ApiAmender:
-    """Writes what is said on bound pods; see `extender.adjustments.Amender`."""
+    """Writes annotations and conditions of bound pods; see `extender.adjustments.Amender`."""
 
     def __init__(
         self, client: Client, may_write: Callable[[], bool], within: float | None = None
     ) -> None:
-        """Over an open client; `may_write` says whether this instance leads at this very moment."""
+        """An amender over an open client; `may_write` returns whether this instance leads now."""
         self._client, self._may_write, self._within = client, may_write, within
 
     async def amend(self, pod: Document, annotations: Mapping[str, str]) -> Answered:
-        """Write annotations on a pod, if it is still the version of this document."""
+        """Write annotations on a pod, if its version is still that of this document."""
         start = self._client.clock.monotonic()
         if not self._may_write():
             return Answered(Outcome.REFUSED, "this instance does not lead any more")
@@ -117,7 +117,7 @@ class ApiAmender:
         return Answered(Outcome.DONE)
 
     async def answer(self, pod: Document, reason: str, message: str) -> None:
-        """Say on a pod why it is not adjusted; what cannot be said now is said with the next reason."""
+        """Report on a pod why it is not adjusted; a failed write is not repeated before the next reason."""
         if not self._may_write():
             return
         condition = {
@@ -151,7 +151,7 @@ class ApiNodeLocks:
     async def take(
         self, node: str, annotations: Mapping[str, str], instead: Mapping[str, str]
     ) -> Taken:
-        """Write the annotations, unless one of the keys is there with another value than given."""
+        """Write the annotations, unless one of the keys already has a value that is in neither argument."""
         for _ in range(_TRIES):
             try:
                 version, found = await self._read(node)
@@ -161,7 +161,7 @@ class ApiNodeLocks:
                     if key in found and found[key] not in {value, instead.get(key)}
                 }
                 if held:
-                    # The values name pods, and the answer is read in another namespace.
+                    # The message omits the values, because they name pods and people of other namespaces read it.
                     return Taken(Outcome.REFUSED, f"others have {', '.join(held)}", held)
                 if any(found.get(key) != value for key, value in annotations.items()):
                     await self._write(node, version, dict(annotations))
@@ -174,7 +174,7 @@ class ApiNodeLocks:
         return Taken(Outcome.REFUSED, "others keep changing the node")
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
-        """Remove the annotations, where they still have these values; whether any had. Raises `KubeError`."""
+        """Remove the annotations that still have these values. Returns whether any had. Raises `KubeError`."""
         for attempt in range(_TRIES):
             try:
                 version, held = await self._read(node)
@@ -200,7 +200,7 @@ class ApiNodeLocks:
 
 
 def answer_of(error: RequestError) -> Answered:
-    """What an error says about the request."""
+    """The outcome of a request that ended with this error."""
     done = error.outcome is Known.DONE
     known = done or error.outcome in {Known.REFUSED, Known.FINAL}
     outcome = (Outcome.DONE if done else Outcome.REFUSED) if known else Outcome.UNKNOWN
