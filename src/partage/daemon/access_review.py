@@ -6,7 +6,8 @@ An API server that does not answer allows nothing.
 
 Any client may send invented tokens, so questions have turns. A recently valid token counts for its user, any other for
 its address. Each of these two sorts has half of the places, and each user or address has its turn. When too many
-questions wait, the network with the most of them loses one. So a flood of invented tokens delays only its own questions.
+questions wait, the network with the most of them loses one. So a flood of invented tokens delays only its own
+questions.
 
 Source: Kubernetes 1.36, authentication.k8s.io/v1 and authorization.k8s.io/v1.
 """

@@ -172,6 +172,7 @@ class Adjusting:
 
         The old amounts stay if there is an obstacle. The agent reads the amounts in use before, so that no program is
         refused memory for nothing. It reads them again afterwards, because an allocation may have been in progress.
+        Later allocations meet the new amounts.
         """
         rooms = self._keeper.rooms_of(uid)
         entries = self._keeper.journal.entries

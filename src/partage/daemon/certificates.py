@@ -1,13 +1,13 @@
-"""Certificates of a service of ours, in a Secret that all replicas share.
+"""Certificates of one of Partage's services, in a Secret that all its replicas share.
 
-No replica leads. Each reads the Secret, makes anew what is due, and writes it on the condition that
-no other replica has written since; a second one reads again and finds nothing due.
+No replica leads. Each replica reads the Secret and makes new certificates if they are due. It writes them
+only if no other replica has written since; otherwise it reads again and finds nothing due.
 
-`mutual_tls` has both ends of the extender's connection from one such Secret: who serves the verbs, and who may call.
+`mutual_tls` secures both ends of the extender's connection by one such Secret: the server of the verbs and its caller.
 kube-scheduler cannot show a token to an extender, only a certificate. So the service makes an
-authority and one certificate for both ends, as the webhook does for itself, and keeps them in a
-Secret that kube-scheduler's pod mounts without the authority's key. No other program has a certificate
-of that authority. Files are replaced as the Secret is renewed; both sides read them again.
+authority and one certificate for both ends, as the webhook does for itself. kube-scheduler's pod mounts
+the Secret without the authority's key. No other program has a certificate of that authority.
+The service replaces its files when the Secret is renewed, and both sides read them again.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ class CertificateStore:
     """One Secret.
 
     Attributes:
-        hosts: what the certificate must be good for.
-        calls: whether it may also be shown by a client, as kube-scheduler's to the extender.
+        hosts: names for which the certificate must be valid.
+        calls: whether a client may also show it, as kube-scheduler does to the extender.
     """
 
     client: Client
@@ -72,11 +72,11 @@ class CertificateStore:
     calls: bool = False
 
     async def current(self) -> Bundle:
-        """What is in force, with what is due made anew and kept.
+        """The certificates in force; makes and stores new ones if they are due.
 
         Raises:
             KubeError: the Secret can be neither read nor written.
-            InvalidValue: it holds something that is not ours.
+            InvalidValue: the Secret contains data that is not Partage's.
         """
         for _ in range(_TRIES):
             try:
@@ -112,7 +112,7 @@ class CertificateStore:
         return bundle
 
     def _read(self, held: _Secret) -> Bundle:
-        """What the Secret holds; nothing, where it is ours and of no use."""
+        """The Secret's contents; empty if they are Partage's and cannot be used."""
         data = held.data or {}
         if not data:
             return Bundle()
@@ -139,7 +139,7 @@ class CertificateStore:
             "labels": labels,
         }
         if held is not None:
-            # Kept: helm removes only what still says by annotations that it is its own.
+            # Kept, because helm removes only objects whose annotations still name helm's release.
             known = msgspec.to_builtins(held.metadata)
             metadata |= {key: known[key] for key in _KEPT if known.get(key)}
             metadata["resourceVersion"] = held.metadata.resource_version or ""
@@ -153,14 +153,14 @@ class CertificateStore:
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": metadata,
-            # As the chart makes it: one of the type for TLS could not be emptied, which is how new ones are asked for.
+            # The chart's type: operators empty the Secret to get new certificates, which the type for TLS forbids.
             "type": (held.type if held else None) or "Opaque",
             "data": {key: base64.b64encode(part).decode() for key, part in parts.items()},
         }
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replace a file that only we may read, in one step."""
+    """Replace a file in one step; only our own user may read it."""
     fresh = path.with_suffix(".new")
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
@@ -170,7 +170,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 _AGAIN: Final = 5.0
-"""Seconds between tries while there is nothing to serve with yet."""
+"""Seconds between tries until there is a certificate."""
 _PERIOD: Final = 60.0
 """Seconds between two looks at the Secret."""
 
@@ -184,14 +184,14 @@ async def mutual_tls(
     *,
     required: bool = False,
 ) -> AsyncIterator[ServerTls]:
-    """TLS by a Secret of ours, looked after while the context lasts.
+    """TLS by the certificates in a Secret, which are renewed while the context lasts.
 
     Args:
-        hosts: by which kube-scheduler reaches the service.
+        hosts: names by which kube-scheduler reaches the service.
         required: whether every caller needs a certificate; if not, only the verbs need one.
 
     Raises:
-        InvalidValue: the Secret holds something that is not Partage's.
+        InvalidValue: the Secret contains data that is not Partage's.
     """
     store = CertificateStore(client, namespace, secret, hosts, calls=True)
     with tempfile.TemporaryDirectory(prefix="partage-scheduler-") as name:

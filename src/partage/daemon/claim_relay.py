@@ -1,10 +1,10 @@
-"""`POST /webhook/claims` of the webhook: passes a question about a ResourceClaim on to the scheduler that leads.
+"""`POST /webhook/claims` of the webhook: passes a question about a ResourceClaim on to the leading scheduler.
 
-The API server reaches the webhook by TLS that the webhook looks after, and only the leader of the scheduler service can
-answer. Where it does not, the claim's allocation is refused, and its scheduler tries again.
+The API server reaches the webhook by the webhook's own TLS, and only the leader of the scheduler service can answer.
+Without an answer the relay refuses the claim's allocation, and the claim's scheduler tries again.
 
-Late answers are common where processors are short, and the API server refuses a write without an answer. So the relay
-passes on few questions at a time, from each address in turn, in order of arrival: the first have their answers in time.
+Late answers are common on busy machines, and the API server refuses a write without an answer. So the relay passes on
+few questions at a time, in order of arrival from each address in turn. Then the first ones get their answers in time.
 It drops questions that the API server no longer waits for, and reports to the leader the questions whose answers did
 not arrive.
 """
@@ -24,27 +24,27 @@ from partage.serving.turns import TooMany, Turns
 from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
 
 _SECONDS: Final = 4.5
-"""For an answer, and for a question's turn; the API server waits five."""
+"""Seconds for a question's turn and its answer; the API server waits five."""
 _LARGEST: Final = 64 * 2**10
-"""Bytes of an answer; a sentence and a uid."""
+"""Most bytes of an answer, which has a sentence and a uid."""
 _SHOWN: Final = 256
 _JSON: Final = "application/json"
 _TAKING_BACK: Final = 30.0
-"""Seconds to tell the leader of a question that is over, for which cards may be kept for a minute."""
+"""Seconds to report to the leader that a question is over; the leader may reserve cards for it for a minute."""
 _AT_ONCE: Final = 64
-"""Questions that are passed on at a time, half of them of one address: the leader waits for news of their claims. Further
-ones wait for their turn."""
+"""Questions that are passed on at a time, half of them of one address. The leader waits for news of their claims.
+Further questions wait for their turn."""
 _WAITING: Final = 1024
-"""Questions that wait for that; further ones, of the network with most, are sent away."""
+"""Questions that wait for their turn; when there are more, the network with most of them loses one."""
 _HELD: Final = 64 * 2**20
-"""Bytes of all that are here, half of them of one address. A question of a usual claim has five thousand."""
+"""Bytes of all questions in memory, half of them of one address. A question about a usual claim has five thousand."""
 _TOO_MANY: Final = "too many claims are asked about at once; try again"
 
 
 def relay_route(url: str, limits: Limits) -> web.RouteDef:
     """The route; `url` is of the scheduler service's leader, without a trailing slash."""
     held = Counter[str]()
-    # Anybody may reach the port, and the leader waits a while for claims that it does not know.
+    # Any client may reach the port, and the leader waits a while for claims that it does not know.
     turns = Turns(_AT_ONCE, _WAITING, _WAITING)
     taken_back: set[asyncio.Task[None]] = set()
 
@@ -67,8 +67,8 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
                         passed_on = True
                         answer = await _passed_on(asked, f"{url}/webhook/claims", body)
             if request.transport is None:
-                raise ConnectionResetError  # as where it ends meanwhile
-            return answer  # noqa: TRY300 # the same
+                raise ConnectionResetError  # as if the connection had ended before the answer
+            return answer  # noqa: TRY300 # it belongs to the check above
         except TooMany:
             return _refused(asked, _TOO_MANY)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -87,7 +87,7 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
 
 
 async def _passed_on(asked: Review, url: str, body: bytes) -> web.Response:
-    """The leader's answer; a connection for each question, so that none goes on asking a leader of before."""
+    """The leader's answer, by a connection of its own, so that no question goes to a former leader."""
     async with (
         aiohttp.ClientSession() as http,
         http.post(
@@ -106,7 +106,7 @@ async def _passed_on(asked: Review, url: str, body: bytes) -> web.Response:
 
 
 async def _taken_back(url: str, asked: Review) -> None:
-    """Tell the leader that its answer, if there is one, was not the API server's."""
+    """Report to the leader that the API server did not get its answer, if there was one."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
         async with (
             asyncio.timeout(_TAKING_BACK),
@@ -117,6 +117,6 @@ async def _taken_back(url: str, asked: Review) -> None:
 
 
 def _refused(asked: Review, why: str) -> web.Response:
-    """A refusal that tells people more than an error of the webhook would."""
+    """A refusal with a reason; an error of the webhook would show people less."""
     verdict = Verdict(asked.uid, allowed=False, message=why, code=503)
     return web.Response(body=encode_verdict(verdict), content_type=_JSON)

@@ -1,16 +1,16 @@
 """`POST /webhook/claims`: the API server asks whether a claim's allocation may be stored, and the leader reserves it.
 
-The route reserves cards, and API servers show webhooks no credential unless each is configured to. So the service
-trusts no question. The claim must be known from the API server under the named uid and version and must not be
-allocated, and at most its own request is reserved. A caller who cannot read a claim cannot name its uid; one who can
-gains nothing beyond an allocation of it. The service's knowledge may be a moment old, so the answer waits for it, but
-not long.
+The route reserves cards, and an API server shows webhooks no credential unless it is configured to. So the service
+trusts no question. The claim must be known from the API server under the named uid and version, and it must not be
+allocated. The service reserves at most the claim's own request. A caller that cannot read a claim cannot name its uid,
+and a caller that can read it gains only an allocation of it. The service may hear of a version a moment later than the
+caller, so the answer waits for it, but not long.
 
-An instance that does not lead at this very moment answers 503, which the API server takes as a webhook that failed.
+An instance that does not lead at this moment answers 503, which the API server treats as a failed webhook.
 
-`POST /webhook/claims/withdrawn`: the webhook says that the API server has had no answer to a question in time and
-refuses the write, so that nothing stays reserved for it. A question is named by its uid, which the API server makes at
-random for each.
+`POST /webhook/claims/withdrawn`: the webhook reports that the API server got no answer to a question in time and
+refuses the write. So nothing stays reserved for it. The report names the question by its uid, which the API server
+makes at random.
 """
 
 import asyncio
@@ -39,34 +39,35 @@ from partage.wire.documents import Document, explain
 _STATUS: Final = "resourceclaims.resource.k8s.io/status"
 _JSON: Final = "application/json"
 _LATE: Final = 2.0
-"""Seconds by which news of a claim may be late; the scheduler that allocates it has them at the same time."""
+"""Seconds by which news of a claim may be late; the allocating scheduler gets the news at the same time."""
 _WAITING: Final = 1024
-"""Questions that wait for news at a time; further ones are sent away."""
+"""Questions that wait for news at a time; the service refuses further ones."""
 _OF_ONE: Final = 128
-"""Those of one address: a webhook passes on half as many, and anybody who reaches the port may ask about claims that there are not."""
+"""Waiting questions of one address. A webhook passes on half as many. Any client that reaches the port may ask about
+claims that do not exist."""
 _HELD: Final = 64 * 2**20
-"""Bytes of all questions that are here; further ones are sent away."""
+"""Bytes of all questions in memory; the service refuses further ones."""
 _TOO_MANY: Final = "too many claims are asked about at once"
 
 
 class _Withdrawn(msgspec.Struct, frozen=True):
-    """A question that is taken back."""
+    """A withdrawn question."""
 
     uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 def outdater(client: Client, identity: str) -> Outdate:
-    """Writes claims in the API server, with a note who did: nothing else of a claim is altered.
+    """Makes a function that outdates a claim in the API server by a note of its writer, and alters nothing else.
 
-    The note is a label, because a user cannot prevent it. Annotations have 256 KiB in all, and a user may have filled them.
+    The note is a label, because a user cannot prevent one. All annotations have 256 KiB, which a user may have filled.
 
     Args:
-        identity: of this instance, unlike that of any other.
+        identity: of this instance, different from that of any other.
     """
     who = hashlib.sha256(identity.encode()).hexdigest()[:8]
 
     async def outdate(namespace: str, name: str) -> Document | None:
-        note = f"{client.clock.now():%Y%m%dT%H%M%S.%f}-{who}"  # as written before, it would be no change
+        note = f"{client.clock.now():%Y%m%dT%H%M%S.%f}-{who}"  # the same text twice would be no change
         body = {"metadata": {"labels": {OUTDATED: note}}}
         try:
             found = await client.patch(
@@ -87,7 +88,7 @@ def outdater(client: Client, identity: str) -> Outdate:
 
 
 class ClaimDesk:
-    """Where questions are answered, and wait for what they are about."""
+    """Answers questions; a question waits here until its claim is known."""
 
     def __init__(
         self,
@@ -95,19 +96,19 @@ class ClaimDesk:
         may_reserve: Callable[[], bool],
         known: Callable[[str, str], Document | None],
     ) -> None:
-        """A desk at which no question waits.
+        """A desk without questions.
 
         Args:
-            may_reserve: whether this instance leads at this very moment.
+            may_reserve: whether this instance leads now.
             known: the claim of a namespace and name, as it is known from the API server.
         """
         self._service, self._may_reserve, self._known = service, may_reserve, known
         self._waiting: dict[tuple[str, str], list[asyncio.Event]] = {}
-        self._there = Counter[str]()  # those that wait, by address
+        self._there = Counter[str]()  # waiting questions, by address
         self._held = 0
 
     def routes(self, limits: Limits) -> list[web.RouteDef]:
-        """The routes; `limits` are of requests."""
+        """The routes; `limits` apply to requests."""
 
         async def handler(request: web.Request) -> web.Response:
             body = await read_body(request, limits)
@@ -140,7 +141,7 @@ class ClaimDesk:
         ]
 
     def claim_changed(self, document: Document) -> None:
-        """Have questions about this claim, which is known by now, look again."""
+        """Have questions about this claim look at it again; the feed knows it by now."""
         for one in self._waiting.get((document.namespace, document.name), ()):
             one.set()
 
@@ -149,7 +150,7 @@ class ClaimDesk:
             return None
         message = self._service.closed or "the instance is not leader"
         response = json_response({"message": message}, 503)
-        response.force_close()  # a connection that is kept would go on asking this instance
+        response.force_close()  # a kept connection would go on asking this instance
         return response
 
     async def _verdict(self, review: Review, asker: str) -> Verdict:
@@ -161,7 +162,7 @@ class ClaimDesk:
         except (msgspec.ValidationError, RecursionError) as error:
             return Verdict(review.uid, allowed=False, message=f"ResourceClaim: {explain(error)}")
         if (before.status or {}).get("allocation") is not None:
-            return Verdict(review.uid)  # it cannot be changed, only taken away
+            return Verdict(review.uid)  # an allocation cannot be changed, only removed
         document = Document(CLAIMS.kind, "admission", 1, shape)
         if not held_devices(document):
             return Verdict(review.uid)
@@ -177,7 +178,7 @@ class ClaimDesk:
         return Verdict(review.uid, allowed=not refusal, message=refusal)
 
     async def _stored(self, claim: Document, asker: str) -> Document | None:
-        """The claim as the API server has it, once that is of the version that is named."""
+        """The claim as the API server has it, once it has the named version; None if it has not in time."""
         clock = self._service.clock
         end = clock.monotonic() + _LATE
         wanted = claim.metadata.uid, claim.metadata.resource_version
@@ -195,7 +196,7 @@ class ClaimDesk:
             await self._news(claim, left, asker)
 
     async def _news(self, claim: Document, seconds: float, asker: str) -> None:
-        """Wait for news of a claim, this long at most."""
+        """Wait for news of a claim, at most so many seconds."""
         key, news = (claim.namespace, claim.name), asyncio.Event()
         self._waiting.setdefault(key, []).append(news)
         self._there[asker] += 1

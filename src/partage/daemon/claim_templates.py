@@ -1,13 +1,13 @@
-"""ResourceClaimTemplates of pods that were translated: made when a pod names one, removed when none does.
+"""Creates the ResourceClaimTemplates that translated pods name, and deletes those that no pod names.
 
     a pod's annotation ──> shapes that are in use ──┬── missing: create
     list by label, every now and then ──────────────┴── of another spec, or unused twice: delete, by uid
 
-All state is read from the API, so the next list finds whatever an ended webhook or leader has left. Every instance
-follows pods; only the leader looks and writes, one step at a time. A pod whose template is missing for a moment
-waits: Kubernetes' controller of claims tries again. Existing claims no longer need their template.
+All state is in the API server, so the next list finds all templates that an ended webhook or leader has left. Every
+instance follows pods; only the leader looks and writes, one step at a time. A pod whose template is missing for a
+moment waits, and Kubernetes' controller of claims tries again. Existing claims no longer need their template.
 
-The DeviceClass owns the templates, so that Kubernetes removes them when the chart goes.
+The DeviceClass owns the templates, so that Kubernetes deletes them when the chart is uninstalled.
 """
 
 import asyncio
@@ -46,11 +46,11 @@ _LOG: Final = logging.getLogger("partage.daemon")
 TEMPLATES: Final = Resource("resource.k8s.io", "v1", "resourceclaimtemplates")
 CLASSES: Final = Resource("resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 _MOST: Final = 1000
-"""Templates of one namespace; a user's pods may name as many shapes as he likes."""
+"""Most templates of one namespace, because a user's pods may name any number of shapes."""
 _ALL: Final = "*"
-"""Of what is said of a namespace, in place of a template's name."""
+"""In place of a template's name, for messages about a whole namespace."""
 _PIECE: Final = 50
-"""Templates that are looked at before others have their turn."""
+"""Templates in a row, before other tasks have their turn."""
 _OURS: Final = f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}"
 
 _Key = tuple[str, str]
@@ -63,11 +63,11 @@ class _Template(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A template that is there.
+    """A template in the API server.
 
     Attributes:
-        uid: its own; empty where it is not known, or another object has the name.
-        mark: of the spec that it was made with.
+        uid: of the template; empty if it is unknown, or if another object has the name.
+        mark: of the spec with which the template was created.
     """
 
     uid: str
@@ -83,7 +83,7 @@ class _User:
 
 
 def _in_turn(keys: list[_Key]) -> list[_Key]:
-    """One of each namespace after the other, so that none has all others wait for its many."""
+    """The keys of all namespaces in turn, so that a namespace with many templates does not delay the others."""
     rows: dict[str, list[_Key]] = {}
     for key in keys:
         rows.setdefault(key[0], []).append(key)
@@ -91,14 +91,14 @@ def _in_turn(keys: list[_Key]) -> list[_Key]:
 
 
 class Cards:
-    """Which cards there are, kept from look to look: those of a node are counted when it is another than before."""
+    """The cards of the cluster by kind; a look counts only the cards of nodes that have changed."""
 
     def __init__(self) -> None:
         self._nodes: list[Node | None] = []
         self._kinds: Counter[Kind] = Counter()
 
     def of(self, nodes: Iterable[Node | None]) -> Mapping[Kind, int]:
-        """How many there are of each kind; a change of one of `nodes` makes another value."""
+        """The number of cards of each kind. A changed node is another object in `nodes`."""
         now = list(nodes)
         changed = [
             (before, after)
@@ -109,7 +109,7 @@ class Cards:
             self._kinds.update(kinds(after.devices if after else ()))
             self._kinds.subtract(kinds(before.devices if before else ()))
         if changed:
-            self._nodes, self._kinds = now, +self._kinds  # without those of which none is left
+            self._nodes, self._kinds = now, +self._kinds  # without kinds that have no card left
         return self._kinds
 
 
@@ -119,7 +119,7 @@ class ClaimTemplates:
     def __init__(
         self, client: Client, books: Callable[[], Books | None], period: float = 30.0
     ) -> None:
-        """Nothing is known yet; `books` are for the cards of the cluster, and None while they are made."""
+        """Start without templates; `books` contain the cluster's cards, and are None while they are made."""
         self._client, self._books, self._period = client, books, period
         self._users: dict[str, _User] = {}
         self._uses: Counter[_Key] = Counter()
@@ -140,7 +140,7 @@ class ClaimTemplates:
     # --- facts -------------------------------------------------------------------------------
 
     def changed(self, document: Document) -> None:
-        """An object is there, or has changed; which cards there are is looked at with each list."""
+        """Take in a new or changed object. Only pods matter here: `look` reads the cards."""
         if document.kind != "Pod":
             return
         uid, shape = document.metadata.uid or "", document.shape
@@ -153,7 +153,7 @@ class ClaimTemplates:
             self._use(uid, text, document.namespace)
 
     def gone(self, document: Document) -> None:
-        """An object is there no more."""
+        """Take in a deleted object."""
         self._leave(document.metadata.uid or "")
 
     def _leave(self, uid: str) -> None:
@@ -181,7 +181,7 @@ class ClaimTemplates:
     # --- work --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until cancelled; what an earlier leader made is listed first."""
+        """Work until cancelled, and first list the templates of earlier leaders."""
         self._listed, self._unused = None, set()
         while True:
             self._news.clear()
@@ -191,14 +191,14 @@ class ClaimTemplates:
                 _LOG.warning("cannot bring ResourceClaimTemplates up to date: %s", error)
                 self._listed = None
                 await self._client.clock.sleep(1.0)
-                self._news.set()  # again now, not in a period
-            except Exception:  # noqa: BLE001 # logged; who serves goes on serving
+                self._news.set()  # try again now, not after a period
+            except Exception:  # noqa: BLE001 # logged; the service goes on
                 _LOG.exception("cannot bring ResourceClaimTemplates up to date")
                 self._listed = None
             await sleep_until(self._client.clock, self._period, self._news)
 
     async def look(self) -> None:
-        """Make what is missing; once a period list, and remove what is left over. Raises `KubeError`."""
+        """Create missing templates; once a period, list all and delete the superfluous. Raises `KubeError`."""
         books = self._books()
         if books is None:
             self._listed = None
@@ -236,7 +236,7 @@ class ClaimTemplates:
         }
 
     async def _removed(self, cards: Mapping[Kind, int]) -> None:
-        """Remove what no pod names for a whole period, and what the cluster's cards have outdated."""
+        """Delete templates that no pod has named for a period, and those that the cluster's cards have outdated."""
         ours = {key: stored for key, stored in self._there.items() if stored.uid}
         unused = {key for key in ours if key not in self._shapes}
         for key in unused & self._unused:
@@ -245,7 +245,7 @@ class ClaimTemplates:
         self._unused = unused
         for key, stored in ours.items():
             if key not in self._there:
-                continue  # removed above
+                continue  # deleted above
             shape = self._shapes.get(key)
             spec = None if shape is None else claim_spec(shape, cards)
             if isinstance(spec, dict) and mark(spec) != stored.mark:
@@ -258,7 +258,7 @@ class ClaimTemplates:
                 TEMPLATES, name, namespace=namespace, uid=self._there[key].uid
             )
         except (NotFound, Conflict):
-            pass  # it is gone, or another one, which the next list shows
+            pass  # it is deleted or replaced, and the next list shows that
         except KubeError as error:
             self._say(key, f"cannot be removed: {error}")
             return
@@ -280,9 +280,9 @@ class ClaimTemplates:
             namespace, _ = key
             shape = self._shapes.get(key)
             if number % _PIECE == 0:
-                await asyncio.sleep(0)  # others have their turn, however many there are
+                await asyncio.sleep(0)  # other tasks have their turn
             if shape is None or namespace in refused:
-                continue  # its pod has gone meanwhile; or none can be made there now
+                continue  # its pod is gone meanwhile, or its namespace refuses templates now
             if full[namespace] >= _MOST:
                 self._say((namespace, _ALL), f"is not made: namespace {namespace} has {_MOST}")
                 continue
@@ -298,7 +298,8 @@ class ClaimTemplates:
                 self._there[key] = _Stored(made.metadata.uid or "", mark(spec))
                 full[namespace] += 1
             except AlreadyExists:
-                # By a leader before us, which the next list shows; or it is another object, and is there then too.
+                # An earlier leader made it, and the next list shows it. Or another object has the name, and the
+                # next look finds that again.
                 if key in self._taken:
                     self._say(key, "is not made: another object has the name")
                 self._there[key] = _Stored("", "")
@@ -307,7 +308,7 @@ class ClaimTemplates:
                 refused.add(namespace)
 
     def _say(self, key: _Key, told: str) -> None:
-        """Log it, unless it is what was logged of the template last."""
+        """Log a message, unless it repeats the last one about the template."""
         if self._told.get(key) != told:
             _LOG.warning("ResourceClaimTemplate %s %s", "/".join(key), told)
         self._told[key] = told

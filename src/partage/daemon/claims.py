@@ -1,8 +1,8 @@
-"""The DRA driver of one node, joined: slices for the allocator, claims for the kubelet, and who gives containers theirs.
+"""The DRA driver of one node: slices for the allocator, claims for the kubelet, and devices of claims for containers.
 
-devices of the node, less what its pods hold ──> ResourceSlices ──> a scheduler allocates a claim
-kubelet ──NodePrepareResources──> the claim as the API server has it ──> the last arbiter ──> written down
-container runtime ──keeper──> what the claim holds, by the same way as by a pod's record
+devices of the node, less those that its pods hold ──> ResourceSlices ──> a scheduler allocates a claim
+kubelet ──NodePrepareResources──> the claim as the API server has it ──> the last check ──> journal
+container runtime ──keeper──> the claim's devices, in the same way as the devices of a pod's record
 """
 
 import asyncio
@@ -38,18 +38,18 @@ from partage.wire.translation import Translation
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _LOOK: Final = 0.25
-"""Seconds between two looks whether instances are there."""
+"""Seconds between two checks whether instances exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverOptions:
-    """Where the driver is.
+    """The driver's files and times.
 
     Attributes:
-        files: where the kubelet looks for it.
+        files: in the folders that the kubelet watches.
         cdi: folder of CDI specifications that the runtime watches.
         patience: seconds that a claim's instances may take before the kubelet has to ask again; it waits 45 s.
-        look: seconds between two looks for claims that have no allocation and no container any more.
+        look: seconds between two searches for claims that have lost their allocation and have no container.
     """
 
     files: DriverFiles = DriverFiles()
@@ -61,24 +61,24 @@ class DriverOptions:
 
 @dataclass(slots=True)
 class _End:
-    """What became of a call: `done`, `refused` by a rule, or `failed` by the disk, or because the kubelet gave it up."""
+    """How a call ended: `done`, `refused` by a rule, or `failed` because of the disk or because the kubelet gave up."""
 
     result: str = "failed"
 
 
 class ResourceDriver:
-    """One node's; `run` it."""
+    """The DRA driver of one node; `run` it."""
 
     name: Final = "claims"
 
     def __init__(
         self, client: Client, agent: AgentDaemon, node: str, options: DriverOptions
     ) -> None:
-        """Prepared claims are counted from now on; nothing is published or served yet.
+        """Count prepared claims from now on; `run` publishes and serves.
 
         Args:
             client: an open client; its clock is used.
-            agent: whose keeper gives containers what claims hold.
+            agent: its keeper gives containers the devices of claims.
 
         Raises:
             InvalidDocument: a folder cannot be used.
@@ -96,7 +96,7 @@ class ResourceDriver:
         self._say_damaged()
         self._place: Place | None = None
         self._translation = Translation(Context.of(Settings()))
-        # Claims that the kubelet wants since the last look for lost ones.
+        # Claims for which the kubelet has asked since the last search for lost ones.
         self._asked: set[str] = set()
         self._pods = pods_of(client, node, self._offer)
         keeper = agent.keeper
@@ -110,7 +110,7 @@ class ResourceDriver:
         self._publisher = Publisher(
             client,
             node,
-            lambda: agent.found(),  # noqa: PLW0108 # it is set after this
+            lambda: agent.found(),  # noqa: PLW0108 # `found` changes later
             agent.tallies,
             agent.notes,
             instances=instances is not None,
@@ -138,7 +138,7 @@ class ResourceDriver:
         self._agent.notes.say(self.name, Code.JOURNAL_DAMAGED, (told,) if told else ())
 
     def _placed(self) -> Place:
-        assert self._place is not None  # noqa: S101 # followed from the first moment
+        assert self._place is not None  # noqa: S101 # `follow` sets it at once
         return self._place
 
     def _take(self, place: Place) -> None:
@@ -163,7 +163,7 @@ class ResourceDriver:
         )
 
     def _offer(self) -> None:
-        """Offer what pods leave, the card first that claims leave the least of; nothing before all pods were listed."""
+        """Offer the devices that pods leave, first the card with the least room; nothing before all pods are listed."""
         if self._place is not None and self._pods.synced.is_set():
             node = self._place.node
             pods = (as_document("Pod", one) for one in self._pods.objects.values())
@@ -198,7 +198,7 @@ class ResourceDriver:
     # --- the kubelet -------------------------------------------------------------------------
 
     async def _prepare(self, claim: said.Claim) -> Prepared:
-        """Prepare a claim, or find it prepared."""
+        """Prepare a claim, if it is not prepared yet."""
         self._asked.add(claim.uid)
         with self._timed("prepare") as end:
             try:
@@ -227,9 +227,9 @@ class ResourceDriver:
             self._agent.tallies.claim_seconds.labels(call, end.result).observe(spent)
 
     async def _written_down(self, claim: said.Claim) -> Prepared:
-        """The claim as it is prepared; what the API server says of it now goes before what was written down.
+        """Prepare a claim by its state in the API server now, which takes precedence over the journal.
 
-        Without its word a claim stays as it was prepared: containers may have it.
+        Without an answer of the API server a claim stays as it was prepared, because containers may have it.
         """
         who = f"ResourceClaim {claim.namespace}/{claim.name}"
         try:
@@ -249,7 +249,7 @@ class ResourceDriver:
         return known
 
     async def _instances_of(self, made: Prepared) -> None:
-        """Wait until the claim's hardware instances are there."""
+        """Wait until the claim's hardware instances exist."""
         grants = [
             grant
             for allocation in self._claims.allocations
@@ -259,7 +259,7 @@ class ResourceDriver:
         ]
         end = self._client.clock.monotonic() + self._options.patience
         for grant in grants:
-            assert grant.mig is not None  # noqa: S101 # chosen so
+            assert grant.mig is not None  # noqa: S101 # the list has no others
             while True:
                 found = self._placed().host.instance(made.uid, grant.uuid, grant.mig)
                 if found.uuid:
@@ -287,8 +287,8 @@ class ResourceDriver:
     async def _release_lost(self) -> None:
         """Release claims that two looks find without an allocation and without a container.
 
-        A kubelet that has lost its checkpoint never unprepares what it prepared before: without this, the cards would
-        stay full for good.
+        A kubelet that has lost its checkpoint never unprepares the claims that it prepared before. Without this search
+        their cards would stay full forever.
         """
         before: set[str] = set()
         rounds = Rounds("lost claims cannot be looked for")
@@ -299,7 +299,7 @@ class ResourceDriver:
                 before = await self._looked(known)
 
     async def _looked(self, before: Collection[str]) -> set[str]:
-        """Release what this look finds lost, as the one before did; what it finds."""
+        """Release claims that this look and the one before found lost. Returns those of this look."""
         self._asked.clear()
         lost = {one.uid: one for one in self._admission.idle() if await self._lost(one)}
         for uid in set(before) & set(lost) - self._asked:
@@ -319,7 +319,7 @@ class ResourceDriver:
         return set(lost) - self._asked
 
     async def _lost(self, one: Prepared) -> bool:
-        """Whether the API server says that a claim is not allocated, or gone; False where it does not answer."""
+        """Whether the API server reports a claim as gone or not allocated; False without an answer."""
         try:
             body = await self._client.get(
                 CLAIMS, one.name, namespace=one.namespace, into=dict[str, Any]
@@ -330,5 +330,5 @@ class ResourceDriver:
             return False
         uid = (body.get("metadata") or {}).get("uid")
         if not uid:
-            return False  # no claim at all: what stands between us and the server may say 200 to anything
+            return False  # not a claim: a proxy may answer 200 to any request
         return uid != one.uid or not (body.get("status") or {}).get("allocation")
