@@ -1,4 +1,4 @@
-"""The node's devices, found, told to the agent and reported: what `partage agent` does besides injection.
+"""Finds the node's devices, passes them to the agent and reports them: the work of `partage agent` beside injection.
 
     backends or a simulation ──search──> Device object ──> the API server, on change
                                               └──────────> the agent itself, at once
@@ -41,14 +41,14 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _FILE: Final = "node.json"
 _SHAPES: Final = {"node": shapes.Node, "device": shapes.Device}
 _KEPT: Final = ("labels", "annotations")
-"""What is kept of a Node: what its agent reads there."""
+"""The parts of a Node that its agent reads; the file keeps them alone."""
 
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryOptions:
-    """How devices are looked for; what was last known is `kept` in a folder."""
+    """How to search for devices; the folder `kept` has the last known state."""
 
     roots: Roots
     backends: tuple[str, ...]
@@ -57,7 +57,7 @@ class DiscoveryOptions:
 
 
 class NodeDiscovery:
-    """One node's devices; `run` it."""
+    """The discovery of one node's devices; `run` it."""
 
     name = "discovery"
 
@@ -71,17 +71,17 @@ class NodeDiscovery:
         born_with: Callable[[], Mapping[str, str]] = dict,
         notes: Notes | None = None,
     ) -> None:
-        """Discovery that has looked once: what it found is taken before this returns.
+        """Search once, and pass the result to `take` before this returns.
 
         Args:
-            take: hears the node when it differs from the last time.
-            client: of the API server; None reports nowhere.
-            settings: the families', in force now.
-            born_with: annotations of a Device object from the moment that it is made.
-            notes: are reported, and hear what a search could not read.
+            take: gets the node when it differs from the last time.
+            client: of the API server; None for no reports.
+            settings: the families' settings in force now.
+            born_with: annotations that a Device object has from its creation.
+            notes: are reported, and get the problems of searches.
 
         Raises:
-            ValueError: there is no such backend.
+            ValueError: a backend does not exist.
         """
         self._name, self._options, self._take, self._client = node, options, take, client
         self._settings, self._born_with = settings, born_with
@@ -100,7 +100,7 @@ class NodeDiscovery:
         self._hear(known.get("node") or _bare(node), device, found)
 
     async def run(self) -> None:
-        """Look, tell and report until cancelled."""
+        """Search, pass on and report until cancelled."""
         if self._client is None:
             await self._alone()
             return
@@ -144,7 +144,7 @@ class NodeDiscovery:
         self._search.health.restore(device, time.monotonic(), booted(self._options.roots))
 
     def _dropped(self, fields: Sequence[str]) -> None:
-        """Say which fields of devices the API server does not keep."""
+        """Note the fields of devices that the API server drops."""
         told = (
             f"the API server drops {', '.join(fields)} of devices, because the definition "
             f"{DEVICES.plural}.{DEVICES.group} is older than this agent"
@@ -154,9 +154,9 @@ class NodeDiscovery:
         self._notes.say("definition", Code.DEVICE_FIELDS, (told,) if fields else ())
 
     def _hear(self, node: Body | None, device: Body | None, found: Inventory) -> None:
-        """Take the node where anything that the agent reads of it has changed.
+        """Pass on the node if a part that the agent reads has changed.
 
-        What the API server did not tell is as it was last known.
+        Without a report of the API server, the node stays as last known, and the device follows from `found`.
         """
         self.found = found
         self._notes.say(self.name, Code.DISCOVERY, found.problems)
@@ -183,7 +183,7 @@ class NodeDiscovery:
         self._take(read.node)
         self._write({"node": plain, "device": device})
 
-    # --- what was last known -----------------------------------------------------------------
+    # --- the last known state ----------------------------------------------------------------
 
     def _read(self) -> Body:
         try:

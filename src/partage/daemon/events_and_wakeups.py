@@ -30,30 +30,30 @@ from partage.wire.translation import PodEntry
 _LOG: Final = logging.getLogger("partage.daemon")
 _COMPONENT: Final = "partage-scheduler"
 _WRITERS: Final = 8
-"""Wake-ups on their way at a time."""
+"""Wake-ups that are written at a time."""
 _AGAIN: Final = Backoff(base=1.0, cap=30.0, jitter=0.0)
-"""When a wake-up that could not be written is tried again; seldom in the end, to leave an API server in trouble alone."""
+"""Pauses before further tries of a wake-up; they become long, to spare an API server in trouble."""
 _FAILED: Final = 14
-"""Tries: five minutes, then kube-scheduler has looked itself."""
+"""Most tries; they take five minutes, and by then kube-scheduler has tried the pod itself."""
 _UNHEARD: Final = 4
-"""The same for a pod of which no watch has told: kube-scheduler may have asked about it before."""
+"""Most tries for a pod that no watch has reported yet, although kube-scheduler may have asked about it."""
 _AT_ONCE: Final = 64
 _IN_TURN: Final = 50.0
-"""Of all pods that wait when an instance begins to lead, how many are woken at once, and then a second."""
+"""How many of the waiting pods a new leader wakes at once, and then in a second."""
 _MOST: Final = 10_000
-"""Wake-ups that wait to be written; beyond, none is added: the pod is woken again later."""
+"""Most wake-ups in the queue; further ones are dropped, because their pods are woken again later."""
 
 
 class _NotWritten(PartageError):
-    """A wake-up has to be written later."""
+    """A wake-up was not written and needs another try."""
 
 
 class Notices:
     """Events and wake-ups of one instance.
 
     Attributes:
-        recorder: takes events of the parts beside the scheduler.
-        speaks: whether the service's events and wake-ups are sent; a standby keeps silent.
+        recorder: also takes events of other parts of the daemon.
+        speaks: whether the service's events and wake-ups are sent; a standby sends none.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Notices:
         leads: Callable[[], bool] = lambda: True,
         events: Client | None = None,
     ) -> None:
-        """Notices that are not written yet.
+        """Queue notices; `run` writes them.
 
         Args:
-            instance: which of the scheduler's processes this is.
-            find: a pod by its uid.
-            leads: whether this instance is known to lead at this very moment. One that was paused has
-                books of the time before, and what they seem to say is no news.
-            events: the client for events, where it is another.
+            instance: name of this process among the scheduler's processes.
+            find: returns a pod by its uid.
+            leads: whether this instance leads now. A process that was paused has old books, and
+                must not report them as news.
+            events: the client for events, if it is another one.
         """
         self._leads = leads
         self._client = client
@@ -91,7 +91,7 @@ class Notices:
 
     @property
     def hooks(self) -> Hooks:
-        """For the service."""
+        """The hooks for the service."""
         return Hooks(
             wake=self.wake,
             refused=self._refused,
@@ -117,7 +117,7 @@ class Notices:
                 failed=_wake_up_failed,
             )
 
-    # --- told by the service -----------------------------------------------------------------
+    # --- calls of the service ----------------------------------------------------------------
 
     def _refused(self, entry: PodEntry, refusal: Refusal) -> None:
         if self._may_tell():
@@ -136,7 +136,7 @@ class Notices:
     def _quarantined(self, action: Quarantined) -> None:
         if not self._may_tell():
             return
-        # Events of nodes lie in a namespace too, `default`, and name no pod of another.
+        # Events of nodes are in namespace `default`, so they must not name pods of other namespaces.
         self.recorder.warning(Regarding("v1", "Node", action.node), "Quarantined", action.brief)
 
     def _unserviceable(self, action: Unserviceable) -> None:
@@ -149,12 +149,12 @@ class Notices:
         self._wake_after((uid, 0.0) for uid in uids)
 
     def wake_in_turn(self, uids: Sequence[str]) -> None:
-        """Have kube-scheduler try many pods again, so slowly that wake-ups for room come between."""
+        """Have kube-scheduler try many pods again, slowly, so that wake-ups for new room are not delayed."""
         rests = (max(0, number - _AT_ONCE) / _IN_TURN for number in range(len(uids)))
         self._wake_after(zip(uids, rests, strict=True))
 
     def _wake_after(self, rests: Iterable[tuple[str, float]]) -> None:
-        """Wake each pod after so many seconds, once however often it is asked for meanwhile."""
+        """Wake each pod once, after so many seconds, even if several wake-ups of it are requested meanwhile."""
         for uid, rest in rests:
             if self.speaks and len(self._queue) < _MOST:
                 self._queue.add_after(uid, rest)
@@ -162,16 +162,16 @@ class Notices:
     # --- written in the background -----------------------------------------------------------
 
     async def _wake(self, uid: str) -> None:
-        """Wake one pod. Raises `_NotWritten`: it has to be tried again."""
+        """Wake one pod. Raises `_NotWritten`: the wake-up needs another try."""
         entry, tries = self._find(uid), self._queue.failures(uid)
-        # Kube-scheduler itself looks at its waiting pods every five minutes only.
+        # kube-scheduler itself tries its waiting pods only every five minutes.
         if not self.speaks or tries >= (_UNHEARD if entry is None else _FAILED):
             return
         if entry is None or (entry.pod.node is None and not await self._touch(entry)):
             raise _NotWritten
 
     async def _touch(self, entry: PodEntry) -> bool:
-        """Change a pod; whether that is settled. A conflict is not: the pod may still be this one."""
+        """Change a pod. Returns False if it needs another try; a conflict does, because the pod may be the same."""
         pod = entry.pod
         moment = self._client.clock.now().isoformat(timespec="microseconds")
         body = {"metadata": {"uid": pod.uid, "annotations": {names.WOKEN: moment}}}

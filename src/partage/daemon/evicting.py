@@ -1,8 +1,8 @@
-"""Evicts the pods of containers that run unprotected, where the operator wants that.
+"""Evicts the pods of containers that run unprotected, if the operator has chosen that.
 
-Such a container was started while the runtime did not ask the agent. It has no limits and perhaps cards that were given
-to others. The pod's controller creates the pod again, and the agent then serves it. Evictions respect disruption
-budgets and name a pod by its UID, so that its successor is never hit.
+Such a container started while the runtime did not ask the agent. It has no limits, and its cards may be allocated to
+others. The pod's controller creates the pod again, and the agent then serves it. Evictions respect disruption budgets.
+They name a pod by its UID, so that they never hit its successor.
 """
 
 import logging
@@ -17,12 +17,12 @@ _LOG: Final = logging.getLogger("partage.daemon")
 
 
 class Evictions:
-    """One node's; `run` it."""
+    """The evictions of one node; `run` it."""
 
     name: Final = "evictions"
 
     def __init__(self, client: Client, keeper: Keeper, period: float = 5.0) -> None:
-        """No pod is evicted yet. A `period` in seconds is lengthened by chance by up to a fifth."""
+        """Evict no pod yet. Chance lengthens the `period`, in seconds, by up to a fifth."""
         self._client = client
         self._keeper = keeper
         self._period = period
@@ -45,7 +45,7 @@ class Evictions:
         try:
             await self._client.evict(one.namespace, one.pod, uid=one.uid)
         except (NotFound, Conflict):
-            self._done.add(one.uid)  # it is gone, and perhaps another has its name
+            self._done.add(one.uid)  # it is gone, and another pod may have its name
         except KubeError as error:
             if self._problems.get(one.uid) != str(error):
                 _LOG.warning("pod %s/%s cannot be evicted: %s", one.namespace, one.pod, error)

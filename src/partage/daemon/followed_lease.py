@@ -1,19 +1,18 @@
-"""Follows the Lease that kube-scheduler holds: the engine beside the one that schedules leads.
+"""Follows the Lease of kube-scheduler, so that the engine beside the leading kube-scheduler leads.
 
-kube-scheduler elects the leader, by the Lease that it has always used. The engine beside it holds
-no Lease of its own. It leads while kube-scheduler says that it holds the Lease, and while the
-Lease itself says so too:
+kube-scheduler elects the leader by the Lease that it has always used. The engine beside it holds
+no Lease of its own. It leads while kube-scheduler reports that it holds the Lease, and the Lease
+itself confirms that:
 
     claimed by kube-scheduler ── seen in the Lease ── lead ── no renewal seen in time ── stop
 
-A renewal was written after the last look that did not show it yet. From the start of that look on,
-kube-scheduler may rely on the Lease for its deadline (two thirds of the duration, as
-kube-scheduler's defaults have it); so may we, and no other instance leads before the whole
-duration is over. What an earlier leader may still have sent is counted from the last moment at
-which it could still rely on its own renewal.
+A renewal was written after the last look that did not show it. From the start of that look,
+kube-scheduler may rely on the Lease for its deadline, which is two thirds of the duration by its
+defaults. So may we, because no other instance leads before the whole duration is over. An earlier
+leader may have sent requests until the last moment at which it could rely on its own renewal.
 
-A look is not waited for before the next one: where the API server takes seconds to answer, what is seen is as late, and
-the lead is not lost for that.
+A look does not wait for the answer to the one before. So an API server that takes seconds to answer
+only delays the answers, and the lead is not lost.
 """
 
 import asyncio
@@ -33,20 +32,20 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _LOOK: Final = 1.0
 """Seconds between two looks at the Lease; kube-scheduler renews it every two."""
 _LATEST: Final = 10.0
-"""Seconds after which an answer tells nothing any more."""
+"""Seconds after which an answer is too old to use."""
 _TOGETHER: Final = 8
-"""Looks that are on their way at a time, where the API server is slow to answer."""
+"""Most looks without an answer at a time, if the API server is slow."""
 _SHARE: Final = 2 / 3
-"""Of the Lease's duration, after which a holder that could not renew stops."""
+"""Part of the Lease's duration after which a holder without a renewal stops."""
 _DURATION: Final = 15
-"""Seconds, where the Lease does not say; kube-scheduler's default."""
+"""Seconds, if the Lease contains none; kube-scheduler's default."""
 _MOST: Final = 16
-"""Holders that are remembered."""
+"""Most holders in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
-    """A look that is on its way, whether kube-scheduler claimed the Lease when it was sent, and which version was known."""
+    """A look without an answer so far, with kube-scheduler's claim and the known version when it was sent."""
 
     sent: float
     claimed: bool
@@ -65,13 +64,13 @@ class FollowedLease:
         lead: Callable[[], Awaitable[None]],
         went_back: Callable[[], None],
     ) -> None:
-        """Nothing is followed yet.
+        """Follow nothing yet.
 
         Args:
             namespace: of kube-scheduler's Lease.
             name: of kube-scheduler's Lease.
             lead: started when we lead, cancelled when we no longer do.
-            went_back: called when the Lease is older than one that was seen, as after a restore from a backup.
+            went_back: called when the Lease is older than one seen before, as after a restore from a backup.
         """
         self._went_back = went_back
         self._client = client
@@ -93,17 +92,17 @@ class FollowedLease:
 
     @property
     def leading(self) -> bool:
-        """Whether we lead at this very moment."""
+        """Whether we lead now."""
         return bool(self._ours) and self._clock.monotonic() < self._until
 
     @property
     def handed_over(self) -> bool:
-        """Never: kube-scheduler does not say what it still has on its way when it releases."""
+        """Always False: kube-scheduler reports no requests without an answer when it releases the Lease."""
         return False
 
     @property
     def quiet_from(self) -> float:
-        """From when on, by our clock, the leader before us sent nothing more."""
+        """The time, by our clock, after which the leader before us sent nothing more."""
         return self._quiet_from
 
     @property
@@ -112,7 +111,7 @@ class FollowedLease:
         return self._seen[0] if self._seen is not None else ""
 
     def claim(self, leading: bool) -> None:  # noqa: FBT001 # a fact, told as it is
-        """kube-scheduler says whether it holds its Lease."""
+        """Take in kube-scheduler's report whether it holds its Lease."""
         if leading != self._claimed:
             self._claimed = leading
             self._ours = ""
@@ -133,7 +132,7 @@ class FollowedLease:
                 one.answer.cancel()
 
     async def _reign(self) -> bool:
-        """Lead until we no longer do (False) or `lead` ends (True)."""
+        """Lead until we lose the lead (returns False) or `lead` ends (returns True)."""
         lead = asyncio.ensure_future(self._lead())
         try:
             while self.leading and not lead.done():
@@ -148,14 +147,14 @@ class FollowedLease:
         return ended
 
     async def _pause(self, *others: "asyncio.Future[Any]") -> None:
-        """Wait for the next look, or for something that makes it due."""
+        """Wait until the next look is due, by time or by a change."""
         try:
             await sleep_until(self._clock, _LOOK, self._changed, *others)
         finally:
             self._changed.clear()
 
     async def _look(self) -> None:
-        """Look at the Lease once more, and take in what is answered; an error leaves what is known, which runs out."""
+        """Look at the Lease again, and take in answers. After an error the known state stays until it expires."""
         now = self._clock.monotonic()
         for one in self._looks:
             if now >= one.sent + _LATEST:
@@ -171,7 +170,7 @@ class FollowedLease:
             self._answered(one)
 
     def _answered(self, look: _Look) -> None:
-        """Take in one answer, unless a later look was answered before."""
+        """Take in one answer, unless the answer to a later look arrived before."""
         try:
             lease = look.answer.result()
             spec, version = lease.spec, lease.metadata.resource_version
@@ -184,8 +183,8 @@ class FollowedLease:
             _LOG.warning("lease %s cannot be read: %s", self._name, error)
             return
         if look.sent >= self._looked:
-            # Only what kube-scheduler claimed before the look, and still claims, can be its own.
-            # Looks pass each other on the way: each shows at least what was known when it was sent.
+            # The Lease is ours only if kube-scheduler claimed it before the look and still claims it.
+            # Looks may overtake each other: each shows at least the version that was known when it was sent.
             lost = is_older(version, look.known)
             if lost or is_newer(version, self._version):
                 self._version = version
@@ -196,15 +195,15 @@ class FollowedLease:
         holder = spec.holder_identity or ""
         seen = holder, spec.renew_time or ""
         before, self._seen = self._seen, seen
-        self._first = self._first or now  # who held it before that is not known
+        self._first = self._first or now  # earlier holders are unknown
         looked, self._looked = self._looked, sent
         if before is not None and holder != before[0]:
             self.term += 1
             if not holder and before[0] in self._relies:
-                # Released: that holder stopped at this moment at the latest.
+                # The holder has released the Lease, so it stopped now at the latest.
                 self._relies[before[0]] = min(self._relies[before[0]], now)
         if seen != before and holder:
-            # Written after the look before. For a holder that is not ours the safe side is the other.
+            # The renewal is between the look before and now: the earlier end is safe for us, the later end for others.
             deadline = (spec.lease_duration_seconds or _DURATION) * _SHARE
             self._renewed = looked + deadline if before is not None else 0.0
             self._relies.pop(holder, None)
@@ -212,12 +211,12 @@ class FollowedLease:
             while len(self._relies) > _MOST:
                 del self._relies[next(iter(self._relies))]
         if lost:
-            # The store was restored from a backup: renewals may have been written that are not seen any more.
+            # The store was restored from a backup, so it may have lost later renewals.
             until = now + max(spec.lease_duration_seconds or 0, _DURATION) * _SHARE
             self._relies = dict.fromkeys(self._relies, until)
             self._went_back()
         if self._ours and holder != self._ours:
-            self._claimed = False  # the claim was about a Lease that is lost: a new one must come
+            self._claimed = False  # the claimed Lease is lost: a new claim is needed
         if not (mine and holder and self._claimed):
             self._ours = ""
             return

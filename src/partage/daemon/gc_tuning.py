@@ -1,7 +1,7 @@
-"""The garbage collector kept out of the way while the books are made.
+"""Holds back the garbage collector while the books are made.
 
-A rebuild creates hundreds of thousands of objects, all of which stay. Repeated search for cycles among them takes a
-good part of its time, and so would every later full collection. So the collector runs rarely meanwhile, and the
+A rebuild creates hundreds of thousands of objects, and all of them stay. Repeated searches for cycles among them would
+take a good part of its time, and so would every later full collection. So the collector runs rarely meanwhile, and the
 objects that exist at the end are exempt for good.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Final
 
 _RARELY: Final = 1_000_000
-"""New objects between two collections; never quite off, because an API server may be long away."""
+"""New objects between two collections. The collector is never off, because the API server may be away for long."""
 
 
 @contextlib.contextmanager
 def collecting_later() -> Iterator[None]:
-    """Collect rarely inside, and leave alone afterwards what was made there."""
+    """Collect rarely inside this context, and exempt the objects that exist at its end."""
     before = gc.get_threshold()
     gc.unfreeze()
     gc.set_threshold(_RARELY, *before[1:])
