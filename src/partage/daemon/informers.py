@@ -1,10 +1,10 @@
-"""Everything that is followed of a cluster, as one stream of facts and one picture of the whole.
+"""Follows the watched kinds of a cluster, as one stream of facts and one picture of all objects.
 
-Each kind has an informer of its own; their changes come in the order of each stream. `refresh`
-lists everything afresh, which is what a new leader needs: a picture no older than the call.
+Each kind has an informer of its own, and its changes arrive in the order of its stream. `refresh`
+lists everything again, because a new leader needs a picture no older than the call.
 
-A process with one node's credentials may change its Node and Device without an end, and each change is read whole. So an
-object that changes all the time is passed on now and then, as it is then; other objects of its kind are not held up.
+A process with one node's credentials may change its Node and Device endlessly, and each change is read whole. So the
+feed passes on an object that changes all the time only now and then, in its newest state. Other objects do not wait.
 """
 
 import asyncio
@@ -26,21 +26,21 @@ from partage.wire.documents import Document
 _LOG: Final = logging.getLogger("partage.daemon")
 _AT_ONCE: Final = 10
 _A_SECOND: Final = 2.0
-"""Changes of one Node or Device that are passed on as they come, and in the long run: the largest takes some 40 ms to read."""
+"""Changes of one Node or Device that are passed on at once, and a second. The largest takes some 40 ms to read."""
 
 
 class Facts(Protocol):
-    """Hears what the API server says, synchronously and in the order of each watch."""
+    """Takes in changes from the API server, synchronously and in the order of each watch."""
 
     def changed(self, document: Document) -> object:
-        """An object is there, or has changed."""
+        """Take in a new or changed object."""
 
     def gone(self, document: Document) -> None:
-        """An object is there no more; this is its last known state."""
+        """Take in a deleted object, in its last known state."""
 
 
 class _Pace:
-    """Which changes of an object are passed on at once, and when the others are."""
+    """Decides which changes of an object are passed on at once, and when the others are."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class _Pace:
         self._news = asyncio.Event()
 
     def at_once(self, key: Key) -> bool:
-        """Whether a change is passed on now; else `due` gives the object's key in time."""
+        """Whether a change is passed on now; if not, `due` returns the object's key later."""
         if key in self._late:
             return False
         limit = self._limits.setdefault(key, RateLimit(_A_SECOND, _AT_ONCE, self._clock))
@@ -60,12 +60,12 @@ class _Pace:
         return seconds <= 0
 
     def forget(self, key: Key) -> None:
-        """An object is gone."""
+        """Forget a deleted object."""
         self._limits.pop(key, None)
         self._late.pop(key, None)
 
     async def due(self) -> list[Key]:
-        """Wait for objects whose time has come."""
+        """Wait for delayed objects that are due."""
         while True:
             now = self._clock.monotonic()
             found = [key for key, at in self._late.items() if at <= now]
@@ -119,7 +119,7 @@ class _Followed:
         return (as_document(kind, item) for item in self.informer.objects.values())
 
     async def refresh(self) -> None:
-        """List afresh; a kind that the server does not have is as good as empty."""
+        """List again; a kind that the server does not have counts as empty."""
         self.settled.clear()
         listed = asyncio.create_task(self.informer.refresh(), name=f"refresh:{self.watched.kind}")
         settled = asyncio.create_task(self.settled.wait(), name=f"settle:{self.watched.kind}")
@@ -170,7 +170,7 @@ class _Followed:
 
 
 class Feed:
-    """All that is followed."""
+    """The informers of all watched kinds."""
 
     def __init__(
         self,
@@ -183,8 +183,8 @@ class Feed:
         """A feed that is not yet running.
 
         Args:
-            facts: hear every change in step, and must not raise or block.
-            went_back: called before the changes of a list of which the store is an earlier one.
+            facts: takes in every change at once, and must not raise or block.
+            went_back: called before the changes of a list from an earlier state of the store.
         """
         self._followed = [_Followed(client, kind, facts, settings, went_back) for kind in kinds]
 
@@ -195,13 +195,13 @@ class Feed:
                 group.create_task(followed.run(), name=f"follow:{followed.watched.kind}")
 
     async def refresh(self) -> None:
-        """Have a picture of everything that is no older than this call, while `run` runs."""
+        """Get a picture of everything that is no older than this call; `run` must run meanwhile."""
         async with asyncio.TaskGroup() as group:
             for followed in self._followed:
                 group.create_task(followed.refresh(), name=f"refresh:{followed.watched.kind}")
 
     def document(self, kind: str, namespace: str, name: str) -> Document | None:
-        """One object as it is known at this moment; None where it is not."""
+        """One object in its last known state; None if it is unknown."""
         for followed in self._followed:
             found = followed.informer.objects.get(Key(namespace, name))
             if followed.watched.kind == kind and found is not None:
@@ -209,7 +209,7 @@ class Feed:
         return None
 
     def documents(self, *kinds: str) -> list[Document]:
-        """All objects of these kinds, or of all, as they are known at this moment."""
+        """All objects of these kinds, or of all kinds, in their last known state."""
         return [
             document
             for followed in self._followed

@@ -1,10 +1,10 @@
-"""Hardware instances of one node, joined: pods from the API server, the maker, and who injects them.
+"""The hardware instances of one node: connects the API server's pods, the maker of instances, and injection.
 
     pods of the node ──informer──> want ──> agent.mig ──> driver
-    container runtime ──keeper──> instance ──> what is ready, from memory
+    container runtime ──keeper──> instance ──> ready instances, from memory
 
-Pods are watched and not read every now and then: an instance takes seconds to make, and should be
-there when the container is. Until the first list nothing is made, removed or given.
+The agent watches pods and does not poll them, because an instance takes seconds to make and should
+exist when its container starts. Before the first list the agent makes, removes and injects none.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ _LOG: Final = logging.getLogger("partage.daemon")
 
 @dataclass(frozen=True, slots=True)
 class InstanceOptions:
-    """Where the maker of instances keeps what it needs.
+    """Folders of the maker of instances.
 
     Attributes:
-        journal: folder of its journals; it must outlive a reboot.
-        libraries: folders in which the driver's library is looked for, before the loader's own.
+        journal: of its journals; must outlive a reboot.
+        libraries: are searched for the driver's library, before the loader's own folders.
     """
 
     journal: Path = Path("/var/lib/partage/mig")
@@ -55,7 +55,7 @@ class InstanceOptions:
 
 
 def open_node(options: InstanceOptions) -> runner.Node:
-    """The driver of this machine, and the files.
+    """The driver of this machine, with the maker's files.
 
     Raises:
         InvalidValue: nvidia-ml-py is not installed, or the driver's library cannot be loaded.
@@ -72,7 +72,7 @@ def open_node(options: InstanceOptions) -> runner.Node:
 Held = tuple[tuple[str, Wanted], ...]
 """Instances by the UUID of their card."""
 _LOOK: Final = 1.0
-"""Seconds between two looks at what containers have."""
+"""Seconds between two looks at the instances of containers."""
 
 
 class NodeInstances:
@@ -90,12 +90,12 @@ class NodeInstances:
         tracer: Tracer = NO_TRACES,
         notes: Notes | None = None,
     ) -> None:
-        """Does not run yet. Raises `NvmlFailed`: the driver does not list its cards.
+        """List the driver's cards; `run` makes instances. Raises `NvmlFailed`: the driver does not list its cards.
 
         Args:
-            specs: where the specifications of `node` are read again.
-            tracer: traces when pods have theirs.
-            notes: hear of cards of which nothing can be made.
+            specs: reads the specifications of `node`.
+            tracer: traces how long pods wait for their instances.
+            notes: get the cards on which no instance can be made.
         """
         self._notes = notes or Notes()
         self._specs = specs
@@ -126,13 +126,13 @@ class NodeInstances:
             tasks.create_task(self._follow_containers(), name="agent:instances-in-use")
 
     def foreign(self, before: str | None) -> str:
-        """The annotation of the node's Device object that tells of instances that are not ours."""
+        """The annotation of the node's Device object with instances that are not Partage's."""
         outcomes = {card: self._service.outcome(card) for card in self.cards}
         seen = {card: outcome for card, outcome in outcomes.items() if outcome is not None}
         return encode_foreign(reported(self.cards, seen, before))
 
     def annotations(self, before: Mapping[str, str]) -> dict[str, str]:
-        """What the maker of instances keeps on the node's Device object."""
+        """The annotations that the maker of instances keeps on the node's Device object."""
         axes = dict(self._axes)
         for card in self.cards:
             outcome = self._service.outcome(card)
@@ -144,13 +144,13 @@ class NodeInstances:
         }
 
     def instance(self, pod: str, card: str, place: MigSlice) -> Instance:
-        """An instance of a pod, by its UID; from any thread, and never asks the driver."""
+        """An instance of a pod, by the pod's UID; runs in any thread, and never asks the driver."""
         if card not in self.cards:
             return Instance(why="the driver has no such card that can be cut")
         if not self._listed:
             return Instance(why="the node's pods are not known yet")
         outcome = self._service.outcome(card)
-        mine = self._service.ready(pod) or ()  # all of the pod's or none; other cards' too
+        mine = self._service.ready(pod) or ()  # all of the pod's, on all cards, or none
         for one in outcome.ready if outcome is not None else ():
             if one not in mine or one.instance != place:
                 continue
@@ -165,18 +165,18 @@ class NodeInstances:
         return Instance(why="; ".join(dict.fromkeys(told)))
 
     def claims(self, wanted: Callable[[], Mapping[str, list[Wanted]]]) -> None:
-        """Make what ResourceClaims hold by card as well; `want` says that they have changed."""
+        """Also make the instances that ResourceClaims hold, by card; call `want` after a change of claims."""
         self._claimed = wanted
 
     def keep(self, running: Callable[[], Iterable[Allocation]]) -> None:
-        """Keep what containers have for as long as they run.
+        """Keep the instances of containers as long as the containers run.
 
-        Their pods may be gone from the API server before: deleted by force, or not in a backup that was restored.
+        Their pods may be gone from the API server earlier: deleted by force, or missing in a restored backup.
         """
         self._running = running
 
     def want(self) -> None:
-        """Want what containers, pods and claims have now; nothing before all pods were listed."""
+        """Want the instances that containers, pods and claims have now; nothing before all pods are listed."""
         if self._pods.synced.is_set():
             pods = self._pods.objects.values()
             bound = wanted_by(pods, self._name)
@@ -192,7 +192,7 @@ class NodeInstances:
             self._listed = True
 
     def _holding(self) -> Held:
-        """What containers have, each once."""
+        """The instances of containers, each once."""
         found = {
             (grant.uuid, Wanted(grant.mig, one.uid)): None
             for one in self._running()
@@ -202,14 +202,14 @@ class NodeInstances:
         return tuple(found)
 
     async def _follow_containers(self) -> None:
-        """Want less once a container has ended whose pod is gone already."""
+        """Want fewer instances after the end of a container whose pod is already gone."""
         while True:
             await self._clock.sleep(_LOOK)
             if self._holding() != self._held:
                 self.want()
 
     def _changed(self, card: str) -> None:
-        """Tell what is on a card, in the log and in numbers."""
+        """Report the instances of a card, in the log and as metrics."""
         outcome = self._service.outcome(card)
         if outcome is None:
             return
@@ -250,7 +250,7 @@ class NodeInstances:
         self._notes.say(f"instances of {card}", Code.INSTANCES, faults)
 
     def _show(self, card: str, outcome: runner.Outcome) -> None:
-        """One series for each instance that is there, and none for those that were."""
+        """Keep one series for each existing instance, and none for former ones."""
         rows: list[tuple[str, ...]] = [
             (
                 card,

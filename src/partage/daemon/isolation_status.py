@@ -1,11 +1,11 @@
-"""Checks for every container whether its limits are in force, reports it, and acts where they are not.
+"""Checks for every container whether its limits are in force, reports the result, and evicts pods if configured.
 
     rooms, processes ──see──> sight ──survey──> statements ──> metrics
                                                     ├───────> condition of the pod, on change
-                                                    └───────> eviction, where that is the operator's rule
+                                                    └───────> eviction, if that is the operator's rule
 
-A condition is written when it differs from what the pod says, so an agent that was away writes nothing that is said
-already. An eviction respects disruption budgets, as kubectl drain does; it is tried again as long as it is needed.
+The agent writes a condition only if it differs from the pod's present one, so an agent that was away repeats nothing.
+An eviction respects disruption budgets, as kubectl drain does. The agent repeats it as long as it is needed.
 """
 
 import asyncio
@@ -44,15 +44,15 @@ from partage.vendors.traits import NVIDIA
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _GRACE: Final = 3
-"""Looks after which a container that is still not in force is evicted: a process may be starting. After so many that
-failed nothing is known any more."""
+"""Looks in a row that find a container's limits not in force, before its pod is evicted: a process may be starting.
+After so many failed looks the state is unknown."""
 _SHOWN: Final = 1000
 
 Body = dict[str, Any]
 
 
 def used_by_processes(inventory: Inventory) -> dict[str, Mapping[int, int]]:
-    """Memory by card and process, of cards whose driver tells."""
+    """Memory by card and process, of cards whose driver reports it."""
     return {
         one.device.uuid: one.use.processes
         for one in inventory.found
@@ -62,11 +62,11 @@ def used_by_processes(inventory: Inventory) -> dict[str, Mapping[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class StatementSettings:
-    """How limits are looked after.
+    """How limits are checked.
 
     Attributes:
-        evict: whether pods that are not held to their limits are evicted.
-        slack: bytes beyond a container's memory that the context of a process may grow to.
+        evict: whether pods whose limits are not in force are evicted.
+        slack: bytes by which the context of a process may grow beyond a container's memory.
     """
 
     period: float = 10.0
@@ -76,7 +76,7 @@ class StatementSettings:
 
 
 class StatementSeries:
-    """What is counted of the statements."""
+    """The metrics of the statements."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Series without a sample, on this registry."""
@@ -112,7 +112,7 @@ class StatementSeries:
 
 
 class Statements:
-    """One node's statements; `run` it. `said` are those of each container at the last look."""
+    """The statements of one node; `run` it. `said` has each container's statement at the last look."""
 
     name = "statements"
 
@@ -128,15 +128,15 @@ class Statements:
         notes: Notes | None = None,
         away: Callable[[], str] = str,
     ) -> None:
-        """Nothing is stated yet.
+        """Start without statements.
 
         Args:
-            tallies: on whose registry they are counted.
-            meter: reads what is used at the same time.
+            tallies: their registry gets the metrics.
+            meter: reads the use of cards in the same looks.
             client: of the API server; None writes no conditions.
-            found: what the last search for devices found; it tells what processes use.
-            notes: hear of drivers that the library was not tried on.
-            away: why NVIDIA's MPS daemon does not answer; empty where it does.
+            found: the result of the last search for devices, with the memory of processes.
+            notes: get the drivers on which the library was not tried.
+            away: why NVIDIA's MPS daemon does not answer; empty if it does.
         """
         self._found, self._overheads, self._away = found, Overheads(settings.slack), away
         self._strangers = Strangers()
@@ -154,7 +154,7 @@ class Statements:
         self._series = StatementSeries(tallies.registry)
 
     async def run(self) -> None:
-        """Look and say until cancelled."""
+        """Look and report until cancelled."""
         rounds = Rounds("whether limits are in force cannot be seen")
         while True:
             with rounds:
@@ -166,7 +166,7 @@ class Statements:
             await asyncio.sleep(self._settings.period)
 
     def _look(self) -> list[Statement]:
-        entries = self._keeper.entries  # before rooms: what is given later has its room later
+        entries = self._keeper.entries  # before rooms: a later entry has a later room
         rooms = self._keeper.rooms
         inventory = self._found()
         if inventory is not self._inventory:
@@ -192,7 +192,7 @@ class Statements:
         return said
 
     def _warn(self, inventory: Inventory) -> None:
-        """Of drivers that the library was not tried on; in the log once for each."""
+        """Warn of drivers on which the library was not tried; log each of them once."""
         if self._keeper.isolation is None:
             return
         drivers = {
@@ -203,7 +203,7 @@ class Statements:
         drivers = {uuid: text for uuid, text in drivers.items() if text}
         for text in sorted(set(drivers.values()) - set(self._untried.values())):
             _LOG.warning("%s", text)
-        # A card that is away for a moment has not changed its driver.
+        # A card that is missing for a moment keeps its driver.
         self._untried = {**self._untried, **drivers}
         self._notes.say("drivers", Code.DRIVER_UNTRIED, drivers.values())
 
@@ -257,7 +257,7 @@ class Statements:
                 if odd and self._settings.evict:
                     await self._remove(client, pod, uid)
             except (Conflict, NotFound):
-                continue  # as above
+                continue  # the pod is gone, or another pod has its name
             except KubeError as error:
                 _LOG.warning(
                     "pod %s: the condition of its limits cannot be written: %s", pod, error
@@ -273,7 +273,7 @@ class Statements:
         namespace, _, name = pod.partition("/")
         found = await client.get(PODS, name, namespace=namespace, into=Body)
         if (found.get("metadata") or {}).get("uid") != uid:
-            return  # another pod of that name: this one is gone, and its containers go
+            return  # another pod has this name: ours is gone, and its containers end
         known: Body = next(
             (
                 one
@@ -301,7 +301,7 @@ class Statements:
 
 
 def condition_of(parts: Sequence[Statement]) -> dict[str, str]:
-    """A pod's condition, of what is said of its containers."""
+    """A pod's condition, from the statements about its containers."""
     for answer in (Answer.NO, Answer.UNKNOWN, Answer.YES):
         mine = [one for one in parts if one.answer is answer]
         if mine:

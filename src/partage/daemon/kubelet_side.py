@@ -1,10 +1,10 @@
-"""What the agent does with its node's kubelet: device plugins, advice by the pods' records, a check.
+"""Serves the node's kubelet: device plugins, advice by the pods' records, and a check of the kubelet's units.
 
     devices of the node ──units──> device plugins ──> kubelet
-    pods of the node, and who holds what by PodResources ──> which units are advised
+    pods of the node, and their units by PodResources ──> advised units
 
-Without an API server no pods are known and nothing is advised; the kubelet then chooses units itself,
-and containers still get what their records say.
+Without an API server the agent knows no pods and advises nothing. The kubelet then chooses units itself,
+and containers still get the devices of their records.
 """
 
 import asyncio
@@ -30,22 +30,22 @@ from partage.daemon.watched import LivePod
 from partage.kube.client import Client
 
 _AGAIN: Final = 0.25
-"""Seconds after which advice is worked out anew though nothing was heard of."""
+"""Seconds after which the agent makes its advice again, even without news."""
 _LOG: Final = logging.getLogger("partage.daemon")
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletOptions:
-    """Where the kubelet is, and how patient to be.
+    """The kubelet's folder, and times.
 
     Attributes:
-        folder: the kubelet's; sockets of plugins and of PodResources are in it.
-        wait: seconds that the start of a container with units waits for who would give it its devices. It is
-            the pod's own time; refused after it, the container is tried again 10 s later. Below the
+        folder: the kubelet's; contains the sockets of plugins and of PodResources.
+        wait: seconds that the start of a container with units may wait until it would get its devices. Only
+            its own pod waits. After a refusal the kubelet tries the container again 10 s later. Below the
             kubelet's limit of 30 s.
-        patience: seconds that advice may wait for the API server to tell of the pod.
-        period: seconds between two comparisons with what the kubelet says.
-        look: seconds between two looks whether the kubelet was started anew.
+        patience: seconds that advice may wait until the API server reports the pod.
+        period: seconds between two comparisons with the kubelet's report.
+        look: seconds between two checks whether the kubelet was restarted.
     """
 
     folder: Path = Path("/var/lib/kubelet")
@@ -56,7 +56,7 @@ class KubeletOptions:
 
 
 class KubeletSide:
-    """One node's; `take` what the node is, and `run` it."""
+    """Serves one node's kubelet; `take` the node's state, and `run` it."""
 
     name: Final = "kubelet"
 
@@ -70,13 +70,13 @@ class KubeletSide:
         client: Client | None = None,
         notes: Notes | None = None,
     ) -> None:
-        """Nothing is served yet.
+        """Serve nothing yet.
 
         Args:
-            asked: what asks the keeper about containers.
-            chance: between 0 and 1; spreads what is tried again.
-            client: an open client, for the node's pods; without one nothing is advised.
-            notes: hear of units that cannot be told.
+            asked: the part that asks the keeper about containers.
+            chance: between 0 and 1; spreads retries.
+            client: an open client, for the node's pods; without one there is no advice.
+            notes: get the units that the kubelet does not take.
         """
         self._notes = notes or Notes()
         self._node = node
@@ -92,7 +92,7 @@ class KubeletSide:
         self._pods = None if client is None else pods_of(client, node, self._news.set)
 
     def take(self, place: Place) -> None:
-        """Go on with the node as it is now."""
+        """Offer the units of the node's present state."""
         self._offers = offers(place.node, place.settings)
         self._plugins.take(self._offers)
         self._notes.say(
@@ -125,18 +125,18 @@ class KubeletSide:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Resources and units that the agent tells the kubelet."""
+        """Resources and units that the agent reports to the kubelet."""
         return self._offers
 
     @property
     def pods(self) -> list[LivePod] | None:
-        """Pods of the node; None until the API server has told."""
+        """Pods of the node; None until the API server has listed them."""
         if self._pods is None or not self._pods.synced.is_set():
             return None
         return list(self._pods.objects.values())
 
     async def held(self) -> tuple[PodResources, ...] | None:
-        """Who holds which units by the kubelet's word; None while it does not tell."""
+        """The units of each pod by the kubelet's report; None while it reports nothing."""
         if self._resources is None:
             return None
         try:
@@ -149,7 +149,7 @@ class KubeletSide:
         return resource in self._plugins.registered
 
     async def _allow(self) -> str:
-        """Why a container would not get its devices; waits a moment for what passes by itself."""
+        """Why a container would not get its devices; waits a moment, because the reason may pass by itself."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.wait):
                 await self._asked.ready.wait()
@@ -157,7 +157,7 @@ class KubeletSide:
         return f"the container would get no devices: {why}" if why else ""
 
     async def _advise(self, offer: Offer, asked: ContainerPreference) -> tuple[str, ...]:
-        """Advice by the records; the kubelet may have heard of a pod a moment before us."""
+        """Advice by the records; waits a moment, because the kubelet may know a pod before the agent does."""
         try:
             async with asyncio.timeout(self._options.patience):
                 while True:
@@ -177,12 +177,12 @@ class KubeletSide:
             known = await self._resources.pods()
         except KubeletSilent as error:
             _LOG.debug("%s", error)
-            return ()  # without it, which container waits is a guess
+            return ()  # without its report the waiting container is unknown
         all_asked = asked_of(self._pods.objects.values(), self._node, known)
         return advise(offer, asked.size, asked.available, asked.must_include, all_asked)
 
     async def _compare(self, resources: Resources) -> None:
-        """Report, now and then, containers that hold units and got nothing, and units of another plugin."""
+        """Once a period, report containers that hold units and got no devices, and units of another plugin."""
         told: Collection[str] = ()
         while True:
             await asyncio.sleep(self._options.period)
@@ -200,10 +200,10 @@ class KubeletSide:
             self._keeper.tallies.unserved.set(len(found))
 
     def _look_whose(self, allocatable: tuple[ContainerDevices, ...]) -> None:
-        """Tell of another plugin that has taken a name, and register again when it has gone.
+        """Report another plugin that has registered a resource of ours, and register again when that plugin is gone.
 
-        The kubelet gives the units of the plugin that registered last. It tells the one before nothing, and does not
-        come back to it.
+        The kubelet gives the units of the plugin that registered last. It does not inform the plugin before, and does
+        not return to it.
         """
         ours = {
             one.resource: {unit.id for unit in one.units if unit.healthy}

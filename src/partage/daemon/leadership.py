@@ -1,7 +1,7 @@
-"""Who of several instances serves: a Lease, and a label on the leader's own pod.
+"""Elects one of several instances by a Lease, and labels the leader's own pod.
 
-The Lease decides; the label only tells the Service where to send requests. A leader that crashed
-may have left its label behind, so the next one takes it away from all others.
+The Lease decides. The label only selects the pod to which the Service sends requests. A crashed
+leader may have left its label behind, so the next leader removes it from all other pods.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _AGAIN: Final = 2.0
 """Seconds between two tries to write the label."""
 _STILL: Final = 60.0
-"""Seconds between two looks at where the label is: a write of the leader before may arrive late, and people take labels off."""
+"""Seconds between two checks of the label: a write of an earlier leader may arrive late, and people remove labels."""
 _PARTING: Final = 1.0
-"""Seconds that taking it off may take."""
+"""Most seconds for the removal of the label."""
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -45,9 +45,9 @@ def elector(
 
     Args:
         identity: unique among all instances.
-        lead: started when the Lease is got, cancelled when it is lost.
-        settled: whether nothing that we sent can still arrive.
-        went_back: called when the Lease shows that the store is an earlier one.
+        lead: started when we get the Lease, cancelled when we lose it.
+        settled: whether none of our requests can still arrive.
+        went_back: called when the Lease shows an earlier state of the store.
     """
     return LeaderElector(
         client,
@@ -66,10 +66,10 @@ def elector(
 
 
 class LeaderLabel:
-    """The label of the leader's pod; does nothing where the pod is not known."""
+    """The label of the leader's pod; does nothing if the pod is unknown."""
 
     def __init__(self, client: Client, pod: tuple[str, str] | None) -> None:
-        """A label that is not written yet, of our own pod by namespace and name; None writes nothing."""
+        """Write no label yet; `pod` is the namespace and name of our own pod, None for no label."""
         self._client = client
         self._pod = pod
 
@@ -96,7 +96,7 @@ class LeaderLabel:
                 await self._client.clock.sleep(_STILL)
 
     async def take_off(self) -> None:
-        """Take the label off our pod, if that can be done soon; the next leader does it too."""
+        """Remove the label from our pod, if that is quick; the next leader removes it as well."""
         if self._pod is None:
             return
         with contextlib.suppress(KubeError, TimeoutError):

@@ -1,12 +1,11 @@
 """Learns prices for the default policy while the scheduler runs, beside its decisions.
 
-Pods are counted as they come; when enough have come, prices are chosen in a process of their own,
-with the lowest priority, and the books get them as an event. A decision never waits for them. What
-is counted is forgotten slowly, so that prices follow a mix that changes. Books that are made anew
-get the prices that were in force.
+The service counts pods as they arrive. After enough pods a separate process of low priority chooses
+prices, and the books get them as an event. A decision never waits for them. Old counts fade slowly,
+so that prices follow a changing mix. New books get the prices that were in force.
 
-Pods that name devices are counted, and those for whose claims nodes were compared. Of all others the service knows no
-more than what they take of nodes, and that only where the plugin tells it: they count as their average.
+The service counts pods that name devices, and pods for whose claims it compared nodes. Of all others it knows only
+the sum of their amounts on nodes, and only if the plugin reports it. They count as their average.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ class LearningSettings:
 
     Attributes:
         period: seconds between two looks at the pods.
-        window: pods that are remembered; beyond, all counts are halved.
+        window: most counted pods; when there are more, all counts are halved.
     """
 
     period: float = 10.0
@@ -46,7 +45,7 @@ class LearningSettings:
 
 
 def process() -> Executor:
-    """One process, apart from ours and less urgent than anything else; it ends with ours, however that ends."""
+    """A separate process of low priority; it ends with ours, even if ours is killed."""
     return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begun)
 
 
@@ -56,7 +55,7 @@ def _begun() -> None:
 
 
 def _end_with_parent() -> None:
-    """A process that was killed tells its workers nothing, and one of them would compute on, or wait for ever."""
+    """End with the parent: a killed process does not stop its workers, which would compute on or wait forever."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -64,11 +63,11 @@ def _end_with_parent() -> None:
 
 
 class Learning:
-    """Counts the pods of the books, and hands the books new tables.
+    """Counts the pods of the books, and gives the books new tables.
 
     Attributes:
-        arrivals: the pods that came.
-        tables: those that the books should have; None until some were made.
+        arrivals: the counted pods.
+        tables: those that the books should have; None before the first ones.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Learning:
             await self._clock.sleep(self._settings.period)
 
     async def step(self) -> None:
-        """Look at the pods once, and make what is due."""
+        """Look at the pods once, and make the tables that are due."""
         books = self._books()
         if Strategy.PARTAGE not in (books.engine.policy.node, books.engine.policy.card):
             return
@@ -145,7 +144,7 @@ class Learning:
         return found
 
     def _count(self, books: Books) -> int:
-        """Count the pods that came since the last look, and say how many."""
+        """Count the pods that are new since the last look. Returns their number."""
         cache, ledger = books.cluster_cache, books.engine.ledger
         pods = cache.pods()
         fresh = [uid for uid in (*pods, *cache.compared) if uid not in self._seen]
@@ -155,9 +154,9 @@ class Learning:
         return len(fresh)
 
     def _standing(self, books: Books, names: list[str]) -> Standing:
-        """The books as they stand, for those of the counted pods that have a place.
+        """The present books, with the asks of pods that have a place.
 
-        A forgotten kind of pod holds what it holds, but none like it is rehearsed.
+        Pods of a forgotten kind keep their devices, but the rehearsal has no pods of that kind.
         """
         cache, ledger = books.cluster_cache, books.engine.ledger
         pods = cache.pods()
@@ -172,7 +171,7 @@ class Learning:
 
 
 def _others(books: Books) -> Counter[Ask]:
-    """Pods that are not counted one by one, each as their average."""
+    """Pods that are not counted one by one; each counts as their average."""
     taken = books.cluster_cache.taken_by_others()
     pods = taken.get("pods", 0)
     if pods <= 0:
