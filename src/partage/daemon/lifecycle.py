@@ -1,4 +1,4 @@
-"""How a daemon lives beside other things in one process: started, waited for, stopped.
+"""Starts, awaits and stops a daemon that runs beside other things in one process.
 
 A daemon is one coroutine that runs until an event is set. In a process of its own it needs no more. In a shared
 process (`partage up`, tests) its starter goes on once the daemon serves, gets the error of a failed start, and waits
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Life:
-    """The task of one daemon; `ready` is to be set by the daemon once it serves."""
+    """The task of one daemon, which sets `ready` once it serves."""
 
     def __init__(
         self, name: str, run: Callable[[asyncio.Event], Coroutine[None, None, None]]
@@ -24,7 +24,7 @@ class Life:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Run it, and wait until it is ready. Raises `Exception`: whatever ended it before."""
+        """Run the daemon, and wait until it is ready. Raises `Exception`: the error that ended it before."""
         task = self._task = asyncio.create_task(self._run(self._stop), name=self._name)
         ready = asyncio.create_task(self.ready.wait(), name=f"{self._name}:ready")
         try:
@@ -39,29 +39,29 @@ class Life:
             await task
 
     async def stop(self) -> None:
-        """Have it stop, and wait until what it was doing has ended."""
+        """Stop the daemon, and wait until its work has ended."""
         self._stop.set()
         if self._task is not None:
             await self._task
 
 
 class Beside:
-    """A daemon that lives beside others by `async with`, or alone by its `run`."""
+    """A daemon that runs beside others by `async with`, or alone by its `run`."""
 
     _life: Life
 
     async def __aenter__(self) -> Self:
-        """Start, and wait until it serves. Raises `Exception`: what `run` raises before."""
+        """Start, and wait until the daemon serves. Raises `Exception`: the error of `run` before that."""
         await self._life.start()
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Stop, and wait until what it was doing has ended."""
+        """Stop, and wait until the daemon's work has ended."""
         await self._life.stop()
 
 
 async def until(stop: asyncio.Event, work: Coroutine[None, None, None], name: str) -> None:
-    """Do the work until the event is set; it is cancelled then, and has ended on return. Raises `Exception`."""
+    """Do the work until the event is set, and cancel it then; it has ended on return. Raises `Exception`."""
     task = asyncio.create_task(work, name=f"{name}:work")
     waiting = asyncio.create_task(stop.wait(), name=f"{name}:stop")
     try:

@@ -3,9 +3,9 @@
     every look: ask the daemon ──answers──> up
                      └──no answer──> start it, ask again ──no answer──> down: shares are refused meanwhile
 
-The daemon outlives an agent that ends, and the next agent finds it by asking, as it finds one that an operator
-started in the same folder. A daemon that ends takes the processes with it that used it: the driver ends their
-contexts. So it is started again for those that come, and counted.
+The daemon outlives the agent. The next agent asks and finds it, like a daemon that an operator started in the same
+folder. When a daemon ends, the driver ends the contexts of all processes that used it. So the agent starts the daemon
+again for later processes, and counts the starts.
 
 Source: NVIDIA's Multi-Process Service (control daemon, its commands). Run by hand on an H200 with driver 580.159.
 """
@@ -26,14 +26,14 @@ from partage.agent.trouble import Rounds
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _QUESTION: Final = b"get_default_active_thread_percentage\n"
-"""Changes nothing, and is answered by every daemon that lives."""
+"""Changes nothing, and every running daemon answers it."""
 _PATIENCE: Final = 10.0
 _MODES: Final[Mapping[str, int]] = {"pipe": 0o755, "log": 0o755, "shm": 0o1777}
 """Folders of the daemon; every user may put files into shared memory and remove their own."""
 
 
 class MpsDaemon:
-    """One node's; `run` it. `problem` is why processes cannot reach the daemon; empty where they can."""
+    """The MPS daemon of one node; `run` it. `problem` is why processes cannot reach it; empty if they can."""
 
     name: Final = "mps"
 
@@ -43,8 +43,8 @@ class MpsDaemon:
         """A daemon that was not asked yet.
 
         Args:
-            folder: of its sockets, log and shared memory, under the path that containers have it.
-            control: the driver's program that is the daemon and asks it.
+            folder: of its sockets, log and shared memory; containers have it under the same path.
+            control: the driver's program, which runs as the daemon and also asks it.
         """
         self._folder, self._control, self._period = folder, control, period
         self._was_up = False
@@ -54,7 +54,7 @@ class MpsDaemon:
         self.problem = "NVIDIA's MPS daemon was not asked yet"
 
     def tell(self, tallies: Tallies, notes: Notes) -> None:
-        """Say how it is to these from now on."""
+        """Report the daemon's state to these from now on."""
         self._notes = notes
         self._up = Gauge(
             "partage_agent_mps_up",
@@ -68,7 +68,7 @@ class MpsDaemon:
         )
 
     async def run(self) -> None:
-        """Ask, and start it where it does not answer, until cancelled."""
+        """Ask the daemon, and start it if it does not answer, until cancelled."""
         rounds = Rounds("NVIDIA's MPS daemon cannot be asked")
         while True:
             with rounds:
@@ -76,7 +76,7 @@ class MpsDaemon:
             await asyncio.sleep(self._period)
 
     async def look(self) -> str:
-        """Why it does not answer, though it was started; empty where it does."""
+        """Ask the daemon, and start it if needed. Returns why it still does not answer; empty if it does."""
         if not await self._call((), _QUESTION):
             return ""
         if self._was_up:
@@ -102,7 +102,7 @@ class MpsDaemon:
         self._notes.say(self.name, Code.MPS, (problem,) if problem else ())
 
     async def _call(self, options: tuple[str, ...], said: bytes) -> str:
-        """Run the driver's program; why that failed, empty where it did not."""
+        """Run the driver's program. Returns why that failed; empty if it succeeded."""
         env = {
             **os.environ,
             "CUDA_MPS_PIPE_DIRECTORY": f"{self._folder}/pipe",

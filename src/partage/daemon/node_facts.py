@@ -1,7 +1,7 @@
-"""What an agent that finds no devices itself does: it reads its Node and Device, and says that it is alive.
+"""The work of an agent that finds no devices itself: it reads its Node and Device, and renews its Lease.
 
-A watch of all nodes would cost every agent what the whole cluster does; two small reads do not. Until the
-first has succeeded nothing is known of the node, and records of devices are refused.
+A watch of all nodes would send each agent the changes of the whole cluster; two small reads do not. Until the
+first read succeeds the agent knows nothing of the node, and refuses records of devices.
 """
 
 import logging
@@ -25,7 +25,7 @@ _LOG: Final = logging.getLogger("partage.daemon")
 
 
 class NodeFacts:
-    """What the API server says of one node."""
+    """The API server's facts about one node."""
 
     name = "node"
 
@@ -40,7 +40,7 @@ class NodeFacts:
         """Facts that were not read yet.
 
         Args:
-            tell: hears the node whenever it was read.
+            tell: gets the node after each reading.
             period: seconds between two readings; chance shortens it by up to a fifth.
         """
         self._client = client
@@ -53,7 +53,7 @@ class NodeFacts:
         """The node as it is now.
 
         Raises:
-            KubeError: no answer came, the node is not there, or we may not read it.
+            KubeError: no answer arrived, the node does not exist, or we may not read it.
             InvalidDocument: an object does not have the shape of its kind.
         """
         node = await self._client.get(NODES, self._node, into=LiveNode)
@@ -62,11 +62,11 @@ class NodeFacts:
             found = await self._client.get(DEVICES, self._node, into=LiveDevice)
             device = as_document("Device", found)
         except NotFound:
-            pass  # some protocols tell of devices in the Node itself
+            pass  # some protocols report devices in the Node itself
         return translate_node(as_document("Node", node), device, self._context).node
 
     async def run(self) -> None:
-        """Read and tell until cancelled; what cannot be read changes nothing."""
+        """Read and pass on until cancelled; a failed reading changes nothing."""
         problem = ""
         while True:
             try:
@@ -81,7 +81,7 @@ class NodeFacts:
 
 
 class Heartbeat:
-    """The lease of an agent that reports nothing else, whose node would be closed without it; `run` it."""
+    """The lease of an agent that reports nothing else; without it the node would be closed. `run` it."""
 
     name = "lease"
 
@@ -91,7 +91,7 @@ class Heartbeat:
         node: str,
         settings: ReportingSettings = ReportingSettings(),  # noqa: B008 - a frozen value
     ) -> None:
-        """A lease that is not renewed yet, by the clock of an open client."""
+        """A lease that is not renewed yet; the open client's clock is used."""
         self._client, self._node, self._settings = client, node, settings
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class Heartbeat:
             await self._client.clock.sleep(self._settings.lease_period * (1 + chance))
 
     async def _uid(self) -> str:
-        """Of the Node, which is labelled too; empty where there is none."""
+        """The UID of the Node; empty if there is none. Also gives the Node labels that it lacks."""
         try:
             node = await self._client.get(NODES, self._node, into=dict[str, Any])
         except NotFound:

@@ -1,4 +1,4 @@
-"""The pods of an agent's own node, mirrored."""
+"""Mirrors the pods of an agent's own node."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _LOG: Final = logging.getLogger("partage.daemon")
 
 
 def pods_of(client: Client, node: str, changed: Callable[[], None]) -> Informer[LivePod]:
-    """An informer that calls `changed` for every change, and tells once of pods that cannot be read."""
+    """An informer that calls `changed` for every change, and logs each problem of reading once."""
     problem = ""
 
     def heard(change: Change[LivePod]) -> None:

@@ -1,4 +1,4 @@
-"""What may be set of the scheduler's process."""
+"""The options of the scheduler's process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,16 +24,16 @@ from partage.tracing.tracer import NO_TRACES, Tracer
 class WriteBudget:
     """Requests a second that one instance sends of its own accord, in the long run.
 
-    What two seconds of each allow may be sent at once. Bindings, with a vendor's lock and reading
-    back, are kube-scheduler's pace, and Leases are not held up by anything.
+    The requests of two seconds may be sent at once, for each kind. Bindings, with a vendor's lock and
+    the reading back of a pod, follow kube-scheduler's pace. Leases have no limit.
 
     Attributes:
-        events: on pods that wait, and on nodes.
+        events: about waiting pods and nodes.
         wake_ups: of pods for which room appeared.
-        objects: what controllers write on nodes and pods, and who closes nodes without an agent.
-        templates: of pods that were translated: listed, made and removed.
-        evictions: what making room takes: victims, their conditions, nominations.
-        reviews: of callers' tokens and rights, at most two for each that is not known.
+        objects: the controllers' writes on nodes and pods, and the closing of nodes without an agent.
+        templates: lists, creations and deletions of templates of translated pods.
+        evictions: requests that make room: evictions, conditions of victims, nominations.
+        reviews: checks of callers' tokens and rights, at most two for each unknown caller.
     """
 
     events: float = 25.0
@@ -46,15 +46,15 @@ class WriteBudget:
 
 @dataclass(frozen=True, slots=True)
 class ElectionOptions:
-    """One leader among several instances.
+    """The election of one leader among several instances.
 
     Attributes:
         namespace: of the Lease.
         name: of the Lease.
-        fence: seconds that a new leader lets pass, from when the one before sent nothing any more,
-            before it lists afresh; None takes the time-out of a Binding and a fifth of it, so that
-            whatever the old leader had sent has come to its end.
-        pod: namespace and name of our own pod, which carries the leader's label for the Service;
+        fence: seconds from the last request of the earlier leader until a new leader lists everything;
+            None takes the time-out of a Binding and a fifth of it, so that all requests of the
+            earlier leader have ended.
+        pod: namespace and name of our own pod, which gets the leader's label for the Service;
             None writes no label.
     """
 
@@ -71,38 +71,38 @@ class SchedulerOptions:
 
     Attributes:
         identity: unique to this process among all instances; shown in events and in the Lease.
-        port: 0 takes any that is free.
-        read_port: a second port, without client certificates and with TLS only where the caller begins so, on which
-            everything but the verbs is answered; None for none.
+        port: 0 takes any free port.
+        read_port: a second port that answers all requests except the verbs. It needs no client certificates, and
+            uses TLS only if the caller starts it; None for none.
         health_port: a port for the two probes alone; None for none.
         faces: access, limits, series and readers of the HTTP service; open to every caller by
             default, which is for one machine only.
-        tls: certificates; None serves without.
+        tls: certificates; None serves without TLS.
         service: holds, time-outs of Bindings, seed.
-        policy: in force where neither the pod nor `partage-config` names one.
-        config_namespaces: whose ConfigMaps set anything; empty for those of all.
-        config_names: names of those that do; empty for any.
-        election: None leads at once, without a Lease: for one instance only.
-        controllers: of what keeps node totals and labels, and flags pods; None runs none.
-            `config_namespaces` holds for them too.
-        authorize: explanations are only for who may get the namespace's pods, as the API server
-            says of the caller's token.
+        policy: in force if neither the pod nor `partage-config` names one.
+        config_namespaces: namespaces whose ConfigMaps have an effect; empty for all.
+        config_names: names of ConfigMaps that have an effect; empty for all.
+        election: None leads at once, without a Lease, for one instance only.
+        controllers: settings of the controllers, which keep node totals and labels and flag pods;
+            None runs none. `config_namespaces` also applies to them.
+        authorize: whether a caller gets explanations only if the API server lets its token get
+            the namespace's pods.
         learning: how prices of the default policy are learnt while this instance leads; None
             learns none.
-        preemption: how less important pods are sent away for those that only their devices keep
-            waiting; None sends no pod away.
+        preemption: how less important pods are evicted for pods that wait only for their devices;
+            None evicts no pod.
         silence: when a node whose agent is away is closed to new pods with devices.
-        record: the file that keeps every decision with what led to it; None keeps none.
-        writes: how many requests it sends of its own accord.
-        tick: seconds between two looks at what time brings.
-        audit: seconds between two audits of the books against the pods that are watched.
-        relist: seconds after which an audit lists everything afresh first, so that what a watch
-            never told is found too.
-        tracer: traces what becomes of pods.
-        plugin: the socket of kube-scheduler's plugin; None where kube-scheduler asks as its
+        record: the file that records every decision and its causes; None records none.
+        writes: how many requests the instance sends of its own accord.
+        tick: seconds between two looks for expired holds and other effects of time.
+        audit: seconds between two audits of the books against the watched pods.
+        relist: seconds after which an audit first lists everything again, to find also changes
+            that a watch missed.
+        tracer: traces the decisions about pods.
+        plugin: the socket of kube-scheduler's plugin; None if kube-scheduler calls us as its
             extender. With it, `election` names the Lease that kube-scheduler itself holds.
-        claims: ResourceClaims are followed, and what they hold of cards is counted.
-        claim_templates: templates of pods that were translated are made and removed.
+        claims: whether ResourceClaims are followed and their devices counted.
+        claim_templates: whether templates of translated pods are created and deleted.
     """
 
     identity: str = "partage-scheduler"
@@ -135,5 +135,5 @@ class SchedulerOptions:
 
     @property
     def cluster_cache(self) -> Callable[[], ClusterCache]:
-        """Makes the cluster_cache of new books."""
+        """Makes the cluster cache of new books."""
         return lambda: ClusterCache(policy=self.policy, namespaces=self.config_namespaces)

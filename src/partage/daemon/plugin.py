@@ -1,9 +1,9 @@
-"""The engine's end of the socket between it and kube-scheduler with the plugin.
+"""The engine's end of the socket to kube-scheduler's plugin.
 
-One kube-scheduler at a time speaks here: a newer connection ends the older one, because only a
-restarted kube-scheduler connects again. What the service wants of kube-scheduler without being
-asked (activate pods, learn which resources are devices) goes out as pushes. A push that was
-not read is made up for at the next connection, and the service repeats wake-ups anyway.
+One kube-scheduler at a time is connected: a newer connection ends the older one, because only a
+restarted kube-scheduler connects again. Messages without a question (pods to activate, names of
+device resources) are pushes. The next connection makes up for a push that was not read, and the
+service repeats wake-ups anyway.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ _LOG: Final = logging.getLogger("partage.daemon")
 PLUGIN_SEND: Final = 4.0
 """Seconds for the API server to answer a Binding of the plugin.
 
-A new leader waits out a fifth more than this, from the moment at which the one before stopped: two
-thirds of the Lease, which it has waited out in whole. So it need not wait any longer.
+A new leader waits a fifth longer than this, from the moment at which the leader before stopped. That
+leader stops after two thirds of the Lease, and the new one has waited for its end. So it need not wait longer.
 """
 _MOST_ACTIVATED: Final = 1000
 """UIDs of one push."""
@@ -42,7 +42,7 @@ class PluginOptions:
     """The socket of the plugin.
 
     Attributes:
-        path: of the socket, in a folder that the two containers share with no other.
+        path: of the socket, in a folder that only the two containers share.
         users: user ids that may connect; our own by default.
     """
 
@@ -51,7 +51,7 @@ class PluginOptions:
 
 
 class PluginServer:
-    """Listens for kube-scheduler, and speaks to it."""
+    """Listens for kube-scheduler, answers it, and sends it pushes."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class PluginServer:
         """A server that does not listen yet.
 
         Args:
-            may_bind: whether this instance leads at this very moment.
-            claimed: called whenever kube-scheduler says that it holds its Lease, or no longer does.
-            preempts: less important pods may be sent away for devices.
-            claims: ResourceClaims are followed, so that nodes can be compared for pods with some.
+            may_bind: whether this instance leads now.
+            claimed: called whenever kube-scheduler reports that it holds its Lease, or no longer does.
+            preempts: whether less important pods may be evicted for devices.
+            claims: whether ResourceClaims are followed, so that nodes can be compared for pods with claims.
         """
         self._service = service
         self._claims = claims
@@ -94,16 +94,16 @@ class PluginServer:
             self._push(wire.Push(activate=list(uids[first : first + _MOST_ACTIVATED])))
 
     def ready_changed(self) -> None:
-        """The service serves from now on, or does so no longer."""
+        """Push whether the service serves now."""
         self._push(wire.Push(ready=not self._service.closed))
 
     def rebuilt(self) -> None:
-        """The books were made anew."""
+        """Bring reservations into new books, and push the names of device resources if they have changed."""
         self._attempts.rebuilt()
         self.settings_changed()
 
     def settings_changed(self) -> None:
-        """Which resources are devices may have changed."""
+        """Push the names of device resources, if they have changed."""
         vocabulary = self._words()
         if vocabulary != self._vocabulary:
             self._vocabulary = vocabulary
@@ -129,7 +129,7 @@ class PluginServer:
         )
 
     def _met(self, talk: "_Talk", hello: wire.Hello) -> None:
-        """A kube-scheduler has said hello."""
+        """Take in the hello of a kube-scheduler."""
         if self._talk is not None and self._talk is not talk:
             self._talk.close()
             self._left(self._talk)
@@ -146,7 +146,7 @@ class PluginServer:
         )
 
     def _left(self, talk: "_Talk") -> None:
-        """A connection is over."""
+        """Take in the end of a connection."""
         if self._talk is talk:
             self._talk = None
             self._claimed(False)
@@ -154,7 +154,7 @@ class PluginServer:
             _LOG.warning("kube-scheduler disconnected")
 
     def greeted(self) -> Sequence[msgspec.Struct]:
-        """What follows the answer to hello."""
+        """The messages that follow the answer to hello."""
         waiting = [one.entry.pod.uid for one in self._service.books.waiting]
         return [
             wire.Push(vocabulary=self._vocabulary, ready=not self._service.closed),
@@ -181,7 +181,7 @@ class _Talk:
         self._link.close()
 
     def took(self, frame: bytes) -> None:
-        """A question came; see `serving.unix.Talk`."""
+        """Handle a question; see `serving.unix.Talk`."""
         question = wire.decode_question(frame)
         if isinstance(question, wire.Hello):
             self._hello(question)
@@ -190,11 +190,11 @@ class _Talk:
             raise InvalidDocument("the first message must be hello")
         try:
             self._asked(question)
-        except Exception:  # noqa: BLE001 # a fault in one pod must not end what all others are decided by
+        except Exception:  # noqa: BLE001 # a fault in one pod must not end the connection of all
             self._failed(question)
 
     def _failed(self, question: wire.Question) -> None:
-        """A fault of ours, told in full in the log: kube-scheduler tries the pod again after a while."""
+        """Log a fault of ours in full; kube-scheduler tries the pod again after a while."""
         _LOG.exception("a question of kube-scheduler failed: %s", type(question).__name__)
         self._answer(wire.Answer(question.id, code=wire.STALE, message=_FAILED))
 
@@ -224,12 +224,12 @@ class _Talk:
                 self._answer(wire.Answer(question.id, ready=self._ready))
 
     def _answer(self, answer: wire.Answer) -> None:
-        """Answer, where that is wanted."""
+        """Send an answer, if the question wants one."""
         if answer.id:
             self.send(answer)
 
     def ended(self) -> None:
-        """The connection is over; see `serving.unix.Talk`."""
+        """Handle the end of the connection; see `serving.unix.Talk`."""
         self._server._left(self)  # noqa: SLF001
 
     @property
