@@ -1,17 +1,16 @@
-"""Evicts less important pods for a pod that only its devices keep waiting.
+"""Evicts less important pods for a pod that waits only for its devices.
 
-    pending pods (extender.preemption) ── plans, node by node ── the best ── asked once more
-      │ keep what is free of the place for the pod, nominate it
+    pending pods (extender.preemption) ── plans, node by node ── the best ── checked again
+      │ keep the free part of the place for the pod, nominate it
       v
-    victims: an event, and evicted; where a budget would forbid it, and nothing else helps,
-    deleted as kube-scheduler does, with the condition that it writes
+    victims: an event; evicted if a budget has to allow it, else deleted as kube-scheduler
+    does, with the condition that it writes
 
-One pod is decided at a time, the most important first, and only while this instance leads. What
-plans take is paid by the pod's namespace, as every search is, and so are victims; between two
-plans at least as much time passes as they took, so that rows of pods for which nothing helps leave
-half of a processor to others. A
-request that is refused or unanswered gives the plan up: a pod that still waits is planned for anew,
-with what is true by then.
+The loop decides one pod at a time, the most important first, and only while this instance leads.
+The pod's namespace pays for the work of plans, as for every search, and for victims. Between two
+plans at least as much time passes as they took, so that many pods that no plan helps leave
+half of a processor to other tasks. A refused or unanswered request ends the plan. A pod that still
+waits gets a new plan, by the state at that time.
 """
 
 import logging
@@ -39,10 +38,10 @@ from partage.wire.translation import PodEntry
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _REASON: Final = "PreemptionByScheduler"
-"""What kube-scheduler writes; while such pods end it counts on their room too."""
+"""kube-scheduler's own reason; while pods with it end, kube-scheduler also counts on their room."""
 _A_UNIT: Final = 5e-6
 _A_POD: Final = 5e-5
-"""Seconds that pass for each unit of work of a plan, and for each waiting pod that is looked at."""
+"""Seconds of pause for each unit of work of a plan, and for each waiting pod in a look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,9 @@ class PreemptionSettings:
 
     Attributes:
         period: seconds between two looks at waiting pods.
-        patience: seconds for which pods that ask alike are not planned for again where nothing
-            helped one of them.
-        slice: seconds after which others get their turn while plans are made.
+        patience: seconds without a new plan for pods with equal requests, after no plan helped one
+            of them.
+        slice: seconds of planning after which other tasks get their turn.
     """
 
     period: float = 0.5
@@ -62,7 +61,7 @@ class PreemptionSettings:
 
 
 class Preempting:
-    """The loop."""
+    """The loop that makes room."""
 
     def __init__(
         self,
@@ -76,8 +75,8 @@ class Preempting:
         """A loop that does not run yet.
 
         Args:
-            may: whether this instance leads at this very moment.
-            stories: hears for whom room was made.
+            may: whether this instance leads now.
+            stories: gets the pods for which room was made.
         """
         self._client, self._books, self._may = client, books, may
         self._recorder, self._settings = recorder, settings
@@ -92,7 +91,7 @@ class Preempting:
             pause = await self.turn()
 
     async def turn(self) -> float:
-        """Look once; seconds until the next look, more of them where the API server says no."""
+        """Look once. Returns the seconds until the next look, more after an error of the API server."""
         try:
             await self.look()
         except KubeError as error:
@@ -101,7 +100,7 @@ class Preempting:
         return self._settings.period
 
     async def look(self) -> None:
-        """Make room once for every pod that may have others sent away. Raises `KubeError`."""
+        """Make room once for every pod that may have others evicted. Raises `KubeError`."""
         books, now = self._books(), self._client.clock.monotonic()
         for uid in abandoned(books):
             books.give_up(uid, now)
@@ -128,7 +127,7 @@ class Preempting:
     ) -> None:
         start = self._stories.now()
         best = await self._planner.best(books, waiting, budgets, work=work)
-        # Others had their turn meanwhile; what is true now decides.
+        # Other tasks had their turn meanwhile, so the present state decides.
         plan = again(books, waiting, best[0], budgets) if best else None
         now = self._client.clock.monotonic()
         if plan is None or books is not self._books() or not self._may():
@@ -150,7 +149,7 @@ class Preempting:
             problem = str(error)
             pod, now = waiting.entry.pod, self._client.clock.monotonic()
             _LOG.warning("room for pod %s is not made: %s", pod.key, error)
-            # What was refused once is likely to be again: an event and writes at every look.
+            # A refusal is likely to be repeated, with an event and writes at every look.
             self._planner.give_up(pod)
             books.give_up(pod.uid, now)
         self._stories.made_room(waiting.entry, start, plan.node, len(plan.victims), problem)
@@ -167,7 +166,7 @@ class Preempting:
     async def _carry_out(
         self, entry: PodEntry, plan: Plan, victims: Sequence[tuple[Occupant, PodEntry]]
     ) -> None:
-        """Nominate the pod and send the victims away."""
+        """Nominate the pod and evict the victims."""
         pod = entry.pod
         going = [other.pod for _, other in victims]
         told = room_made(plan.node, going, pod.namespace)
@@ -176,10 +175,10 @@ class Preempting:
         message = room_made(plan.node, going)
         _LOG.info("pod %s (priority %d): %s", pod.key, pod.priority, message, extra=trace)
         await self._status(entry, {"nominatedNodeName": plan.node})
-        # First those that may be spared: then no pod has gone for nothing.
+        # Victims whose budget may refuse come first, so that no other pod ends for nothing.
         for victim, other in sorted(victims, key=lambda one: not _asked(one[0], plan)):
             if not self._may():
-                # The victims that are left would count as leaving for ever.
+                # Otherwise the remaining victims would count as leaving forever.
                 self._books().give_up(pod.uid, self._client.clock.monotonic())
                 return
             await self._send_away(victim, other, entry, plan)
@@ -188,7 +187,7 @@ class Preempting:
         self, victim: Occupant, other: PodEntry, by: PodEntry, plan: Plan
     ) -> None:
         pod = other.pod
-        # Not by name: users of another namespace must not learn it.
+        # The message does not name the pod, because users of another namespace must not learn its name.
         message = f"Preempted by pod {by.pod.uid} on node {plan.node}"
         try:
             if _asked(victim, plan):
@@ -205,7 +204,7 @@ class Preempting:
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
         except NotFound:
             return  # gone already
-        # A conflict does not say that it is gone: taken so, its room would be waited for for ever.
+        # A conflict does not prove that the pod is gone; otherwise we would wait for its room forever.
         except EvictionBlocked:
             _LOG.info("pod %s is spared: its disruption budget is used up", pod.key)
             raise
@@ -218,11 +217,11 @@ class Preempting:
 
 
 def room_made(node: str, victims: Sequence[Pod], reader: str | None = None) -> str:
-    """What is done for a pod, in a line.
+    """How room is made for a pod, in one line.
 
     Args:
-        victims: who has to go; empty where those who leave anyway make room.
-        reader: the namespace whose readers get the line: pods of others are only counted. None for our own log.
+        victims: pods that have to end; empty if pods that end anyway make room.
+        reader: the namespace of the line's readers; the line only counts pods of others. None for our own log.
     """
     own = [one for one in victims if reader in (None, one.namespace)]
     told = [f"{one.key} (priority {one.priority})" for one in own]
@@ -232,9 +231,9 @@ def room_made(node: str, victims: Sequence[Pod], reader: str | None = None) -> s
 
 
 def _asked(victim: Occupant, plan: Plan) -> bool:
-    """Whether the victim's disruption budget is asked, and may refuse.
+    """Whether a disruption budget is asked about the victim, and may refuse.
 
-    Kubernetes refuses every eviction of a pod that several count, whatever they allow.
+    Kubernetes refuses every eviction of a pod that is in several budgets, whatever they allow.
     """
     return len(victim.budgets) == 1 and victim.uid not in plan.broken
 

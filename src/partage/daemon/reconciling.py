@@ -29,22 +29,22 @@ _LOG: Final = logging.getLogger("partage.daemon")
 
 
 class Kubelet(Protocol):
-    """What the side of the kubelet knows."""
+    """The kubelet's side of the agent, and what it knows."""
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Resources and units that the agent tells it."""
+        """Resources and units that the agent reports to the kubelet."""
 
     @property
     def pods(self) -> Sequence[shapes.Pod] | None:
-        """Pods of the node; None while they are not known."""
+        """Pods of the node; None while they are unknown."""
 
     async def held(self) -> tuple[PodResources, ...] | None:
-        """Who holds which units; None while the kubelet does not tell."""
+        """The units of each pod; None while the kubelet reports nothing."""
 
 
 class Reconciling:
-    """One node's; `take` what the node is, and `run` it. `findings` were confirmed by the last two looks."""
+    """The comparison on one node; `take` its state, and `run` it. The last two looks confirm `findings`."""
 
     name: Final = "reconciling"
 
@@ -56,12 +56,12 @@ class Reconciling:
         period: float = 30.0,
         notes: Notes | None = None,
     ) -> None:
-        """Nothing is compared yet.
+        """Compare nothing yet.
 
         Args:
-            keeper: who gives containers their devices.
-            kubelet: the side of the kubelet, where it is served.
-            notes: hear what does not agree.
+            keeper: gives containers their devices.
+            kubelet: the kubelet's side, if the agent serves the kubelet.
+            notes: get the disagreements.
         """
         self._notes = notes or Notes()
         self._keeper = keeper
@@ -76,7 +76,7 @@ class Reconciling:
             keeper.tallies.findings.labels(kind).set(0)
 
     def take(self, place: Place) -> None:
-        """Go on with the node as it is now."""
+        """Compare with the node's present state from now on."""
         self._place = place
 
     async def run(self) -> None:
@@ -88,9 +88,9 @@ class Reconciling:
             await asyncio.sleep(self._period)
 
     async def look(self) -> None:
-        """Compare once, and tell what two looks have found."""
+        """Compare once, and report the findings that two looks have in common."""
         if self._place is None or not self._place.node.devices:
-            return  # of a node whose devices are not known nothing can be said
+            return  # the node's devices are unknown
         seen = reconcile(await self._facts(self._place))
         found = confirmed(self._seen, seen)
         self._seen = seen

@@ -1,10 +1,10 @@
 """Keeps the journal of a running scheduler in a file, within bounds.
 
-A decision pays for one reference put on a list. Everything else (encoding, writing, turning files)
-is done a few times a second in a thread. A file that has grown to its limit is renamed to `FILE.1`
-(replacing the one before), and the next begins with the engine's state, so that either can be
-replayed alone. Where the disk cannot keep up, what waits is dropped and the record begins anew
-with a state: memory is bounded too.
+A decision only puts one reference on a list. A thread does the rest (encoding, writing, turning files)
+a few times a second. When a file has reached its limit, the recorder renames it to `FILE.1` and
+replaces the one before. The next file begins with the engine's state, so that each can be replayed
+alone. If the disk is too slow, the recorder drops the waiting entries and begins a new record with a
+state, so memory is bounded too.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ _MOST: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class RecordSettings:
-    """Where and how much; after `limit` bytes a file is turned, and two of them are kept."""
+    """The file and its size; after `limit` bytes the next file begins, and two files are kept."""
 
     path: Path
     limit: int = 256 * 2**20
 
 
 class Recorder:
-    """Makes engines whose journal it keeps; `run` writes."""
+    """Makes engines and keeps their journal; `run` writes it."""
 
     def __init__(self, settings: RecordSettings, instance: str, clock: Clock) -> None:
-        """A recorder that has written nothing yet. Raises `InvalidValue`."""
+        """Begin the file, without entries. Raises `InvalidValue`: the file cannot be written."""
         self._settings, self._instance, self._clock = settings, instance, clock
         self._waiting: list[tuple[JournalledEngine, Entry]] = []
         self._engines: list[ref[JournalledEngine]] = []
@@ -57,10 +57,10 @@ class Recorder:
             ) from error
 
     def engine(self, policy: Policy) -> JournalledEngine:
-        """A new engine; to be used wherever the books are made anew."""
+        """A new engine, for new books."""
         self._made += 1
         made = JournalledEngine(policy, self._write, f"{self._instance}/{self._made}")
-        # The one before may still be asked until the new one is ready.
+        # The engine before may still decide until the new one is ready.
         self._engines = [*(one for one in self._engines if one() is not None), ref(made)]
         return made
 
@@ -68,7 +68,7 @@ class Recorder:
         self._waiting.append((engine, entry))
 
     async def run(self) -> None:
-        """Write until cancelled; what waits then is written as well."""
+        """Write until cancelled, and then write the waiting entries."""
         try:
             while True:
                 await self._clock.sleep(_PERIOD)
@@ -77,7 +77,7 @@ class Recorder:
             await self._end()
 
     async def _end(self) -> None:
-        """What is being written first, then what waits: the order is what a replay needs."""
+        """Finish the present write, then write the waiting entries: a replay needs their order."""
         try:
             if self._writing is not None:
                 await self._writing
@@ -87,18 +87,18 @@ class Recorder:
             _LOG.warning("%s: the end is not recorded: %s", self._settings.path, error)
 
     async def _beside(self, work: Callable[[], bool]) -> bool:
-        """Work in a thread, to its end even where the caller is cancelled."""
+        """Work in a thread, to its end even if the caller is cancelled."""
         self._writing = asyncio.ensure_future(asyncio.to_thread(work))
         return await asyncio.shield(self._writing)
 
     async def flush(self) -> None:
-        """Write what waits; turn the file where it is full."""
+        """Write the waiting entries; turn the file if it is full."""
         batch = self._taken()
         if not batch:
             return
         try:
             if await self._beside(partial(self._store, batch)):
-                # Nothing comes between the state and what follows it: one loop, no await here.
+                # There is no await here, so that no entry gets between the state and the entries after it.
                 rest, self._waiting = self._waiting, []
                 self._checkpoint()
                 states, self._waiting = self._waiting, []
@@ -137,7 +137,7 @@ class Recorder:
         return f"{self._settings.path.name}.1"
 
     def _store(self, batch: Sequence[tuple[JournalledEngine, Entry]]) -> bool:
-        """Write a batch; whether the file is full now."""
+        """Write a batch. Returns whether the file is full now."""
         self._file.write(time_line(self._clock.now().isoformat()))
         for engine, entry in batch:
             self._file.write(encode_entry(engine.label, entry))

@@ -1,8 +1,8 @@
-"""What the API server learns of the webhook: whom to trust, and which pods to ask about.
+"""Configures the API server for the webhook: the authorities to trust, and the pods to ask about.
 
-The configurations themselves are installed with the chart; here only two fields of ours are kept
-right, `caBundle` and `matchConditions`, because certificates are renewed and resources renamed
-while the cluster runs. Written on change only, so replicas that agree do not write at all.
+The chart installs the configurations. This module keeps only two fields of our webhooks correct,
+`caBundle` and `matchConditions`, because certificates are renewed and resources renamed while
+the cluster runs. It writes changes only, so replicas that agree do not write at all.
 """
 
 import base64
@@ -41,16 +41,16 @@ class Registration:
     name: str
 
     async def keep(self, trusted: bytes, context: Context) -> bool:
-        """Have the API server trust these authorities; whether both configurations say so now.
+        """Have the API server trust these authorities. Returns whether both configurations are correct now.
 
         Args:
             trusted: PEM of the authorities.
-            context: whose resource names count as devices.
+            context: its resource names count as devices.
 
         Raises:
             KubeError: a configuration can be neither read nor written.
         """
-        # One after the other, so that the log says for both what is missing.
+        # The list makes sure that the log reports the problems of both.
         return all([await self._keep(one, trusted, context) for one in CONFIGURATIONS])
 
     async def _keep(self, resource: Resource, trusted: bytes, context: Context) -> bool:
@@ -83,7 +83,7 @@ class Registration:
 
 
 def _steps(held: _Configuration, bundle: str, context: Context) -> list[dict[str, Any]]:
-    """A JSON patch of what differs, bound to the state that was read; empty for nothing."""
+    """A JSON patch of the differences, bound to the version that was read; empty if there are none."""
     steps: list[dict[str, Any]] = []
     for index, webhook in enumerate(held.webhooks or ()):
         if webhook.get("name") not in _OURS:

@@ -4,8 +4,8 @@
     lead:     get the Lease ── wait out the fence ── list afresh ── rebuild ── audit ── serve
     no more:  stop serving ── let Bindings end ── give the Lease back ── follow again
 
-Without an election the instance leads as soon as its books are rebuilt. What the API server says
-goes to the service, and beside it to companions (the controllers), in the order of each watch.
+Without an election the instance leads as soon as its books are rebuilt. Facts from the API server
+go to the service and to companions (the controllers), in the order of each watch.
 """
 
 import asyncio
@@ -59,17 +59,17 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _RENEWAL: Final = 60.0
 """Seconds between two looks at the certificate files."""
 _SLACK: Final = 1.2
-"""Of the time-out of a Binding, for what a new leader waits."""
+"""Time-outs of a Binding for which a new leader waits."""
 _PARTING: Final = 1.5
-"""Seconds that Bindings on their way have at an end; the next leader waits for what is left of them."""
+"""Seconds that open Bindings have when the process ends; the next leader waits for those that are left."""
 _WORDS: Final = ("ConfigMap", "Node")
-"""Kinds of which the names of device resources depend."""
+"""Kinds on which the names of device resources depend."""
 _HEALING: Final = 60.0
-"""Seconds between two makings of the books of our own accord."""
+"""Seconds between two rebuilds of the books that a doubt causes."""
 
 
 class Companion(Facts, Protocol):
-    """Hears the same facts as the scheduler all the time, and works only while it leads."""
+    """Takes in all facts, as the scheduler does, and works only while this instance leads."""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -81,7 +81,7 @@ class SchedulerDaemon(Beside):
     Use `async with daemon:` beside other things in one process, or `await daemon.run(stop)`.
 
     Attributes:
-        service: what answers; its books are there before they are rebuilt.
+        service: answers requests; it has books even before they are rebuilt.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class SchedulerDaemon(Beside):
 
         Args:
             client: an open client, for as long as the daemon runs; its clock is the daemon's.
-            routes: further routes to be served on the same port.
-            wake: has pods tried again that may fit now, by their UIDs; None has the plugin do that
-                where there is one, else changes each pod.
+            routes: further routes on the same port.
+            wake: has kube-scheduler try pods again that may fit now, by their UIDs; None has the plugin
+                do that if there is one, and otherwise changes each pod.
         """
         self.options = options or SchedulerOptions()
         self._client = client
@@ -199,7 +199,7 @@ class SchedulerDaemon(Beside):
     def _listening(
         self, controllers: Iterable[Controllers], routes: Iterable[web.RouteDef]
     ) -> Site:
-        """The port, with everything that is served on it."""
+        """The port, with all routes on it."""
         faces, client = self.options.faces, self._client
         if self.options.authorize and faces.readers is None:
             reviews = AccessReviews(client.paced(self.options.writes.reviews))
@@ -259,16 +259,16 @@ class SchedulerDaemon(Beside):
 
     @property
     def url(self) -> str:
-        """Where it is reached, without a trailing slash."""
+        """The URL of the service, without a trailing slash."""
         return self._site.url
 
     @property
     def routes(self) -> list[tuple[str, str]]:
-        """Method and path of everything that is served."""
+        """Method and path of all routes."""
         return self._site.routes
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set; then let what is on its way end.
+        """Serve until `stop` is set, and then let open Bindings end.
 
         Raises:
             OSError: the port is taken.
@@ -297,7 +297,7 @@ class SchedulerDaemon(Beside):
             _LOG.info("stopped")
 
     async def _record(self) -> None:
-        """Keep the journal to the very end: what is on its way ends before."""
+        """Keep the journal to the very end, because open Bindings end before."""
         if self._recorder is not None:
             await self._recorder.run()
 
@@ -323,7 +323,7 @@ class SchedulerDaemon(Beside):
                 await self._elector.run()
 
     async def _load(self) -> None:
-        """List everything afresh and make the books anew."""
+        """List everything again and rebuild the books."""
         async with self._loading:
             await self._load_alone()
 
@@ -331,12 +331,12 @@ class SchedulerDaemon(Beside):
         started = self._clock.monotonic()
         with collecting_later():
             await self._feed.refresh()
-            # What was in doubt until now is answered by the lists.
+            # The lists settle all doubts until now.
             self._doubt.clear()
             self._restored.clear()
             listed = self._clock.monotonic()
             documents = self._feed.documents()
-            # From here on facts go to the service, which keeps them until the books are there.
+            # From here on facts go to the service, which keeps them until the books exist.
             self._loaded = True
             await self.service.rebuild(documents)
             if self._plugin is not None:
@@ -353,21 +353,21 @@ class SchedulerDaemon(Beside):
 
     @property
     def fence(self) -> float:
-        """Seconds after which nothing that an earlier leader sent can still arrive.
+        """Seconds after which no request of an earlier leader can still arrive.
 
-        The time-out of a Binding, by which its sender and the API server give up, and a share more:
-        for clocks that run a little apart, and for what the store was just about to write.
+        It is the time-out of a Binding, by which its sender and the API server give up, and a share
+        more: for clocks that differ a little, and for a write that the store had just begun.
         """
         election = self.options.election
         given = election.fence if election else None
         return self.options.service.limits.send * _SLACK if given is None else given
 
     async def _reign(self) -> None:
-        """What a new leader does, until it is one no more.
+        """Wait out the leader before, rebuild the books, and serve until the lead is lost.
 
-        An earlier leader sends no Binding any more from a moment that the elector knows; one that
-        it sent just before may still be on its way for as long as it waits for an answer. A leader
-        that gave the Lease back has told whether it had all its answers.
+        The elector knows the moment after which the earlier leader sends no Binding. A Binding that
+        was sent just before may still arrive, as long as its sender waits for an answer. A leader
+        that gave the Lease back has reported whether it had all its answers.
         """
         self._fenced = False
         if self._elector is not None and self._elector.handed_over:
@@ -384,7 +384,7 @@ class SchedulerDaemon(Beside):
         await self._serve()
 
     async def _outdate_claims(self) -> None:
-        """Have allocations fail that were admitted before and have not arrived: the fence is for Bindings."""
+        """Have allocations fail that a leader before admitted and that have not arrived: the fence is for Bindings."""
         claims = self._feed.documents("ResourceClaim")
         elector, since = self._elector, self._clock.monotonic()
         if elector is not None and not elector.handed_over:
@@ -393,7 +393,7 @@ class SchedulerDaemon(Beside):
             await self._load()
 
     async def _serve(self) -> None:
-        """Answer the verbs, and have the companions work, until cancelled."""
+        """Answer the verbs and run the companions, until cancelled."""
         self._reigning = self._notices.speaks = True
         self.service.lead()
         self._life.ready.set()
@@ -403,7 +403,7 @@ class SchedulerDaemon(Beside):
             if entry.pod.node is None and not entry.pod.finished
         ]
         _LOG.info("leading; %d pods with devices wait", len(waiting))
-        # Only so are they woken where an earlier leader refused them, or no leader answered.
+        # Nothing else wakes pods that an earlier leader refused, or that no leader answered.
         if self._plugin is not None:
             self._plugin.activate(waiting)
         else:
@@ -441,27 +441,27 @@ class SchedulerDaemon(Beside):
             await self._label.take_off()
 
     async def _drained(self) -> None:
-        """Let Bindings on their way come to an end; of a process that ends, for a moment only."""
+        """Wait for the end of open Bindings; only for a moment if the process ends."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PARTING if self._stop.is_set() else None):
                 await self.service.close()
 
     def _settled(self) -> bool:
-        """Asked when we lead no more: whether nothing that was sent can still arrive.
+        """Whether no request can still arrive, after the end of our lead.
 
-        Neither by us, nor by the one before us, whose time we may not have waited out.
+        Requests of the leader before us count as well, because we may not have waited for their end.
         """
         return self._fenced and self.service.bindings.settled and self.service.books.settled
 
     def may_bind(self) -> bool:
-        """Whether this instance leads at this very moment, by books without a doubt; asked before every Binding."""
+        """Whether this instance leads now, with books that are not in doubt; checked before every Binding."""
         leads = (self._elector or self._sole).leading
         return self._reigning and self.service.leading and leads
 
     # --- beside ------------------------------------------------------------------------------
 
     def _whole_books(self) -> Books | None:
-        """The books, unless they are being made."""
+        """The books; None while they are made."""
         return self.service.books if self.service.rebuilt else None
 
     async def _tick(self) -> None:
@@ -483,7 +483,7 @@ class SchedulerDaemon(Beside):
             await self._check()
 
     async def _check(self) -> None:
-        """Compare the books with what the API server says; books that are wrong are made anew."""
+        """Compare the books with the API server's pods; wrong books are rebuilt."""
         if not self.service.rebuilt:
             return
         found = await self.service.audit_gently(lambda: self._feed.documents("Pod"))
@@ -491,7 +491,7 @@ class SchedulerDaemon(Beside):
             self._doubt.set()
 
     async def _mend(self) -> None:
-        """Make the books anew whenever there is doubt about them: an audit, or a fault of ours."""
+        """Rebuild the books whenever they are in doubt, by an audit, a fault of ours or a restored store."""
         while True:
             await self._doubt.wait()
             _LOG.error("the books are in doubt and are rebuilt")
@@ -507,12 +507,12 @@ class SchedulerDaemon(Beside):
             await sleep_until(self._clock, _HEALING, self._restored)
 
     def _serves(self) -> None:
-        """Tell the plugin whether questions about pods are answered."""
+        """Report to the plugin whether the service answers questions about pods."""
         if self._plugin is not None:
             self._plugin.ready_changed()
 
     def _as_read(self, document: Document) -> PodEntry | None:
-        """A pod as the books have read it from this very document."""
+        """A pod as the books have read it from this very document; None if they read another one."""
         return self.service.books.cluster_cache.taken_in(document)
 
     def _claim(self, namespace: str, name: str) -> Document | None:
@@ -524,7 +524,10 @@ class SchedulerDaemon(Beside):
     # --- facts -------------------------------------------------------------------------------
 
     def _lease_went_back(self) -> None:
-        """The Lease is read from the store; lists are what an API server remembers that was not stopped for the restore."""
+        """Log that API servers need a restart, and rebuild the books.
+
+        The Lease comes from the store. Lists come from the memory of an API server that may have run during the restore.
+        """
         _LOG.error(
             "the Lease is older than it was, as after a restore from a backup: "
             "API servers that ran meanwhile must be started again, they answer by what was before"
@@ -532,7 +535,7 @@ class SchedulerDaemon(Beside):
         self._went_back()
 
     def _went_back(self) -> None:
-        """The API server's store is an earlier one: the books know too much, and nothing is decided by them any more."""
+        """Stop deciding and rebuild the books, because the API server's store has lost later changes."""
         self.service.follow()
         self._serves()
         self._doubt.set()
@@ -549,14 +552,14 @@ class SchedulerDaemon(Beside):
         self._tell(document, lambda one: one.gone(document))
 
     def _tell(self, document: Document, tell: Callable[[Facts], object]) -> None:
-        """Tell all hearers; a fault of ours in one fact must not end the watch of all others."""
+        """Pass a fact on to all; a fault of ours in one fact must not end the watch of all others."""
         for companion in self._companions:
             try:
                 tell(companion)
             except Exception:  # noqa: BLE001 # logged with its traceback
                 _LOG.exception("a companion could not take in %s", document.label)
         if not self._loaded:
-            return  # what is listed first goes into the books all at once
+            return  # the first lists go into the books all at once
         try:
             tell(self.service)
             if self._plugin is not None and document.kind in _WORDS:
@@ -567,4 +570,4 @@ class SchedulerDaemon(Beside):
 
 
 def _unasked(leading: bool) -> None:  # noqa: FBT001 # a fact, told as it is
-    """Without an election this instance leads, whatever kube-scheduler says."""
+    """Ignore kube-scheduler's report, because this instance leads without an election."""

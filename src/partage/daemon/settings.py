@@ -1,7 +1,7 @@
-"""The families' settings on a node: from ConfigMaps of the cluster that are named, read again every minute.
+"""The families' settings on a node, read every minute from named ConfigMaps of the cluster.
 
-A node needs two or three of them; a watch of the namespace would show its agent all of it. A ConfigMap that cannot be
-read, or breaks a rule, leaves the previous settings in force.
+A node needs two or three ConfigMaps, and a watch of the namespace would show its agent all of them. A ConfigMap that
+cannot be read, or breaks a rule, leaves the previous settings in force.
 """
 
 import logging
@@ -26,7 +26,7 @@ class NodeSettings:
     def __init__(
         self, client: Client, maps: Sequence[tuple[str, str]], period: float = 60.0
     ) -> None:
-        """Settings that were not read: the published defaults."""
+        """Start with the published defaults."""
         self._client, self._maps, self._period = client, maps, period
         self._told = ""
         self.settings = Settings()
@@ -49,7 +49,7 @@ class NodeSettings:
                     CONFIG_MAPS, name, namespace=namespace, into=LiveConfigMap
                 )
             except NotFound:
-                continue  # its defaults hold
+                continue  # its defaults apply
             documents.append(as_document("ConfigMap", found))
         read = translate_config(documents, strict=False)
         self._tell("; ".join(map(str, read.notes)))
