@@ -1,1 +1,1 @@
-"""The long-running services, put together: what each one watches, serves, leads and shuts down."""
+"""The long-running services: their watches, ports, leadership and shutdown."""

@@ -526,7 +526,7 @@ class SchedulerDaemon(Beside):
     def _lease_went_back(self) -> None:
         """Log that API servers need a restart, and rebuild the books.
 
-        The Lease comes from the store. Lists come from the memory of an API server that may have run during the restore.
+        The Lease comes from the store. Lists come from the memory of an API server, which may be older than the restore.
         """
         _LOG.error(
             "the Lease is older than it was, as after a restore from a backup: "

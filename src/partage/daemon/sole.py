@@ -1,7 +1,7 @@
-"""A single instance of the service: it renews no Lease, so it looks at the store's version instead.
+"""Lets a single instance of the service lead: it renews no Lease, so it looks at the store's version instead.
 
-A leader whose API server was away, or whose store was restored from a backup meanwhile, learns so by its Lease. Watches
-alone may come back half a minute after the API server.
+A leader notices by its Lease that its API server was away, or that the store was restored from a backup. A single
+instance has no Lease, and its watches may return only half a minute after the API server.
 """
 
 import logging
@@ -22,10 +22,10 @@ class Sole:
     """Leads as long as the API server answers."""
 
     def __init__(self, client: Client, went_back: Callable[[], None]) -> None:
-        """Nothing is looked at yet.
+        """Start without a look.
 
         Args:
-            went_back: called when the store is an earlier one, or may be, as nothing was heard for long.
+            went_back: called when the store has lost changes, or may have lost some because it was silent for long.
         """
         self._client = client
         self._clock = client.clock
@@ -35,7 +35,7 @@ class Sole:
 
     @property
     def leading(self) -> bool:
-        """Whether the API server has answered lately; true until the first look."""
+        """Whether the API server has answered recently; true until the first look."""
         return self._heard is None or self._clock.monotonic() < self._heard + _TIMES.deadline
 
     async def run(self) -> None:

@@ -1,8 +1,8 @@
-"""What the scheduler follows of a cluster: kinds, where they live in the API, and their shapes.
+"""The kinds that the scheduler follows in a cluster: their places in the API, and their shapes.
 
-An object's shape holds only the fields that decisions read, so that tens of thousands of them are
-decoded fast and stay small. Metadata is never absent in what a server sends, which the types here
-say and those of manifests cannot.
+An object's shape contains only the fields that decisions read, so that tens of thousands of objects are
+decoded fast and stay small. Objects of a server always have metadata. The types here express that, and
+those of manifests cannot.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from partage.wire import shapes
 from partage.wire.documents import Document
 
 CLUSTER: Final = "cluster"
-"""What documents that come from a server give as their source."""
+"""The source of documents that come from a server."""
 
 DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
 """Device objects, one a node (the MetaX and Koordinator documents)."""
@@ -25,25 +25,25 @@ DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", na
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
-"""Not followed either: preemption lists them when it has pods to send away."""
+"""Not followed: preemption lists them when it has pods to evict."""
 
 _NOTHING: Final = shapes.Metadata()
 
 
 class LivePod(shapes.Pod, frozen=True):
-    """A pod of a server."""
+    """A pod from a server."""
 
     metadata: shapes.Metadata = _NOTHING
 
 
 class LiveBudget(shapes.DisruptionBudget, frozen=True):
-    """A PodDisruptionBudget of a server."""
+    """A PodDisruptionBudget from a server."""
 
     metadata: shapes.Metadata = _NOTHING
 
 
 def _live(shape: type[shapes.Shape]) -> type[HasMeta]:
-    """Such an object of a server, where no other module reads its fields."""
+    """The type of an object from a server, for kinds whose fields no other module reads."""
     fields = [("metadata", shapes.Metadata, _NOTHING)]
     made: Any = msgspec.defstruct(f"Live{shape.__name__}", fields, bases=(shape,), frozen=True)
     kept: type[HasMeta] = made
@@ -58,15 +58,15 @@ LiveClaim: Final = _live(shapes.ResourceClaim)
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """One kind that is followed.
+    """One followed kind.
 
     Attributes:
-        scope: where it is listed and watched.
-        into: what its objects are decoded to.
-        optional: the server may not have it yet, as before a custom resource is installed.
-        gives: its objects are what is handed out. Where the server does not have the kind any more, there is nothing to
-            hand out; of other kinds what was known stays, for what they take must not count as free.
-        paced: what changes all the time is heard of now and then: there is one object a node, and its node writes it.
+        scope: of its lists and watches.
+        into: the type of its decoded objects.
+        optional: the server may not have the kind yet, as before a custom resource is installed.
+        gives: its objects are the devices to allocate. If the server no longer has the kind, there is nothing to
+            allocate. Objects of other kinds stay known, because the devices that they take must not count as free.
+        paced: an object that changes all the time is passed on only now and then: each node writes its own object.
     """
 
     kind: str
@@ -83,7 +83,7 @@ PRIORITIES: Final = Watched(
     _live(shapes.PriorityClass),
     optional=True,
 )
-"""Not followed: a server writes the value into each pod. Only manifests need them."""
+"""Not followed, because a server writes the value into each pod. Only manifests need them."""
 
 
 CLAIMS: Final = Watched(
@@ -92,7 +92,7 @@ CLAIMS: Final = Watched(
     LiveClaim,
     optional=True,
 )
-"""Followed where it is switched on; Kubernetes has the kind in this version from 1.34 on."""
+"""Followed if claims are switched on; Kubernetes has the kind in this version from 1.34 on."""
 
 
 CLASSES: Final = Watched(
@@ -101,7 +101,7 @@ CLASSES: Final = Watched(
     _live(shapes.DeviceClass),
     optional=True,
 )
-"""Followed with claims: an operator's own class may name this driver."""
+"""Followed with claims, because an operator's own class may name this driver."""
 
 
 SLICES: Final = Watched(
@@ -110,19 +110,19 @@ SLICES: Final = Watched(
     _live(shapes.ResourceSlice),
     optional=True,
 )
-"""Not followed: an explanation of a claim that waits lists them."""
+"""Not followed: the explanation of a waiting claim lists them."""
 
 
 CLAIM_OFFERS: Final = (CLASSES, SLICES)
-"""What claims are allocated from."""
+"""The kinds from which claims are allocated."""
 
 
 def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> list[Watched]:
-    """The ConfigMaps that are followed, each by its own watch where they are named: then no right to others is needed.
+    """The followed ConfigMaps. Each named one has its own watch, so that no right to others is needed.
 
     Args:
-        namespaces: where they are; empty for all namespaces.
-        names: what they are called; empty for those of any name.
+        namespaces: of the ConfigMaps; empty for all namespaces.
+        names: of the ConfigMaps; empty for all names.
     """
     return [
         Watched("ConfigMap", Scope(CONFIG_MAPS, namespace, fields=fields), LiveConfigMap)
@@ -132,9 +132,9 @@ def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -
 
 
 def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[Watched, ...]:
-    """The kinds that the scheduler follows and commands list; of ConfigMaps those of all namespaces unless `configs` are given.
+    """The kinds that the scheduler follows and commands list; without `configs`, ConfigMaps of all namespaces.
 
-    Not here: `CLASSES`. The scheduler follows them with claims, and commands list them only if a pod names claims.
+    `CLASSES` are missing: the scheduler follows them with claims, and commands list them only if a pod names claims.
     """
     return (
         *(configs or config_maps()),
@@ -147,6 +147,6 @@ def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[W
 
 
 def as_document(kind: str, shape: object) -> Document:
-    """The document that the lower layers read, of an object that a server sent."""
-    assert isinstance(shape, shapes.Shape)  # noqa: S101 # `Watched.into` holds nothing else
+    """The document for the lower layers, from an object of a server."""
+    assert isinstance(shape, shapes.Shape)  # noqa: S101 # `Watched.into` allows nothing else
     return Document(kind, CLUSTER, 1, shape)

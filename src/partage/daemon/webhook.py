@@ -1,12 +1,12 @@
 """The webhook as a process: certificates of its own, settings that follow the cluster, no leader.
 
-Every replica does the same: it reads the shared Secret and makes anew what is due, has the API
-server trust it, and only then serves with it; so an API server never meets a certificate that it
-was not told of. While it serves, it looks again every minute. An API server that cannot be reached
-changes nothing of what is served.
+Every replica does the same. It reads the shared Secret, makes new certificates if they are due, has the
+API server trust them, and only then serves with them. So an API server never meets a certificate that it
+does not know. While a replica serves, it looks again every minute. If the API server cannot be reached,
+the replica serves as before.
 
-What a pod's resources mean depends on ConfigMaps (HAMi's names can be renamed), so these are
-followed, and the conditions by which the API server decides whom to ask about follow them.
+The meaning of a pod's resources depends on ConfigMaps (HAMi's names can be renamed). So the webhook
+follows them, and adapts the conditions by which the API server selects pods to ask about.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from partage.wire.documents import Document
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _AGAIN: Final = 5.0
-"""Seconds between tries while there is nothing to serve with yet."""
+"""Seconds between tries until there is a certificate."""
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -54,18 +54,18 @@ class WebhookOptions:
     """One replica of the webhook.
 
     Attributes:
-        port: 0 takes any that is free.
+        port: 0 takes any free port.
         health_port: a port for the two probes alone, by plain HTTP; None for none.
-        endpoint: where the API server finds it, and the name of the configurations.
+        endpoint: where the API server reaches the webhook, and the name of the configurations.
         secret: the Secret with the certificates, in the endpoint's namespace.
         tls: certificates that another program manages; the webhook writes nothing to the cluster then.
         admission: schedulers, namespaces and users.
-        claims: URL of the scheduler service that is asked about ResourceClaims; empty for none.
-        config_namespaces: whose ConfigMaps set anything; empty for those of all.
-        config_names: names of those that do; empty for any.
-        period: seconds between two looks at the certificates; replicas shorten it by chance, so
-            that they do not march in step.
-        tracer: hears of pods that ask for devices.
+        claims: URL of the scheduler service that answers about ResourceClaims; empty for none.
+        config_namespaces: namespaces whose ConfigMaps have an effect; empty for all.
+        config_names: names of ConfigMaps that have an effect; empty for all.
+        period: seconds between two looks at the certificates; chance shortens it, so that replicas
+            do not look at the same time.
+        tracer: receives spans of pods that ask for devices.
     """
 
     host: str = "127.0.0.1"
@@ -85,7 +85,7 @@ class WebhookOptions:
 
 
 class WebhookDaemon(Beside):
-    """One replica; use it as an async context manager, or `run` it. Pods are read against `context` now."""
+    """One replica; use it as an async context manager, or `run` it. It reads pods with its present `context`."""
 
     def __init__(self, client: Client, options: WebhookOptions | None = None) -> None:
         self.options = options or WebhookOptions()
@@ -112,12 +112,12 @@ class WebhookDaemon(Beside):
 
     @property
     def url(self) -> str:
-        """Where it is reached, without a trailing slash; empty before it serves."""
+        """The URL of the webhook, without a trailing slash; empty before it serves."""
         return self._site.url if self._site else ""
 
     @property
     def routes(self) -> list[tuple[str, str]]:
-        """Method and path of everything that is served; none before it serves."""
+        """Method and path of all routes; none before it serves."""
         return self._site.routes if self._site else []
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -125,7 +125,7 @@ class WebhookDaemon(Beside):
 
         Raises:
             OSError: the port is taken.
-            InvalidValue: certificates that cannot be used.
+            InvalidValue: the certificates cannot be used.
         """
         with tempfile.TemporaryDirectory(prefix="partage-webhook-") as folder:
             try:
@@ -140,7 +140,7 @@ class WebhookDaemon(Beside):
     async def _work(self, folder: Path) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._feed.run(), name="webhook:feed")
-            # Without the ConfigMaps, renamed resources would be let through unread.
+            # Without the ConfigMaps, the webhook would not recognise renamed resources.
             await self._feed.refresh()
             tls = self.options.tls or await self._first(folder)
             await self._serve(tls)
@@ -171,7 +171,7 @@ class WebhookDaemon(Beside):
     # --- certificates ------------------------------------------------------------------------
 
     async def _first(self, folder: Path) -> ServerTls:
-        """The first certificate, however long the API server takes."""
+        """The first certificate; waits for the API server without a limit."""
         while True:
             try:
                 await self._renew(folder)
@@ -190,7 +190,7 @@ class WebhookDaemon(Beside):
             )
 
     async def _renew(self, folder: Path) -> None:
-        """Read or make what is in force, have it trusted, and only then serve with it."""
+        """Read or make the certificates, have the API server trust them, and only then serve with them."""
         bundle = await self._store.current()
         self._meters.registered.set(await self._registration.keep(bundle.trusted, self.context))
         if bundle != self._served:
@@ -200,7 +200,7 @@ class WebhookDaemon(Beside):
             self._meters.end.set(end_of(bundle).timestamp())
 
     async def _pause(self) -> None:
-        """A period, or until resources were renamed."""
+        """Wait for a period, or until resources are renamed."""
         seconds = self.options.period * (1.0 - 0.5 * self._client.chance())
         try:
             await sleep_until(self._clock, seconds, self._renamed)

@@ -1,8 +1,8 @@
-"""Takes back what Partage wrote in a cluster, once none of its programs writes any more.
+"""Removes Partage's data from a cluster, after its programs have ended.
 
-It names the nodes with devices that pods or ResourceClaims still hold, and changes nothing there. Without its totals a
-node's kubelet may end such pods at a restart, and in either case a scheduler that does not know the records may
-allocate their cards again.
+It names the nodes with devices that pods or ResourceClaims still hold, and changes nothing there. Without the node's
+totals the kubelet may end such pods at a restart. In either case a scheduler that does not know the records may
+allocate the pods' cards again.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -35,12 +35,12 @@ _CLAIMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it.
+    """The result of a withdrawal.
 
     Attributes:
-        running: pods of Partage that run; then nothing was done.
-        left: why each node is left as it is.
-        done: how many things were taken back.
+        running: running pods of Partage; with any, nothing was changed.
+        left: the nodes without a change, and why.
+        done: number of changes.
     """
 
     running: tuple[str, ...] = ()
@@ -56,17 +56,17 @@ async def withdraw(
     force: bool = False,
     dry_run: bool = False,
 ) -> Outcome:
-    """Take back labels, annotations and totals of nodes, Device objects and Leases.
+    """Remove labels, annotations and totals of nodes, Device objects and Leases.
 
     Args:
         client: an open client; its clock is used.
-        told: hears what is done, a line each.
+        told: gets one line for each change.
         wait: seconds that Partage's pods may take to end.
-        force: do it while its pods run, and on nodes whose devices pods hold.
-        dry_run: tell, and change nothing.
+        force: work while Partage's pods run, and on nodes whose devices pods hold.
+        dry_run: report, and change nothing.
 
     Raises:
-        KubeError: the API server cannot be asked, or refuses; what was done stays done.
+        KubeError: the API server does not answer, or refuses; earlier changes remain.
     """
     deadline = client.clock.monotonic() + wait
     while True:
@@ -94,7 +94,7 @@ def _shown(held: list[str]) -> str:
 
 
 async def _done(client: Client, held: set[str], *, dry_run: bool) -> AsyncIterator[str]:
-    """Do it, a line for each change."""
+    """Make the changes, and yield a line for each."""
     for lease in await _listed(client, _LEASES):
         name = lease["metadata"]["name"]
         if name.startswith(AGENT_LEASE):
@@ -147,7 +147,7 @@ async def _deleted(
 
 
 async def _listed(client: Client, scope: Scope) -> list[Object]:
-    """All objects of a kind; none of a kind that the cluster does not have."""
+    """All objects of a kind; none if the cluster does not have the kind."""
     found: list[Object] = []
     query = scope.query | {"limit": "500"}
     while True:
