@@ -79,8 +79,7 @@ class Adjusting:
         if pods is None:
             return
         there = {one.metadata.uid or "": one for one in pods if one.metadata is not None}
-        # A running container keeps its amounts even if its pod is gone. If the journal fails, no pod gets a report of
-        # amounts that the disk may lose.
+        # A running container keeps its amounts without its pod. An error here prevents reports that the disk may lose.
         running = {one.uid for one in self._keeper.books.allocations}
         self._keeper.journal.pods(there.keys() | running)
         self._settled = {uid: seen for uid, seen in self._settled.items() if uid in there}

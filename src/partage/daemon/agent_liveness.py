@@ -68,7 +68,7 @@ class _Lease(msgspec.Struct, frozen=True):
 class AgentSilence:
     """The loop that closes and opens nodes, and its series."""
 
-    def __init__(  # what it works with
+    def __init__(
         self,
         client: Client,
         books: Callable[[], Books | None],

@@ -298,8 +298,7 @@ class ClaimTemplates:
                 self._there[key] = _Stored(made.metadata.uid or "", mark(spec))
                 full[namespace] += 1
             except AlreadyExists:
-                # An earlier leader made it, and the next list shows it. Or another object has the name, and the
-                # next look finds that again.
+                # An earlier leader made it, or another object has the name; the next list shows which.
                 if key in self._taken:
                     self._say(key, "is not made: another object has the name")
                 self._there[key] = _Stored("", "")

@@ -39,7 +39,7 @@ _UNHEARD: Final = 4
 """Most tries for a pod that no watch has reported yet, although kube-scheduler may have asked about it."""
 _AT_ONCE: Final = 64
 _IN_TURN: Final = 50.0
-"""How many of the waiting pods a new leader wakes at once, and then in a second."""
+"""How many of the waiting pods a new leader wakes at once, and then each second."""
 _MOST: Final = 10_000
 """Most wake-ups in the queue; further ones are dropped, because their pods are woken again later."""
 

@@ -97,7 +97,7 @@ class FollowedLease:
 
     @property
     def handed_over(self) -> bool:
-        """Always False: kube-scheduler reports no requests without an answer when it releases the Lease."""
+        """Always False: kube-scheduler does not report its open requests when it releases the Lease."""
         return False
 
     @property
@@ -110,7 +110,7 @@ class FollowedLease:
         """The holder of the Lease, as last seen."""
         return self._seen[0] if self._seen is not None else ""
 
-    def claim(self, leading: bool) -> None:  # noqa: FBT001 # a fact, told as it is
+    def claim(self, leading: bool) -> None:  # noqa: FBT001 # a reported fact
         """Take in kube-scheduler's report whether it holds its Lease."""
         if leading != self._claimed:
             self._claimed = leading

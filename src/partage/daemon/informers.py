@@ -26,7 +26,7 @@ from partage.wire.documents import Document
 _LOG: Final = logging.getLogger("partage.daemon")
 _AT_ONCE: Final = 10
 _A_SECOND: Final = 2.0
-"""Changes of one Node or Device that are passed on at once, and a second. The largest takes some 40 ms to read."""
+"""Changes of one Node or Device passed on at once, and then each second. The largest takes some 40 ms to read."""
 
 
 class Facts(Protocol):

@@ -144,7 +144,7 @@ class NodeInstances:
         }
 
     def instance(self, pod: str, card: str, place: MigSlice) -> Instance:
-        """An instance of a pod, by the pod's UID; runs in any thread, and never asks the driver."""
+        """An instance of a pod, by the pod's UID; may run in any thread, and never asks the driver."""
         if card not in self.cards:
             return Instance(why="the driver has no such card that can be cut")
         if not self._listed:

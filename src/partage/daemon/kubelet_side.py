@@ -30,7 +30,7 @@ from partage.daemon.watched import LivePod
 from partage.kube.client import Client
 
 _AGAIN: Final = 0.25
-"""Seconds after which the agent makes its advice again, even without news."""
+"""Seconds after which the agent works out its advice again, even without news."""
 _LOG: Final = logging.getLogger("partage.daemon")
 
 

@@ -3,8 +3,8 @@
     pending pods (extender.preemption) ── plans, node by node ── the best ── checked again
       │ keep the free part of the place for the pod, nominate it
       v
-    victims: an event; evicted if a budget has to allow it, else deleted as kube-scheduler
-    does, with the condition that it writes
+    victims: an event; evicted if they have one budget and the plan keeps it, else deleted as
+    kube-scheduler does, with its condition; a plan breaks a budget only if nothing else helps
 
 The loop decides one pod at a time, the most important first, and only while this instance leads.
 The pod's namespace pays for the work of plans, as for every search, and for victims. Between two

@@ -384,7 +384,7 @@ class SchedulerDaemon(Beside):
         await self._serve()
 
     async def _outdate_claims(self) -> None:
-        """Have allocations fail that a leader before admitted and that have not arrived: the fence is for Bindings."""
+        """Have earlier allocations fail that were admitted and have not arrived: the fence is for Bindings."""
         claims = self._feed.documents("ResourceClaim")
         elector, since = self._elector, self._clock.monotonic()
         if elector is not None and not elector.handed_over:
@@ -524,10 +524,7 @@ class SchedulerDaemon(Beside):
     # --- facts -------------------------------------------------------------------------------
 
     def _lease_went_back(self) -> None:
-        """Log that API servers need a restart, and rebuild the books.
-
-        The Lease comes from the store. Lists come from the memory of an API server, which may be older than the restore.
-        """
+        """Log the restore and rebuild the books: the Lease shows it, but lists may come from an API server's memory."""
         _LOG.error(
             "the Lease is older than it was, as after a restore from a backup: "
             "API servers that ran meanwhile must be started again, they answer by what was before"
@@ -552,7 +549,7 @@ class SchedulerDaemon(Beside):
         self._tell(document, lambda one: one.gone(document))
 
     def _tell(self, document: Document, tell: Callable[[Facts], object]) -> None:
-        """Pass a fact on to all; a fault of ours in one fact must not end the watch of all others."""
+        """Pass a fact to all parts; a fault of ours in one fact must not end the watch of all others."""
         for companion in self._companions:
             try:
                 tell(companion)
@@ -569,5 +566,5 @@ class SchedulerDaemon(Beside):
             self._doubt.set()
 
 
-def _unasked(leading: bool) -> None:  # noqa: FBT001 # a fact, told as it is
+def _unasked(leading: bool) -> None:  # noqa: FBT001 # a reported fact
     """Ignore kube-scheduler's report, because this instance leads without an election."""
