@@ -1,4 +1,4 @@
-"""Who starts a daemon goes on once it serves, sees why it did not, and waits for its end."""
+"""The starter of a daemon goes on once it serves, gets the error of a failed start, and waits for its end."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from partage.daemon.lifecycle import Life, until
 
 
 def test_it_is_started_once_it_serves_and_stopped_once_it_has_ended() -> None:
-    """Neither returns before."""
+    """Neither `start` nor `stop` returns earlier."""
     told: list[str] = []
 
     async def scene() -> None:
@@ -30,7 +30,7 @@ def test_it_is_started_once_it_serves_and_stopped_once_it_has_ended() -> None:
 
 
 def test_why_it_did_not_serve_is_raised() -> None:
-    """At the start, to who started it."""
+    """`start` raises the error."""
 
     async def run(_stop: asyncio.Event) -> None:
         raise OSError("the port is taken")
@@ -40,7 +40,7 @@ def test_why_it_did_not_serve_is_raised() -> None:
 
 
 def test_who_gives_up_waiting_takes_it_along() -> None:
-    """Nothing runs on that nobody waits for."""
+    """A cancelled start leaves no daemon running."""
 
     async def scene() -> None:
         ended = asyncio.Event()
@@ -73,7 +73,7 @@ def test_one_that_never_ran_can_be_stopped() -> None:
 
 
 def test_work_is_done_until_it_is_to_stop() -> None:
-    """Then it is cancelled, and what it does on the way out is waited for."""
+    """Then `until` cancels the work and waits for its clean-up."""
 
     async def scene() -> bool:
         stop, cleaned = asyncio.Event(), False
@@ -94,7 +94,7 @@ def test_work_is_done_until_it_is_to_stop() -> None:
 
 
 def test_what_ends_work_is_raised() -> None:
-    """Nothing is swallowed."""
+    """`until` hides no error."""
 
     async def work() -> None:
         raise ValueError("broken")

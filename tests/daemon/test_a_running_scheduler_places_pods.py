@@ -10,7 +10,7 @@ from partage.vendors import names
 
 
 async def test_pods_get_cards_by_filter_and_bind() -> None:
-    """The allocation stands on the pod in the transaction that binds it."""
+    """The transaction that binds the pod also writes its allocation."""
     async with world(nodes=1) as cluster, SchedulerDaemon(await cluster.client()) as daemon:
         await cluster.pod("a")
         await cluster.pod("b")
@@ -23,7 +23,7 @@ async def test_pods_get_cards_by_filter_and_bind() -> None:
 
 
 async def test_what_runs_already_is_taken_over() -> None:
-    """A second instance after the first finds the same books."""
+    """A second instance after the first one finds the same books."""
     async with world(nodes=1) as cluster:
         async with SchedulerDaemon(await cluster.client()) as daemon:
             await cluster.pod("a")
@@ -40,7 +40,7 @@ async def test_what_runs_already_is_taken_over() -> None:
 
 
 async def test_a_pod_whose_wish_is_cut_down_is_told() -> None:
-    """One event; the API server has beside the record what the pod may have."""
+    """The pod gets one event, and its permit beside its record."""
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "partage-config"}}
     async with world(nodes=1) as cluster:
         rules = {"permits": "[{name: rest, namespaces: ['*'], policy: burst-share}]"}
@@ -62,7 +62,7 @@ async def test_a_pod_whose_wish_is_cut_down_is_told() -> None:
 
 
 async def test_a_waiting_pod_is_told_why_and_woken_when_room_appears() -> None:
-    """One event with the reason; a change of the pod that kube-scheduler takes as a sign."""
+    """The pod gets one event with the reason; later a change of the pod wakes kube-scheduler."""
     async with world(nodes=1, cards=1) as cluster, SchedulerDaemon(await cluster.client()) as d:
         await cluster.pod("a")
         await cluster.pod("b")
@@ -81,7 +81,7 @@ async def test_a_waiting_pod_is_told_why_and_woken_when_room_appears() -> None:
 
 
 async def test_nodes_that_come_and_go_are_heard_of() -> None:
-    """A new node takes pods; one that is gone takes none."""
+    """A new node takes pods; a deleted node takes none."""
     async with world(nodes=0) as cluster, SchedulerDaemon(await cluster.client()) as daemon:
         await cluster.pod("a")
         assert await cluster.schedule(daemon.url, "a") == ""
@@ -100,7 +100,7 @@ async def test_nodes_that_come_and_go_are_heard_of() -> None:
 
 
 async def test_it_starts_before_the_device_kind_is_installed() -> None:
-    """A cluster without Device objects yet is an empty one, not an error."""
+    """A cluster without the kind Device counts as empty and is no error."""
     async with world(nodes=0) as cluster:
         crd = "customresourcedefinitions.apiextensions.k8s.io"
         await cluster.api.delete(crd, "", "devices.scheduling.koordinator.sh")
@@ -123,7 +123,7 @@ async def test_controllers_work_beside_it() -> None:
 
 
 async def test_the_configuration_is_shown_and_explanations_can_be_bound_to_readers() -> None:
-    """`/api/config/<node>` beside the verbs; `/api/explain` refuses who brings no token."""
+    """`/api/config/<node>` is beside the verbs; `/api/explain` refuses callers without a token."""
     async with world(nodes=1) as cluster:
         client = await cluster.client()
         async with SchedulerDaemon(client, SchedulerOptions(authorize=True)) as daemon:

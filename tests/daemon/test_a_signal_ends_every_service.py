@@ -1,8 +1,8 @@
-"""SIGTERM and SIGINT end every service soon, with exit 0 and nothing odd said, whatever it is doing.
+"""SIGTERM and SIGINT end every service soon, with exit 0 and no unexpected output, in any state of the service.
 
-Each runs as a process against an API server that does not help: away, silent, slow without end, refusing, of
-another authority. How long an end takes on a busy machine is not judged: what takes too long is left, which
-the tests of what does not let go see.
+Each service runs as a process against an unhelpful API server: away, silent, endlessly slow, refusing, or of
+another authority. The tests do not judge how long an end takes on a busy machine. A service abandons work that
+takes too long, and the tests of work that does not let go check that.
 """
 
 import asyncio
@@ -176,7 +176,7 @@ STAGES: Final = [
 async def test_an_api_server_that_does_not_help_keeps_nothing_from_ending(
     tmp_path: Path, arguments: Sequence[str], how: str
 ) -> None:
-    """Before there is a certificate, a list, a node: one signal is enough, and a second does no harm."""
+    """Before a certificate, a list or a node exists, one signal is enough, and a second does no harm."""
     async with unhelpful(how) as (url, asked), started(arguments, tmp_path, url) as service:
         if how in ("is away", "is of another authority"):
             await service.says("no certificate yet", "interrupted", "cannot be", "Lease")
@@ -188,7 +188,7 @@ async def test_an_api_server_that_does_not_help_keeps_nothing_from_ending(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_it_ends_while_it_waits_for_the_lease(tmp_path: Path, number: int) -> None:
-    """Another leads."""
+    """Another instance leads."""
     async with world() as cluster:
         lease = cluster.stored("partage-scheduler", "leases.coordination.k8s.io")
         lease["spec"] = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
@@ -200,7 +200,7 @@ async def test_it_ends_while_it_waits_for_the_lease(tmp_path: Path, number: int)
 
 
 async def test_it_ends_while_it_leads_and_in_the_middle_of_ending(tmp_path: Path) -> None:
-    """Five signals are as good as one."""
+    """Five signals have the same effect as one."""
     async with world() as cluster, started(PLAIN, tmp_path, cluster.url) as service:
         await service.says("leading;")
         await service.ends(*[signal.SIGTERM, signal.SIGINT] * 3)
@@ -208,7 +208,7 @@ async def test_it_ends_while_it_leads_and_in_the_middle_of_ending(tmp_path: Path
 
 
 async def test_it_ends_though_the_api_server_falls_silent_while_it_leads(tmp_path: Path) -> None:
-    """Neither the label nor the Lease can be given back."""
+    """The leader can give back neither its label nor its Lease."""
     async with (
         world() as cluster,
         Proxy(cluster.url) as proxy,
@@ -275,7 +275,7 @@ async def full(nodes: int) -> AsyncIterator[tuple[str, asyncio.Event]]:
 async def test_it_ends_while_it_makes_the_books_of_many_nodes(
     tmp_path: Path, pause: float
 ) -> None:
-    """Five thousand are decoded, taken in and rebuilt; the signal meets any of that."""
+    """Five thousand nodes are decoded, taken in and rebuilt; the signal arrives during any of these."""
     async with full(5000) as (url, listed), started(ALONE, tmp_path, url) as service:
         async with asyncio.timeout(PATIENCE):
             await listed.wait()
@@ -297,7 +297,7 @@ IN_ITS_OWN: Final = ("unshare", "--pid", "--fork", "--kill-child")
 async def test_it_ends_as_the_first_process_of_a_container(
     tmp_path: Path, arguments: Sequence[str], how: str
 ) -> None:
-    """There no signal does anything of itself: what has no handler yet is lost."""
+    """Such a process has no default reaction, so a signal before its handler is lost."""
     async with (
         unhelpful(how) as (url, _),
         started(arguments, tmp_path, url, IN_ITS_OWN) as service,
@@ -315,7 +315,7 @@ async def test_it_ends_as_the_first_process_of_a_container(
 async def test_it_ends_while_it_starts(
     tmp_path: Path, arguments: Sequence[str], pause: float
 ) -> None:
-    """While modules are imported, files are read, ports are opened; soon or late, whatever that meets."""
+    """The signal arrives soon or late, while modules are imported, files are read or ports are opened."""
     url = "" if arguments[0] == "up" else "http://127.0.0.1:1"
     ports = ["--port", "0", "--scheduler-port", "0"] if arguments[0] == "up" else []
     given = (*arguments, *ports)
@@ -367,7 +367,7 @@ loop.run_fast(globals()[sys.argv[1]])
 
 @pytest.mark.parametrize("what", ["swallows", "blocks", "thread", "fails"])
 async def test_whatever_does_not_let_go_is_ended(what: str) -> None:
-    """A service that will not be cancelled, a loop that gets no turn, a thread that does not return."""
+    """A service ignores its cancellation, a loop gets no turn, or a thread does not return."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", STUCK, what, stdout=PIPE, stderr=PIPE
     )
@@ -380,7 +380,7 @@ async def test_whatever_does_not_let_go_is_ended(what: str) -> None:
 
 
 async def test_a_command_that_only_asks_ends_by_a_signal(tmp_path: Path) -> None:
-    """A container's first process has to have a handler, or the signal is lost."""
+    """The first process of a container needs a handler, or the signal is lost."""
     async with (
         unhelpful("is silent") as (url, asked),
         started(("top",), tmp_path, url) as command,

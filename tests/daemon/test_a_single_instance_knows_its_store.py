@@ -33,7 +33,7 @@ class Api:
 async def test_it_tells_of_a_store_that_may_be_an_earlier_one(
     away: float, version: int, *, told: bool
 ) -> None:
-    """A version that is older says so; where the API server was away for long, any may be restored."""
+    """An older version shows it; after a long outage any version may come from a backup."""
     api, heard = Api(), list[float]()
     sole = Sole(api, lambda: heard.append(api.clock.monotonic()))  # type: ignore[arg-type]
     running = asyncio.create_task(sole.run())

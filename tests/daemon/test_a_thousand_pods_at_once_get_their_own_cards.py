@@ -1,4 +1,4 @@
-"""Crowds: everybody at once, and everybody after one who leaves."""
+"""Crowds: many pods arrive at once, and many pods wait for one that ends."""
 
 import asyncio
 
@@ -41,7 +41,7 @@ async def test_a_thousand_pods_created_at_once_are_all_bound() -> None:
 
 
 async def test_a_card_passes_from_one_pod_to_the_next() -> None:
-    """Twenty pods wait for one card; each that ends wakes the next, and nobody is forgotten."""
+    """Twenty pods wait for one card. The end of each wakes the next, and every pod gets the card."""
     async with (
         world(nodes=1, cards=1) as cluster,
         SchedulerDaemon(await cluster.client(), SchedulerOptions(tick=0.05)) as daemon,
