@@ -1,4 +1,4 @@
-"""A running scheduler follows ResourceClaims where that is switched on, and starts where the cluster has none."""
+"""A running scheduler follows ResourceClaims if that is switched on, and starts in a cluster without the kind."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ async def _status(cluster: World, name: str, status: dict[str, Any]) -> None:
 
 
 async def test_what_a_claim_holds_goes_to_no_pod_until_it_is_given_back() -> None:
-    """Before the start and after it; a new leader counts it the same."""
+    """Claims count before and after the start, and a new leader counts them in the same way."""
     async with world(nodes=1, cards=2) as cluster:
         await _allocated(cluster, "early", share(pool="n0"))
         async with SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon:
@@ -76,7 +76,7 @@ async def test_what_a_claim_holds_goes_to_no_pod_until_it_is_given_back() -> Non
 
 
 async def test_nothing_is_followed_unless_it_is_switched_on() -> None:
-    """Neither is it asked for, so that no right to it is needed."""
+    """The scheduler does not even ask for claims, so it needs no right to them."""
     async with world(nodes=1, cards=1) as cluster:
         await _allocated(cluster, "x", share(pool="n0"))
         async with SchedulerDaemon(await cluster.client()) as daemon:
@@ -88,7 +88,7 @@ async def test_nothing_is_followed_unless_it_is_switched_on() -> None:
 async def test_a_cluster_without_the_kind_is_one_without_claims(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As before Kubernetes 1.34: the API server does not know the resource in this version."""
+    """Before Kubernetes 1.34 the API server does not have the kind in this version."""
     older = Scope(Resource("resource.k8s.io", "v1beta1", "resourceclaims"))
     monkeypatch.setattr(watched, "CLAIMS", replace(watched.CLAIMS, scope=older))
     async with (
@@ -134,7 +134,7 @@ async def _asked(cluster: World, url: str, body: Any, status: int = 200) -> Any:
 
 
 async def test_the_leader_is_asked_before_an_allocation_is_stored() -> None:
-    """As a webhook on `resourceclaims/status` asks: what is admitted is reserved, and an instance that leads no more is away."""
+    """The leader reserves admitted allocations; an instance that no longer leads answers 503."""
     async with (
         world(nodes=1, cards=1) as cluster,
         SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
@@ -170,7 +170,7 @@ async def test_the_leader_is_asked_before_an_allocation_is_stored() -> None:
 async def test_what_a_leader_before_admitted_fails_where_it_arrives_late(
     election: ElectionOptions | None,
 ) -> None:
-    """The next leader gives the card to a pod; the write names a version that is no more, and its scheduler asks again."""
+    """The next leader gives the card to a pod. The late write has an old version, so its scheduler asks again."""
     options = replace(FOLLOWING, election=election)
     async with world(nodes=1, cards=1) as cluster:
         async with SchedulerDaemon(await cluster.client(), options) as before:
@@ -193,7 +193,7 @@ async def test_what_a_leader_before_admitted_fails_where_it_arrives_late(
 
 
 async def test_a_stranger_who_asks_reserves_nothing() -> None:
-    """Claims that are not, are others by their uid, are known otherwise, or ask for less: no card is kept."""
+    """The claim does not exist, or has another uid, version or request: no card is reserved."""
     async with (
         world(nodes=1, cards=1) as cluster,
         SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
@@ -218,7 +218,7 @@ async def test_a_stranger_who_asks_reserves_nothing() -> None:
 
 
 async def test_the_webhook_passes_the_question_on() -> None:
-    """To the leader and back; with no scheduler there, the API server hears of an error."""
+    """The leader answers through the webhook; without a scheduler the API server gets an error."""
     async with world(nodes=1, cards=1) as cluster:
         await cluster.api.create("namespaces", {"metadata": {"name": "partage-system"}})
         for name in ("x", "y"):
@@ -248,7 +248,7 @@ async def test_the_webhook_passes_the_question_on() -> None:
 async def test_a_question_that_is_early_is_answered_by_the_news(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However long news may take: it wakes the question about its claim. Beyond a number that waits none does."""
+    """News of a claim wakes its question at any time; more questions than a limit do not wait."""
     monkeypatch.setattr(claim_reviews, "_LATE", 3600.0)
     monkeypatch.setattr(claim_reviews, "_WAITING", 2)
     async with (
@@ -291,7 +291,7 @@ async def test_a_question_that_is_early_is_answered_by_the_news(
 
 
 async def test_questions_that_come_at_once_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than the leader is asked at a time are all answered; beyond a number that may wait none is."""
+    """The leader gets few questions at a time and answers all; more questions than a limit do not wait."""
     monkeypatch.setattr(claim_relay, "_AT_ONCE", 6)  # half of them of one address
     monkeypatch.setattr(claim_relay, "_WAITING", 9)
     monkeypatch.setattr(claim_relay, "_SECONDS", 3600.0)
@@ -337,7 +337,7 @@ async def test_questions_that_come_at_once_take_turns(monkeypatch: pytest.Monkey
 async def test_questions_of_a_stranger_leave_room_for_the_api_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Anybody who reaches the port may ask about claims that there are not, for which the leader waits."""
+    """Any client may ask about claims that do not exist, and the leader waits for news of them."""
     monkeypatch.setattr(claim_relay, "_AT_ONCE", 2)
     monkeypatch.setattr(claim_relay, "_WAITING", 8)
     monkeypatch.setattr(claim_relay, "_HELD", 10_000)
@@ -382,7 +382,7 @@ async def test_questions_of_a_stranger_leave_room_for_the_api_server(
 
 
 async def test_large_questions_are_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they hold together has a bound at the webhook; and it is there again after them."""
+    """The webhook limits the bytes of all questions, and releases them afterwards."""
     monkeypatch.setattr(claim_relay, "_HELD", 4000)  # half of it of one address
     go, there = asyncio.Event(), 0
 
@@ -487,7 +487,7 @@ async def _relayed() -> AsyncIterator[tuple[_Leader, Callable[[str], Awaitable[A
 async def test_what_the_api_server_waits_for_no_more_is_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It gave up while the leader was at it, or while the question had no turn yet: that one is never passed on."""
+    """It gives up a question in progress, or a question without a turn; the relay never passes on the latter."""
     monkeypatch.setattr(claim_relay, "_SECONDS", 3600.0)
     monkeypatch.setattr(claim_relay, "_AT_ONCE", 1)
     async with _relayed() as (leader, ask):
@@ -511,7 +511,7 @@ async def test_what_the_api_server_waits_for_no_more_is_taken_back(
 async def test_what_the_leader_does_not_answer_in_time_is_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The API server hears of a refusal, so whatever the leader has reserved by then is in vain."""
+    """The API server gets a refusal, so the leader must release its reservation."""
     async with _relayed() as (leader, ask):
         monkeypatch.setattr(claim_relay, "_SECONDS", 0.2)
         refused = await ask("late")
@@ -521,7 +521,7 @@ async def test_what_the_leader_does_not_answer_in_time_is_taken_back(
 
 
 async def test_what_is_taken_back_is_free_at_once_and_not_reserved_later() -> None:
-    """For the next claim; and where the question itself comes last it is refused."""
+    """The next claim gets the devices; a question that arrives after its withdrawal is refused."""
     async with (
         world(nodes=1, cards=1) as cluster,
         SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
@@ -556,7 +556,7 @@ async def _naming(cluster: World, name: str) -> None:
 
 
 async def test_people_are_told_what_each_card_lacks_for_a_claim() -> None:
-    """With numbers and with who holds it; no expression is evaluated here, and the books stay as they were."""
+    """The answer has numbers and holders. The service evaluates no expression and does not change the books."""
     async with world(nodes=2, cards=1) as cluster:
         await _allocated(cluster, "held", share(pool="n0", cores="60", memory="4Gi"))
         never = [{"cel": {"expression": "[1].all(x, [x].all(y, y == 2))"}}]
@@ -605,7 +605,7 @@ async def test_people_are_told_what_each_card_lacks_for_a_claim() -> None:
 
 
 async def test_claims_are_explained_only_where_they_are_followed() -> None:
-    """Elsewhere a pod with a claim alone asks for no device."""
+    """If claims are not followed, a pod with only a claim counts as a pod without devices."""
     async with world(nodes=1, cards=1) as cluster:
         await _naming(cluster, "x")
         async with (

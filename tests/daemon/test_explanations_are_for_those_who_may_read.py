@@ -1,4 +1,4 @@
-"""Whose token may read a namespace is the API server's to say, and is asked rarely."""
+"""The API server decides whose token may read a namespace, and gets few questions."""
 
 import asyncio
 import contextlib
@@ -100,14 +100,14 @@ async def test_only_whom_the_api_server_allows_may_read(
     expected: bool,  # noqa: FBT001 # a column of the table
     asked: int,
 ) -> None:
-    """Whoever brings no token is refused without a question."""
+    """A caller without a token is refused without a question."""
     async with judged() as (judge, readers, _):
         assert await readers.may_read(authorization, namespace) is expected
         assert sum(judge.asked.values()) == asked
 
 
 async def test_the_whole_identity_is_shown() -> None:
-    """Groups and extras decide in many clusters, so they are passed on."""
+    """Reviews contain groups and extras, because these decide in many clusters."""
     async with judged() as (judge, readers, _):
         await readers.may_read(JANE, "team")
         attributes = {"namespace": "team", "verb": "get", "resource": "pods"}
@@ -121,7 +121,7 @@ async def test_the_whole_identity_is_shown() -> None:
 
 
 async def test_answers_are_believed_for_a_while_a_no_for_less() -> None:
-    """A yes lasts a minute, a no ten seconds."""
+    """A positive answer lasts a minute, a negative one ten seconds."""
     async with judged() as (judge, readers, clock):
         for _ in range(5):
             assert await readers.may_read(JANE, "team")
@@ -137,7 +137,7 @@ async def test_answers_are_believed_for_a_while_a_no_for_less() -> None:
 
 
 async def test_who_asks_the_same_at_once_shares_the_answer() -> None:
-    """One question for many callers, and who goes away takes it from nobody."""
+    """Many callers share one question, and a caller that disconnects does not cancel it."""
     async with judged() as (judge, readers, _):
         judge.gate.clear()
         tasks = [asyncio.create_task(readers.may_read(JANE, "team")) for _ in range(10)]
@@ -165,7 +165,7 @@ def flood(readers: AccessReviews, many: int, address: str) -> list[asyncio.Task[
 
 
 async def test_made_up_tokens_cost_the_api_server_little() -> None:
-    """Strangers may send as many as they like; few wait, each for its turn, and the others are answered at once."""
+    """Of any number of strangers few wait, each for its turn, and the others get an answer at once."""
     async with judged(rate=20.0) as (judge, readers, clock):
         judge.gate.clear()
         tokens = [one for n in range(100) for one in flood(readers, 20, f"10.0.{n}.1")]
@@ -180,7 +180,7 @@ async def test_made_up_tokens_cost_the_api_server_little() -> None:
 
 
 async def test_a_flood_from_one_address_delays_no_other() -> None:
-    """A reader whom nobody knows yet has a turn after what is being asked, and one question more."""
+    """An unknown reader waits for the questions in progress and one further question."""
     async with judged(rate=20.0) as (judge, readers, _):
         judge.gate.clear()
         tokens = flood(readers, 1000, "10.0.0.1")
@@ -194,7 +194,7 @@ async def test_a_flood_from_one_address_delays_no_other() -> None:
 
 
 async def test_a_network_that_floods_by_many_addresses_gives_up_its_own() -> None:
-    """Places are its own to lose, however many addresses it has."""
+    """Such a network loses its own places, for any number of its addresses."""
     async with judged(rate=20.0) as (judge, readers, _):
         judge.gate.clear()
         tokens = [one for n in range(200) for one in flood(readers, 3, f"10.0.0.{n}")]
@@ -209,7 +209,7 @@ async def test_a_network_that_floods_by_many_addresses_gives_up_its_own() -> Non
 
 
 async def test_a_token_that_was_good_is_asked_for_beside_every_flood() -> None:
-    """Its answer runs out, strangers hold all their places, from its own address too, and the server is slow for them."""
+    """Its answer has expired, strangers (also of its address) hold all their places, and the server is slow."""
     async with judged(rate=20.0) as (judge, readers, clock):
         assert await readers.may_read(JANE, "team", "10.0.0.1")
         clock.pass_time(120)
@@ -225,7 +225,7 @@ async def test_a_token_that_was_good_is_asked_for_beside_every_flood() -> None:
 
 
 async def test_a_user_who_asks_for_everything_takes_no_turn_of_others() -> None:
-    """Nor does one with a token that is good."""
+    """This holds also for a user with a valid token."""
     async with judged(rate=20.0) as (judge, readers, clock):
         assert await readers.may_read(JANE, "team", "10.0.0.1")
         assert not await readers.may_read(JOHN, "team", "10.0.0.2")
@@ -245,7 +245,7 @@ async def test_a_user_who_asks_for_everything_takes_no_turn_of_others() -> None:
 
 
 async def test_few_answers_are_kept() -> None:
-    """Made-up tokens and namespaces cannot fill the memory, and take no yes from it."""
+    """Invented tokens and namespaces cannot fill the memory, and evict no positive answer."""
     async with judged(kept=4) as (judge, readers, _clock):
         assert await readers.may_read(JANE, "team")
         for number in range(20):
@@ -260,7 +260,7 @@ async def test_few_answers_are_kept() -> None:
 
 
 async def test_an_api_server_that_is_away_allows_nothing_and_is_asked_again() -> None:
-    """A fault is no answer to be kept."""
+    """The service does not store an error as an answer."""
     async with judged() as (judge, readers, _):
         judge.away = True
         assert not await readers.may_read(JANE, "team")
@@ -269,7 +269,7 @@ async def test_an_api_server_that_is_away_allows_nothing_and_is_asked_again() ->
 
 
 def test_no_token_is_kept() -> None:
-    """What is remembered cannot be used to sign in."""
+    """The stored data cannot be used to sign in."""
 
     async def story() -> Iterable[object]:
         async with judged() as (_, readers, _clock):

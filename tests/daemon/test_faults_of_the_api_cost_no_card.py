@@ -1,4 +1,4 @@
-"""Lost answers, gaps in watches, expired versions, restarts: the books come out right."""
+"""Lost answers, gaps in watches, expired versions and restarts leave the books correct."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ async def disturbed(
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
 async def test_a_binding_whose_outcome_is_unknown_is_read_back(lost: str) -> None:
-    """Carried out, it counts; not carried out, its card is free again."""
+    """If it was carried out, it counts; if not, its card is free again."""
     async with disturbed() as (cluster, proxy, daemon):
         proxy.losing.append(lost)
 
@@ -80,7 +80,7 @@ async def test_a_binding_whose_outcome_is_unknown_is_read_back(lost: str) -> Non
 
 
 async def test_a_binding_that_cannot_be_read_back_keeps_its_card_until_it_can() -> None:
-    """While nobody knows, nobody else gets the card."""
+    """While its outcome is unknown, no other pod gets the card."""
     async with disturbed() as (cluster, proxy, daemon):
         await cluster.pod("b")
         await cluster.pod("a")
@@ -98,7 +98,7 @@ async def test_a_binding_that_cannot_be_read_back_keeps_its_card_until_it_can() 
 
 
 async def test_what_happens_in_a_gap_of_the_watches_is_made_up_for() -> None:
-    """Pods that end, nodes that come, all while nothing is heard."""
+    """Pods end and nodes appear while no watch works."""
     async with disturbed() as (cluster, proxy, daemon):
         assert await bound(cluster, daemon, "a") == ""
         proxy.cut = True
@@ -118,7 +118,7 @@ async def test_what_happens_in_a_gap_of_the_watches_is_made_up_for() -> None:
 
 
 async def test_versions_that_are_kept_no_more_lead_to_a_fresh_list() -> None:
-    """410 Gone after a gap that was too long: the set difference frees what is gone."""
+    """After 410 Gone, the difference between the two sets frees the devices of deleted pods."""
     async with disturbed(Settings(history=4)) as (cluster, proxy, daemon):
         assert await bound(cluster, daemon, "a") == ""
         proxy.cut = True
@@ -133,7 +133,7 @@ async def test_versions_that_are_kept_no_more_lead_to_a_fresh_list() -> None:
 
 
 async def test_a_cluster_that_is_restored_from_a_backup_is_believed() -> None:
-    """Pods that are back hold their cards again; those that went, or are not bound any more, hold none."""
+    """Pods that are back hold their cards again; deleted or unbound pods hold none."""
     async with (
         world(nodes=3, cards=1) as cluster,
         Proxy(cluster.url) as proxy,
@@ -162,7 +162,7 @@ async def test_a_cluster_that_is_restored_from_a_backup_is_believed() -> None:
 
 
 async def test_a_single_instance_binds_nothing_by_the_books_of_before_a_restore() -> None:
-    """Its watches are not tried again for long; it has no Lease that would tell."""
+    """Its watches reconnect late, and it has no Lease that shows the restore."""
     patient = replace(QUICK, watches=WatchSettings(backoff=Backoff(base=600.0, cap=600.0)))
     async with (
         world(nodes=1, cards=1) as cluster,
@@ -188,7 +188,7 @@ async def test_a_single_instance_binds_nothing_by_the_books_of_before_a_restore(
 
 
 async def test_devices_go_with_their_definition_though_nothing_tells_so() -> None:
-    """Their deletion falls in a gap of the watch; then they are there again, and pods are placed on them."""
+    """Their deletion falls in a gap of the watch. Later they exist again, and pods get places on them."""
     async with disturbed() as (cluster, proxy, daemon):
         ledger = daemon.service.books.engine.ledger
         proxy.cut = True
@@ -206,7 +206,7 @@ async def test_devices_go_with_their_definition_though_nothing_tells_so() -> Non
 
 
 async def test_the_api_server_may_be_started_anew(tmp_path: Path) -> None:
-    """The same objects under the same address: the scheduler goes on."""
+    """The same objects have the same address, and the scheduler goes on."""
     settings = Settings(file=tmp_path / "state.json")
     port = free_port()
 
@@ -236,7 +236,7 @@ async def test_the_api_server_may_be_started_anew(tmp_path: Path) -> None:
 
 
 async def test_books_that_went_wrong_are_made_anew() -> None:
-    """Units that no pod holds are found by the audit, and given back by a rebuild."""
+    """The audit finds units that no pod holds, and a rebuild releases them."""
     async with world(nodes=1, cards=1) as cluster:
         client = await cluster.client()
         async with SchedulerDaemon(client, SchedulerOptions(audit=0.1)) as daemon:
