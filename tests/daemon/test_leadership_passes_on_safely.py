@@ -1,4 +1,4 @@
-"""Several instances, one leader: standbys, fail-over, and Bindings of a leader that is one no more."""
+"""Several instances have one leader: standbys, fail-over, and Bindings of a former leader."""
 
 import asyncio
 from typing import Any
@@ -65,7 +65,7 @@ async def test_a_standby_is_ready_follows_and_does_not_serve() -> None:
 
 
 async def test_when_the_leader_ends_the_standby_takes_over_with_the_same_books() -> None:
-    """Nothing that the first one placed is placed again."""
+    """It allocates no device of the first leader's pods again."""
     async with world(nodes=1) as cluster:
         async with SchedulerDaemon(await cluster.client(), options("one")) as one:
             await until(lambda: one.service.leading)
@@ -87,7 +87,7 @@ async def test_when_the_leader_ends_the_standby_takes_over_with_the_same_books()
 
 
 async def test_a_restart_in_order_costs_no_fence() -> None:
-    """The one before let its Bindings end and said so; nothing of it can arrive any more."""
+    """The earlier leader let its Bindings end and reported that, so none can still arrive."""
     async with world(nodes=1) as cluster:
         async with SchedulerDaemon(await cluster.client(), options("one")) as one:
             await until(lambda: one.service.leading)
@@ -103,7 +103,7 @@ async def test_a_restart_in_order_costs_no_fence() -> None:
 
 
 async def test_a_binding_without_an_answer_is_waited_for_after_a_restart() -> None:
-    """The one before did not know what became of it, so the next one waits out the fence."""
+    """The earlier leader did not know its outcome, so the next one waits out the fence."""
     async with world(nodes=1, cards=1) as cluster, Proxy(cluster.url) as wire:
         limits = ServiceSettings(limits=BindLimits(send=0.2, read=0.2, late=LONG))
         first = options("one", service=limits)
@@ -125,7 +125,7 @@ async def test_a_binding_without_an_answer_is_waited_for_after_a_restart() -> No
 
 
 async def test_who_ends_before_its_wait_is_over_leaves_the_wait_to_the_next() -> None:
-    """It has sent nothing itself, but the one before it has; that one did not give the Lease back."""
+    """It sent nothing itself, but the leader before it did, and never gave the Lease back."""
     async with world(nodes=1, cards=1) as cluster, Proxy(cluster.url) as wire:
         async with (
             SchedulerDaemon(await cluster.client(wire.url), options("dead")) as dead,
@@ -146,7 +146,7 @@ async def test_who_ends_before_its_wait_is_over_leaves_the_wait_to_the_next() ->
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered late", "never answered"])
 async def test_a_binding_of_the_old_leader_that_is_on_its_way_is_counted(answered: bool) -> None:  # noqa: FBT001
-    """The old leader loses its Lease with a Binding in flight; the new one does not double its card."""
+    """The old leader loses its Lease with an open Binding; the new one does not allocate its card again."""
     async with (
         world(nodes=1, cards=1) as cluster,
         Proxy(cluster.url) as wire,
@@ -175,7 +175,7 @@ async def test_a_binding_of_the_old_leader_that_is_on_its_way_is_counted(answere
 
 
 async def test_a_leader_that_lost_its_lease_sends_no_binding() -> None:
-    """Even one that was asked for before it knew."""
+    """This holds even for a request that arrived before the leader noticed the loss."""
     async with (
         world(nodes=1) as cluster,
         Proxy(cluster.url) as wire,
@@ -196,7 +196,7 @@ async def test_a_leader_that_lost_its_lease_sends_no_binding() -> None:
 
 
 async def test_a_process_that_stood_still_after_its_look_sends_no_binding() -> None:
-    """It had the Lease when it looked; its time counts from before that."""
+    """It had the Lease when it looked, but its time starts before the look."""
     clock = InstantClock()
 
     def stood_still() -> bool:
@@ -216,7 +216,7 @@ async def test_a_process_that_stood_still_after_its_look_sends_no_binding() -> N
 
 
 async def test_the_label_is_where_the_leader_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Service selects the leader's pod; a label that a crash left behind, or a late write, is taken off."""
+    """The Service selects the leader's pod. Labels from a crash or a late write are removed."""
     monkeypatch.setattr(leadership, "_STILL", 0.02)
     label = f"{names.LEADER}"
     async with world(nodes=0) as cluster:

@@ -1,6 +1,6 @@
-"""What the service writes of its own accord has a budget, however many pods come, and who comes after a burst is told soon.
+"""The service's own writes have a budget for any number of pods, and a pod after a burst soon gets its event.
 
-Time is virtual, and what is counted are requests.
+Time is virtual, and the tests count requests.
 """
 
 import asyncio
@@ -136,7 +136,7 @@ def test_a_burst_of_pods_is_told_within_the_budget() -> None:
 
 
 def test_the_event_of_another_namespace_comes_soon_in_a_burst() -> None:
-    """It has its turn after those that are being written, not after thousands."""
+    """It is written after the events in progress, not after thousands."""
 
     async def story(told: Told) -> None:
         for number in range(BURST):
@@ -150,7 +150,7 @@ def test_the_event_of_another_namespace_comes_soon_in_a_burst() -> None:
 
 
 def test_what_a_pod_has_to_say_again_and_again_is_one_event() -> None:
-    """A thousand words on one pod are ten writes, and then one each half minute, the newest."""
+    """A thousand messages about one pod are ten writes, and then one each half minute, the newest."""
 
     async def story(told: Told) -> None:
         for number in range(1000):
@@ -162,7 +162,7 @@ def test_what_a_pod_has_to_say_again_and_again_is_one_event() -> None:
 
 
 def test_wake_ups_keep_their_rate_and_nobody_is_woken_twice_for_one() -> None:
-    """Thousands at once, and the same again; memory has a bound."""
+    """Thousands of wake-ups arrive at once and are repeated; memory has a bound."""
 
     async def story(told: Told) -> None:
         for _ in range(3):
@@ -180,7 +180,7 @@ def test_wake_ups_keep_their_rate_and_nobody_is_woken_twice_for_one() -> None:
 
 
 def test_a_new_leader_wakes_who_waits_beside_those_for_whom_room_appeared() -> None:
-    """Room is told of at once, while thousands are looked at once each."""
+    """A wake-up for new room is written at once, while thousands of pods have one look each."""
 
     async def story(told: Told) -> None:
         told.notices.wake_in_turn([f"bad/{number}" for number in range(5000)])
@@ -195,7 +195,7 @@ def test_a_new_leader_wakes_who_waits_beside_those_for_whom_room_appeared() -> N
 
 
 def test_callers_with_a_bound_hold_up_no_others() -> None:
-    """Bindings and Leases go by the client itself, which waits for nobody's tokens."""
+    """Bindings and Leases use the client itself, which waits for no budget."""
 
     async def story(told: Told) -> None:
         told.notices.wake([f"bad/{number}" for number in range(5000)])
@@ -209,7 +209,7 @@ def test_callers_with_a_bound_hold_up_no_others() -> None:
 
 
 def test_a_flood_of_templates_holds_up_no_controller() -> None:
-    """One namespace's thousand shapes are made at their own pace; what controllers write goes at once meanwhile."""
+    """A namespace's thousand templates are made at their own pace, and controllers write without delay meanwhile."""
 
     async def story(told: Told) -> None:
         options = SchedulerOptions(claims=True, claim_templates=True)
@@ -244,7 +244,7 @@ def test_a_flood_of_templates_holds_up_no_controller() -> None:
 
 
 def test_nothing_is_kept_of_a_burst_that_is_over() -> None:
-    """Beyond what merges the next words of the same pods."""
+    """Only the data remains that merges the next messages about the same pods."""
 
     async def story(told: Told) -> None:
         for number in range(BURST):

@@ -1,6 +1,6 @@
-"""Whatever comes in on whatever route of a whole running scheduler, no 5xx goes out.
+"""No request on any route of a whole running scheduler gets a 5xx.
 
-The routes are taken from the service itself, so that a new one is tried without being listed here.
+The service itself lists its routes, so that the tests also try new ones.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ def spoiled(body: Any, chance: random.Random) -> Any:
 
 
 async def test_every_route_bears_anything() -> None:
-    """Odd paths, odd queries, bodies with a wrong value anywhere, bytes that are no JSON."""
+    """Odd paths, odd queries, bodies with a wrong value anywhere, and bytes that are no JSON."""
     chance = random.Random(SEED)  # noqa: S311 # reproducible on purpose
     async with served() as (_, daemon):
         stored = pod("c", HALF)
@@ -185,7 +185,7 @@ async def _burdened(daemon: SchedulerDaemon, path: str) -> None:
 
 
 async def test_slow_broken_and_huge_clients_harm_nobody() -> None:
-    """Ten megabytes and more, a body that never comes, a connection that nobody uses or ends."""
+    """Ten megabytes and more, a body that never arrives, and a connection without use or end."""
     async with served() as (cluster, daemon):
         where = urlsplit(daemon.url)
         open_ = [await asyncio.open_connection(where.hostname, where.port) for _ in range(20)]

@@ -1,7 +1,7 @@
-"""An agent that is gone closes its node, and one that is back opens it, by what the API server keeps.
+"""A missing agent closes its node, and an agent that is back opens it, by data in the API server.
 
-`World` plays kube-scheduler; the agent's part is the call with which an agent renews its lease. Time is
-the clock of the one who looks, which passes when a test says so.
+`World` plays kube-scheduler. The agent's part is the call by which an agent renews its lease. Time is
+the clock of the leader that looks, and the tests move it.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ def play(story: Callable[[Game], Awaitable[None]], nodes: int = 1) -> None:
 
 
 def test_a_pod_waits_until_the_agent_is_back() -> None:
-    """From the agent's end by way of the reason to the place, with who runs there untouched."""
+    """From the agent's end through the reason to the place; running pods stay untouched."""
 
     async def story(made: Game) -> None:
         cluster, url = made.cluster, made.daemon.url
@@ -140,7 +140,7 @@ def test_a_pod_waits_until_the_agent_is_back() -> None:
 
 
 def test_nodes_are_told_apart() -> None:
-    """Each by its own agent; one that has none is never closed, whatever its kubelet does."""
+    """Each node follows its own agent; a node without one is never closed, whatever its kubelet does."""
 
     async def story(made: Game) -> None:
         lease = {"metadata": {"name": "n2"}, "spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}
@@ -158,7 +158,7 @@ def test_nodes_are_told_apart() -> None:
 
 
 def test_an_outage_closes_nobody() -> None:
-    """The API server was away for ten minutes; on its return every agent has its time."""
+    """The API server was away for ten minutes; on its return every agent has its full time."""
 
     async def run() -> None:
         async with world(2) as cluster, Proxy(cluster.url) as proxy:
@@ -186,7 +186,7 @@ def test_an_outage_closes_nobody() -> None:
 
 
 def test_a_new_leader_keeps_a_node_closed_until_it_hears_the_agent() -> None:
-    """It reads it from the Node, and counts silence of others from its own first look."""
+    """It reads the closure from the Node, and counts the silence of others from its own first look."""
 
     async def story(made: Game) -> None:
         await made.passes(60, "n1")
@@ -206,7 +206,7 @@ def test_a_new_leader_keeps_a_node_closed_until_it_hears_the_agent() -> None:
 
 
 def test_who_does_not_lead_writes_nothing() -> None:
-    """Another may have heard the agent."""
+    """Another instance may have heard the agent."""
 
     async def story(made: Game) -> None:
         made.leads = False
@@ -217,7 +217,7 @@ def test_who_does_not_lead_writes_nothing() -> None:
 
 
 def test_a_lease_that_is_deleted_opens_the_node() -> None:
-    """An operator who has moved the node to another system says so like that."""
+    """An operator deletes the Lease after moving the node to another system."""
 
     async def story(made: Game) -> None:
         await made.passes(60)
@@ -232,7 +232,7 @@ def test_a_lease_that_is_deleted_opens_the_node() -> None:
 
 
 def test_a_lease_that_outlives_its_node_is_nobodys() -> None:
-    """It is not told as silent; a node that comes again under the name has its agent's time anew."""
+    """It is not reported as silent. A new node with the name has the agent's full time."""
 
     async def story(made: Game) -> None:
         ledger = made.daemon.service.books.engine.ledger
@@ -253,7 +253,7 @@ def test_a_lease_that_outlives_its_node_is_nobodys() -> None:
 
 
 def test_a_fault_of_ours_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and counts as a look that failed."""
+    """The fault is logged, and counts as a failed look."""
 
     async def story(made: Game) -> None:
         def broken() -> Books | None:
@@ -277,7 +277,7 @@ def test_a_fault_of_ours_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_lease_without_a_time_is_silent() -> None:
-    """It is no sign of life."""
+    """Such a Lease does not show that its agent works."""
 
     async def story(made: Game) -> None:
         patch: dict[str, Any] = {"spec": {"renewTime": None}}
@@ -291,7 +291,7 @@ def test_a_lease_without_a_time_is_silent() -> None:
 
 
 def test_it_is_told_loudly(caplog: pytest.LogCaptureFixture) -> None:
-    """An event on each node, a line in the log, and one more where most are silent at once."""
+    """Each node gets an event and a log line, and there is one more line if most agents are silent at once."""
 
     async def story(made: Game) -> None:
         await made.passes(60)
@@ -313,7 +313,7 @@ def test_it_is_told_loudly(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_running_scheduler_opens_what_is_closed_where_the_rule_is_off() -> None:
-    """Nobody else would."""
+    """No other program would open the node."""
 
     async def run() -> None:
         async with world(1) as cluster:

@@ -1,4 +1,4 @@
-"""An instance that may have been replaced says nothing of cards: its books are of the time before."""
+"""An instance that may have been replaced reports nothing about cards, because its books are old."""
 
 import asyncio
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ def tell_all(hooks: Hooks) -> None:
 
 @pytest.mark.parametrize("paused", ["before it tells", "before it writes"])
 async def test_a_leader_that_was_paused_is_silent(paused: str) -> None:
-    """Whether the moment comes before it finds something to say, or between that and the write."""
+    """The pause begins before the fact is found, or between that and the write."""
     api, lead = Api(), [True]
     client: Any = api
     notices = Notices(client, "test", lambda _uid: POD, lambda: lead[0])
@@ -78,7 +78,7 @@ async def test_a_leader_that_was_paused_is_silent(paused: str) -> None:
 
 @pytest.mark.parametrize("speaks", [True, False])
 async def test_who_leads_tells(speaks: bool) -> None:  # noqa: FBT001 # a parameter of the test
-    """And a standby does not, whatever its Lease says."""
+    """A standby does not, whatever its Lease contains."""
     api = Api()
     client: Any = api
     notices = Notices(client, "test", lambda _uid: POD)
@@ -100,7 +100,7 @@ def overbooked(name: str) -> Pod:
 def test_books_of_who_does_not_lead_count_and_log_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is found meanwhile, as in a rebuild, is said once when the instance leads; never by one that lost its Lease."""
+    """Facts found meanwhile are reported once when the instance leads, and never after a lost Lease."""
     lead, told = [False], list[str]()
     hooks = Hooks(
         quarantined=lambda action: told.append(action.message),

@@ -1,4 +1,4 @@
-"""The running scheduler learns prices from its pods, off the path of decisions."""
+"""The running scheduler learns prices from its pods, and no decision waits for that."""
 
 import asyncio
 import os
@@ -119,7 +119,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_small_cluster_gets_usual_requests_as_events() -> None:
-    """Once it has cards, before the first pod; then whenever pods came."""
+    """They arrive once there are cards, before the first pod, and then after each arrival of pods."""
     mine = Shelf()
     learns = learning(mine)
 
@@ -145,7 +145,7 @@ def test_a_small_cluster_gets_usual_requests_as_events() -> None:
 def test_pods_with_claims_and_what_others_take_are_learnt_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The former one by one, all others as their average."""
+    """Pods with claims count one by one, all others as their average."""
     mine = shelf()
     mine.compared |= pods(0, 310)
     mine.taken |= {"cpu": 9000, "memory": 6 * 2**30, "pods": 3}
@@ -164,7 +164,7 @@ def test_pods_with_claims_and_what_others_take_are_learnt_from(
 
 
 def test_pods_count_with_their_processors_where_those_of_others_are_known() -> None:
-    """Else those who ask for devices would seem to be all who ask for processors."""
+    """Otherwise the pods with devices would seem to be the only ones with processors."""
     mine = shelf()
     learns = learning(mine)
     mine.come(pods(0, 4))
@@ -178,7 +178,7 @@ def test_pods_count_with_their_processors_where_those_of_others_are_known() -> N
 
 @pytest.mark.usefixtures("large")
 def test_enough_pods_bring_new_tables_as_an_event() -> None:
-    """Few tell nothing of a large cluster, some more bring a choice."""
+    """In a large cluster few pods change nothing, and more pods bring a choice."""
     mine = shelf()
     learns = learning(mine)
 
@@ -200,7 +200,7 @@ def test_enough_pods_bring_new_tables_as_an_event() -> None:
 
 @pytest.mark.usefixtures("large")
 def test_what_runs_is_told_to_the_rehearsal() -> None:
-    """So that the service chooses from the books as they stand, as a replay does."""
+    """So the service chooses from the present books, as a replay does."""
     mine, told = shelf(), []
 
     class Ear(ThreadPoolExecutor):
@@ -224,7 +224,7 @@ def test_what_runs_is_told_to_the_rehearsal() -> None:
 
 @pytest.mark.usefixtures("large")
 def test_books_made_anew_get_the_tables_in_force() -> None:
-    """The engine of new books knows nothing until the next look."""
+    """The engine of new books has no tables until the next look."""
     mine = shelf()
     learns = learning(mine)
 
@@ -240,7 +240,7 @@ def test_books_made_anew_get_the_tables_in_force() -> None:
 
 
 def test_another_policy_learns_nothing() -> None:
-    """Nobody would use the prices."""
+    """No decision would use the prices."""
     mine = shelf(Strategy.BINPACK)
     learns = learning(mine)
     mine.come(pods(0, 400))
@@ -263,7 +263,7 @@ def test_what_was_counted_is_forgotten_slowly() -> None:
 
 @pytest.mark.usefixtures("large")
 def test_a_fault_ends_neither_learning_nor_decisions(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the next look is taken."""
+    """The fault is logged, and the next look follows."""
     mine = shelf()
     mine.come(pods(0, 300))
     calls = []
@@ -287,7 +287,7 @@ def test_a_fault_ends_neither_learning_nor_decisions(caplog: pytest.LogCaptureFi
 
 @pytest.mark.usefixtures("large")
 def test_a_process_of_its_own_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes there and comes back survives the journey."""
+    """Arguments and results survive the transfer between processes."""
     # Less urgent than all else it would wait for this machine's other work, which is what it is for.
     monkeypatch.setattr(daemon_learning, "_NICE", 0)
     mine = shelf()
@@ -331,7 +331,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("state", ["busy", "idle"])
 def test_it_ends_with_a_scheduler_that_is_killed(tmp_path: Path, state: str) -> None:
-    """For want of memory, say: nothing is left that computes, or holds what it had."""
+    """After a kill, for example for lack of memory, no process computes on or keeps its memory."""
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     with subprocess.Popen(
