@@ -1,7 +1,7 @@
-"""Preemption by names that kube-scheduler does not count: who goes, who stays, what is kept.
+"""Preemption by resource names that kube-scheduler does not count: victims, spared pods and reserved room.
 
 `World` plays kube-scheduler: it filters, writes the condition of a pod that it has given up on,
-and binds. Pods end when a test says so, as a kubelet would let them.
+and binds. The tests end pods, as a kubelet would.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ async def game(
 
 
 async def test_for_whom_room_is_made_is_told_in_its_trace() -> None:
-    """Where, and how many have to go; not whose they are."""
+    """The trace has the node and the number of victims, not their owners."""
     kept = KeptSpans()
     async with game(tracer=kept) as g:
         where = await g.runs("least", priorityClassName="low")
@@ -148,7 +148,7 @@ async def test_for_whom_room_is_made_is_told_in_its_trace() -> None:
 
 
 def test_victims_of_other_namespaces_are_counted_and_not_named() -> None:
-    """The event lies in the namespace of the pod that gets the room."""
+    """The event is in the namespace of the pod that gets the room."""
     own = make_pod("own", priority=5)
     others = [replace(own, name=f"secret-{n}", namespace="theirs") for n in range(2)]
 
@@ -161,7 +161,7 @@ def test_victims_of_other_namespaces_are_counted_and_not_named() -> None:
 
 
 async def test_the_least_important_pod_that_helps_goes() -> None:
-    """It is told why, the pod is nominated, and gets the card once it is free."""
+    """It gets the reason, the pod is nominated, and gets the card once it is free."""
     async with game(nodes=2) as g:
         await g.runs("plain")
         where = await g.runs("least", priorityClassName="low")
@@ -189,7 +189,7 @@ async def test_the_least_important_pod_that_helps_goes() -> None:
 async def test_a_namespace_has_so_many_sent_away_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However many important pods it makes: victims go as time allows."""
+    """The number of victims follows time, not the number of important pods."""
     monkeypatch.setattr(allowance, "_MINUTE", 1e9)
     async with game(nodes=3, preemption=None, victims=1) as g:
         for name in ("one", "two", "three"):
@@ -208,7 +208,7 @@ async def test_a_namespace_has_so_many_sent_away_and_no_more(
 async def test_rows_of_pods_for_which_nothing_helps_leave_time_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As much time passes after each plan as it took, and a namespace that has had its search waits."""
+    """After each plan as much time passes as it took, and a namespace waits once it has used its search."""
     planned: list[int] = []
     async with game(nodes=2, cards=2, preemption=None) as g:
         await g.runs("calm", HALF, priorityClassName="low")
@@ -244,7 +244,7 @@ async def test_rows_of_pods_for_which_nothing_helps_leave_time_to_others(
 
 
 async def test_room_is_kept_while_victims_end_one_by_one() -> None:
-    """Half a card that is free already goes to nobody else; it is free again when the pod goes."""
+    """No other pod gets the first free half of a card; it is free again when the important pod is deleted."""
     async with game() as g:
         for name in ("one", "two"):
             await g.runs(name, HALF)
@@ -262,7 +262,7 @@ async def test_room_is_kept_while_victims_end_one_by_one() -> None:
 
 @pytest.mark.parametrize("policy", ["Never", None], ids=["never", "of equal rank"])
 async def test_nobody_goes_for_who_may_not_preempt(policy: str | None) -> None:
-    """By its own word, or by its rank."""
+    """Its PriorityClass forbids it, or its priority is not higher."""
     async with game(preemption=None) as g:
         await g.runs("calm")
         if policy is not None:
@@ -279,7 +279,7 @@ async def test_nobody_goes_for_who_may_not_preempt(policy: str | None) -> None:
 
 @pytest.mark.parametrize("preemption", [FAST, None], ids=["on", "off"])
 async def test_it_can_be_switched_off(preemption: PreemptionSettings | None) -> None:
-    """Then nothing looks for victims at all."""
+    """Then no task looks for victims."""
     async with game(preemption=preemption):
         running = {task.get_name() for task in asyncio.all_tasks()}
 
@@ -287,7 +287,7 @@ async def test_it_can_be_switched_off(preemption: PreemptionSettings | None) -> 
 
 
 async def test_nobody_goes_for_a_pod_that_kube_scheduler_still_tries() -> None:
-    """Its own preemption may help; until it has given up, nobody else is sent away."""
+    """kube-scheduler's own preemption may help, so nothing is evicted before it has given up."""
     async with game(preemption=None) as g:
         await g.runs("calm")
         await g.cluster.pod("vip", priorityClassName="high")
@@ -303,7 +303,7 @@ async def test_nobody_goes_for_a_pod_that_kube_scheduler_still_tries() -> None:
 
 
 async def test_only_nodes_that_kube_scheduler_finds_fit_are_emptied() -> None:
-    """Where the pod could not run for other reasons nobody goes for it."""
+    """On a node that cannot run the pod for other reasons, no pod is evicted."""
     async with game(nodes=2) as g:
         await g.runs("calm", priorityClassName="low")
         other = await g.runs("other")
@@ -340,7 +340,7 @@ def _labelled(g: Game, name: str) -> bool:
 
 
 async def test_a_budget_spares_its_pods_where_another_will_do() -> None:
-    """Even a more important one goes before a budget is broken."""
+    """Even a more important pod is evicted before a budget is broken."""
     async with game(nodes=2) as g:
         await g.runs("guarded", priorityClassName="low")
         await g.runs("other")
@@ -353,7 +353,7 @@ async def test_a_budget_spares_its_pods_where_another_will_do() -> None:
 
 @pytest.mark.parametrize("allowed", [0, 1], ids=["broken as the last resort", "kept"])
 async def test_a_budget_is_asked_and_broken_only_if_nothing_else_helps(allowed: int) -> None:
-    """What the budget allows is evicted through it; else the pod is deleted, as kube-scheduler does."""
+    """A pod is evicted if its budget allows that, and otherwise deleted, as by kube-scheduler."""
     async with game() as g:
         await g.runs("guarded")
         await _budget(g, allowed, "guarded")
@@ -366,7 +366,7 @@ async def test_a_budget_is_asked_and_broken_only_if_nothing_else_helps(allowed: 
 
 
 async def test_a_pod_of_two_budgets_goes_where_both_allow_it() -> None:
-    """Kubernetes evicts no such pod; asked again and again, nobody would ever go."""
+    """Kubernetes never evicts such a pod, so repeated evictions would never help."""
     async with game() as g:
         await g.runs("guarded")
         await _budget(g, 1, "guarded")
@@ -381,7 +381,7 @@ async def test_a_pod_of_two_budgets_goes_where_both_allow_it() -> None:
 
 
 async def test_nobody_goes_while_budgets_cannot_be_read() -> None:
-    """Whom they spare is not known; it is tried again after a while, not at once."""
+    """The spared pods are unknown; the next try follows after a while, not at once."""
     async with game(preemption=None) as g, Proxy(g.cluster.url) as proxy:
         await g.runs("calm")
         await g.waits("vip", priorityClassName="high")
@@ -401,7 +401,7 @@ async def test_nobody_goes_while_budgets_cannot_be_read() -> None:
 
 
 async def test_the_most_important_takes_over_what_was_made_for_another() -> None:
-    """Room that is being made for one goes to a more important one, and nobody else goes."""
+    """A more important pod gets room in the making, and no other pod is evicted."""
     async with game() as g:
         await g.runs("calm")
         await g.waits("vip", priorityClassName="high")
@@ -415,7 +415,7 @@ async def test_the_most_important_takes_over_what_was_made_for_another() -> None
 
 
 async def test_two_who_want_room_send_two_away() -> None:
-    """What was promised to the first is not counted on by the second."""
+    """The second pod does not count on the room of the first."""
     async with game(nodes=1, cards=2) as g:
         for name in ("one", "two"):
             await g.runs(name)
@@ -431,7 +431,7 @@ async def test_two_who_want_room_send_two_away() -> None:
 
 
 async def test_room_that_cannot_be_had_after_all_is_looked_for_again() -> None:
-    """Kube-scheduler drops the node for other reasons: another one is emptied."""
+    """kube-scheduler rejects the node for other reasons, so another one is emptied."""
     async with game(nodes=2) as g:
         first = await g.runs("low", priorityClassName="low")
         await g.runs("calm")

@@ -1,7 +1,7 @@
-"""A cluster of HAMi's or Koordinator's is taken over as it runs, and goes back to them as it runs.
+"""A running cluster of HAMi or Koordinator is taken over, and is later given back to them.
 
-Their pods carry their annotations and nothing of ours. Going back is read as they read it: from
-their annotations alone, by sums of this file's own that ask nothing of the product.
+Their pods have their annotations and nothing of ours. After the return the tests read as these systems
+do: from their annotations alone, by sums in this file that do not use the product.
 """
 
 import json
@@ -119,7 +119,7 @@ async def in_the_books(daemon: SchedulerDaemon, nodes: int) -> None:
 
 
 async def test_a_running_hami_is_taken_over_and_gets_its_cluster_back() -> None:
-    """Placed and half-placed pods count, a dead lock goes, a live one stays and stops nobody."""
+    """Placed and half-placed pods count; a dead lock is removed, and a live one stays and stops no pod."""
     held = {"fresh": lock("starts", 1), "stale": lock("never", 3600)}
     async with world(nodes=0) as cluster:
         for name, text in held.items():
@@ -158,7 +158,7 @@ async def test_a_running_hami_is_taken_over_and_gets_its_cluster_back() -> None:
 
 
 async def test_what_hami_did_in_between_is_found_when_we_come_back() -> None:
-    """Installed, rolled back, installed again: pods that HAMi placed and removed meanwhile count."""
+    """After install, rollback and a new install, pods that HAMi placed and removed meanwhile count."""
     async with world(nodes=0) as cluster:
         await cluster.api.create("nodes", hami_node("a"))
         cluster.names.append("a")
@@ -183,7 +183,7 @@ async def test_what_hami_did_in_between_is_found_when_we_come_back() -> None:
 
 
 async def test_a_running_koordinator_is_taken_over_and_gets_its_cluster_back() -> None:
-    """Pods of both dialects count; what we place is written as Koordinator reads it."""
+    """Pods of both dialects count; our records are written as Koordinator reads them."""
 
     def placed(name: str, dialect: str, minor: int, percent: int) -> dict[str, Any]:
         amounts = {
@@ -226,9 +226,9 @@ async def test_a_running_koordinator_is_taken_over_and_gets_its_cluster_back() -
 
 
 async def test_a_record_of_ours_that_they_ignored_is_no_claim_on_theirs() -> None:
-    """HAMi placed a copy of a pod of ours elsewhere: the copied record closes nothing for good.
+    """HAMi placed a copy of our pod elsewhere: the copied record closes no card forever.
 
-    Its uid is another's, so it is in doubt and stays closed, loudly, until the pod is gone.
+    The record's uid is another pod's, so its card is in doubt: it stays closed, with a report, until the pod is gone.
     """
     async with world(nodes=0) as cluster:
         await cluster.api.create("nodes", hami_node("a"))

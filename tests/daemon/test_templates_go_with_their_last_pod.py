@@ -1,7 +1,7 @@
-"""Templates of translated pods: made when a pod names one, removed with the last, whoever ends in between.
+"""Templates of translated pods are created when a pod names one and deleted after the last, whatever ends meanwhile.
 
-The embedded API server asks a running webhook, as a genuine one does. A stand-in for Kubernetes' controller of claims makes
-claims of templates; the API server's own collector removes them with their pods.
+The embedded API server asks a running webhook, as a genuine one does. A stand-in for Kubernetes' controller of claims
+makes claims of templates, and the API server's own collector deletes them with their pods.
 """
 
 import asyncio
@@ -93,7 +93,7 @@ SHARE, PERCENT = Shape(core_milli=100, memory_bytes=2**30), Shape(memory_milli=2
 
 
 async def test_pods_of_one_shape_share_a_template_until_the_last_has_gone() -> None:
-    """It is the DeviceClass's, so that it goes with the chart; a pod that has ended needs none."""
+    """The DeviceClass owns it, so that it is deleted with the chart; a pod that has ended needs none."""
     async with world(nodes=1) as cluster:
         owner = await cluster.api.create("deviceclasses.resource.k8s.io", CLASS)
         await made(cluster, "a", of(main=SHARE))
@@ -112,7 +112,7 @@ async def test_pods_of_one_shape_share_a_template_until_the_last_has_gone() -> N
 
 
 async def test_a_new_leader_finds_what_was_left() -> None:
-    """Templates without a pod go, those in use stay as they are, and others' are left alone."""
+    """Templates without a pod are deleted, and those in use and those of others stay."""
     async with world(nodes=1) as cluster:
         await cluster.api.create("deviceclasses.resource.k8s.io", CLASS)
         await made(cluster, "a", of(main=SHARE))
@@ -130,7 +130,7 @@ async def test_a_new_leader_finds_what_was_left() -> None:
 
 
 def test_cards_are_counted_when_their_node_changes() -> None:
-    """What is kept is what counting anew would give; nodes that stay as they are are not looked at."""
+    """The kept counts equal a full count; unchanged nodes are not read."""
     read: list[str] = []
 
     class Noted(Node):
@@ -167,7 +167,7 @@ def test_cards_are_counted_when_their_node_changes() -> None:
 
 
 async def test_other_cards_make_another_spec() -> None:
-    """Percent of memory is of each size of card; a card that comes is among them."""
+    """Percent of memory depends on the size of each card, including cards that appear later."""
     async with world(nodes=1) as cluster:
         await cluster.api.create("deviceclasses.resource.k8s.io", CLASS)
         await made(cluster, "a", of(main=PERCENT))
@@ -199,7 +199,7 @@ async def _put(cluster: World, path: str, body: dict[str, Any]) -> None:
 async def test_what_cannot_be_made_is_said_and_tried_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No DeviceClass, a name that somebody has, an annotation that is none, no card, and more than there may be."""
+    """No DeviceClass, a used name, a bad annotation, no card, and more templates than the limit."""
     monkeypatch.setattr(claim_templates, "_MOST", 2)
     async with world(nodes=1) as cluster:
         await made(cluster, "a", of(main=SHARE))
@@ -229,7 +229,7 @@ async def test_what_cannot_be_made_is_said_and_tried_again(
 
 
 async def test_nothing_is_left_of_many_pods_whose_webhook_is_killed() -> None:
-    """Pods come and go while webhook and leader end and start; in the end there is no template and no claim."""
+    """Pods are created and deleted while webhook and leader end and start; no template and no claim remains."""
     async with world(nodes=1) as cluster:
         await cluster.api.create("namespaces", {"metadata": {"name": "partage-system"}})
         await cluster.api.create("deviceclasses.resource.k8s.io", CLASS)

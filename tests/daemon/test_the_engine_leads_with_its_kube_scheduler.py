@@ -106,7 +106,7 @@ def following(test: Callable[[Follower], Awaitable[None]]) -> Callable[[], None]
 
 @following
 async def test_it_leads_once_a_renewal_of_its_own_is_seen(follower: Follower) -> None:
-    """A claim alone is not enough, and neither is a Lease whose age cannot be told."""
+    """A claim alone is not enough, and neither is a Lease of unknown age."""
     follower.lease.claim(True)
     await follower.pass_time(3)
     assert not follower.lease.leading
@@ -120,7 +120,7 @@ async def test_it_leads_once_a_renewal_of_its_own_is_seen(follower: Follower) ->
 
 @following
 async def test_a_busy_api_server_ends_no_lead(follower: Follower) -> None:
-    """Each of its answers takes four seconds, and tells what is so by then; where none comes the lead ends in time."""
+    """Each answer takes four seconds and shows the state by then; without answers the lead ends in time."""
     follower.lease.claim(True)
     await follower.pass_time(6, renews="ours")
     assert follower.lease.leading
@@ -137,7 +137,7 @@ async def test_a_busy_api_server_ends_no_lead(follower: Follower) -> None:
 
 @following
 async def test_looks_that_pass_each_other_show_no_restored_backup(follower: Follower) -> None:
-    """The first is served last and answered first: what the second shows is older, and no less true."""
+    """The first look is served last and answered first. The second shows an older version, which is equally true."""
     follower.lease.claim(True)
     await follower.pass_time(6, renews="ours")
     follower.api.times = [(3.5, 0.0), (0.0, 2.0)]
@@ -149,7 +149,7 @@ async def test_looks_that_pass_each_other_show_no_restored_backup(follower: Foll
 
 @following
 async def test_a_lease_of_another_is_not_ours(follower: Follower) -> None:
-    """Whatever kube-scheduler claims later, the holder must be the one that claimed."""
+    """Later claims of kube-scheduler do not count: the holder must be the one that claimed."""
     await follower.pass_time(6, renews="theirs")
     assert not follower.lease.leading
     assert follower.reigns == []
@@ -157,7 +157,7 @@ async def test_a_lease_of_another_is_not_ours(follower: Follower) -> None:
 
 @following
 async def test_without_renewals_it_stops_before_others_may_lead(follower: Follower) -> None:
-    """Two thirds of the duration after the last look that had not shown the last renewal."""
+    """It stops two thirds of the duration after the last look that did not show the last renewal."""
     follower.lease.claim(True)
     await follower.pass_time(6, renews="ours")
     assert follower.lease.leading
@@ -171,7 +171,7 @@ async def test_without_renewals_it_stops_before_others_may_lead(follower: Follow
 async def test_it_stops_at_once_when_the_claim_ends_or_another_holds_it(
     follower: Follower,
 ) -> None:
-    """kube-scheduler is gone, or lost the Lease."""
+    """kube-scheduler is gone, or has lost the Lease."""
     follower.lease.claim(True)
     await follower.pass_time(6, renews="ours")
     follower.lease.claim(False)
@@ -189,7 +189,7 @@ async def test_it_stops_at_once_when_the_claim_ends_or_another_holds_it(
 
 @following
 async def test_it_waits_out_what_the_leader_before_may_have_sent(follower: Follower) -> None:
-    """Ten seconds after its last renewal, or from the moment at which it released."""
+    """The wait starts ten seconds after that leader's last renewal, or at its release of the Lease."""
     await follower.pass_time(6, renews="theirs")
     last = follower.api.clock.monotonic()
     await follower.pass_time(14)
@@ -215,7 +215,7 @@ async def test_a_released_lease_is_quiet_from_then_on(follower: Follower) -> Non
 
 @following
 async def test_a_released_lease_of_a_restored_backup_is_not(follower: Follower) -> None:
-    """Who held it meanwhile may lead until its next renewal."""
+    """An unseen holder in between may lead until its next renewal."""
     await follower.pass_time(6, renews="theirs")
     follower.api.spec, follower.api.version = LeaseSpec("", 1, renew_time="of old"), 1
     restored = follower.api.clock.monotonic()
@@ -231,7 +231,7 @@ async def test_a_released_lease_of_a_restored_backup_is_not(follower: Follower) 
 async def test_an_api_server_that_does_not_answer_ends_the_reign_in_time(
     follower: Follower,
 ) -> None:
-    """What is known runs out."""
+    """The known state expires."""
     follower.lease.claim(True)
     await follower.pass_time(6, renews="ours")
     follower.api.fails = True
