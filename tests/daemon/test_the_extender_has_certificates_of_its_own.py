@@ -1,4 +1,4 @@
-"""One Secret makes both ends of the extender's connection; reading needs none."""
+"""One Secret secures both ends of the extender's connection; reads need no certificate."""
 
 import base64
 import ssl
@@ -32,7 +32,7 @@ BODY = {
 async def test_who_shows_the_secret_may_call_and_nobody_else(
     tmp_path: Path, *, required: bool
 ) -> None:
-    """With the certificate 200, without 401, or not a word where it is required; the plain port answers reads and refuses verbs."""
+    """200 with the certificate; 401 or no answer without; the plain port answers reads and refuses verbs."""
     async with world() as here:
         client = await here.client()
         read, probes = free_port(), free_port()
@@ -90,7 +90,7 @@ async def test_who_shows_the_secret_may_call_and_nobody_else(
 def test_options_that_do_not_go_together_are_named(
     given: list[str], told: str, tmp_path: Path
 ) -> None:
-    """Exit 2 and a sentence, before anything listens."""
+    """Exit 2 and one sentence, before any port is open."""
     config = tmp_path / "config"
     config.write_text(
         '{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":'
@@ -103,7 +103,7 @@ def test_options_that_do_not_go_together_are_named(
 
 
 async def test_whoever_made_the_secret_can_remove_it() -> None:
-    """What helm knows its own objects by outlives the filling; without it, uninstalling leaves keys behind."""
+    """Helm's ownership marks outlive the filling; without them an uninstall would leave keys behind."""
     async with world() as here:
         client = await here.client()
         notes = {

@@ -141,7 +141,7 @@ async def replica(
 
 
 async def test_probes_are_answered_while_others_hold_the_port() -> None:
-    """By plain HTTP on a port of their own, which answers nothing else."""
+    """They use plain HTTP on a separate port that answers nothing else."""
     port, probes = free_port(), free_port()
     async with cluster() as found:
         await install(found, place(port))
@@ -158,7 +158,7 @@ async def test_probes_are_answered_while_others_hold_the_port() -> None:
 
 
 async def test_pods_are_completed_and_judged_over_tls() -> None:
-    """From nothing: certificate made, trusted, and the API server's own call goes through."""
+    """From nothing, the certificate is made and trusted, and the API server's own call succeeds."""
     port = free_port()
     async with cluster() as found:
         await install(found, place(port))
@@ -179,7 +179,7 @@ async def test_pods_are_completed_and_judged_over_tls() -> None:
 
 
 async def test_rest_writes_nothing() -> None:
-    """Many looks later Secret and configurations are as the first look left them."""
+    """After many looks Secret and configurations are unchanged since the first look."""
     port = free_port()
     async with cluster() as found:
         await install(found, place(port))
@@ -206,7 +206,7 @@ async def test_a_certificate_is_replaced_before_it_ends_without_a_restart() -> N
 
 
 async def test_a_new_authority_is_told_long_before_it_signs() -> None:
-    """Four years on there are two authorities, and for a day the old one still signs."""
+    """Four years later there are two authorities, and for a day the old one still signs."""
     port, clock = free_port(), LaterClock(-2)
     begun = datetime.now(UTC) - timedelta(days=4 * 365 + 10)
     old = renewed(Bundle(), place(port).names, begun)
@@ -229,7 +229,7 @@ async def test_a_new_authority_is_told_long_before_it_signs() -> None:
 
 
 async def test_replicas_that_start_together_agree() -> None:
-    """One Secret is made, everybody serves from it, and nobody fights."""
+    """They make one Secret, all serve from it, and none overwrites another's."""
     ports = [free_port() for _ in range(3)]
     async with cluster() as found:
         await install(found, place(ports[0]))
@@ -251,7 +251,7 @@ async def test_replicas_that_start_together_agree() -> None:
 
 
 async def test_what_somebody_changes_is_put_right() -> None:
-    """An emptied authority, a configuration made anew, a damaged Secret of ours and an emptied one."""
+    """An emptied authority, a new configuration, and our Secret damaged or emptied."""
     port = free_port()
     async with cluster() as found:
         await install(found, place(port))
@@ -271,7 +271,7 @@ async def test_what_somebody_changes_is_put_right() -> None:
 
 
 async def test_a_secret_of_somebody_else_is_left_alone() -> None:
-    """It is refused by name, and not overwritten."""
+    """The webhook names it in a refusal, and does not overwrite it."""
     port = free_port()
     async with cluster() as found:
         body = {
@@ -288,7 +288,7 @@ async def test_a_secret_of_somebody_else_is_left_alone() -> None:
 async def test_an_api_server_that_is_away_changes_nothing_of_what_is_served(
     tmp_path: Path,
 ) -> None:
-    """The webhook serves on with the last good certificate."""
+    """The webhook still serves with the last good certificate."""
     port = free_port()
     async with cluster() as found:
         await install(found, place(port))
@@ -300,7 +300,7 @@ async def test_an_api_server_that_is_away_changes_nothing_of_what_is_served(
 
 
 async def test_renamed_resources_are_asked_about_at_once() -> None:
-    """HAMi's names are settings: the API server's conditions follow, a bad map changes nothing."""
+    """HAMi's names are settings: the API server's conditions follow them, and a bad map changes nothing."""
     port = free_port()
     async with cluster() as found:
         await install(found, place(port))
@@ -328,7 +328,7 @@ async def test_renamed_resources_are_asked_about_at_once() -> None:
 
 
 async def test_config_maps_that_are_named_set_something_and_no_others() -> None:
-    """Each is followed by its name, so that a right to read the others is not needed."""
+    """The webhook follows each by name, so that it needs no right to read the others."""
     port = free_port()
     async with cluster() as found:
         await install(found, place(port))
@@ -343,7 +343,7 @@ async def test_config_maps_that_are_named_set_something_and_no_others() -> None:
 
 
 async def test_certificates_of_somebody_else_are_only_served(tmp_path: Path) -> None:
-    """With files given, no Secret is made and no configuration is written."""
+    """With given files the webhook makes no Secret and writes no configuration."""
     port = free_port()
     bundle = renewed(Bundle(), place(port).names, datetime.now(UTC))
     (tmp_path / "crt").write_bytes(bundle.certificate)
@@ -425,7 +425,7 @@ async def test_what_cannot_be_used_is_refused_by_name(
 
 
 async def test_the_manifests_can_be_applied() -> None:
-    """What is printed is what the API server takes, the switches included."""
+    """The API server accepts the printed manifests, switches included."""
     process = await asyncio.create_subprocess_exec(
         *PROGRAM,
         "--manifests",

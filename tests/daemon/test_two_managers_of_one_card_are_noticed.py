@@ -1,9 +1,9 @@
-"""Extra: HAMi's or Koordinator's scheduler, or NVIDIA's plugin, still gives cards that Partage gives.
+"""A second manager of the same cards: HAMi's or Koordinator's scheduler, or NVIDIA's plugin, still allocates them.
 
-The other one keeps its own books: it looks at its own annotations, writes its own records and its
-lock, and knows nothing of ours. Nobody can keep it from that, so what must hold is: Partage gives
-nothing that it knows to be taken, says loudly where two records meet, closes that card to
-everybody new, and opens it by itself once that is over.
+The other manager keeps its own books: it reads its own annotations, writes its own records and its
+lock, and does not know ours. Nothing can prevent that, so Partage must allocate no device that it
+knows to be in use. If two records meet, it must report them, close the card to new pods, and open
+it by itself after the conflict.
 """
 
 import contextlib
@@ -125,7 +125,7 @@ async def diagnosis(cluster: World) -> dict[str, str]:
 
 @pytest.mark.parametrize("rival", RIVALS)
 async def test_a_card_that_is_given_twice_is_closed_until_that_is_over(rival: str) -> None:
-    """Told by event, metric, explain and doctor, by this with both pods' names; the other card goes on."""
+    """Event, metric, explain and doctor report it, doctor with both pods' names; the other card goes on."""
     async with shared() as (cluster, daemon):
         await cluster.pod("ours")
         assert await cluster.schedule(daemon.url, "ours") == "n0"
@@ -157,7 +157,7 @@ async def test_a_card_that_is_given_twice_is_closed_until_that_is_over(rival: st
 @pytest.mark.parametrize("rival", RIVALS)
 @pytest.mark.parametrize("seed", range(3))
 async def test_nothing_that_a_rival_was_seen_to_give_is_given_again(rival: str, seed: int) -> None:
-    """It goes on and on, blind to us, with its lock on the node; each of ours gets what is free."""
+    """The rival goes on without knowing us, with its lock on the node; our pods get free devices only."""
     chance = random.Random(seed)  # noqa: S311 # repeatable
     lock = {"metadata": {"annotations": {"hami.io/mutex.lock": ""}}}
     async with shared() as (cluster, daemon):
@@ -203,7 +203,7 @@ def _so_many(told: Callable[[], Sized], count: int) -> bool:
 
 
 async def test_pods_of_nvidias_plugin_alone_close_as_many_cards_as_they_may_have() -> None:
-    """The cluster's own scheduler counts cards and tells nobody which: with two such pods none is given."""
+    """The cluster's own scheduler counts cards and names none: with two such pods no card is allocated."""
     async with shared() as (cluster, daemon):
         for count, name in enumerate(("plain", "other"), 1):
             value = pod(

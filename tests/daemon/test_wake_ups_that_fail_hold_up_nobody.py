@@ -1,4 +1,4 @@
-"""Wake-ups that fail are tried again beside those of pods that wait."""
+"""Failed wake-ups are tried again beside those of waiting pods."""
 
 import asyncio
 from itertools import pairwise
@@ -62,7 +62,7 @@ async def told(known: dict[str, Any]) -> tuple[Api, Notices, asyncio.Task[None]]
 
 
 def test_a_pod_that_waits_is_woken_at_once_behind_many_that_are_gone() -> None:
-    """A job of a thousand pods was deleted as room came for them."""
+    """A job of a thousand pods was deleted when room for them appeared."""
 
     async def run() -> None:
         api, notices, running = await told({"waits": WAITS})
@@ -76,7 +76,7 @@ def test_a_pod_that_waits_is_woken_at_once_behind_many_that_are_gone() -> None:
 
 
 def test_a_pod_of_which_no_watch_has_told_is_woken_once_one_has() -> None:
-    """And given up after fifteen seconds, where none ever tells of it."""
+    """Without a report of a watch the wake-up ends after fifteen seconds."""
 
     async def run() -> None:
         known: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def test_a_pod_of_which_no_watch_has_told_is_woken_once_one_has() -> None:
 def test_a_pod_that_waits_is_woken_at_once_behind_many_that_cannot_be(
     refusal: KubeError,
 ) -> None:
-    """Whatever the API server has against the others."""
+    """The API server refuses the others for any reason."""
 
     async def run() -> None:
         many = [f"refused-{number}" for number in range(100)]
@@ -122,7 +122,7 @@ def test_a_pod_that_waits_is_woken_at_once_behind_many_that_cannot_be(
 
 
 def test_a_wake_up_that_is_refused_is_tried_again_more_and_more_rarely() -> None:
-    """Until kube-scheduler has looked itself."""
+    """The tries end when kube-scheduler has tried the pod itself."""
 
     async def run() -> None:
         api, notices, running = await told({"waits": WAITS})
@@ -141,7 +141,7 @@ def test_a_wake_up_that_is_refused_is_tried_again_more_and_more_rarely() -> None
 
 
 def test_a_pod_that_is_woken_while_it_is_put_off_is_woken_once() -> None:
-    """New room comes before the time of the old try; nothing is left of that one."""
+    """New room appears before the delayed try is due, and that try does not follow."""
 
     async def run() -> None:
         api, notices, running = await told({"waits": WAITS})

@@ -1,4 +1,4 @@
-"""`partage withdraw`: what is noted for Partage goes, what others wrote stays, used nodes are left."""
+"""`partage withdraw` removes the fields that are noted for Partage; others' fields and nodes in use stay."""
 
 import asyncio
 import copy
@@ -117,7 +117,7 @@ def pod(name: str, where: str = "", **metadata: Any) -> Manifest:
 
 
 def test_only_what_is_noted_for_us_goes() -> None:
-    """In the object and in its status; keys that are gone already are not named."""
+    """In the object and in its status; the line does not name keys that are already gone."""
     first, second = removals({**node(), "metadata": {**node()["metadata"], "uid": "u"}})
 
     assert first.body == {
@@ -136,7 +136,7 @@ def test_only_what_is_noted_for_us_goes() -> None:
 
 
 def test_an_object_without_notes_is_left_alone() -> None:
-    """Nothing is known of who wrote it."""
+    """Its writers are unknown."""
     bare = node()
     del bare["metadata"]["managedFields"]
 
@@ -230,7 +230,7 @@ def held(server: ApiServer, resource: str, name: str, space: str = "") -> Manife
 
 
 def test_nothing_of_partage_is_left_and_all_of_others(tmp_path: Any) -> None:
-    """Nodes, Devices and Leases; once more, there is nothing to do."""
+    """Nodes, Devices and Leases; a second run finds nothing to do."""
 
     async def story(
         server: ApiServer, withdraw: Callable[..., Awaitable[tuple[int, str]]]
@@ -260,7 +260,7 @@ def test_nothing_of_partage_is_left_and_all_of_others(tmp_path: Any) -> None:
 
 
 def test_a_node_whose_devices_are_held_is_left_and_told(tmp_path: Any) -> None:
-    """By a record, or by a name that would go; a pod that is over holds nothing."""
+    """By a record, or by a resource name to be removed; an ended pod holds nothing."""
 
     async def story(
         server: ApiServer, withdraw: Callable[..., Awaitable[tuple[int, str]]]
@@ -299,7 +299,7 @@ def claim(name: str, driver: str, node: str, *pods: str) -> Manifest:
 
 
 def test_a_node_whose_devices_claims_hold_is_left_and_told(tmp_path: Any) -> None:
-    """Its pods cannot end without the driver; another driver's claims are no matter of ours."""
+    """Its pods cannot end without the driver; claims of other drivers do not matter."""
 
     async def story(
         server: ApiServer, withdraw: Callable[..., Awaitable[tuple[int, str]]]
@@ -334,7 +334,7 @@ def test_a_node_whose_devices_claims_hold_is_left_and_told(tmp_path: Any) -> Non
 
 
 def test_nothing_is_done_while_partage_runs(tmp_path: Any) -> None:
-    """It would be written again at once."""
+    """Partage would write the data again at once."""
     labels = {"app.kubernetes.io/part-of": "partage", "app.kubernetes.io/component": "agent"}
 
     async def story(
