@@ -1,6 +1,6 @@
-"""Thousands of pods that wait cost others neither their wake-ups nor the processor.
+"""Thousands of waiting pods delay neither the wake-ups of others nor the processor.
 
-Time is the test's, and what is counted are wake-ups, looks and victims.
+The tests move time, and count wake-ups, looks and victims.
 """
 
 import pytest
@@ -33,7 +33,7 @@ async def crowd(number: int, limits: dict[str, str], **more: object) -> World:
 
 @run
 async def test_only_so_many_are_woken_a_second() -> None:
-    """Each of them is a write, and a decision of kube-scheduler."""
+    """Each wake-up is a write, and a decision of kube-scheduler."""
     world = await crowd(1500, half())
     world.service.pod_gone("uid-full")
     woken = []
@@ -49,7 +49,7 @@ async def test_only_so_many_are_woken_a_second() -> None:
 
 @run
 async def test_each_namespace_has_its_turn() -> None:
-    """Who waits for shorter than a thousand pods of another namespace is among the first that are woken."""
+    """A pod that waits shorter than a thousand pods of another namespace is among the first woken."""
     world = await crowd(1000, half())
     world.clock.pass_time(10)
     world.filter(world.create(of("good", "web", half())))
@@ -59,7 +59,7 @@ async def test_each_namespace_has_its_turn() -> None:
 
 @run
 async def test_who_never_comes_is_woken_after_the_others() -> None:
-    """However important: something else keeps it, and others would wait for it whenever there is room."""
+    """This holds even for an important pod: otherwise others would wait for it whenever there is room."""
     world = await crowd(1200, half(), priority=HIGH)
     world.filter(world.create(of("good", "web", half())))
     world.service.pod_gone("uid-full")
@@ -72,7 +72,7 @@ async def test_who_never_comes_is_woken_after_the_others() -> None:
 
 @run
 async def test_of_many_it_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Facts come by the thousand, and a look at thousands of pods takes milliseconds."""
+    """Thousands of facts arrive, and a look at thousands of pods takes milliseconds."""
     world = await crowd(3000, whole(2))
     looks = []
     ask = UnschedulablePods._to_ask
@@ -88,7 +88,7 @@ async def test_of_many_it_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_victims_of_a_namespace_are_bounded_a_minute() -> None:
-    """Whoever makes and deletes important pods has so many sent away, and others' pods pay nothing."""
+    """A user who makes and deletes important pods gets few victims, and other users' pods do not pay."""
     allowance, now, gone = Allowance(AllowanceSettings(victims=60)), 0.0, []
     for number in range(6000):
         churn = make_pod(f"p{number}", namespace="bad")
@@ -105,7 +105,7 @@ def test_victims_of_a_namespace_are_bounded_a_minute() -> None:
 
 
 def test_a_victim_counts_once_for_a_pod() -> None:
-    """kube-scheduler asks again and again, and the same pods would go."""
+    """kube-scheduler asks repeatedly, and the same pods would be evicted."""
     allowance, one = Allowance(AllowanceSettings(victims=3)), make_pod("p", namespace="bad")
     for _ in range(10):
         allowance.evict(one, ["a", "b"], 0.0)
@@ -116,7 +116,7 @@ def test_a_victim_counts_once_for_a_pod() -> None:
 
 
 def test_namespaces_that_come_and_go_are_forgotten() -> None:
-    """What is remembered has a bound."""
+    """The stored data has a bound."""
     allowance = Allowance()
     for number in range(20_000):
         allowance.evict(make_pod(f"p{number}", namespace=f"n{number}"), ["v"], float(number))
@@ -139,7 +139,7 @@ async def churned(world: Plugged) -> int:
 
 @run
 async def test_the_plugin_offers_nobody_beyond_the_bound() -> None:
-    """The pod waits, is told so, and is woken when others may go again."""
+    """The pod waits, gets the reason, and is woken when further victims are allowed."""
     world = Plugged(allowance=AllowanceSettings(victims=4))
     await world.start(node(), device())
     for name in ("one", "two"):
@@ -163,7 +163,7 @@ async def test_the_plugin_offers_nobody_beyond_the_bound() -> None:
 
 @run
 async def test_nor_does_the_verb() -> None:
-    """kube-scheduler's own preemption, for what it counts itself, is asked about as well."""
+    """kube-scheduler's own preemption also asks, for resources that it counts itself."""
     world = await World(allowance=AllowanceSettings(victims=1)).start(node(), device())
     await world.place(pod("one", whole(2), priority=LOW))
     answers = []
@@ -180,7 +180,7 @@ async def test_nor_does_the_verb() -> None:
 
 @run
 async def test_room_is_not_kept_for_ever_for_who_never_comes() -> None:
-    """A nominated pod that something else keeps hoards no cards; others get them after two minutes."""
+    """A nominated pod with another obstacle keeps no cards; others get them after two minutes."""
     world = await World().start(node(), device())
     await world.place(pod("victim", whole(2)))
     world.filter(world.create(pod("vip", whole(2), priority=HIGH)))
@@ -246,7 +246,7 @@ async def test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays() ->
 
 @run
 async def test_a_pod_that_comes_late_gets_its_room_as_others_do() -> None:
-    """Nothing is held against it but the claim."""
+    """Only its claim on kept room has ended."""
     world = await World().start(node(), device())
     world.create(pod("vip", whole(2), status={"nominatedNodeName": "n1"}, priority=HIGH))
     for _ in range(130):

@@ -1,4 +1,4 @@
-"""kube-scheduler asks about all pods by one connection: a fault of ours in one of them is that pod's alone."""
+"""kube-scheduler asks about all pods by one connection, so a fault of ours in one pod must affect that pod alone."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ async def connected(
 def test_the_others_are_decided_and_the_leader_stays(
     verb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The pod is answered, too, so that kube-scheduler tries it again; before, the connection and the lead were lost."""
+    """The pod also gets an answer, so that kube-scheduler tries it again, and connection and lead are kept."""
     plain: Any = getattr(Attempts, verb)
 
     def poisoned(self: Attempts, question: Any, *more: Any) -> Any:
@@ -95,7 +95,7 @@ def test_the_others_are_decided_and_the_leader_stays(
 
 @run
 async def test_a_pod_that_cannot_be_read_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may write pods: it is one that is told as a problem, and the books go on."""
+    """Any user may write such a pod: it is reported as a problem, and the books go on."""
     plain = translation.translate_pod
 
     def poisoned(document: Any, context: Any) -> Any:

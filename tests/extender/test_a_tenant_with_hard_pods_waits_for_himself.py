@@ -1,7 +1,7 @@
-"""Rows of pods that are hard to place hold up nobody but their own namespace.
+"""Many pods that are hard to place delay only their own namespace.
 
-kube-scheduler is played by a row: whoever comes is asked about in turn, one at a time. What is
-counted are units of work and calls of functions, so a busy machine changes nothing.
+A queue plays kube-scheduler: it asks about pods in turn, one at a time. The tests count units of
+work and calls of functions, so a busy machine changes nothing.
 """
 
 import asyncio
@@ -181,13 +181,13 @@ def behind(world: World, hard: list[Manifest]) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_ordinary_pod_behind_a_row_has_its_turn_soon(world: World, shape: str) -> None:
-    """No time passes meanwhile: all that is searched for is what may be owed."""
+    """No time passes meanwhile, so the whole search is what a namespace may owe."""
     behind(world, [pod(f"p{i}", SHAPES[shape](i)) for i in range(120)])
 
 
 @pytest.mark.parametrize("namespaces", [1, 2, 40])
 def test_many_namespaces_share_what_one_has(world: World, namespaces: int) -> None:
-    """Two tenants are not searched for twice as much, nor forty; each has had a pod decided about."""
+    """Neither two nor forty tenants get more search than one; each gets a decision about one pod."""
     behind(world, [pod(f"p{i}", no_gap(i), f"bad{i % namespaces}") for i in range(160)])
     debts = world.service.books.cycle.allowance.debts
     assert min(namespaces, 8) <= len(debts) <= namespaces
@@ -195,13 +195,13 @@ def test_many_namespaces_share_what_one_has(world: World, namespaces: int) -> No
 
 
 def test_a_thousand_hard_pods_are_answered_in_two_seconds_of_work() -> None:
-    """With what may be owed by default; each of them takes twenty milliseconds by itself."""
+    """With the default allowance; each pod takes twenty milliseconds by itself."""
     calls = behind(cluster(World()), [pod(f"p{i}", no_gap(i)) for i in range(1000)])
     assert calls < 8_000_000
 
 
 def test_a_pod_that_was_deferred_has_its_turn(world: World) -> None:
-    """As time pays, the service wakes as many as may be searched for; all are decided in the end."""
+    """As time pays, the service wakes as many pods as it may search for, and decides all in the end."""
     hard = [pod(f"p{i}", no_gap(i)) for i in range(40)]
     found = row(world, hard)
     assert found["SearchDeferred"] > 0
@@ -220,14 +220,14 @@ def test_a_pod_that_was_deferred_has_its_turn(world: World) -> None:
 
 
 def test_another_namespace_is_searched_for_at_once(world: World) -> None:
-    """However much the first one sends, and although it asks again and again."""
+    """This holds for any number of pods of the first namespace, which asks repeatedly."""
     row(world, [pod(f"p{i}", no_gap(i)) for i in range(60)])
     assert codes(world, pod("other", no_gap(99), "other")) == {"SearchLimit"}
     assert codes(world, pod("more", no_gap(98))) == {"SearchDeferred"}
 
 
 def test_why_a_pod_waits_stays_told_while_it_is_deferred(world: World) -> None:
-    """Its events and `explain` keep the better reason; a new pod is told that it is deferred."""
+    """Its events and `explain` keep the better reason; a new pod reads that it is deferred."""
     first = pod("first", no_gap(0))
     row(world, [first, *(pod(f"p{i}", no_gap(i)) for i in range(1, 40))])
     told = [*world.told]
@@ -253,7 +253,7 @@ def test_the_same_answer_costs_next_to_nothing_while_nothing_changes(world: Worl
 
 
 def test_ordinary_pods_are_never_deferred(world: World) -> None:
-    """Six hundred requests that all differ, of which most find the cluster full; and nothing is owed."""
+    """Six hundred different requests, most of which find the cluster full; the namespace owes nothing."""
     asks = [share(1 + i % 2, 100 + i, 20 + i % 50) for i in range(600)]
     found: Counter[str] = Counter()
     for number, ask in enumerate(asks):
@@ -263,7 +263,7 @@ def test_ordinary_pods_are_never_deferred(world: World) -> None:
 
 
 def test_ordinary_pods_of_a_namespace_with_hard_ones_are_decided(world: World) -> None:
-    """Some that fit and some that do not, of one to three containers, in words that are true."""
+    """Some fit and some do not, with one to three containers, and the reasons are true."""
     row(world, [pod(f"p{i}", no_gap(i)) for i in range(60)])
     assert codes(world, pod("late", no_gap(77))) == {"SearchDeferred"}
     for number in range(60):
@@ -273,14 +273,14 @@ def test_ordinary_pods_of_a_namespace_with_hard_ones_are_decided(world: World) -
 
 
 def test_a_pod_whose_spec_changed_is_asked_about_anew(world: World) -> None:
-    """That it was hard before says nothing of what it asks now."""
+    """Its earlier search does not count for its new request."""
     row(world, [pod(f"p{i}", no_gap(i)) for i in range(60)])
     assert codes(world, pod("one", no_gap(77))) == {"SearchDeferred"}
     assert not codes(world, pod("one", [share(1, 100, 1)]))
 
 
 def test_books_made_anew_forgive_nothing(world: World) -> None:
-    """Who is deferred has its turn by the new books too."""
+    """A deferred pod has its turn in the new books too."""
     hard = [pod(f"p{i}", no_gap(i)) for i in range(30)]
     row(world, hard)
     before = dict(world.service.books.cycle.allowance.debts)
@@ -296,7 +296,7 @@ def test_books_made_anew_forgive_nothing(world: World) -> None:
 
 
 def test_the_plugins_pods_wait_for_their_own_namespace_too() -> None:
-    """The same row, proposed one after another."""
+    """The same pods are proposed one after another."""
     world = Plugged(allowance=LESS)
     cluster(world)
     hard = [pod(f"p{i}", no_gap(i)) for i in range(60)]
@@ -317,7 +317,7 @@ def test_the_plugins_pods_wait_for_their_own_namespace_too() -> None:
     owed=st.integers(10_000, 100_000),
 )
 def test_what_is_owed_is_bounded_and_paid(steps: list[tuple[str, int, float]], owed: int) -> None:
-    """Whoever has a turn owes less than its part; time pays what it pays, and never more."""
+    """A namespace with a turn owes less than its part; time pays at its rate, and never more."""
     allowance = Allowance(AllowanceSettings(owed, owed // 4, 2 * owed))
     now, spent = 0.0, 0
     for namespace, units, seconds in steps:
@@ -336,7 +336,7 @@ def test_what_is_owed_is_bounded_and_paid(steps: list[tuple[str, int, float]], o
 
 
 def test_little_work_decides_as_much_does() -> None:
-    """What is not deferred gets the same place, or a refusal with the same code."""
+    """A pod that is not deferred gets the same place, or a refusal with the same code."""
     full, little = Engine(Policy.parse("binpack")), Engine(Policy.parse("binpack"))
     for engine in (full, little):
         for number in range(6):

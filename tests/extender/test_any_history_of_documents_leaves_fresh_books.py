@@ -1,7 +1,8 @@
-"""Random histories of what the API server tells, hostile values among it: the books are those of a fresh start.
+"""Random histories of documents, hostile values included, leave the books of a fresh start.
 
-Nodes and Devices come, change, go and come again under bound pods; pods cannot be read, lose and gain records of any
-scheduler, and end; claims are allocated by devices that there are or are not. What counts as free is compared where a node has cards.
+Nodes and Devices are created, changed, deleted and created again under bound pods. Pods are unreadable, lose and gain
+records of any scheduler, and end. Claims hold existing and missing devices. The tests compare the free amounts of nodes
+with cards.
 """
 
 import asyncio
@@ -134,6 +135,6 @@ def _free(world: World) -> dict[str, list[tuple[int, int, int]]]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_books_are_those_of_a_fresh_start(seed: int) -> None:
-    """Nothing that happened on the way leaves a card open that a restart would close, or closed that it would open."""
+    """No card is open that a restart would close, and none closed that it would open."""
     for number in range(SEQUENCES):
         asyncio.run(History(seed * SEQUENCES + number).run())

@@ -1,6 +1,6 @@
-"""Whatever interleaves with whatever, no card is given twice and every pod that waits has a reason.
+"""In any interleaving no card is allocated twice, and every waiting pod has a reason.
 
-`PARTAGE_SEQUENCES` sets how many sequences are tried (10,000 unless set; `make soak-laws` tries more),
+`PARTAGE_SEQUENCES` sets the number of sequences (10,000 unless set; `make soak-laws` tries more),
 `PARTAGE_SEED` the first seed.
 """
 

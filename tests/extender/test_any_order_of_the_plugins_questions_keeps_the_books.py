@@ -1,10 +1,10 @@
-"""Random orders of what a kube-scheduler with the plugin, the API server and restarts may do.
+"""Random orders of the actions of a kube-scheduler with the plugin, the API server and restarts.
 
 The model is kube-scheduler's: one scheduling cycle at a time, Bindings beside it, pod groups that
-are reserved, reverted and reserved again, pods with claims, attempts that end without a word, connections that break
-in between, messages that come twice or late, pods that are sent away for others, books that are made
-anew. After every step the
-ledger's laws hold; at the end, when everything has come to rest, it holds the bound pods and
+are reserved, reverted and reserved again, pods with claims, attempts that end without a message, connections that
+break in between, repeated and late messages, evictions of pods for others, and rebuilt books.
+After every step the
+ledger's laws hold. At the end, after all work has ended, it holds the bound pods and
 nothing else.
 """
 
@@ -325,7 +325,7 @@ class Model:
 
 @pytest.mark.parametrize("part", range(4))
 def test_any_order_keeps_the_books(part: int) -> None:
-    """A seed that fails is named; run it alone by its number."""
+    """A failed seed is named; run it alone by its number."""
     first = int(os.environ.get("PARTAGE_SEED", "0")) * 1_000_003
     for number in range(SEQUENCES):
         seed = first + number * 4 + part
