@@ -36,7 +36,7 @@ def plugged(test: Callable[[Plugged], Coroutine[Any, Any, None]]) -> Callable[[]
 
 @plugged
 async def test_a_pod_is_proposed_reserved_and_bound(world: Plugged) -> None:
-    """The Binding that the plugin sends carries the record."""
+    """The plugin's Binding contains the record."""
     world.create(pod("web", half()))
 
     assert world.propose("web").nodes == ["n1"]
@@ -57,7 +57,7 @@ async def test_a_pod_is_proposed_reserved_and_bound(world: Plugged) -> None:
 
 @plugged
 async def test_a_proposal_ends_with_the_next_question(world: Plugged) -> None:
-    """Nothing is kept for a pod that kube-scheduler gave up without a word."""
+    """Nothing is reserved for a pod that kube-scheduler gave up without a message."""
     world.create(pod("first", whole(2)))
     world.create(pod("second", whole(2)))
 
@@ -68,7 +68,7 @@ async def test_a_proposal_ends_with_the_next_question(world: Plugged) -> None:
 
 @plugged
 async def test_a_refusal_says_why(world: Plugged) -> None:
-    """With the code and the numbers, and whether evicting would help."""
+    """It has the code and the numbers, and whether evictions would help."""
     world.create(pod("big", whole(3)))
     world.create(pod("odd", {"koordinator.sh/gpu": "150"}))
 
@@ -82,7 +82,7 @@ async def test_a_refusal_says_why(world: Plugged) -> None:
 
 @plugged
 async def test_unreserve_releases_and_may_come_at_any_time(world: Plugged) -> None:
-    """Without reserve, twice, and late."""
+    """It may arrive without `reserve`, twice, or late."""
     world.create(pod("web", whole(2)))
     world.propose("web")
     world.unreserve("web")
@@ -102,7 +102,7 @@ async def test_unreserve_releases_and_may_come_at_any_time(world: Plugged) -> No
 
 @plugged
 async def test_a_second_reserve_takes_the_same_place_or_fails(world: Plugged) -> None:
-    """As a pod group is: tried, reverted, and reserved again before it is bound."""
+    """The pods of a group are tried, reverted, and reserved again before they are bound."""
     world.create(pod("one", whole()))
     world.create(pod("two", whole()))
     world.propose("one")
@@ -125,7 +125,7 @@ async def test_a_second_reserve_takes_the_same_place_or_fails(world: Plugged) ->
 
 @plugged
 async def test_a_failed_group_leaves_nothing(world: Plugged) -> None:
-    """Reservations of its pods are released in whatever order they come."""
+    """The reservations of its pods are released in any order."""
     for name in ("a", "b"):
         world.create(pod(name, whole()))
         world.propose(name)
@@ -140,7 +140,7 @@ async def test_a_failed_group_leaves_nothing(world: Plugged) -> None:
 
 @plugged
 async def test_repeated_and_late_questions_change_nothing(world: Plugged) -> None:
-    """Each names its attempt."""
+    """Each question names its attempt."""
     world.create(pod("web", half()))
     world.propose("web")
     old = world.number
@@ -160,7 +160,7 @@ async def test_repeated_and_late_questions_change_nothing(world: Plugged) -> Non
 
 @plugged
 async def test_a_node_that_was_not_proposed_is_not_reserved(world: Plugged) -> None:
-    """Whatever kube-scheduler chose it by."""
+    """This holds for any reason of kube-scheduler's choice."""
     world.service.changed(document(node("n2")))
     world.create(pod("web", half()))
     world.propose("web")
@@ -170,7 +170,7 @@ async def test_a_node_that_was_not_proposed_is_not_reserved(world: Plugged) -> N
 
 @plugged
 async def test_a_refused_binding_releases(world: Plugged) -> None:
-    """The API server's word is final."""
+    """The API server's refusal is final."""
     world.create(pod("web", half()))
     world.propose("web")
     world.reserve("web")
@@ -185,7 +185,7 @@ async def test_a_refused_binding_releases(world: Plugged) -> None:
 async def test_a_node_that_went_after_its_place_was_reserved_is_bound_by_nobody(
     world: Plugged,
 ) -> None:
-    """The place is released at once, and the pod gets one on the node that comes back under the name."""
+    """The place is released at once. The pod gets one on the next node with that name."""
     world.create(pod("web", half()))
     world.propose("web")
     world.reserve("web")
@@ -205,7 +205,7 @@ async def test_a_node_that_went_after_its_place_was_reserved_is_bound_by_nobody(
 
 @plugged
 async def test_an_unknown_end_is_read_back(world: Plugged) -> None:
-    """Its cards stay reserved meanwhile, whatever kube-scheduler says."""
+    """Its cards stay reserved meanwhile, whatever kube-scheduler reports."""
     world.create(pod("web", half()))
     world.propose("web")
     world.reserve("web")
@@ -223,7 +223,7 @@ async def test_an_unknown_end_is_read_back(world: Plugged) -> None:
 
 @plugged
 async def test_who_does_not_lead_sends_nothing(world: Plugged) -> None:
-    """The fence is looked at right before the Binding is allowed."""
+    """The service checks the fence right before it allows the Binding."""
     world.create(pod("web", half()))
     world.propose("web")
     world.reserve("web")
@@ -239,7 +239,7 @@ async def test_who_does_not_lead_sends_nothing(world: Plugged) -> None:
 
 @plugged
 async def test_a_disconnected_scheduler_keeps_nothing(world: Plugged) -> None:
-    """Proposals and reservations end; a Binding on its way is read back."""
+    """Proposals and reservations end; an open Binding is read back."""
     for name in ("held", "reserved", "sent"):
         world.create(
             pod(name, {"koordinator.sh/gpu-core": "20", "koordinator.sh/gpu-memory-ratio": "20"})
@@ -263,7 +263,7 @@ async def test_a_disconnected_scheduler_keeps_nothing(world: Plugged) -> None:
 
 @plugged
 async def test_new_books_know_what_is_reserved(world: Plugged) -> None:
-    """After a rebuild the reservation is taken again before anything else is decided."""
+    """After a rebuild the books take the reservation again before any other decision."""
     world.create(pod("web", whole(2)))
     world.propose("web")
     world.reserve("web")
@@ -279,7 +279,7 @@ async def test_new_books_know_what_is_reserved(world: Plugged) -> None:
 
 @plugged
 async def test_a_pod_that_changed_is_not_bound(world: Plugged) -> None:
-    """What was decided about is no longer what would run."""
+    """The decision was about another spec."""
     manifest = world.create(pod("web", half()))
     world.propose("web")
     world.reserve("web")
@@ -331,7 +331,7 @@ async def test_an_unseen_pod_travels_and_is_read_before_it_is_bound(world: Plugg
 
 @plugged
 async def test_a_travelled_pod_may_not_ask_for_more_than_the_api_servers(world: Plugged) -> None:
-    """What came with the question is checked against the API server."""
+    """The service checks the question's pod against the API server."""
     world.api.pods["web"] = pod("web", half())
     forged = msgspec.Raw(json.dumps(pod("web", whole())).encode())
 
@@ -345,14 +345,14 @@ async def test_a_travelled_pod_may_not_ask_for_more_than_the_api_servers(world: 
 
 @plugged
 async def test_a_pod_without_devices_is_skipped(world: Plugged) -> None:
-    """Also where only its annotations had made the plugin ask."""
+    """This holds also if only its annotations made the plugin ask."""
     raw = msgspec.Raw(json.dumps(pod("web")).encode())
     assert world.propose("web", pod=raw).skip
 
 
 @run
 async def test_rejected_nodes_are_left_out_while_there_are_others() -> None:
-    """Then all are asked about anew: kube-scheduler says why, and knows what to wait for."""
+    """Then all are proposed again: kube-scheduler reports the reasons, and knows the events to wait for."""
     world = Plugged()
     names = [f"n{i:02d}" for i in range(3 * PROPOSED)]
     await world.start(*(one for name in names for one in (node(name), device(name))))
@@ -372,7 +372,7 @@ async def test_rejected_nodes_are_left_out_while_there_are_others() -> None:
 
 @run
 async def test_several_nodes_are_proposed_where_one_may_not_do() -> None:
-    """While kube-scheduler is known to reject any, for a minute; and to pods of a group."""
+    """For a minute after a rejection by kube-scheduler, and for pods of a group."""
     world = Plugged()
     await world.start(*(one for n in ("n1", "n2", "n3") for one in (node(n), device(n))))
     world.create(pod("web", half()))
@@ -392,7 +392,7 @@ async def test_several_nodes_are_proposed_where_one_may_not_do() -> None:
 async def test_a_pod_that_is_rejected_where_devices_are_waits_for_devices_elsewhere(
     wide: bool,  # noqa: FBT001 # a case
 ) -> None:
-    """kube-scheduler knows what to wait for on the node that it rejects, as a zone; of devices on the other it hears nothing."""
+    """kube-scheduler knows its own obstacle on the rejected node, as a zone, and no lack of devices on others."""
     world = Plugged()
     await world.start(node(), device(), node("n2"), device("n2"))
     await world.place(pod("filler", whole(2)), "n2")
@@ -411,7 +411,7 @@ async def test_a_pod_that_is_rejected_where_devices_are_waits_for_devices_elsewh
 
 @run
 async def test_of_a_domain_whose_best_nodes_are_rejected_all_are_proposed() -> None:
-    """And no more than once: then kube-scheduler says why it rejects them."""
+    """This happens once: then kube-scheduler reports why it rejects them."""
     world = Plugged()
     names = [f"n{i:02d}" for i in range(2 * PROPOSED)]
     labels = {"labels": {"zone": "a"}}
@@ -442,7 +442,7 @@ async def test_rejected_nodes_are_left_out_for_a_minute() -> None:
 
 @run
 async def test_a_wide_pod_is_proposed_every_node_that_fits_with_scores() -> None:
-    """kube-scheduler weighs them against its own wishes; a nominated node is a wish too."""
+    """kube-scheduler weighs them with its own wishes; a nominated node is also a wish."""
     world = Plugged()
     names = [f"n{i:02d}" for i in range(2 * PROPOSED)]
     await world.start(*(one for name in names for one in (node(name), device(name, card(0)))))
@@ -462,7 +462,7 @@ async def test_a_wide_pod_is_proposed_every_node_that_fits_with_scores() -> None
 
 @run
 async def test_a_pod_that_is_spread_is_proposed_the_best_nodes_of_each_domain() -> None:
-    """All nodes for a minute, where kube-scheduler's own filters rejected some of those."""
+    """All nodes for a minute, if kube-scheduler's own filters rejected some of those."""
     world = Plugged()
     zones = {f"n{i:02d}": "abc"[i % 3] for i in range(9 * PROPOSED)}
     await world.start(
@@ -511,7 +511,7 @@ async def test_a_pod_that_is_spread_is_proposed_the_best_nodes_of_each_domain() 
     ],
 )
 def test_what_is_no_message_is_refused(frame: bytes) -> None:
-    """With a sentence."""
+    """The refusal has a sentence."""
     with pytest.raises(InvalidDocument, match="message of the plugin"):
         wire.decode_question(frame)
 
@@ -548,7 +548,7 @@ def waiting_for_a_turn(
 async def test_what_waits_for_its_turn_goes_with_kube_scheduler(
     world: Plugged, second: asyncio.Task[Any]
 ) -> None:
-    """It was not sent: nothing has to be read back, and its card is free."""
+    """The Binding was not sent: nothing needs to be read back, and its card is free."""
     world.attempts.disconnected()
 
     refused = await second
@@ -563,7 +563,7 @@ async def test_what_waits_for_its_turn_goes_with_kube_scheduler(
 async def test_a_pod_that_changed_while_it_waited_is_not_bound(
     world: Plugged, second: asyncio.Task[Any]
 ) -> None:
-    """What is sent is what was decided about."""
+    """A sent Binding always follows a decision about the same spec."""
     changed = pod("second", half())
     world.create(changed)
     world.attempts.bound(wire.Bound(2, "uid-first", world.number - 1, "refused", "no"))
@@ -577,7 +577,7 @@ async def test_a_pod_that_changed_while_it_waited_is_not_bound(
 
 @plugged
 async def test_nothing_is_kept_of_pods_that_are_gone(world: Plugged) -> None:
-    """Whatever had become of them: what a tenant wrote, made and deleted must not fill the memory."""
+    """In any state: pods that a tenant makes and deletes must not fill the memory."""
     for number, name in enumerate(("asked", "reserved", "bound", "binding", "refused", "missed")):
         world.create(pod(name, whole(3 if name == "refused" else 1)))
         world.propose(name)

@@ -1,4 +1,4 @@
-"""Bind through the service: what is sent, and what becomes of the reservation."""
+"""Bind through the service: the Binding that is sent, and the end of its reservation."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ async def after_its_time(world: World) -> None:
 
 @run
 async def test_record_annotations_and_labels_travel_in_the_binding() -> None:
-    """One transaction carries everything, with the uid as its precondition."""
+    """One transaction contains everything, with the uid as its precondition."""
     world = await World().start(node(), device())
     manifest = world.create(pod("web", {"tke.cloud.tencent.com/qgpu-core": "100"}))
     world.filter(manifest)
@@ -65,7 +65,7 @@ async def test_what_was_sent_is_what_a_rebuild_reads() -> None:
 
 @run
 async def test_a_refused_binding_gives_everything_back() -> None:
-    """Nothing was bound, so nothing stays reserved; the words of the API server are passed on."""
+    """Nothing was bound, so nothing stays reserved; the answer has the API server's message."""
     world = await World().start(node(), device())
     world.create(pod("web", whole(2)))
     world.api.answers.append(REFUSED)
@@ -82,7 +82,7 @@ async def test_a_refused_binding_gives_everything_back() -> None:
 )
 @pytest.mark.parametrize("answer", [UNKNOWN, OSError("reset")], ids=["told", "raised"])
 def test_an_unknown_outcome_is_read_back(took: bool, bound: bool, answer: object) -> None:  # noqa: FBT001
-    """The pod itself says what became of its Binding."""
+    """The pod itself shows the outcome of its Binding."""
 
     async def scene() -> None:
         world = await World().start(node(), device())
@@ -103,7 +103,7 @@ def test_an_unknown_outcome_is_read_back(took: bool, bound: bool, answer: object
 
 @run
 async def test_a_reservation_stays_while_nobody_can_tell() -> None:
-    """Its cards may be in use; it is read again later, and a second bind does not reserve twice."""
+    """Its cards may be in use; the pod is read again later, and a second bind does not reserve twice."""
     world = await World().start(node(), device())
     world.create(pod("web", whole(2)))
     world.api.answers.append(UNKNOWN)
@@ -126,7 +126,7 @@ async def test_a_reservation_stays_while_nobody_can_tell() -> None:
 
 @run
 async def test_a_binding_that_arrives_late_finds_its_card_still_kept() -> None:
-    """That the pod has no node yet says nothing while its Binding may be on the wire."""
+    """A pod without a node proves nothing while its Binding may still arrive."""
     world = await World().start(node(), device())
     world.create(pod("web", whole(2)))
     world.api.answers.append(UNKNOWN)
@@ -145,7 +145,7 @@ async def test_a_binding_that_arrives_late_finds_its_card_still_kept() -> None:
 
 @run
 async def test_a_pod_whose_binding_never_arrived_is_woken() -> None:
-    """Kube-scheduler was told that nobody knows; it need not find out by itself that somebody does."""
+    """kube-scheduler got an unknown outcome, and needs a sign that the outcome is known."""
     world = await World().start(node(), device())
     world.create(pod("web", whole(2)))
     world.api.answers.append(UNKNOWN)
@@ -162,7 +162,7 @@ async def test_a_pod_whose_binding_never_arrived_is_woken() -> None:
 
 @run
 async def test_a_binding_that_nobody_answers_is_unknown_after_its_time() -> None:
-    """Kube-scheduler is answered in time; the reservation is settled by reading back."""
+    """kube-scheduler gets an answer in time; the service reads the pod back to settle the reservation."""
     world = await World().start(node(), device())
     world.service.bindings.limits = type(world.service.bindings.limits)(send=0.0)
     world.create(pod("web", whole()))
@@ -177,7 +177,7 @@ async def test_a_binding_that_nobody_answers_is_unknown_after_its_time() -> None
 
 @run
 async def test_a_binding_goes_on_when_its_caller_goes_away() -> None:
-    """A broken connection must not leave a reservation behind that nobody gives back."""
+    """A broken connection must not leave a reservation that is never released."""
     world = await World().start(node(), device())
     world.create(pod("web", whole()))
     world.api.gate = asyncio.Event()
@@ -194,7 +194,7 @@ async def test_a_binding_goes_on_when_its_caller_goes_away() -> None:
 
 @run
 async def test_two_calls_for_one_pod_share_one_binding() -> None:
-    """Kube-scheduler may ask again before the first answer came."""
+    """kube-scheduler may ask again before the first answer."""
     world = await World().start(node(), device())
     world.create(pod("web", whole()))
 
@@ -206,7 +206,7 @@ async def test_two_calls_for_one_pod_share_one_binding() -> None:
 
 @run
 async def test_a_pod_that_is_bound_elsewhere_is_not_bound_again() -> None:
-    """The API server has the last word on where a pod is."""
+    """The API server decides where a pod is."""
     world = await World().start(node("n1"), device("n1"), node("n2"), device("n2"))
     await world.place(pod("web", whole()), "n1")
 
@@ -216,7 +216,7 @@ async def test_a_pod_that_is_bound_elsewhere_is_not_bound_again() -> None:
 
 @run
 async def test_what_does_not_fit_is_refused_with_numbers_and_not_sent() -> None:
-    """Bind is the step that counts, whatever filter said before."""
+    """Bind decides, whatever filter answered before."""
     world = await World().start(node(), device())
     world.create(pod("big", whole(3)))
 
@@ -230,7 +230,7 @@ async def test_what_does_not_fit_is_refused_with_numbers_and_not_sent() -> None:
 
 @run
 async def test_a_pod_without_devices_is_bound_without_a_record() -> None:
-    """Kube-scheduler leaves the binding of every pod to the extender that has the verb."""
+    """kube-scheduler leaves the binding of every pod to an extender with the verb."""
     world = await World().start(node(), device())
     world.filter(pod("plain"))
 
@@ -242,7 +242,7 @@ async def test_a_pod_without_devices_is_bound_without_a_record() -> None:
 
 @run
 async def test_a_pod_that_was_never_seen_is_read_first() -> None:
-    """After a fail-over the new leader may be asked to bind what the old one filtered."""
+    """After a fail-over the new leader may have to bind a pod that the old one filtered."""
     world = await World().start(node(), device())
     world.api.pods["web"] = pod("web", whole())
 
@@ -260,7 +260,7 @@ async def test_a_pod_that_was_never_seen_is_read_first() -> None:
     ids=["no such pod", "another uid", "another's uid"],
 )
 def test_a_pod_must_be_the_one_that_is_meant(name: str, uid: str, message: str) -> None:
-    """A uid stands for one pod and no other."""
+    """A uid names exactly one pod."""
 
     async def scene() -> None:
         world = await World().start(node(), device())
@@ -274,7 +274,7 @@ def test_a_pod_must_be_the_one_that_is_meant(name: str, uid: str, message: str) 
 
 @run
 async def test_a_pod_that_cannot_be_read_is_not_bound() -> None:
-    """Nobody knows what it would need."""
+    """Its needs are unknown."""
     world = await World().start(node(), device())
     world.api.reads.append(OSError("down"))
 
@@ -283,7 +283,7 @@ async def test_a_pod_that_cannot_be_read_is_not_bound() -> None:
 
 @run
 async def test_without_adaption_nothing_is_written_for_a_vendors_plugin() -> None:
-    """Koordinator's gate is off: no lock, none of the vendor's keys; the record is as ever."""
+    """Koordinator's gate is off: there is no lock and no vendor's key, and the record is unchanged."""
     world = await metax_world(adapts=False)
     world.create(pod("web", sgpu()))
 
@@ -296,7 +296,7 @@ async def test_without_adaption_nothing_is_written_for_a_vendors_plugin() -> Non
 
 @run
 async def test_a_vendors_lock_is_taken_before_its_pod_is_bound() -> None:
-    """Its plugin finds the pod by the lock; whoever has it is waited for."""
+    """The vendor's plugin finds the pod by the lock; the service waits for another holder."""
     world = await metax_world()
     world.create(pod("web", sgpu()))
     world.api.refusing = 2
@@ -308,7 +308,7 @@ async def test_a_vendors_lock_is_taken_before_its_pod_is_bound() -> None:
 
 @run
 async def test_a_lock_that_stays_taken_gives_the_reservation_back() -> None:
-    """Less than the extender's time-out is waited, then the answer is one that is retried."""
+    """The service waits less than the extender's time-out, and then gives an answer that leads to a retry."""
     world = await metax_world()
     world.create(pod("web", sgpu()))
     world.api.refusing = 100
@@ -323,7 +323,7 @@ async def test_a_lock_that_stays_taken_gives_the_reservation_back() -> None:
 
 @run
 async def test_a_lock_is_given_back_when_the_binding_is_refused() -> None:
-    """The plugin would wait for a pod that never comes."""
+    """Otherwise the plugin would wait for a pod that never arrives."""
     world = await metax_world()
     world.create(pod("web", sgpu()))
     world.api.answers.append(REFUSED)
@@ -336,7 +336,7 @@ async def test_a_lock_is_given_back_when_the_binding_is_refused() -> None:
 
 @run
 async def test_a_lock_that_nobody_can_tell_about_is_given_back() -> None:
-    """It may have been written; the pod is tried again by kube-scheduler."""
+    """The lock may have been written; kube-scheduler tries the pod again."""
     world = await metax_world()
     world.create(pod("web", sgpu()))
     world.api.lock_faults += [OSError("reset")]
@@ -350,7 +350,7 @@ async def test_a_lock_that_nobody_can_tell_about_is_given_back() -> None:
 
 @run
 async def test_a_pod_that_comes_back_unreadable_keeps_its_reservation() -> None:
-    """What cannot be read may well be bound."""
+    """An unreadable pod may be bound."""
     world = await World().start(node(), device())
     world.create(pod("web", whole()))
     world.api.answers.append(UNKNOWN)
@@ -364,7 +364,7 @@ async def test_a_pod_that_comes_back_unreadable_keeps_its_reservation() -> None:
 
 @run
 async def test_a_pod_that_is_gone_when_it_is_read_back_holds_nothing() -> None:
-    """Nobody is left to hold it."""
+    """No pod is left to hold devices."""
     world = await World().start(node(), device())
     world.create(pod("web", whole()))
     del world.api.pods["web"]
@@ -378,7 +378,7 @@ async def test_a_pod_that_is_gone_when_it_is_read_back_holds_nothing() -> None:
 
 @run
 async def test_a_bug_on_the_way_leaves_the_reservation_to_be_read_back() -> None:
-    """Whether the Binding went out cannot be known, so nothing is given away."""
+    """The Binding may have been sent, so its devices stay reserved."""
     world = await World().start(node(), device())
     world.create(pod("web", whole()))
 
@@ -397,7 +397,7 @@ async def test_a_bug_on_the_way_leaves_the_reservation_to_be_read_back() -> None
 
 @run
 async def test_a_pod_that_is_bound_meanwhile_is_not_reserved_again() -> None:
-    """Filter after bind is an error that is retried, not a second place."""
+    """Filter after bind is an error that leads to a retry, not a second place."""
     world = await World().start(node(), device())
     manifest = world.create(pod("web", whole()))
     await world.bind("web")
@@ -423,7 +423,7 @@ async def burst(count: int, *, at_once: int) -> tuple[World, list[asyncio.Task[s
 
 @run
 async def test_bindings_wait_here_and_not_at_the_api_server() -> None:
-    """So many are on their way at a time; the others follow in order, and none runs out of time."""
+    """A limited number is open at a time; the others follow in order, and none runs out of time."""
     world, tasks = await burst(7, at_once=2)
     assert [sent.name for sent in world.api.sent] == ["p0", "p1"]
 
@@ -437,7 +437,7 @@ async def test_bindings_wait_here_and_not_at_the_api_server() -> None:
 
 @run
 async def test_a_service_that_stops_sends_no_more() -> None:
-    """What is on its way ends; what waits for its turn was never sent, and gives its cards back."""
+    """Open Bindings end; waiting ones were never sent and release their cards."""
     world, tasks = await burst(5, at_once=2)
     closing = asyncio.create_task(world.service.close())
     await asyncio.sleep(0)

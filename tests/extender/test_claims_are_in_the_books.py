@@ -1,4 +1,4 @@
-"""What allocated ResourceClaims hold is counted with the pods' shares, on the same cards and in the same books."""
+"""The devices of allocated ResourceClaims count with the pods' shares, on the same cards and in the same books."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def _started(*manifests: Manifest) -> World:
 
 @run
 async def test_a_claim_and_a_pod_share_a_card() -> None:
-    """Each sees what the other has left, and a pod that does not fit is told why and woken in time."""
+    """Each gets only what the other leaves. A pod that does not fit gets the reason and is woken in time."""
     world = await _started()
     _told(
         world,
@@ -59,7 +59,7 @@ async def test_a_claim_and_a_pod_share_a_card() -> None:
 
 @run
 async def test_a_claim_that_several_pods_share_counts_once() -> None:
-    """Whoever it is reserved for, and as long as it is allocated, whether a pod of it was ever bound or not."""
+    """It counts as long as it is allocated, for any reservation, whether or not a pod of it was bound."""
     world = await _started()
     pods = [{"resource": "pods", "name": f"web-{n}", "uid": f"u{n}"} for n in range(3)]
     _told(world, claim(share()))
@@ -73,7 +73,7 @@ async def test_a_claim_that_several_pods_share_counts_once() -> None:
 
 @run
 async def test_a_claim_holds_until_its_allocation_or_itself_is_gone() -> None:
-    """One that is being deleted still has a pod on its devices; late news of it changes nothing."""
+    """A claim in deletion still has a pod on its devices; late news of it changes nothing."""
     world = await _started(claim(share()))
     ending = claim(share(), version=2)
     ending["metadata"]["deletionTimestamp"] = "2026-11-23T12:00:00Z"
@@ -93,7 +93,7 @@ async def test_a_claim_holds_until_its_allocation_or_itself_is_gone() -> None:
 
 @run
 async def test_what_is_allocated_anew_elsewhere_is_given_back_where_it_was() -> None:
-    """A watch that was interrupted tells the end and the beginning in one event."""
+    """After an interrupted watch one event has both the end and the beginning."""
     world = await _started(node("n2"), device("n2"), claim(share()))
     _told(world, claim(share(pool="n2"), version=2))
 
@@ -104,7 +104,7 @@ async def test_what_is_allocated_anew_elsewhere_is_given_back_where_it_was() -> 
 
 @run
 async def test_an_audit_finds_a_claim_that_is_not_counted_as_it_should_be() -> None:
-    """Both what is missing and what has leaked, by the same comparison that looks at pods."""
+    """It finds missing and leaked devices by the same comparison as for pods."""
     world = await _started(claim(share()))
     engine = world.service.books.engine
     held = engine.ledger.undo("claim-x")
@@ -129,7 +129,7 @@ async def test_an_audit_finds_a_claim_that_is_not_counted_as_it_should_be() -> N
 
 @run
 async def test_a_claim_keeps_its_card_when_cards_change() -> None:
-    """Its device is a number; who has that number now has the claim, and what is gone stays counted."""
+    """Its device is a number: the card with that number now has the claim, and a missing one still counts."""
     world = await _started(claim(share("gpu-1")))
     world.service.changed(document(device("n1", card(0), version=2)))
     assert world.service.books.cluster_cache.problems == {
@@ -146,7 +146,7 @@ async def test_a_claim_keeps_its_card_when_cards_change() -> None:
 
 @run
 async def test_what_cannot_be_read_closes_its_card_and_is_told() -> None:
-    """Until somebody puts it right; and no pod is sent away for it."""
+    """It stays closed until a person corrects the claim, and no pod is evicted for it."""
     world = await _started(claim(share(cores="many")))
     assert _free(world) == [None, (1000, 16)]
     assert (
@@ -164,7 +164,7 @@ async def test_what_cannot_be_read_closes_its_card_and_is_told() -> None:
 
 @run
 async def test_a_card_that_is_given_twice_names_the_claim() -> None:
-    """A pod and a claim on one card beyond its means: the card takes nobody else, and both are named."""
+    """A pod and a claim exceed one card: the card takes no other pod, and the report names both."""
     world = await _started()
     world.create(pod("web", whole()))
     assert await world.bind("web") == ""
@@ -178,7 +178,7 @@ async def test_a_card_that_is_given_twice_names_the_claim() -> None:
 
 @run
 async def test_no_claim_is_sent_away_for_an_important_pod() -> None:
-    """A claim is no pod: nothing is gained by ending it, and its own pods may have any priority."""
+    """A claim is no pod: its end gains nothing, and its own pods may have any priority."""
     world = await _started(claim(result()))
     world.create(pod("web", whole()))
     assert await world.bind("web") == ""
@@ -222,7 +222,7 @@ STEPS = st.lists(
 @given(STEPS, st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_any_order_of_news_ends_in_the_books_of_a_rebuild(steps: list[Any], chance: Any) -> None:
-    """Claims in their order, nodes and cards between them, everything repeated: the end is what a new leader has."""
+    """Claims in their order, nodes and cards between them, all repeated, end in the books of a new leader."""
     nodes: list[Manifest] = [
         node(),
         device(),

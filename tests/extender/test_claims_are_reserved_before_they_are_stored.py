@@ -1,4 +1,4 @@
-"""What a claim is about to be allocated is reserved in the books in the step in which it is found free, or refused."""
+"""A claim's allocation is reserved in the books in the same step that finds it free, or refused."""
 
 import os
 from typing import Any
@@ -57,7 +57,7 @@ def _used(world: World) -> int:
 
 @run
 async def test_what_is_admitted_is_nobodys_elses_at_once() -> None:
-    """Before the API server tells of it; afterwards it is the same thing, counted once."""
+    """This holds before the API server reports the claim; afterwards it still counts once."""
     world, _store = await _started()
     assert _review(world, share(cores="60"), share("gpu-1", cores="60")) == ""
     waiting = world.create(pod("web", half()))
@@ -74,7 +74,7 @@ async def test_what_is_admitted_is_nobodys_elses_at_once() -> None:
 
 @run
 async def test_what_does_not_fit_is_refused_with_its_numbers_and_leaves_nothing() -> None:
-    """A card that a pod uses, one that is not there, a claim on two nodes, and what cannot be read."""
+    """A card in use by a pod, a missing card, a claim on two nodes, and an unreadable claim."""
     world, _store = await _started(node("n2"), device("n2"))
     world.create(pod("web", half()))
     assert await world.bind("web") == ""
@@ -96,7 +96,7 @@ async def test_what_does_not_fit_is_refused_with_its_numbers_and_leaves_nothing(
 
 @run
 async def test_a_card_that_takes_no_further_sharer_says_so() -> None:
-    """Amounts are left of it; pods of HAMi's protocol that are on it bring a limit of ten."""
+    """It has free amounts, but its pods of HAMi's protocol bring a limit of ten."""
     world, _store = await _started()
     for number in range(10):
         tenth = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100", "nvidia.com/gpucores": "1"}
@@ -122,7 +122,7 @@ async def test_what_is_not_ours_is_let_through_and_a_rehearsal_keeps_nothing() -
 
 @run
 async def test_what_is_taken_back_is_free_unless_another_write_may_still_arrive() -> None:
-    """Two questions about one allocation are two writes; those of other claims and of other devices stay."""
+    """Two questions about one allocation are two writes; other claims and devices stay reserved."""
     world, _store = await _started()
     for question in ("one", "two"):
         assert _review(world, share(cores="60"), question=question) == ""
@@ -140,7 +140,7 @@ async def test_what_is_taken_back_is_free_unless_another_write_may_still_arrive(
 
 @run
 async def test_one_reservation_answers_a_bounded_number_of_questions() -> None:
-    """Who can name a claim can ask about it without end; each question is kept as long as its write may arrive."""
+    """A user who can name a claim can ask endlessly, and each question is kept as long as its write may arrive."""
     world, _store = await _started()
     answers = [_review(world, share(cores="60"), question=f"q{number}") for number in range(100)]
     assert answers[:64] == [""] * 64
@@ -159,7 +159,7 @@ async def test_one_reservation_answers_a_bounded_number_of_questions() -> None:
 
 @run
 async def test_who_asks_again_has_one_reservation_for_each_write_that_may_arrive() -> None:
-    """A scheduler tries again with the same claim: the first write may be late, until the claim has another version."""
+    """A scheduler tries the same claim again: the first write may be late, until the claim has a new version."""
     world, _store = await _started()
     for device_, used in (("gpu-0", 600), ("gpu-0", 600), ("gpu-1", 1200), ("gpu-1", 1200)):
         assert _review(world, share(device_, cores="60", shareID=f"s{used}")) == ""
@@ -178,7 +178,7 @@ async def test_who_asks_again_has_one_reservation_for_each_write_that_may_arrive
 
 @run
 async def test_a_claim_that_is_believed_to_be_allocated_waits_for_the_news() -> None:
-    """Its devices were given back, which has not been heard here: what it held would be freed unseen."""
+    """Its devices were released, which is not known here: its earlier devices would be freed unseen."""
     world, _store = await _started(claim(share()))
     assert _review(world, share()) == ""
     assert "still allocated by what is known" in _review(world, share("gpu-1"))
@@ -193,7 +193,7 @@ async def test_a_claim_that_is_believed_to_be_allocated_waits_for_the_news() -> 
 
 @run
 async def test_old_news_of_a_claim_ends_no_newer_reservation() -> None:
-    """What it was allocated before may be heard after what it is about to be allocated is reserved."""
+    """News of its earlier allocation may arrive after the reservation of the next one."""
     world, _store = await _started()
     assert _review(world, share("gpu-1"), version=3) == ""
     world.service.changed(document(claim(share(), version=2)))
@@ -207,7 +207,7 @@ async def test_old_news_of_a_claim_ends_no_newer_reservation() -> None:
 
 @run
 async def test_claims_that_cannot_be_written_keep_no_others_reserved() -> None:
-    """A few are written at a time; those that failed come after the others."""
+    """Few are written at a time, and failed ones follow after the others."""
     world, store = await _started()
     names = [f"odd{number}" for number in range(9)]
     store.claims = {name: OSError("refused") for name in names}
@@ -222,7 +222,7 @@ async def test_claims_that_cannot_be_written_keep_no_others_reserved() -> None:
 
 @run
 async def test_a_reservation_that_came_to_nothing_ends() -> None:
-    """The leader, and no other, writes the claim, so that no write of before can arrive; what the API server says then holds."""
+    """Only the leader writes the claim, so that no earlier write can arrive; then the API server's state holds."""
     world, store = await _started()
     for name in ("gone", "unallocated", "stored", "replaced", "unread"):
         assert _review(world, share(cores="10", memory="1Gi"), uid=name, name=name) == ""
@@ -261,7 +261,7 @@ def _begun(name: str, *results: Any, begun: bool = True) -> Document:
 
 @run
 async def test_a_claim_that_nobody_has_begun_to_allocate_is_not_admitted() -> None:
-    """The next leader would not look for its write, and no controller would take its devices back."""
+    """The next leader would not look for its write, and no controller would release its devices."""
     world, _store = await _started()
     refusal = world.service.review_claim(_begun("x", share(), begun=False))
     assert "lacks the finalizer resource.kubernetes.io/delete-protection, which" in refusal
@@ -271,7 +271,7 @@ async def test_a_claim_that_nobody_has_begun_to_allocate_is_not_admitted() -> No
 
 @run
 async def test_a_new_leader_writes_the_claims_that_may_be_allocated() -> None:
-    """No others; what was stored just before is in the books at once, and what cannot be written is tried again."""
+    """It writes no others. Recently stored claims are in the books at once, and failed writes are repeated."""
     world, store = await _started()
     stored = claim(share(), name="stored", uid="stored", version=2)
     store.claims = {"waits": claim(name="waits", uid="waits"), "stored": stored, "odd": OSError()}
@@ -296,7 +296,7 @@ async def test_a_new_leader_writes_the_claims_that_may_be_allocated() -> None:
 
 @run
 async def test_claims_without_number_hold_a_new_leader_up_for_a_while_only() -> None:
-    """Any user may make claims, and set the finalizer."""
+    """Any user may create claims and set the finalizer."""
     world, store = await _started()
 
     async def slow(namespace: str, name: str) -> Document | None:
@@ -312,7 +312,7 @@ async def test_claims_without_number_hold_a_new_leader_up_for_a_while_only() -> 
 
 @run
 async def test_reservations_outlive_books_that_are_made_anew() -> None:
-    """The list that they are made of may be older than the write."""
+    """The list for the new books may be older than the write."""
     world, _store = await _started()
     assert _review(world, share(cores="60")) == ""
     await world.start(node(), device())
@@ -326,7 +326,7 @@ async def test_reservations_outlive_books_that_are_made_anew() -> None:
 
 @run
 async def test_only_a_leader_with_whole_books_admits() -> None:
-    """A follower's books may lag, so nothing is reserved there."""
+    """A follower's books may lag, so it reserves nothing."""
     world, _store = await _started()
     world.service.follow()
     assert _review(world, share()) == "the instance is not leader"
@@ -335,7 +335,7 @@ async def test_only_a_leader_with_whole_books_admits() -> None:
 
 @run
 async def test_a_card_is_cut_as_its_node_has_it() -> None:
-    """No instance of a card for shares, and nothing of a node that takes nobody or of a card that is closed."""
+    """No instance of a card for shares, and no device of a closed node or a closed card."""
     world, _store = await _started()
     assert "no such instance" in _review(world, result("gpu-0-mig-1g-10gb-0"))
     world.create(pod("web", whole()))
@@ -352,9 +352,9 @@ heard of; room that another leader gave away."""
 
 @run
 async def test_no_interleaving_of_two_deciders_gives_a_card_twice() -> None:
-    """Late news, lost and late writes, fail-over, shared claims, claims of pods that never come: a short run.
+    """A short run with late news, lost and late writes, fail-over, shared claims, and claims of missing pods.
 
-    Every step is followed by sums over what the store has, and the end by the books of the leader.
+    After every step the test adds up the store's allocations, and at the end it compares the leader's books.
     """
     first, count = (
         int(os.environ.get("PARTAGE_SEED", "0")),
