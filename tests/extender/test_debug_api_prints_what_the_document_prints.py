@@ -1,4 +1,4 @@
-"""Koordinator's debug documents, explanations and the pages beside them."""
+"""Koordinator's debug documents, explanations, and the pages beside them."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_the_summary_of_the_document_comes_out() -> None:
 
 @run
 async def test_names_are_todays_where_the_device_object_uses_them() -> None:
-    """One dialect in one summary, so that free and used add up, whatever the pods speak."""
+    """A summary uses one dialect, whatever the pods' dialects are, so that free and used add up."""
     world = await World().start(node(), device("n1", card(0), card(1)))
     await world.place(
         pod("old", {"kubernetes.io/gpu-core": "50", "kubernetes.io/gpu-memory": "4Gi"})
@@ -91,7 +91,7 @@ HAMI_PERCENT = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "10"}
 async def test_percent_is_added_up_from_the_records(
     size: str, asked: dict[str, str], recorded: int
 ) -> None:
-    """10 % of 16Gi is 9.99 % in bytes; what is used is the sum of what the pods' annotations say."""
+    """10 % of 16Gi is 9.99 % in bytes; the used amount is the sum of the pods' annotations."""
     world = await World().start(node(), device("n1", card(0, size)))
     first, second = (pod(name, asked) for name in ("first", "second"))
     await world.place(first)
@@ -111,7 +111,7 @@ async def test_percent_is_added_up_from_the_records(
 
 @run
 async def test_an_init_container_of_another_protocol_is_not_added_to_what_runs_after_it() -> None:
-    """Of an init container and what follows the larger counts, so no card is over its means."""
+    """The larger of an init container and its successors counts, so no card is beyond its amounts."""
     world = await World().start(node(), device("n1", card(0, "16Gi")))
     mixed = pod("mixed", {"koordinator.sh/gpu-core": "40", "koordinator.sh/gpu-memory": "4Gi"})
     before = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "70"}
@@ -160,7 +160,7 @@ async def test_idle_unhealthy_and_other_devices_are_printed_as_upstream_does() -
 
 @run
 async def test_a_device_that_vanished_under_a_pod_does_not_break_the_summary() -> None:
-    """Its record names what is not there any more, so the cards are closed and said to be."""
+    """Its record names a missing device, so the cards are closed and reported as closed."""
     world = await World().start(node(), device())
     await world.place(pod("web", whole(2)))
 
@@ -174,7 +174,7 @@ async def test_a_device_that_vanished_under_a_pod_does_not_break_the_summary() -
 
 @run
 async def test_an_explanation_tells_state_cards_and_how_the_request_was_read() -> None:
-    """Bound, held, waiting, finished: each with what there is to tell."""
+    """For a bound, held, waiting and finished pod, with the facts of each."""
     world = await World().start(node(), device())
     await world.place(pod("bound", whole()))
     world.filter(world.create(pod("held", half())))
@@ -216,7 +216,7 @@ async def test_an_explanation_tells_state_cards_and_how_the_request_was_read() -
 )
 @run
 async def test_a_scheduler_that_may_be_anothers_is_told(scheduler: str, told: bool) -> None:  # noqa: FBT001 # a row of the table
-    """There is room, and still no part of Partage is asked about the pod."""
+    """There is room, but no part of Partage is asked about the pod."""
     world = await World().start(node(), device())
     manifest = pod("web", half())
     manifest["spec"]["schedulerName"] = scheduler
@@ -232,7 +232,7 @@ async def test_a_scheduler_that_may_be_anothers_is_told(scheduler: str, told: bo
 
 @run
 async def test_a_pod_on_a_device_that_fails_is_told_so() -> None:
-    """It is bound as before, and cannot work any more."""
+    """It is still bound, but cannot work any more."""
     world = await World().start(node(), device())
     await world.place(pod("web", whole(2)))
 
@@ -248,7 +248,7 @@ async def test_a_pod_on_a_device_that_fails_is_told_so() -> None:
 
 @run
 async def test_without_a_node_asking_for_less_is_no_help() -> None:
-    """What to do is to add one."""
+    """The remedy is to add a node."""
     world = await World().start()
     world.filter(world.create(pod("web", half())))
 
@@ -273,7 +273,7 @@ async def test_a_pod_known_to_kube_scheduler_alone_is_explained_too() -> None:
 
 @run
 async def test_explaining_changes_nothing() -> None:
-    """Asking twice gives the same, and nobody is reserved anything."""
+    """Two questions get the same answer, and nothing is reserved."""
     world = await World().start(node(), device())
     world.create(pod("web", whole()))
     before = world.service.books.engine.ledger.picture()
@@ -294,7 +294,7 @@ class OnlyTeam:
 
 
 def test_explanations_are_read_by_those_who_may_read_the_namespace() -> None:
-    """Where pods are and why is nobody else's business."""
+    """Other users must not learn the places and reasons of its pods."""
     with Running(node(), device(), readers=OnlyTeam()) as site:
         site.world.create(pod("web", whole()))
 
@@ -318,7 +318,7 @@ class Everybody:
 
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/n1", "/metrics"])
 def test_names_are_shown_to_those_who_may_read_all_pods(path: str) -> None:
-    """Amounts to everybody; names of pods, namespaces and quotas to a token that may get pods of all namespaces."""
+    """All callers get amounts; names of pods, namespaces and quotas need a token that may get all pods."""
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -344,7 +344,7 @@ def test_names_are_shown_to_those_who_may_read_all_pods(path: str) -> None:
 
 @run
 async def test_a_token_by_plain_http_is_refused_and_not_reviewed() -> None:
-    """But from this machine, as through a forwarded port; whoever reads the way would have it."""
+    """Except from this machine, as through a forwarded port: others on the path could read the token."""
 
     class Asked(Everybody):
         asked = 0
@@ -365,7 +365,7 @@ async def test_a_token_by_plain_http_is_refused_and_not_reviewed() -> None:
 
 
 def test_a_broken_law_of_the_ledger_makes_the_service_unready() -> None:
-    """Better no answer than one from books that cannot be right."""
+    """No answer is better than one from books that cannot be correct."""
     with Running(node(), device()) as site:
         plane = next(iter(site.world.service.books.engine.ledger.planes.values()))
         site.world.service.audit()
@@ -381,6 +381,6 @@ def test_a_broken_law_of_the_ledger_makes_the_service_unready() -> None:
 
 @pytest.mark.parametrize("path", ["/api/explain/a", "/api/explain/a/b/c", f"{PATH}/a/b", "/api"])
 def test_paths_that_do_not_exist_are_not_found(path: str) -> None:
-    """A near miss is no page."""
+    """A similar path is no page."""
     with Running(node(), device()) as site:
         assert site.get(path)[0] == 404

@@ -39,7 +39,7 @@ def _free(world: World, name: str = "n1") -> list[int]:
 
 @run
 async def test_a_node_needs_its_node_and_gets_its_cards_from_its_device_object() -> None:
-    """A Device object alone is no place for pods; it is remembered until its Node comes."""
+    """A Device object alone is no place for pods; the books keep it until its Node exists."""
     world = await World().start()
 
     world.service.changed(document(device()))
@@ -54,7 +54,7 @@ async def test_a_node_needs_its_node_and_gets_its_cards_from_its_device_object()
 
 @run
 async def test_an_older_state_of_an_object_is_left_out() -> None:
-    """Watches restart; what was delivered late must not undo what is known."""
+    """Watches restart; late deliveries must not undo known changes."""
     world = await World().start(node(version=5), device("n1", card(0), card(1), version=5))
 
     world.service.changed(document(device("n1", card(0), version=4)))
@@ -78,7 +78,7 @@ async def test_a_device_that_becomes_unhealthy_is_closed_at_once() -> None:
 
 @run
 async def test_a_pod_keeps_its_card_where_its_node_was_known_by_totals_alone() -> None:
-    """Its record has an identity that was made up; the Device object comes later, with an agent or on a new node."""
+    """Its record has a made-up identity; the Device object arrives later, with an agent or on a new node."""
     totals = node()
     totals["status"]["allocatable"] |= {names.QGPU_CORE: "200", names.QGPU_MEMORY: "32"}
     world = await World().start(totals)
@@ -94,7 +94,7 @@ async def test_a_pod_keeps_its_card_where_its_node_was_known_by_totals_alone() -
 
 @run
 async def test_a_bound_pod_that_comes_before_its_node_is_booked_when_the_node_comes() -> None:
-    """HAMi's record names cards that only the node can tell."""
+    """HAMi's record names cards that only the node can resolve."""
     text = "GPU-0,NVIDIA,8192,50:;"
     bound = pod(
         "old",
@@ -114,7 +114,7 @@ async def test_a_bound_pod_that_comes_before_its_node_is_booked_when_the_node_co
 
 @run
 async def test_a_bound_pod_without_a_record_closes_what_it_may_use() -> None:
-    """Fail closed and loud: which card it has is not known, but that it has one at most."""
+    """The books fail closed and report it: the pod's card is unknown, but it has one at most."""
     world = await World().start(node(), device())
 
     world.service.changed(document(pod("rogue", whole(), nodeName="n1")))
@@ -155,7 +155,7 @@ SHAPES: dict[str, Manifest] = {
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_pod_that_asks_for_part_of_a_card_closes_one_idle_card(shape: Manifest) -> None:
-    """However little it asks and whatever is wrong with it; a card that a pod holds stays open."""
+    """This holds for any small amount and any fault; a card that a pod holds stays open."""
 
     async def scene() -> None:
         world = await World().start(node(), device())
@@ -184,7 +184,7 @@ def test_a_pod_that_asks_for_part_of_a_card_closes_one_idle_card(shape: Manifest
     ids=["no device", "ended", "another type", "another vendor"],
 )
 def test_a_pod_that_can_use_no_card_closes_none(shape: Manifest) -> None:
-    """Whatever its annotations say."""
+    """This holds for any annotations."""
 
     async def scene() -> None:
         known = {"node.koordinator.sh/gpu-vendor": "nvidia"}
@@ -198,7 +198,7 @@ def test_a_pod_that_can_use_no_card_closes_none(shape: Manifest) -> None:
 
 @run
 async def test_a_pod_that_ends_gives_its_cards_back_and_one_that_is_deleting_does_not() -> None:
-    """A deletion timestamp says nothing about the containers."""
+    """A deletion timestamp does not show that the containers have ended."""
     world = await World().start(node(), device())
     await world.place(pod("web", whole()))
 
@@ -212,7 +212,7 @@ async def test_a_pod_that_ends_gives_its_cards_back_and_one_that_is_deleting_doe
 
 @run
 async def test_a_pod_that_came_anew_under_its_name_is_another_pod() -> None:
-    """The old one's deletion does not touch the new one."""
+    """The old pod's deletion does not affect the new one."""
     world = await World().start(node(), device())
     world.create(pod("web", half(), meta={"uid": "first"}))
     world.create(pod("web", half(), meta={"uid": "second"}))
@@ -238,7 +238,7 @@ async def test_a_pod_without_devices_is_not_kept() -> None:
 
 @run
 async def test_a_pod_that_cannot_be_decoded_keeps_what_it_holds() -> None:
-    """A document nobody can read is a problem to be told, not a reason to free cards."""
+    """An unreadable document is a problem to report, not a reason to free cards."""
     world = await World().start(node(), device())
     await world.place(pod("web", whole()))
     broken = dict(world.api.pods["web"])
@@ -275,7 +275,7 @@ async def test_a_node_and_its_pods_leave_nothing_behind() -> None:
 
 @run
 async def test_a_bound_pod_that_cannot_be_read_holds_what_its_record_says() -> None:
-    """After a rebuild too; where only another scheduler's record is there, the node has nothing to give."""
+    """This holds after a rebuild too; with only another scheduler's record, the node has no free devices."""
     world = await World().start(node(), device())
     await world.place(pod("web", whole()))
     broken = dict(world.api.pods["web"])
@@ -315,7 +315,7 @@ async def test_a_bound_pod_that_cannot_be_read_holds_what_its_record_says() -> N
 
 @run
 async def test_a_node_that_cannot_be_read_takes_no_pods_and_they_are_told_why() -> None:
-    """What cannot be read must not keep serving as if it could, whether it was read before or not."""
+    """An unreadable node must not serve as if it were readable, whether or not it was read before."""
     world = await World().start(node(), device())
     odd = node(version=2)
     odd["status"]["allocatable"]["cpu"] = "many"
@@ -346,7 +346,7 @@ DEVICE_CONFIG = "nvidia:\n  resourceCountName: {name}\n"
 
 @run
 async def test_a_config_map_applies_to_pods_and_nodes_that_are_there() -> None:
-    """Renamed resources are read under their new names from then on, and the old ones are not."""
+    """From then on renamed resources are read under their new names and not under the old ones."""
     world = await World().start(node(), device())
     renamed = DEVICE_CONFIG.format(name="example.com/vgpu")
 
@@ -362,7 +362,7 @@ async def test_a_config_map_applies_to_pods_and_nodes_that_are_there() -> None:
 
 @run
 async def test_a_bad_config_map_is_refused_and_the_last_good_one_stays() -> None:
-    """Told loudly, named, and forgotten once it is mended or deleted."""
+    """It is reported by name, and forgotten once it is corrected or deleted."""
     world = await World().start(node(), device())
     good = config("partage-config", 1, policy="spread")
     bad = config("partage-config", 2, policy="sideways")
@@ -380,7 +380,7 @@ async def test_a_bad_config_map_is_refused_and_the_last_good_one_stays() -> None
 
 @run
 async def test_a_config_map_of_another_namespace_sets_nothing() -> None:
-    """Whoever may write ConfigMaps in a team's namespace may not configure the cluster."""
+    """A user who may write ConfigMaps in a team's namespace may not configure the cluster."""
     world = await World().start(node(), device())
 
     world.service.changed(document(config("partage-config", 1, "team", policy="spread")))
@@ -390,7 +390,7 @@ async def test_a_config_map_of_another_namespace_sets_nothing() -> None:
 
 @run
 async def test_bound_pods_are_read_again_when_settings_change() -> None:
-    """The books stay what a rebuild with the new settings would give."""
+    """The books equal those of a rebuild with the new settings."""
     world = await World().start(node(), device())
     await world.place(pod("web", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}))
     scaled = "nvidia:\n  deviceSplitCount: 3\n"
@@ -402,7 +402,7 @@ async def test_bound_pods_are_read_again_when_settings_change() -> None:
 
 @run
 async def test_a_quota_holds_for_pods_that_come_after_it() -> None:
-    """HAMi's memory keys are counted as granted; a pod beyond them waits with the quota's name."""
+    """HAMi's memory keys count as granted; a pod beyond them waits with the quota's name."""
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -424,7 +424,7 @@ async def test_a_quota_holds_for_pods_that_come_after_it() -> None:
 
 @run
 async def test_a_quota_whose_limits_stay_the_same_is_not_read_again() -> None:
-    """Its status changes with every object that somebody makes there; with 5,000 quotas each change took 28 ms."""
+    """Its status changes with every new object there; with 5,000 quotas each change took 28 ms."""
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -448,7 +448,7 @@ async def test_a_quota_whose_limits_stay_the_same_is_not_read_again() -> None:
 
 @run
 async def test_who_registers_the_nodes_decides_whose_a_lone_count_is() -> None:
-    """Once HAMi registered every node, `nvidia.com/gpu` alone is HAMi's."""
+    """If HAMi has registered every node, `nvidia.com/gpu` alone is HAMi's."""
     register = json.dumps(
         [
             {
@@ -489,7 +489,7 @@ async def test_equal_pods_are_read_once() -> None:
 
 @run
 async def test_an_audit_tells_what_leaked_and_what_is_missing() -> None:
-    """Against a fresh list, in units; what is on its way is neither."""
+    """Against a fresh list, in units; devices of open Bindings are neither."""
     world = await World().start(node(), device())
     await world.place(pod("web", half()))
     unseen = pod("other", half())
@@ -514,7 +514,7 @@ async def test_an_audit_tells_what_leaked_and_what_is_missing() -> None:
 
 @run
 async def test_a_pod_that_is_bound_before_it_is_heard_of_is_no_leak() -> None:
-    """Kube-scheduler's watch may be ahead of ours; what has come and gone unheard is given back."""
+    """kube-scheduler's watch may be ahead of ours; devices of an unseen, deleted pod are released."""
     world = await World().start(node(), device())
     for name in ("stays", "goes"):
         manifest = pod(name, half())
@@ -539,7 +539,7 @@ async def test_a_pod_that_is_bound_before_it_is_heard_of_is_no_leak() -> None:
 
 @run
 async def test_nodes_are_ordered_by_a_seed_and_not_by_their_names() -> None:
-    """The same objects give the same order; renaming changes nothing."""
+    """The same objects have the same order, and new names do not change it."""
     old = [node(f"n{i}", creationTimestamp=f"2026-01-0{i}T00:00:00Z") for i in range(1, 8)]
     new = [node(f"z{9 - i}", creationTimestamp=f"2026-01-0{i}T00:00:00Z") for i in range(1, 8)]
 
@@ -566,7 +566,7 @@ STEPS = st.lists(
 def test_books_equal_a_rebuild_whatever_happened_in_whatever_order(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    """No card is given twice, no hold lacks an owner, and an audit finds nothing."""
+    """No card is allocated twice, every hold has an owner, and an audit finds nothing."""
     asyncio.run(_play(steps))
 
 
@@ -612,7 +612,7 @@ async def _play(steps: list[tuple[str, int, int]]) -> None:
 
 
 def test_a_device_request_of_the_test_is_what_it_seems() -> None:
-    """The builders ask what their names say."""
+    """The builders make the requests of their names."""
     for limits, expected in ((half(), 500), (whole(), 1000)):
         found: list[DeviceRequest] = []
 
@@ -631,7 +631,7 @@ def test_a_device_request_of_the_test_is_what_it_seems() -> None:
 
 @pytest.mark.parametrize("kind", ["node", "device", "pod", "config"])
 def test_the_same_document_twice_changes_nothing(kind: str) -> None:
-    """Watches deliver again after they break."""
+    """Interrupted watches deliver again."""
 
     async def scene() -> None:
         world = await World().start(node(), device())

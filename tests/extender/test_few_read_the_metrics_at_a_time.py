@@ -1,4 +1,4 @@
-"""Each reader of the metrics holds rows of every card until it has read them, however slowly it does."""
+"""A reader of the metrics holds rows of every card until it has read them, even if it reads slowly."""
 
 import socket
 import time
@@ -17,7 +17,7 @@ def first_line(one: socket.socket) -> bytes:
 
 
 def test_who_reads_slowly_has_few_and_others_are_served() -> None:
-    """By connections that ask and never read; another address, and the same one later, is answered."""
+    """Connections ask and never read. Another address gets an answer, and the same address gets one later."""
     nodes = [node(f"n{n}") for n in range(400)]
     devices = [device(f"n{n}", *(card(m) for m in range(8))) for n in range(400)]
     with Running(*nodes, *devices, limits=Limits(patience=1000.0)) as site:
