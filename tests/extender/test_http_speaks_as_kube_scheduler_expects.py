@@ -1,4 +1,4 @@
-"""The verbs over real sockets. Not covered: fuzzing (its own file)."""
+"""The verbs over real sockets. Fuzzing has its own file."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def _args(manifest: Manifest, *names: str) -> Manifest:
 
 
 def test_filter_answers_with_every_key_that_go_reads(running: Running) -> None:
-    """Names only where names were asked; keys are capitalised; nulls where nothing is."""
+    """Only names if the question has names; capitalised keys; nulls for absent values."""
     status, headers, body = running.post("/scheduler/filter", _args(pod("web", whole())))
 
     answer = json.loads(body)
@@ -41,7 +41,7 @@ def test_filter_answers_with_every_key_that_go_reads(running: Running) -> None:
 
 
 def test_filter_with_full_nodes_answers_with_the_nodes_as_they_came(running: Running) -> None:
-    """A scheduler that does not cache nodes gets back what it sent, fields unknown here included."""
+    """A scheduler that does not cache nodes gets its own nodes back, including fields that are unknown here."""
     odd = node("n1") | {"unknown": {"kept": [1, 2.5]}}
     body = {"Pod": pod("web", whole()), "Nodes": {"items": [odd, node("n9")]}, "NodeNames": None}
 
@@ -52,14 +52,14 @@ def test_filter_with_full_nodes_answers_with_the_nodes_as_they_came(running: Run
 
 
 def test_lower_case_keys_are_read_too(running: Running) -> None:
-    """Go reads keys in any case, so some callers write them so."""
+    """Go reads keys in any case, so some callers write lower case."""
     body = {"pod": pod("web", whole()), "nodenames": ["n2"]}
 
     assert json.loads(running.post("/scheduler/filter", body)[2])["NodeNames"] == ["n2"]
 
 
 def test_a_refusal_says_for_every_node_whether_evicting_helps(running: Running) -> None:
-    """Numbers and rule in the text; a broken request cannot be helped by evicting."""
+    """The text has numbers and the rule; evictions cannot help a broken request."""
     full = json.loads(running.post("/scheduler/filter", _args(pod("big", whole(3))))[2])
     broken = json.loads(
         running.post("/scheduler/filter", _args(pod("odd", {"koordinator.sh/gpu": "101"})))[2]
@@ -74,7 +74,7 @@ def test_a_refusal_says_for_every_node_whether_evicting_helps(running: Running) 
 
 @pytest.mark.parametrize("verb", ["prioritize", "priorities"])
 def test_scores_are_a_list_of_whole_numbers_for_every_name(running: Running, verb: str) -> None:
-    """A float would be dropped without a word; names nobody knows score 0."""
+    """Go would drop a float silently; unknown names score 0."""
     manifest = pod(
         "web", half(), topologySpreadConstraints=[{"whenUnsatisfiable": "ScheduleAnyway"}]
     )
@@ -93,7 +93,7 @@ def test_scores_are_a_list_of_whole_numbers_for_every_name(running: Running, ver
 
 
 def test_a_pod_without_devices_passes_and_scores_nothing(running: Running) -> None:
-    """It is never this service that holds up an ordinary pod."""
+    """This service never delays an ordinary pod."""
     names = ["n1", "unheard-of"]
 
     passed = json.loads(running.post("/scheduler/filter", _args(pod("plain"), *names))[2])
@@ -104,7 +104,7 @@ def test_a_pod_without_devices_passes_and_scores_nothing(running: Running) -> No
 
 
 def test_a_pod_is_bound_and_told_so(running: Running) -> None:
-    """The error is empty when it went well, and says why when not."""
+    """The error is empty on success, and has the reason on failure."""
     running.post("/scheduler/filter", _args(pod("web", whole()), "n1"))
     body = {"PodName": "web", "PodNamespace": "team", "PodUID": "uid-web", "Node": "n1"}
 
@@ -147,7 +147,7 @@ def test_preempt_keeps_nodes_where_evicting_makes_room(running: Running, form: s
 def test_a_malformed_body_is_told_where_there_is_a_place_for_it(
     running: Running, verb: str, expected: int, body: bytes
 ) -> None:
-    """kube-scheduler looks at bodies of 200 only; prioritize and preempt have no place."""
+    """kube-scheduler reads only bodies of 200; prioritize and preempt have no field for an error."""
     status, _, answer = running.post(f"/scheduler/{verb}", body)
 
     assert status == expected
@@ -155,7 +155,7 @@ def test_a_malformed_body_is_told_where_there_is_a_place_for_it(
 
 
 def test_the_verbs_are_served_by_the_leader_alone(running: Running) -> None:
-    """A standby is ready, but answers no verb; neither does anybody before the books are rebuilt."""
+    """A standby is ready but answers no verb, and neither does an instance before its books are rebuilt."""
     service = running.world.service
     service.follow()
     standby = running.post("/scheduler/filter", _args(pod("web", whole())))
@@ -175,7 +175,7 @@ def test_the_verbs_are_served_by_the_leader_alone(running: Running) -> None:
 
 
 def test_many_requests_on_one_connection_are_answered_in_turn(running: Running) -> None:
-    """Hot and other paths, sent ahead without waiting, on a connection that stays open."""
+    """Hot and other paths, sent without waiting, on a connection that stays open."""
     filter_body = json.dumps(_args(pod("web", whole()))).encode()
     bind_body = json.dumps(
         {"PodName": "web", "PodNamespace": "team", "PodUID": "uid-web", "Node": "n1"}
@@ -217,7 +217,7 @@ def _next(file: socket.SocketIO) -> tuple[int, bytes]:
 
 
 def test_a_body_in_chunks_is_read_too(running: Running) -> None:
-    """Its length is told piece by piece."""
+    """It gives its length piece by piece."""
     body = json.dumps(_args(pod("web", whole()))).encode()
     chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
@@ -231,7 +231,7 @@ def test_a_body_in_chunks_is_read_too(running: Running) -> None:
 
 
 def test_a_connection_is_closed_when_its_caller_wants_it(running: Running) -> None:
-    """`Connection: close` is kept."""
+    """The service follows `Connection: close`."""
     body = json.dumps(_args(pod("web", whole()))).encode()
     with running.connect() as connection:
         connection.sendall(
@@ -257,7 +257,7 @@ def test_other_methods_and_paths_are_refused_plainly(
 
 
 def test_too_large_a_body_is_refused_before_it_is_read(running: Running) -> None:
-    """10 MB are allowed; one byte more is refused, announced or in chunks."""
+    """10 MB are allowed; one byte more is refused, whether announced or in chunks."""
     for path in ("/scheduler/filter", "/scheduler/bind"):
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {10 * 2**20 + 1}\r\n\r\n"
         assert running.send(head.encode() + b"x")[0] == 413
@@ -270,7 +270,7 @@ def test_too_large_a_body_is_refused_before_it_is_read(running: Running) -> None
 
 
 def test_ten_megabytes_are_read() -> None:
-    """The largest body allowed is a body like any other."""
+    """The largest allowed body is read like any other."""
     with Running(node(), device()) as site:
         body = json.dumps(_args(pod("web", whole()), "n1")).encode()
         padded = body + b" " * (10 * 2**20 - len(body))
@@ -289,7 +289,7 @@ def test_ten_megabytes_are_read() -> None:
     ids=["silent", "half a line", "half a body", "half a line elsewhere"],
 )
 async def test_a_client_that_dawdles_is_let_go(part: bytes) -> None:
-    """Half-open connections do not pile up. In one loop: a busy machine makes no client late there."""
+    """Half-open connections do not accumulate. One loop: a busy machine delays no client there."""
     world = await World().start(node(), device())
     limits = Limits(patience=0.05, idle=0.05)
     site = scheduler_site(world.service, Faces(Access(plain=True), limits))
@@ -306,7 +306,7 @@ async def test_a_client_that_dawdles_is_let_go(part: bytes) -> None:
 
 
 def test_no_more_connections_than_allowed_are_open() -> None:
-    """A further one is served in place of the one that was used least lately, which is closed."""
+    """A further one takes the place of the least recently used connection, which is closed."""
     with Running(node(), device(), limits=Limits(connections=2)) as site:
         first, second = site.connect(), site.connect()
         request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -327,7 +327,7 @@ def test_no_more_connections_than_allowed_are_open() -> None:
 
 
 def test_verbs_need_a_token_and_probes_do_not(tmp_path: Path) -> None:
-    """Bind can place any pod anywhere; a token is taken from a file that may change."""
+    """Bind can place any pod anywhere; the token comes from a file that may change."""
     file = tmp_path / "tokens"
     file.write_text("# kube-scheduler\nfirst-token-0123456789\n")
     now = [0.0]
@@ -344,7 +344,7 @@ def test_verbs_need_a_token_and_probes_do_not(tmp_path: Path) -> None:
 
 
 def test_a_document_that_changes_between_calls_changes_the_answer(running: Running) -> None:
-    """The books behind the socket are those that facts go into."""
+    """The books behind the socket are those that take in the facts."""
     running.world.service.gone(document(device()))
     running.world.service.changed(document(node("n3")))
 

@@ -1,4 +1,4 @@
-"""Vendors' locks that could not be given back, and locks for which nobody comes any more."""
+"""Vendors' locks that could not be given back, and locks whose pod never arrives."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -45,7 +45,7 @@ async def ticks(world: World, seconds: int) -> None:
 
 @run
 async def test_a_lock_is_given_back_when_the_api_server_is() -> None:
-    """With the next tick, not when the controller takes it off after five minutes."""
+    """It goes with the next tick, not five minutes later by the controller."""
     world = await left()
     assert "uid-web" not in world.service.books.engine.ledger
 
@@ -58,7 +58,7 @@ async def test_a_lock_is_given_back_when_the_api_server_is() -> None:
 
 @run
 async def test_tries_become_rare_and_end() -> None:
-    """After 1, 2, 4 … 30 seconds; from five minutes on it is the controller's business."""
+    """After 1, 2, 4 … 30 seconds; after five minutes the controller removes it."""
     world = await left(lost=1000)
 
     await ticks(world, 1000)
@@ -72,7 +72,7 @@ async def test_tries_become_rare_and_end() -> None:
 
 @run
 async def test_what_others_wrote_meanwhile_stays() -> None:
-    """The plugin, a person or another scheduler may have taken ours off; theirs is not touched."""
+    """The plugin, a person or another scheduler may have removed our lock, and theirs is not touched."""
     world = await left()
     world.api.locks["n1"] = THEIRS
 
@@ -83,7 +83,7 @@ async def test_what_others_wrote_meanwhile_stays() -> None:
 
 @pytest.mark.parametrize("name", ["web", "next"])
 def test_whoever_binds_there_next_waits_for_no_tick(name: str) -> None:
-    """The pod itself, which tries again, or another one."""
+    """This holds for a retry of the same pod and for another pod."""
 
     @run
     async def story() -> None:
@@ -104,7 +104,7 @@ def test_whoever_binds_there_next_waits_for_no_tick(name: str) -> None:
 
 @run
 async def test_a_lock_that_cannot_come_off_stops_its_node_alone() -> None:
-    """While nobody can tell, no pod is bound there; it is not asked about at every turn."""
+    """While its state is unknown, no pod is bound on its node; not every tick asks about it."""
     world = await left("n2", lost=1000)
     world.create(pod("next", sgpu()))
 
@@ -115,7 +115,7 @@ async def test_a_lock_that_cannot_come_off_stops_its_node_alone() -> None:
 
 @run
 async def test_a_lock_that_arrives_late_comes_off_too() -> None:
-    """Nobody answered when it was taken, and it was not there when it was given back."""
+    """Its write had no answer, and it did not exist yet when it was given back."""
     world = await metax_world()
     world.create(pod("web", sgpu()))
     world.api.locks_late, world.api.lock_faults = True, [OSError("reset")]
@@ -130,7 +130,7 @@ async def test_a_lock_that_arrives_late_comes_off_too() -> None:
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_lock_stays_while_its_binding_may_arrive(arrives: bool) -> None:  # noqa: FBT001
-    """The plugin would not find the pod, or would find another."""
+    """Otherwise the plugin would not find the pod, or would find another."""
 
     @run
     async def story() -> None:
@@ -185,7 +185,7 @@ def test_a_leader_finds_a_lock_that_it_did_not_write(
     prepare: Callable[[World], Any],
     free: bool,  # noqa: FBT001
 ) -> None:
-    """It is taken over at once where nobody comes for it, and else waited for."""
+    """It takes over a lock without a pod at once, and otherwise waits for the lock."""
 
     @run
     async def story() -> None:
@@ -209,7 +209,7 @@ def test_a_leader_finds_a_lock_that_it_did_not_write(
 
 @run
 async def test_a_pod_finds_its_own_lock() -> None:
-    """An earlier leader wrote it and could not bind the pod."""
+    """An earlier leader wrote the lock and could not bind the pod."""
     world = await metax_world()
     world.create(pod("web", sgpu()))
     world.api.locks["n1"] = {KEY: "2025-12-31T23:59:00Z,team,web"}
@@ -222,7 +222,7 @@ async def test_a_pod_finds_its_own_lock() -> None:
 
 @pytest.mark.parametrize("text", ["2026-01-01T00:00:00Z", "locked", ""])
 def test_a_lock_that_names_no_pod_is_left_to_the_controller(text: str) -> None:
-    """Nobody can tell whose it is."""
+    """Its owner is unknown."""
 
     @run
     async def story() -> None:
@@ -238,7 +238,7 @@ def test_a_lock_that_names_no_pod_is_left_to_the_controller(text: str) -> None:
 
 @run
 async def test_nothing_is_remembered_into_another_reign() -> None:
-    """Another leader may have written the same words for the same pod in between."""
+    """Another leader may have written the same text for the same pod in between."""
     world = await left(lost=1)
     kept = dict(world.api.locks)
     world.service.follow()
@@ -269,14 +269,14 @@ FATES = {
 def test_what_becomes_of_a_lock_that_was_left(
     known: Known, node: str, passed: float, expected: Fate
 ) -> None:
-    """By where its pod is."""
+    """It depends on the place of its pod."""
     lock = Left(THEIRS, "uid", 100.0, 110.0, 100.0)
 
     assert fate(lock, "n1", Whereabouts(known, node), 100.0 + passed) is expected
 
 
 def test_a_pod_of_ours_that_has_its_node_keeps_its_lock() -> None:
-    """Whatever else is known of it."""
+    """This holds for anything else that is known of it."""
     here = document(pod("web", sgpu(), nodeName="n1"))
 
     assert not abandoned(here, "n1", ours=True)

@@ -1,4 +1,4 @@
-"""`/metrics`: the names of HAMi and qGPU, our own, and their bounds."""
+"""`/metrics`: the names of HAMi and qGPU, our own names, and their bounds."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,7 +39,7 @@ def _scene(pods: Iterable[Manifest] = (), *, pod_series: bool = False) -> Runnin
 def test_namespaces_are_told_what_their_pods_hold_by_protocol(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Compute and memory of cards; beyond the bound namespaces are counted and left out."""
+    """Compute and memory of cards; namespaces beyond the bound are counted and omitted."""
     with _scene() as site:
         site.run(site.world.place(pod("web", HAMI)))
         found = _scrape(site)["partage_namespace_units"]
@@ -85,7 +85,7 @@ def test_hamis_series_have_the_published_names_labels_and_units() -> None:
 
 
 def test_hamis_older_names_are_there_too() -> None:
-    """Dashboards of up to 2.8 read nothing else."""
+    """Dashboards of up to 2.8 read only these."""
     old = {
         "nodeid": "n1",
         "deviceuuid": "GPU-0",
@@ -123,7 +123,7 @@ def test_qgpus_gauges_count_percent_and_mebibytes() -> None:
 
 
 def test_series_of_pods_are_written_where_asked_for() -> None:
-    """They are as many as there are pods, so nobody gets them unasked."""
+    """Their number is that of pods, so they are off by default."""
     init = {"initContainers": [{"name": "first"}]}
     web = pod("web", HAMI, **init)
     with _scene() as site:
@@ -158,7 +158,7 @@ def test_series_of_pods_are_written_where_asked_for() -> None:
 
 
 def test_instances_of_one_card_are_one_series_of_their_container() -> None:
-    """The HAMi document's pod has two instances of 10 GiB on one card: twice the same series would be read once."""
+    """The HAMi document's pod has two instances of 10 GiB on one card; a reader would keep one of two equal series."""
     registered = """[{"id":"GPU-0","count":10,"devmem":40960,"devcore":100,
         "type":"NVIDIA A100-SXM4-40GB","mode":"mig","health":true}]"""
     annotations = {"hami.io/node-nvidia-register": registered}
@@ -190,7 +190,7 @@ def test_other_tasks_run_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_cards_beyond_the_bound_have_no_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A series says how many are left out."""
+    """One series has the number of omitted cards."""
     with _scene() as site:
         found = _scrape(site)
         monkeypatch.setattr("partage.extender.exposition._MOST_CARDS", 1)
@@ -203,7 +203,7 @@ def test_cards_beyond_the_bound_have_no_series(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_quotas_are_told_by_their_device_keys() -> None:
-    """Used and limit, in the units of the resource."""
+    """Used amount and limit, in the units of the resource."""
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -251,7 +251,7 @@ def test_our_own_series_tell_decisions_waits_and_the_state_of_the_books() -> Non
 
 
 def test_quarantined_capacity_is_counted() -> None:
-    """So that it can be alerted on."""
+    """An alert can use it."""
     with _scene() as site:
         site.world.service.changed(document(pod("rogue", whole(), nodeName="n1")))
         found = _scrape(site)
@@ -263,7 +263,7 @@ def test_quarantined_capacity_is_counted() -> None:
 
 
 def test_the_time_from_waking_to_binding_is_measured() -> None:
-    """Release to next bind, as the pod's owner feels it."""
+    """From the release to the next bind, as the pod's owner experiences it."""
     with _scene() as site:
         site.run(site.world.place(pod("full", whole(2))))
         site.world.filter(site.world.create(pod("web", whole())))
@@ -289,7 +289,7 @@ def test_names_are_escaped_in_labels() -> None:
 
 
 def test_two_services_do_not_share_their_series() -> None:
-    """Nothing is global."""
+    """No registry is global."""
     one, two = Meters(), Meters()
     one.verbs.labels("filter").observe(1.0)
 
@@ -299,7 +299,7 @@ def test_two_services_do_not_share_their_series() -> None:
 
 
 def test_every_series_is_in_the_reference() -> None:
-    """What is written is documented."""
+    """All series of the program are documented."""
     page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text("utf-8")
     with _scene(pod_series=True) as site:
         body = site.get("/metrics")[2].decode()

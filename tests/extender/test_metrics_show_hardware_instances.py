@@ -72,7 +72,7 @@ def _today(ledger: Ledger) -> str:
 
 
 def test_a_geometrys_slots_are_printed_as_the_document_prints_them() -> None:
-    """Every slot of a card in use, 1 used and 0 free; nothing of an idle card."""
+    """Every slot of a card in use is 1 if used and 0 if free; an idle card has no slots."""
     high, low = MigSlice("3g.20gb", 4, 4), MigSlice("3g.20gb", 0, 4)
     ledger = _ledger(HamiSettings(geometries=(TABLE,)), {FIRST: [high], SECOND: [low, high]})
 
@@ -101,7 +101,7 @@ def test_a_slot_keeps_its_number_in_the_tables_order() -> None:
 
 
 def test_without_a_table_the_instances_are_numbered_by_start() -> None:
-    """Only what exists, each 1."""
+    """Only existing instances, each with 1."""
     held = {FIRST: [MigSlice("1g.5gb", 6, 1), MigSlice("3g.20gb", 0, 4)]}
     ledger = _ledger(HamiSettings(), held)
 
@@ -124,7 +124,7 @@ def test_todays_name_tells_the_place() -> None:
 
 
 def test_anothers_instance_is_used_and_has_a_series_of_its_own() -> None:
-    """A slot that it has is not free; HAMi 2.10's name stays for what pods hold."""
+    """Its slot is not free; HAMi 2.10's name is only for instances of pods."""
     other = ForeignInstance(MigSlice("3g.20gb", 4, 4), ("MIG-x",))
     table, exact = HamiSettings(geometries=(TABLE,)), HamiSettings()
 
@@ -147,7 +147,7 @@ def test_anothers_instance_is_used_and_has_a_series_of_its_own() -> None:
 
 
 def test_an_instance_that_a_pods_record_names_is_no_others() -> None:
-    """One that HAMi made before Partage came is shown once."""
+    """An instance that HAMi made before Partage is shown once."""
     here = MigSlice("3g.20gb", 4, 4)
     ledger = _ledger(HamiSettings(), {FIRST: [here]}, (ForeignInstance(here, ("MIG-x",)),))
 

@@ -1,7 +1,7 @@
-"""Pods that are made to be hard cost a bounded amount of work, and others are served meanwhile.
+"""Deliberately hard pods cost a bounded amount of work, and others are served meanwhile.
 
-Work is counted in calls of functions while a verb is answered, so a busy machine changes nothing;
-whoever takes more than is allowed is stopped there, so that a fault does not take minutes.
+The tests count calls of functions while the service answers a verb, so a busy machine changes nothing.
+They stop a verb that takes more than is allowed, so that a fault does not take minutes.
 """
 
 import asyncio
@@ -366,7 +366,7 @@ def ask(world: World, manifest: Manifest, *, searching: bool = False) -> Manifes
 
 @pytest.mark.parametrize("operator", list(Operator))
 def test_conditions_on_labels_are_asked_of_all_nodes_at_once(operator: Operator) -> None:
-    """Two hundred conditions on a label that each of 2,000 nodes has with another value, a number at that."""
+    """Two hundred conditions on a label that has another value, a number, on each of 2,000 nodes."""
     ledger = Ledger()
     for number in range(2_000):
         ledger.upsert_node(make_node(f"n{number}", labels={"kubernetes.io/hostname": str(number)}))
@@ -400,14 +400,14 @@ def test_nodes_that_object_in_words_of_their_own_are_judged_together() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_hard_pod_is_answered_within_its_bound(world: World, shape: str) -> None:
-    """Filter, filter asked again, prioritize, preempt and wake-ups, each by itself."""
+    """Filter, a repeated filter, prioritize, preempt and wake-ups, each by itself."""
     ask(world, SHAPES[shape])
 
 
 def test_a_node_is_looked_at_for_the_request_alone_that_rules_it_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of forty requests rules out three nodes more; a refusal does not look at all nodes for each of them."""
+    """Each of forty requests rules out three more nodes; a refusal does not read all nodes for each request."""
     plain, looked = kernel.classify, list[int]()
 
     def counted(*given_: Any) -> kernel.Codes:
@@ -446,7 +446,7 @@ def rare(number: int) -> list[Manifest]:
 
 
 async def test_words_and_cards_that_a_pod_names_are_compared_once_for_all_its_containers() -> None:
-    """Ten requests name the same; every model is asked once for shares and once for instances."""
+    """Ten requests name the same; each model is compared once for shares and once for instances."""
     world = await World().start(*[one for i in range(NODES) for one in rare(i)])
     notes = {
         "nvidia.com/use-gpuuuid": ",".join(f"GPU-{i % 3}" for i in range(250)),
@@ -550,12 +550,12 @@ CASES = int(os.environ.get("PARTAGE_CASES", "60"))
 @settings(max_examples=CASES, deadline=None, derandomize="PARTAGE_CASES" not in os.environ)
 @given(manifest=pods())
 def test_no_pod_that_is_searched_for_is_harder(world: World, manifest: Manifest) -> None:
-    """A search for slow pods finds none: whatever the sizes are, however they are mixed, with hints and affinity."""
+    """A search for slow pods finds none, for any sizes and mixes, with hints and affinity."""
     ask(world, manifest, searching=True)
 
 
 def test_others_are_served_after_a_row_of_hard_pods(world: World) -> None:
-    """Each hard pod is a request of its own; an ordinary pod right after them gets its node."""
+    """Each hard pod is a separate request; an ordinary pod right after them gets its node."""
     for number in range(5):
         ask(
             world, pod(many(60, *(share(1, 100 + number * 64 + i, 13 + i % 7) for i in range(60))))
@@ -580,7 +580,7 @@ def test_cards_are_scored_for_the_first_group_alone(world: World) -> None:
 
 
 def test_waiting_pods_cost_a_bounded_look(world: World) -> None:
-    """After their scores are forgotten, and an ordinary pod behind them is woken at once."""
+    """Their scores were forgotten, and an ordinary pod behind them is woken at once."""
     uids = []
     for number in range(40):
         listed = many(64, *(share(1, 100 + 64 * number + i, 26 + i % 5) for i in range(64)))
@@ -649,7 +649,7 @@ def thick(number: int) -> list[Manifest]:
 
 @pytest.mark.parametrize("fits", [True, False])
 async def test_functions_of_stolen_nodes_are_judged_by_group(fits: bool) -> None:  # noqa: FBT001
-    """Forty nodes that report 4,096 functions each: a pod with as many conditions as it may have, placed and explained."""
+    """Forty nodes report 4,096 functions each: a pod with the most conditions is placed and explained."""
     world = await World().start(*[one for number in range(40) for one in thick(number)])
     conditions = [
         {"key": f"k{i}", "operator": "NotIn" if fits or i < 7 else "In", "values": ["x"]}

@@ -1,4 +1,4 @@
-"""Fuzzing of every endpoint over real sockets: whatever comes in, no 5xx goes out."""
+"""Fuzzing of every endpoint over real sockets: no request gets a 5xx."""
 
 import contextlib
 import json
@@ -180,7 +180,7 @@ def bodies(draw: st.DrawFn) -> Any:
 
 @given(st.sampled_from(POSTS), bodies() | VALUES)
 def test_a_body_that_is_nearly_right(running: Running, path: str, body: Any) -> None:
-    """Fields of the wrong type, absurd amounts, missing parts: told, never a fault."""
+    """Fields of the wrong type, absurd amounts, missing parts: reported, never a fault."""
     status, _, answer = running.post(path, json.dumps(body).encode(errors="surrogatepass"))
 
     assert status in (200, 400), answer
@@ -189,7 +189,7 @@ def test_a_body_that_is_nearly_right(running: Running, path: str, body: Any) -> 
 
 @given(st.sampled_from(POSTS), st.binary(max_size=60))
 def test_a_body_that_is_not_even_json(running: Running, path: str, body: bytes) -> None:
-    """Bytes are no review and no arguments."""
+    """Such bytes are no review and no arguments."""
     status, _, answer = running.post(path, body)
 
     assert status in (200, 400), answer
@@ -197,7 +197,7 @@ def test_a_body_that_is_not_even_json(running: Running, path: str, body: bytes) 
 
 @given(st.sampled_from(GETS), st.text(max_size=12), st.text(max_size=12))
 def test_a_page_of_any_name(running: Running, path: str, one: str, other: str) -> None:
-    """What is not there is not found."""
+    """A page that does not exist is not found."""
     target = path.format(*(name.encode().hex() or "%00" for name in (one, other)))
     quoted = path.format(*("".join(f"%{b:02x}" for b in name.encode()) for name in (one, other)))
 
@@ -208,7 +208,7 @@ def test_a_page_of_any_name(running: Running, path: str, one: str, other: str) -
 
 @given(st.binary(max_size=80), st.sampled_from([b"", *(p.encode() for p in POSTS[:2])]))
 def test_bytes_that_are_no_http(hasty: Running, junk: bytes, path: bytes) -> None:
-    """Refused, or let go after a while; the service goes on."""
+    """They are refused, or their connection is closed after a while; the service goes on."""
     start = b"POST " + path + b" HTTP/1.1\r\n" if path else b""
 
     status, _, _ = hasty.send(start + junk + b"\r\n\r\n")
@@ -218,7 +218,7 @@ def test_bytes_that_are_no_http(hasty: Running, junk: bytes, path: bytes) -> Non
 
 
 def test_the_builders_of_this_file_make_pods_that_work(running: Running) -> None:
-    """Otherwise the fuzzing would only ever test refusals."""
+    """Otherwise the fuzzing would test only refusals."""
     asked = {"Pod": pod("ok", half()), "NodeNames": ["n1"]}
 
     assert json.loads(running.post("/scheduler/filter", asked)[2])["NodeNames"] == ["n1"]
