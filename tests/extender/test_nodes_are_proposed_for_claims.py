@@ -1,4 +1,4 @@
-"""A kube-scheduler with the plugin is told on which nodes a pod's claims should be tried first, and decides itself."""
+"""The engine proposes nodes on which kube-scheduler tries a pod's claims first; kube-scheduler itself decides."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ async def cluster(*names: str, **settings: Any) -> Plugged:
 
 @run
 async def test_the_node_of_the_same_pod_by_names_comes_first_and_nothing_is_held() -> None:
-    """Of nodes with room for the amounts; kube-scheduler's own allocator takes the devices."""
+    """Of the nodes with enough amounts; kube-scheduler's own allocator takes the devices."""
     world = await cluster("n1", "n2", "n3")
     world.service.books.take([PolicyChanged(Policy.parse("binpack"))], 0.0)
     world.service.changed(document(_on("n3", share(cores="50", memory="8Gi"))))
@@ -110,7 +110,7 @@ def _on(name: str, *results: Manifest, version: int = 1) -> Manifest:
 async def test_what_was_rejected_is_left_out_once_and_then_kube_scheduler_looks_by_itself() -> (
     None
 ):
-    """Each pod is tried three times at most, also where the engine's books are wrong everywhere; a minute later anew."""
+    """Each pod is tried three times at most, even with wrong books, and again a minute later."""
     names = [f"n{number:03}" for number in range(PROPOSED + MOST_PROPOSED + 10)]
     world = await cluster(*names)
 
@@ -130,7 +130,7 @@ async def test_what_was_rejected_is_left_out_once_and_then_kube_scheduler_looks_
 
 @run
 async def test_where_no_other_node_fits_kube_scheduler_looks_by_itself() -> None:
-    """No refusal of ours keeps a pod: the allocator may know better than the books, which lag behind it."""
+    """The engine refuses no such pod: the allocator may know better than the books, which lag behind it."""
     world = await cluster("n1")
 
     assert propose(world, waiting(exactly(cores="30", memory="64Gi"))).skip
@@ -142,7 +142,7 @@ async def test_where_no_other_node_fits_kube_scheduler_looks_by_itself() -> None
 
 @run
 async def test_only_nodes_whose_slices_kube_scheduler_has_seen_are_proposed() -> None:
-    """Cards are known by a Device or by totals, earlier or without slices; a node is not left out once its slices come."""
+    """A Device or totals may show cards earlier or without slices; a node is included once its slices arrive."""
     world = await cluster("n1", "n2", "n3")
     bare = node("bare")
     bare["status"]["allocatable"] |= {QGPU_CORE: "100", QGPU_MEMORY: "80"}
@@ -170,7 +170,7 @@ async def test_only_nodes_whose_slices_kube_scheduler_has_seen_are_proposed() ->
 def test_the_plugin_is_asked_for_pools_of_this_driver_where_claims_are_followed(
     *, claims: bool
 ) -> None:
-    """It knows no driver by itself."""
+    """The plugin itself knows no driver."""
 
     async def main() -> None:
         async with connected(World(), claims=claims) as (caller, _):
@@ -182,7 +182,7 @@ def test_the_plugin_is_asked_for_pools_of_this_driver_where_claims_are_followed(
 
 @run
 async def test_nothing_else_of_an_attempt_is_for_pods_with_claims() -> None:
-    """A message out of order books nothing; neither does one of an old attempt."""
+    """A message out of order books nothing, and neither does one of an old attempt."""
     world = await cluster("n1")
     propose(world)
 
@@ -201,7 +201,7 @@ async def test_nothing_else_of_an_attempt_is_for_pods_with_claims() -> None:
 
 @run
 async def test_nodes_without_cpu_are_not_proposed() -> None:
-    """As kube-scheduler counts it, which tells changes alone; also once the Node or the books are made anew."""
+    """By kube-scheduler's count, of which it reports only changes; also after a new Node or new books."""
     world = await cluster("n1", "n2", "n3")
     asks = claimant(container={"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}})
     full = wire.Taken("n1", cpu=31_000), wire.Taken("n2", memory=64 << 30)
@@ -222,7 +222,7 @@ async def test_nodes_without_cpu_are_not_proposed() -> None:
 
 @run
 async def test_pods_with_soft_wishes_get_every_node_that_fits_with_scores() -> None:
-    """kube-scheduler weighs them; once all were rejected it looks at all nodes."""
+    """kube-scheduler weighs them; after a rejection of all it looks at all nodes."""
     names = [f"n{number:02}" for number in range(PROPOSED + 4)]
     world = await cluster(*names)
 
@@ -236,7 +236,7 @@ async def test_pods_with_soft_wishes_get_every_node_that_fits_with_scores() -> N
 
 @run
 async def test_pods_with_claims_are_learnt_from() -> None:
-    """What they ask, CPU included, until they are gone; and what all others take."""
+    """Their requests, CPU included, count until they are gone, and so do the amounts of all others."""
     world = await cluster("n1")
     asks = claimant(container={"resources": {"requests": {"cpu": "2"}}})
     propose(world, user=asks)
@@ -278,7 +278,7 @@ FULL = share("gpu-0", cores="100", memory="16Gi"), share("gpu-1", cores="100", m
 
 @run
 async def test_what_kube_scheduler_has_allocated_is_held_until_it_is_stored() -> None:
-    """The next pods are sent elsewhere, by claims and by names; the question before storage and the news count it once."""
+    """Next pods avoid it, by claims and by names; the question before storage and the news count it once."""
     world = await cluster("n1", "n2")
     propose(world)
 
@@ -305,7 +305,7 @@ def _head(**more: Any) -> Manifest:
 
 @run
 async def test_the_question_and_the_news_take_the_place_of_what_was_held() -> None:
-    """Where all of them have room together too, and whichever comes first."""
+    """This holds even with room for both together, and in either order."""
     world = await cluster("n1")
     propose(world)
     mine = _on("n1", share(cores="30", memory="1Gi"))
@@ -321,7 +321,7 @@ async def test_the_question_and_the_news_take_the_place_of_what_was_held() -> No
 
 @run
 async def test_news_of_a_claim_ends_what_was_held_for_it_only_once_it_is_allocated() -> None:
-    """kube-scheduler writes a finalizer first; where no webhook asks, the allocation itself is the first word."""
+    """kube-scheduler writes a finalizer first; without a webhook the allocation itself is the first news."""
     world = await cluster("n1")
     propose(world)
     allocated(world, _on("n1", *FULL))
@@ -338,7 +338,7 @@ async def test_news_of_a_claim_ends_what_was_held_for_it_only_once_it_is_allocat
 )
 @run
 async def test_what_is_not_stored_is_released(end: str) -> None:
-    """Whichever way the attempt ends; a pod that waits for the room is woken."""
+    """This holds for any end of the attempt; a pod that waits for the room is woken."""
     world = await cluster("n1")
     propose(world)
     allocated(world, _on("n1", *FULL))
@@ -383,7 +383,7 @@ BY_NAMES = {"koordinator.sh/gpu-core": "60", "koordinator.sh/gpu-memory": "10Gi"
 
 @run
 async def test_a_pods_share_by_names_leaves_the_card_of_its_claim() -> None:
-    """kube-scheduler's allocator knows nothing of the proposal: its first card may be the one that was held for the names."""
+    """kube-scheduler's allocator does not know the proposal: its first card may be the one held for the names."""
     world = await cluster("n1")
     world.create(claimant("both", limits=BY_NAMES))
     assert world.propose("both", wide=True).nodes == ["n1"]
@@ -409,7 +409,7 @@ async def test_a_pods_share_by_names_leaves_the_card_of_its_claim() -> None:
 
 @run
 async def test_a_node_where_a_pods_claim_leaves_nothing_for_its_names_is_left_out() -> None:
-    """The allocator would choose the same cards there again; where no other node is left it is tried all the same."""
+    """The allocator would choose the same cards again; without another node it is tried all the same."""
     world = await cluster("n1", "n2")
     world.create(claimant("both", limits=BY_NAMES))
     for node_, other in (("n1", ["n2"]), ("n2", ["n1", "n2"])):
@@ -424,7 +424,7 @@ async def test_a_node_where_a_pods_claim_leaves_nothing_for_its_names_is_left_ou
 
 @run
 async def test_no_claim_is_refused_for_what_is_not_stored() -> None:
-    """Another scheduler's claim is stored first: it goes before what kube-scheduler has only in mind."""
+    """Another scheduler stores its claim first, which precedes pending allocations of kube-scheduler."""
     world = await cluster("n1", "n2")
     propose(world)
     allocated(world, _on("n1", *FULL))
@@ -439,7 +439,7 @@ async def test_no_claim_is_refused_for_what_is_not_stored() -> None:
 
 @run
 async def test_only_what_can_be_stored_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not another driver's, what cannot be read, what has no room by the books, or comes late; and of so many the latest."""
+    """No other driver's, unreadable, too large or late allocations; of too many, the latest."""
     world = await cluster("n1")
     propose(world)
     assert allocated(world, {"metadata": 1}).code == "InvalidRequest"
@@ -470,7 +470,7 @@ async def test_only_what_can_be_stored_is_held(monkeypatch: pytest.MonkeyPatch) 
 
 @run
 async def test_books_that_are_made_anew_hold_it_too() -> None:
-    """But for what is known to be stored by then."""
+    """Except allocations that are known to be stored by then."""
     world = await cluster("n1", "n2")
     propose(world)
     allocated(world, _on("n1", *FULL))
@@ -544,12 +544,12 @@ WHOLE = DeviceRequest(DeviceType.GPU, core_milli=MILLI, memory_milli=MILLI, whol
 def test_a_request_is_read_where_that_is_exact(
     asks: Manifest, expected: DeviceRequest | None
 ) -> None:
-    """Otherwise kube-scheduler looks at all nodes by itself."""
+    """Otherwise kube-scheduler itself looks at all nodes."""
     assert asked(waiting(asks)) == (None if expected is None else [expected])
 
 
 def test_all_claims_of_a_pod_must_be_ours_and_free() -> None:
-    """One of another driver, one with a device already, constraints and alternatives are kube-scheduler's."""
+    """Claims of another driver or with a device already, constraints and alternatives are kube-scheduler's."""
     mine, other = waiting(exactly()), waiting({"deviceClassName": "gpu.example.com"})
     assert asked(mine, waiting(exactly(cores="100"))) == [request(300, 4), WHOLE]
     assert asked(mine, other) is None
@@ -565,7 +565,7 @@ def test_all_claims_of_a_pod_must_be_ours_and_free() -> None:
 
 
 def test_a_translated_pod_says_in_full_what_it_asked() -> None:
-    """Whatever its claims became; not where it has others beside, and not where the annotation is none."""
+    """In any state of its claims; not if it has other claims too, and not if the annotation is invalid."""
     shape = Shape(core_milli=500, memory_milli=500, use_types=("A100",))
     text = encode_translated({"main": Translated(shape)})
     plain = waiting(exactly())
@@ -580,7 +580,7 @@ def test_a_translated_pod_says_in_full_what_it_asked() -> None:
 
 @run
 async def test_what_cannot_be_read_is_left_to_kube_scheduler() -> None:
-    """A claim or pod that is none, another pod than the one asked about, one that asks by names too."""
+    """An invalid claim or pod, another pod than the one in question, and a pod that also asks by names."""
     world = await cluster("n1")
     assert propose(world).nodes
     assert propose(world, {"metadata": 1}).skip
@@ -591,7 +591,7 @@ async def test_what_cannot_be_read_is_left_to_kube_scheduler() -> None:
 
 @run
 async def test_cards_that_are_shared_make_no_instances() -> None:
-    """kube-scheduler looks at all nodes by itself where the books have none."""
+    """kube-scheduler itself looks at all nodes if the books have no instances."""
     world = await cluster("n1")
     instance = {"deviceClassName": MIG_CLASS, **selected(f'{PROFILE} == "1g.10gb"')}
     assert propose(world, waiting(instance)).skip
@@ -621,7 +621,7 @@ def crowd(
 
 @run
 async def test_claims_of_thousands_of_requests_are_left_to_kube_scheduler() -> None:
-    """They take no longer to tell from others than a hard pod may take."""
+    """Their comparison takes no longer than a hard pod may take."""
     world = await cluster(*(f"n{number}" for number in range(60)))
     for claims, padding in ((3, ""), (30, ""), (4, f"true || {'x' * 9_000}")):
         user, made = crowd(claims, padding=padding)
@@ -642,7 +642,7 @@ async def test_a_claim_for_less_than_nothing_is_left_to_kube_scheduler(
 
 @run
 async def test_an_explanation_looks_at_so_many_requests_of_claims() -> None:
-    """Whoever may read a pod may ask, and the leader answers: 7,680 alternatives are told by their first."""
+    """Any reader of a pod may ask, and the leader answers: of 7,680 alternatives it explains the first."""
     world = await cluster(*(f"n{number}" for number in range(120)))
     user, made = crowd(30, alternatives=8)
     found = {one["metadata"]["name"]: document(one) for one in (user, *made)}

@@ -1,7 +1,7 @@
-"""The plugin says what pods take of nodes beside devices, and nodes with room for the pod's own are proposed first.
+"""The plugin reports the pods' amounts beside devices, and nodes with room for the pod's own amounts come first.
 
-Without it pods waited beside free cards: of hundreds of nodes with cards and without processors kube-scheduler's
-filters rejected sixteen at a time.
+Without the report pods waited beside free cards, because kube-scheduler's filters rejected sixteen at a time of
+hundreds of nodes with cards and without processors.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ async def begun() -> Plugged:
 
 
 async def test_a_node_with_cards_and_no_processors_is_not_proposed() -> None:
-    """The only one with room is, however many others have cards."""
+    """The only node with room is proposed, for any number of others with cards."""
     world = await begun()
     world.create(asking("web"))
     assert world.propose("web").nodes != ["n40"]
@@ -40,7 +40,7 @@ async def test_a_node_with_cards_and_no_processors_is_not_proposed() -> None:
 
 
 async def test_what_is_held_and_reserved_books_devices_alone() -> None:
-    """kube-scheduler counts the rest, and would count it again."""
+    """kube-scheduler counts the other amounts, and would count them again."""
     world = await begun()
     world.create(asking("web"))
     ledger = world.service.books.engine.ledger
@@ -62,7 +62,7 @@ async def test_what_is_held_and_reserved_books_devices_alone() -> None:
 
 
 async def test_without_room_anywhere_devices_alone_decide() -> None:
-    """kube-scheduler then says what nodes lack, and may make room for it."""
+    """Then kube-scheduler reports the shortage of nodes, and may make room for the pod."""
     world = await begun()
     world.create(asking("web"))
     taken = [*FULL[:-1], wire.Taken("n40", cpu=32_000)]
@@ -73,7 +73,7 @@ async def test_without_room_anywhere_devices_alone_decide() -> None:
 
 
 async def test_a_pod_that_devices_keep_waiting_says_so() -> None:
-    """What hosts lack is no reason of its own: kube-scheduler gives that."""
+    """A shortage of hosts is no reason of ours: kube-scheduler reports it."""
     world = await begun()
     request = {"koordinator.sh/gpu": "800", "cpu": "4"}
     world.create(pod("large", request))
@@ -83,7 +83,7 @@ async def test_a_pod_that_devices_keep_waiting_says_so() -> None:
 
 
 async def test_every_node_that_fits_is_one_with_room() -> None:
-    """A pod that needs all of them, as one with soft constraints does."""
+    """This also holds for a pod that needs all of them, as one with soft constraints."""
     world = await begun()
     world.create(asking("web"))
     assert len(world.propose("web", wide=True).nodes) == len(NODES)

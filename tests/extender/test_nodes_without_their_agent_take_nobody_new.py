@@ -1,6 +1,6 @@
 """A node whose agent is away is closed to new pods with devices, and to nothing else.
 
-Not covered: when an agent counts as silent (`controllers.heartbeats`), who writes it down (the daemon).
+Other tests cover when an agent counts as silent (`controllers.heartbeats`), and the write of that (the daemon).
 """
 
 import json
@@ -26,7 +26,7 @@ def _silent(name: str = "n1", version: int = 2) -> Manifest:
 
 @run
 async def test_a_new_pod_waits_with_the_reason_and_no_eviction_would_help() -> None:
-    """kube-scheduler is told that preemption is in vain there; explain has the numbers."""
+    """kube-scheduler learns that preemption is useless there; explain has the numbers."""
     world = await World().start(node(), device())
 
     world.service.changed(document(_silent()))
@@ -68,7 +68,7 @@ async def test_who_runs_there_keeps_everything() -> None:
 
 @run
 async def test_a_place_that_was_kept_there_is_given_up_at_bind() -> None:
-    """The agent went between filter and bind."""
+    """The agent becomes silent between filter and bind."""
     world = await World().start(node(), device())
     world.filter(world.create(pod("web", whole())))
 
@@ -80,7 +80,7 @@ async def test_a_place_that_was_kept_there_is_given_up_at_bind() -> None:
 
 @run
 async def test_who_was_refused_is_woken_when_the_agent_is_back() -> None:
-    """And nobody when it goes, or when its silence is told anew."""
+    """No pod is woken when the agent becomes silent, or when its silence is reported again."""
     world = await World().start(node(), device())
     world.service.changed(document(_silent()))
     manifest = world.create(pod("web", whole()))
@@ -97,7 +97,7 @@ async def test_who_was_refused_is_woken_when_the_agent_is_back() -> None:
 
 @run
 async def test_other_nodes_take_over() -> None:
-    """Preemption by kube-scheduler's proposal keeps off the closed node too."""
+    """kube-scheduler's proposals for preemption avoid the closed node too."""
     world = await World().start(_silent(), device(), node("n2"), device("n2"))
     manifest = world.create(pod("web", whole()))
 
@@ -110,7 +110,7 @@ async def test_other_nodes_take_over() -> None:
 
 @run
 async def test_a_snapshot_decides_alike() -> None:
-    """The fact is in the Node that is written to it."""
+    """The snapshot's Node contains the fact."""
     objects: list[dict[str, Any]] = []
     for manifest in (_silent(), device(), pod("web", whole())):
         found = plain(document(manifest))

@@ -1,4 +1,4 @@
-"""The lists of pods have those that ask by ResourceClaims alone, and no other driver's."""
+"""The lists of pods include pods that ask by ResourceClaims alone, except those of other drivers."""
 
 import asyncio
 from dataclasses import replace
@@ -67,7 +67,7 @@ def listed(of: Books, query: PodQuery) -> list[str]:
 
 
 def test_they_stand_among_the_others_in_order() -> None:
-    """By name, in pages, searched, and counted in the overview with kube-scheduler's words."""
+    """By name, in pages, in searches, and in the overview's counts, with kube-scheduler's message."""
     known = books(SHARE)
 
     assert listed(known, PodQuery(state="waiting")) == ["a", "m", "z"]
@@ -105,7 +105,7 @@ def ended() -> Document:
     ids=["bound", "ended", "asks no more"],
 )
 def test_they_wait_no_more(then: Document, placed: list[str]) -> None:
-    """When they are bound or gone; a state that is older brings nobody back."""
+    """Their wait ends when they are bound or gone; an older state does not bring them back."""
     known = books(SHARE)
     cache = known.cluster_cache
 
@@ -121,7 +121,7 @@ def test_they_wait_no_more(then: Document, placed: list[str]) -> None:
 
 
 def test_another_drivers_are_not_told() -> None:
-    """Nor those of whose claims nothing is known."""
+    """Pods with unknown claims are not listed either."""
     assert listed(books(OTHER), PodQuery()) == ["m"]
     known = books(SHARE)
     known.cluster_cache.claim_gone(claim(SHARE))
@@ -132,7 +132,7 @@ def test_another_drivers_are_not_told() -> None:
     ("driver", "waiting"), [("gpu.partage.io", ["a", "m", "z"]), (OTHER, ["m"])]
 )
 def test_an_operators_class_of_this_driver_is_ours(driver: str, waiting: list[str]) -> None:
-    """One that names another driver is not; it may come after its claims, change and go."""
+    """A class of another driver is not; a class may appear after its claims, change and be deleted."""
     known = Books(ClusterCache(), Hooks())
     ordinary = pod("m", half(), meta={"uid": "m", "resourceVersion": "1"})
     told = [claimant("z"), claimant("a"), document(ordinary), claim("fast"), fast(driver)]
@@ -152,7 +152,7 @@ def test_an_operators_class_of_this_driver_is_ours(driver: str, waiting: list[st
 def test_what_a_claim_holds_says_whose_it_is(
     driver: str, placed: list[str], device_class: str
 ) -> None:
-    """Whatever its class is called, and whether that is known."""
+    """This holds for any name of its class, known or unknown."""
     known = books(device_class)
     result = {"request": "r", "driver": driver, "pool": "n1", "device": "gpu-0"}
     known.cluster_cache.claim_changed(claim(device_class, results=[result]))
@@ -175,7 +175,7 @@ def fast(driver: str) -> Document:
 
 
 def test_a_claim_may_come_after_its_pod() -> None:
-    """And go before it; of its name another one may ask another driver."""
+    """It may be deleted before the pod, and another claim of its name may ask another driver."""
     known = books(OTHER)
     assert listed(known, PodQuery()) == ["m"]
     known.cluster_cache.claim_gone(claim(OTHER))
@@ -191,7 +191,7 @@ def test_a_claim_may_come_after_its_pod() -> None:
 def test_a_claim_that_comes_and_goes_has_no_pod_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Five thousand pods may name it: to make it and delete it took the scheduler 76 ms each."""
+    """Five thousand pods may name it: its creation and deletion took the scheduler 76 ms each."""
     known = books(SHARE)
     read: list[Document] = []
     named = claimants.claims_named
@@ -210,7 +210,7 @@ def test_a_claim_that_comes_and_goes_has_no_pod_read_again(
 
 
 def test_a_crowd_of_one_namespace_hides_no_other() -> None:
-    """The thousands of one namespace come first; the pod of another is found by name and by namespace, and all are counted."""
+    """Thousands of one namespace are listed first; the pod of another is found by name and namespace, and all count."""
     known = books(SHARE)
     for number in range(1200):
         known.cluster_cache.pod_changed(claimant(f"crowd-{number}"))

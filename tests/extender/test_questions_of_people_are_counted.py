@@ -1,4 +1,4 @@
-"""Who may read a namespace may ask why its pods wait, as often as the port takes: what that searches for is the namespace's."""
+"""Readers of a namespace may ask at any rate why its pods wait, and the namespace pays for these searches."""
 
 import json
 from collections.abc import Callable
@@ -55,7 +55,7 @@ async def asked(question: Callable[[World, str], Any]) -> None:
 
 @run
 async def test_explanations_are_searched_for_in_the_namespaces_turn() -> None:
-    """Six hundred, each of which took a decision's work and more."""
+    """Six hundred explanations, each of which took a decision's work and more."""
 
     def question(world: World, name: str) -> Any:
         return explain(world.service.books, "team", name, now=world.service.clock.monotonic())
@@ -65,7 +65,7 @@ async def test_explanations_are_searched_for_in_the_namespaces_turn() -> None:
 
 @run
 async def test_so_are_ways_to_make_a_pod_fit() -> None:
-    """Those are kept for ten seconds, but for few pods."""
+    """Those are kept for ten seconds, but only for few pods."""
 
     async def question(world: World, name: str) -> Any:
         now = world.service.clock.monotonic()
@@ -75,7 +75,7 @@ async def test_so_are_ways_to_make_a_pod_fit() -> None:
 
 
 def test_an_ordinary_pod_is_explained_whatever_its_namespace_owes() -> None:
-    """Only what has to be searched for waits for a turn, and tells what was found last."""
+    """Only a search waits for a turn, and the answer has the last result meanwhile."""
     with Running(node("n1"), device("n1")) as site:
         for number in range(100):
             site.world.create(hard(f"p{number}", number))
@@ -86,7 +86,7 @@ def test_an_ordinary_pod_is_explained_whatever_its_namespace_owes() -> None:
 
 
 def test_pods_that_differ_in_what_nobody_reads_fill_no_memory() -> None:
-    """A tenant who writes another 200 KiB into an annotation each time."""
+    """A tenant writes another 200 KiB into an annotation each time."""
     translation = Translation(Context.of(Settings(), FAMILIES))
     for number in range(1000):
         manifest = pod(

@@ -1,4 +1,4 @@
-"""Amounts of running shares change: by what was reserved before, to no more than a card has, whoever ends at any step."""
+"""Amounts of running shares change by a reservation first, never beyond a card, for a crash at any step."""
 
 import asyncio
 import copy
@@ -124,7 +124,7 @@ def played(folder: Path, seed: int) -> int:
 def test_no_kill_gives_a_card_out_twice_or_loses_what_was_asked(
     tmp_path: Path, start: int
 ) -> None:
-    """In each run agent and service end at any of their writes; with `PARTAGE_KILLS=1000` so often in all."""
+    """In each run agent and service end at any of their writes; `PARTAGE_KILLS=1000` sets the number of kills."""
     wanted = int(os.environ.get("PARTAGE_KILLS", "20")) // 3
     kills = seed = 0
     while kills <= wanted:
@@ -144,7 +144,7 @@ async def one_pod(folder: Path, wish: str) -> AdjustingWorld:
 
 
 async def test_who_asks_without_an_end_costs_a_bounded_number_of_writes(tmp_path: Path) -> None:
-    """Nonsense, something, nonsense again: a few at once, then four a second; the last wish is met."""
+    """Nonsense, a wish, nonsense again: a few writes at once, then four a second; the last wish is met."""
     world = await one_pod(tmp_path, "nonsense")
     version = world.store.version
     for turn in range(200):
@@ -199,7 +199,7 @@ async def test_a_record_that_was_not_written_is_written_later(tmp_path: Path) ->
 
 
 async def test_every_wish_is_answered_however_many_there_are() -> None:
-    """More than ten thousand pods of one namespace ask for what cannot be: each reads why, and none is forgotten."""
+    """Over ten thousand pods of a namespace have impossible wishes: each gets its reason, and none is forgotten."""
     count, clock, answered = 10_050, InstantClock(), Counter[str]()
 
     class Answering:
@@ -240,7 +240,7 @@ async def test_every_wish_is_answered_however_many_there_are() -> None:
 
 
 async def test_a_container_that_starts_later_has_the_amounts_of_now(tmp_path: Path) -> None:
-    """The sandbox still tells of the first ones; what was lowered is others' by then."""
+    """The sandbox still has the first amounts, but another pod has the released part by then."""
     world = await one_pod(tmp_path, "compute=10,memory=1Gi")
     await settle(world)
     assert await world.come("p1", 90, 15)
@@ -253,7 +253,7 @@ async def test_a_container_that_starts_later_has_the_amounts_of_now(tmp_path: Pa
 
 
 async def test_what_runs_keeps_its_amounts_though_its_pod_is_gone(tmp_path: Path) -> None:
-    """As after a restored backup; what was lowered is others', and a container of the pod may start again."""
+    """As after a restored backup; others have the released part, and a container of the pod may start again."""
     world = await one_pod(tmp_path, "compute=10,memory=1Gi")
     await settle(world)
     adjusted = dict(world.keeper.journal.adjusted)
@@ -271,7 +271,7 @@ async def test_what_runs_keeps_its_amounts_though_its_pod_is_gone(tmp_path: Path
 async def test_a_record_of_a_restored_backup_raises_nothing_that_another_pod_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The record is older than another pod on the card, which runs: the amounts do not rise over it."""
+    """The record is older than another running pod on the card, so the amounts do not rise over it."""
     world = await one_pod(tmp_path, "compute=10,memory=1Gi")
     backup = copy.deepcopy(world.store.pods["p0"])
     await settle(world)
@@ -297,7 +297,7 @@ async def test_a_record_of_a_restored_backup_raises_nothing_that_another_pod_has
 
 
 async def test_a_report_is_of_the_pod_that_was_read(tmp_path: Path) -> None:
-    """One that has changed since may have another record: nothing is raised by what is old."""
+    """A pod that has changed since may have another record, so old data raises nothing."""
     world = await one_pod(tmp_path, "compute=60")
     world.tell(all_of_it=True)
     await world.rest()
