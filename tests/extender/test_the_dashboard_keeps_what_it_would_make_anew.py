@@ -1,4 +1,4 @@
-"""What the dashboard keeps between two looks says what making it anew says, after any events."""
+"""After any events, the data that the dashboard keeps between two looks equals newly made data."""
 
 import asyncio
 import json
@@ -190,7 +190,7 @@ async def looked(books: Books, standing: Standing | None) -> list[str]:
 @given(STEPS)
 @settings(max_examples=40)
 def test_what_is_kept_is_what_would_be_made_anew(steps: list[tuple[Any, ...]]) -> None:
-    """A look after every event: the same documents to the byte."""
+    """A look after every event returns the same documents to the byte."""
 
     async def story() -> None:
         told, standing, forgetful = Told(), Standing(Texts()), Standing(Texts(most=4))
@@ -206,7 +206,7 @@ def test_what_is_kept_is_what_would_be_made_anew(steps: list[tuple[Any, ...]]) -
 @given(STEPS)
 @settings(max_examples=40)
 def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -> None:
-    """Asked of the books one by one: who is there, who waits, who is used, who is closed."""
+    """The test asks the books one by one: for existing, waiting, used and closed entries."""
 
     async def story() -> None:
         told, standing = Told(), Standing()
@@ -270,7 +270,7 @@ def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -
 
 
 def test_a_look_takes_turns_with_others() -> None:
-    """Of thousands of pods and hundreds of nodes no more are read at once than a piece."""
+    """Of thousands of pods and hundreds of nodes, a look reads only one piece at a time."""
 
     async def story() -> None:
         told = Told()
@@ -308,7 +308,7 @@ def test_a_reader_that_comes_too_late_is_told_so() -> None:
 
 
 async def test_a_pod_that_asks_for_no_device_is_not_counted() -> None:
-    """`nvidia.com/gpu: 0`, as charts write it; of one that holds something by a record the names do not matter."""
+    """`nvidia.com/gpu: 0`, as charts write it; the names do not matter for a pod with a record."""
     books = Books(ClusterCache(), Hooks())
     unreadable = {"uid": "odd", "annotations": {"partage.io/allocation": "{"}}
     for one in (

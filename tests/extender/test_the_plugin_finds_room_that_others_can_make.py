@@ -1,7 +1,7 @@
-"""Preemption by kube-scheduler with the plugin: which pods the engine says would have to go.
+"""Preemption by kube-scheduler with the plugin: the pods that the engine names as victims.
 
-kube-scheduler's own preemption chooses among the nodes, sends the pods away and nominates. Here it is
-played: what counts is what the engine offers it, and what is kept for whom it nominates.
+kube-scheduler's own preemption chooses among the nodes, evicts the pods and nominates. The tests play
+it, and check the engine's offers and the room that is kept for nominated pods.
 """
 
 from typing import Any
@@ -78,7 +78,7 @@ def nominated(world: Plugged, name: str, where: str) -> None:
 
 @run
 async def test_the_fewest_go_and_the_least_important() -> None:
-    """Two halves of one card, not one half of each of two; and nobody as important."""
+    """Two halves of one card, not one half of each of two; and no pod of equal priority."""
     world = await cluster("n1")
     for name, priority in (("a", 1), ("b", 1), ("c", 2), ("d", HIGH)):
         await runs(world, pod(name, half(), priority=priority))
@@ -91,7 +91,7 @@ async def test_the_fewest_go_and_the_least_important() -> None:
 
 @run
 async def test_nodes_where_that_hurts_least_come_first() -> None:
-    """And those where nobody can go are not among them."""
+    """Nodes without possible victims are not among them."""
     world = await cluster("n1", "n2", "n3", cards=1)
     await runs(world, pod("dear", whole(), priority=5), "n1")
     await runs(world, pod("cheap", whole(), priority=1), "n2")
@@ -106,7 +106,7 @@ async def test_nodes_where_that_hurts_least_come_first() -> None:
 
 @run
 async def test_disruption_budgets_are_broken_last() -> None:
-    """They come with the question, as kube-scheduler knows them."""
+    """The question contains the budgets, as kube-scheduler knows them."""
     world = await cluster("n1", cards=1)
     labels = {"labels": {"app": "web"}}
     await runs(world, pod("guarded", half(), priority=1, meta=labels))
@@ -120,7 +120,7 @@ async def test_disruption_budgets_are_broken_last() -> None:
 
 @run
 async def test_a_pod_that_may_not_preempt_is_not_asked_about() -> None:
-    """By its policy; by its quota or request nothing would change; and with nobody less important."""
+    """Its policy forbids it, its quota or request would still fail, or no pod is less important."""
     world = await cluster("n1", cards=1)
     await runs(world, pod("low", whole(), priority=1))
     world.create(important("never", whole(), preemptionPolicy="Never"))
@@ -135,7 +135,7 @@ async def test_a_pod_that_may_not_preempt_is_not_asked_about() -> None:
 
 @run
 async def test_nobody_is_sent_away_where_the_operator_does_not_want_it() -> None:
-    """By --no-preemption."""
+    """The option is --no-preemption."""
     world = await cluster("n1", cards=1, preempts=False)
     await runs(world, pod("low", whole(), priority=1))
     world.create(important("vip", whole()))
@@ -146,7 +146,7 @@ async def test_nobody_is_sent_away_where_the_operator_does_not_want_it() -> None
 
 @run
 async def test_what_is_freed_is_kept_for_whom_it_was_freed() -> None:
-    """From the nomination on; one victim is enough, and the pod takes the place that was made."""
+    """It is kept from the nomination on; one victim is enough, and the pod takes the place."""
     world = await cluster("n1", cards=1)
     await runs(world, pod("low", whole(), priority=1))
     world.create(important("vip", whole()))
@@ -171,7 +171,7 @@ async def test_what_is_freed_is_kept_for_whom_it_was_freed() -> None:
 
 @run
 async def test_pods_that_leave_anyway_go_first() -> None:
-    """Nobody else is sent away; and where only pods as important leave, they are waited for."""
+    """No other pod is evicted; if only pods of equal priority leave, the pod waits for them."""
     world = await cluster("n1", "n2", cards=1)
     await runs(world, pod("leaving", whole(), priority=1), "n1")
     await runs(world, pod("staying", whole(), priority=HIGH), "n2")
@@ -184,7 +184,7 @@ async def test_pods_that_leave_anyway_go_first() -> None:
 
 @run
 async def test_where_room_could_not_be_made_is_not_offered_again() -> None:
-    """kube-scheduler nominated nobody: its own rules were in the way. In the end it starts anew."""
+    """kube-scheduler nominated no node because of its own rules. In the end the engine starts again."""
     world = await cluster("n1", "n2", cards=1)
     for name, where in (("one", "n1"), ("two", "n2")):
         await runs(world, pod(name, whole(), priority=1), where)
@@ -201,7 +201,7 @@ async def test_where_room_could_not_be_made_is_not_offered_again() -> None:
 
 @run
 async def test_further_nodes_are_offered_where_kube_schedulers_filters_reject_these() -> None:
-    """At once, while there are any."""
+    """The engine offers them at once, as long as there are any."""
     names = [f"n{i:02d}" for i in range(PROPOSED + 4)]
     world = await cluster(*names, cards=1)
     for name in names:
@@ -220,7 +220,7 @@ async def test_further_nodes_are_offered_where_kube_schedulers_filters_reject_th
 
 @run
 async def test_what_helps_nobody_is_not_searched_again_for_a_while() -> None:
-    """Pods that ask alike cost one search in ten seconds, however many they are."""
+    """Any number of pods with equal requests cost one search in ten seconds."""
     world = await cluster("n1", cards=1)
     await runs(world, pod("low", half(), priority=1))
     await runs(world, pod("peer", half(), priority=HIGH))
@@ -238,7 +238,7 @@ async def test_what_helps_nobody_is_not_searched_again_for_a_while() -> None:
 
 @run
 async def test_a_nominated_node_is_proposed_although_it_was_rejected() -> None:
-    """kube-scheduler has made room of its own kind there since."""
+    """kube-scheduler has made its own kind of room there since."""
     world = await cluster("n1")
     world.create(important("web", half()))
     assert world.propose("web").nodes == ["n1"]
@@ -280,7 +280,7 @@ async def test_a_group_counts_on_each_victim_once() -> None:
 
 @run
 async def test_a_group_that_is_tried_again_at_once_sends_nobody_else_away() -> None:
-    """Its victims and nominations are not seen yet; if none ever is, others go after a while."""
+    """The watch has not shown its victims and nominations; if it never does, others are evicted after a while."""
     world = await cluster("n1", "n2", cards=1)
     for name, where in (("one", "n1"), ("two", "n2")):
         await runs(world, pod(name, whole(), priority=1), where)
@@ -300,7 +300,7 @@ async def test_a_group_that_is_tried_again_at_once_sends_nobody_else_away() -> N
 
 @run
 async def test_late_and_broken_questions_offer_nothing() -> None:
-    """Nor does an engine that does not lead."""
+    """An engine that does not lead offers nothing either."""
     world = await cluster("n1", cards=1)
     await runs(world, pod("low", whole(), priority=1))
     world.create(important("vip", whole()))
@@ -319,7 +319,7 @@ async def test_late_and_broken_questions_offer_nothing() -> None:
 
 
 def test_a_budget_that_compares_thousands_of_values_lets_nobody_go() -> None:
-    """Each pod that may have to go would be compared with all of them."""
+    """Each possible victim would be compared with all of them."""
     values = [f"v{number}" for number in range(5_000)]
     spec = {"selector": {"matchExpressions": [{"key": "app", "operator": "In", "values": values}]}}
     given = {"metadata": {"name": "b", "namespace": "team"}, "spec": spec}

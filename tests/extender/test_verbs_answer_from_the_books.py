@@ -1,4 +1,4 @@
-"""The four verbs over the engine. Not covered: HTTP, the API server, clocks (the service)."""
+"""The four verbs over the engine. Other tests cover HTTP, the API server and clocks (the service)."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_a_pod_without_devices_passes_everywhere_at_once() -> None:
 
 
 def test_a_pod_without_soft_constraints_gets_one_node_and_a_hold() -> None:
-    """One node is answer enough, and its room is kept."""
+    """The answer has one node, and its room is reserved."""
     verbs = _verbs()
     listed = _listed(verbs, "a", "b")
 
@@ -72,7 +72,7 @@ def test_only_nodes_asked_about_are_answered() -> None:
 
 
 def test_a_list_of_names_is_looked_up_as_the_books_are_now() -> None:
-    """A node that came since is among them."""
+    """It includes a node that appeared since."""
     verbs = _verbs()
     before = verbs.look_up(["a", "d"])
     verbs.engine.handle(NodeSeen(make_node("d", [card(0, prefix="d")])))
@@ -82,7 +82,7 @@ def test_a_list_of_names_is_looked_up_as_the_books_are_now() -> None:
 
 
 def test_a_refusal_names_every_node_and_whether_evicting_helps() -> None:
-    """Capacity is resolvable by preemption; a broken request is not."""
+    """Preemption can resolve a lack of capacity, but not a broken request."""
     verbs = _verbs()
 
     full = verbs.filter(make_pod("big", share(10, 99)), _listed(verbs), 0.0, one=True)
@@ -99,7 +99,7 @@ def test_a_refusal_names_every_node_and_whether_evicting_helps() -> None:
 
 
 def test_scores_are_integers_from_0_to_10_with_the_held_node_best() -> None:
-    """kube-scheduler drops floats silently, and must pick the node that is held."""
+    """kube-scheduler drops floats silently, and must choose the held node."""
     verbs = _verbs("binpack")
     verbs.engine.schedule(make_pod("first", share(50, 8)))
     pod = make_pod("one", share(10, 1))
@@ -129,7 +129,7 @@ def test_bind_takes_the_hold_or_refuses_with_the_reason() -> None:
 
 
 def test_a_hold_ends_when_its_time_is_over() -> None:
-    """The end is reported, so that whoever was refused because of it can be woken."""
+    """The end is reported, so that pods refused because of it can be woken."""
     verbs = _verbs()
     verbs.filter(make_pod("one", whole(2)), _listed(verbs), 0.0, one=True)
 
@@ -145,7 +145,7 @@ def _bound(verbs: Verbs, name: str, percent: int, **fields: object) -> None:
 
 
 def test_preemption_keeps_nodes_where_room_appears() -> None:
-    """What kube-scheduler proposes is kept whole; a node where nothing helps is dropped."""
+    """kube-scheduler's victims all stay in the answer; a node where nothing helps is dropped."""
     verbs = _verbs("first-fit")
     for name in ("low", "high"):
         _bound(verbs, name, 40)
@@ -161,7 +161,7 @@ def test_preemption_keeps_nodes_where_room_appears() -> None:
 
 
 def test_preemption_adds_the_least_important_pods_that_make_room_on_a_card() -> None:
-    """Totals may look enough where no single card is; spared are pods of its own rank and above."""
+    """Totals may suffice although no single card does; pods of equal and higher priority are spared."""
     verbs = _verbs("spread")
     for name in ("p1", "p2", "p3", "p4"):
         _bound(verbs, name, 50)
@@ -179,7 +179,7 @@ def test_preemption_adds_the_least_important_pods_that_make_room_on_a_card() -> 
 
 
 def test_a_pod_whose_binding_is_on_its_way_is_not_filtered_again() -> None:
-    """Two reservations of one pod can never be."""
+    """A pod can never have two reservations."""
     verbs = _verbs()
     pod = make_pod("one", whole())
     verbs.cycle.reserve(pod, "a")
@@ -190,7 +190,7 @@ def test_a_pod_whose_binding_is_on_its_way_is_not_filtered_again() -> None:
 
 @pytest.mark.parametrize("one", [True, False], ids=["one node", "every node"])
 def test_a_hold_that_moves_tells_where_room_appeared(one: bool) -> None:  # noqa: FBT001
-    """Whoever was refused because of it can be woken."""
+    """Pods refused because of it can be woken."""
     verbs = _verbs("first-fit")
     pod = make_pod("one", whole())
     verbs.filter(pod, _listed(verbs, "a"), 0.0, one=one)
@@ -204,7 +204,7 @@ def test_a_hold_that_moves_tells_where_room_appeared(one: bool) -> None:  # noqa
 
 
 def test_a_nominated_pod_keeps_room_on_its_node() -> None:
-    """Evicted room is not given to whoever asks first; where there is none, nothing is kept."""
+    """The room of evicted pods is not for the next pod that asks; without room, nothing is reserved."""
     verbs = _verbs()
     verbs.engine.schedule(make_pod("full", whole(2)))  # takes node a
     pod = make_pod("one", whole(2))

@@ -1,4 +1,4 @@
-"""Room that appears wakes those who may fit there, and nobody else."""
+"""New room wakes the pods that may fit there, and no others."""
 
 from collections import Counter
 from typing import Any
@@ -11,7 +11,7 @@ from partage.extender.explain import explain
 
 @run
 async def test_a_release_wakes_the_pods_that_fit_and_no_others() -> None:
-    """What still does not fit is left asleep."""
+    """A pod that still does not fit is not woken."""
     world = await World().start(node(), device())
     await world.place(pod("full", whole(2)))
     world.filter(world.create(pod("fits", whole())))
@@ -25,7 +25,7 @@ async def test_a_release_wakes_the_pods_that_fit_and_no_others() -> None:
 
 @run
 async def test_a_hold_that_ends_wakes_who_was_refused_because_of_it() -> None:
-    """No Kubernetes event tells of it."""
+    """No Kubernetes event reports the end."""
     world = await World(hold=10.0).start(node(), device())
     world.filter(world.create(pod("first", whole(2))))
     world.filter(world.create(pod("second", whole(2))))
@@ -41,7 +41,7 @@ async def test_a_hold_that_ends_wakes_who_was_refused_because_of_it() -> None:
 
 @run
 async def test_a_hold_that_moves_wakes_who_fits_where_it_was() -> None:
-    """Asked again about another node, the pod leaves room behind."""
+    """After a question about another node, the pod leaves room behind."""
     world = await World().start(node("n1"), device("n1"), node("n2"), device("n2"))
     world.filter(world.create(pod("first", whole(2))), "n1")
     world.filter(world.create(pod("second", whole(2))), "n1")
@@ -53,9 +53,9 @@ async def test_a_hold_that_moves_wakes_who_fits_where_it_was() -> None:
 
 @run
 async def test_a_lost_binding_wakes_who_waits_for_its_cards() -> None:
-    """The reservation is given back without any event, once the Binding cannot arrive any more.
+    """The reservation is released without any event, once the Binding can no longer arrive.
 
-    Who lost it is woken too: kube-scheduler heard no answer.
+    The pod that lost it is woken too, because kube-scheduler got no answer.
     """
     world = await World().start(node(), device())
     world.create(pod("first", whole(2)))
@@ -84,7 +84,7 @@ async def test_a_node_that_comes_or_grows_wakes_waiting_pods() -> None:
 
 @run
 async def test_the_important_are_woken_first_and_the_rest_in_batches() -> None:
-    """A thousand pods that wait for one card do not all ask at once, and nobody is forgotten."""
+    """A thousand pods that wait for one card do not all ask at once, and none is forgotten."""
     world = await World().start(node(), device())
     world.service.books.waiting._batch = 3
     await world.place(pod("full", whole(2)))
@@ -105,7 +105,7 @@ async def test_the_important_are_woken_first_and_the_rest_in_batches() -> None:
 
 @run
 async def test_a_woken_pod_has_its_turn_before_it_is_woken_again() -> None:
-    """Events come in bursts."""
+    """Events arrive in bursts."""
     world = await World().start(node(), device())
     await world.place(pod("a", whole()))
     await world.place(pod("b", whole()))
@@ -122,7 +122,7 @@ async def test_a_woken_pod_has_its_turn_before_it_is_woken_again() -> None:
 
 @run
 async def test_a_pod_with_a_broken_request_is_never_woken() -> None:
-    """No room in the world helps it."""
+    """No room helps it."""
     world = await World().start(node(), device())
     world.filter(world.create(pod("broken", {"koordinator.sh/gpu": "101"})))
 
@@ -134,7 +134,7 @@ async def test_a_pod_with_a_broken_request_is_never_woken() -> None:
 
 @run
 async def test_who_waits_for_a_quota_is_woken_when_the_quota_has_room() -> None:
-    """The pod that used it up may have been on any node."""
+    """The pod that used up the quota may have been on any node."""
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -164,7 +164,7 @@ def gpumem(hard: int, version: int = 1) -> dict[str, Any]:
 
 @run
 async def test_a_quota_that_is_raised_wakes_whom_it_kept_waiting() -> None:
-    """Nobody else is told of it: kube-scheduler does not look at quotas."""
+    """No other program does: kube-scheduler does not look at quotas."""
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}
     world = await World().start(node(), device(), gpumem(3000))
     await world.place(pod("first", limits))
@@ -186,7 +186,7 @@ async def test_a_quota_that_is_raised_wakes_whom_it_kept_waiting() -> None:
 
 @run
 async def test_who_waited_for_a_quota_is_woken_to_hear_what_it_waits_for_now() -> None:
-    """The quota is gone and the cards are taken: what the pod's condition says is true again."""
+    """The quota is gone and the cards are in use: then the pod's condition is true again."""
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2000"}
     world = await World().start(node(), device(), gpumem(1000))
     await world.place(pod("full", whole(2)))
@@ -203,7 +203,7 @@ async def test_who_waited_for_a_quota_is_woken_to_hear_what_it_waits_for_now() -
 
 @run
 async def test_a_reason_is_told_when_it_changes_and_not_before() -> None:
-    """Events on waiting pods must not flood."""
+    """Events about waiting pods must not flood the API server."""
     world = await World().start(node(), device())
     await world.place(pod("full", whole(2)))
     waiting = world.create(pod("web", whole()))
@@ -218,7 +218,7 @@ async def test_a_reason_is_told_when_it_changes_and_not_before() -> None:
 
 @run
 async def test_a_nominated_pod_gets_the_room_that_was_made_for_it() -> None:
-    """Evicting for one pod must not serve another; the hold lasts as long as the nomination."""
+    """Evictions for one pod must not serve another; the hold lasts as long as the nomination."""
     world = await World(hold=10.0).start(node(), device())
     await world.place(pod("victim", whole(2)))
     world.create(pod("vip", whole(2), status={"nominatedNodeName": "n1"}, priority=5))
@@ -260,7 +260,7 @@ async def test_a_nominated_pod_is_woken_for_its_room() -> None:
 
 @run
 async def test_a_nomination_ends_with_its_pod() -> None:
-    """A pod that is gone or bound needs no room kept."""
+    """A deleted or bound pod needs no reserved room."""
     world = await World().start(node(), device())
     world.create(pod("vip", whole(), status={"nominatedNodeName": "n1"}))
     held = dict(world.service.books.cycle.holds)
@@ -275,7 +275,7 @@ async def test_a_nomination_ends_with_its_pod() -> None:
 
 @pytest.mark.parametrize("end", ["bound", "gone", "passed"])
 def test_nobody_waits_whose_wait_is_over(end: str) -> None:
-    """Metrics and explanations count only who still waits."""
+    """Metrics and explanations count only pods that still wait."""
 
     @run
     async def scene() -> None:
@@ -298,7 +298,7 @@ def test_nobody_waits_whose_wait_is_over(end: str) -> None:
 
 @run
 async def test_waiting_pods_are_remembered_over_a_rebuild() -> None:
-    """A relist must not make anybody wait five minutes."""
+    """After a relist no pod may have to wait five minutes."""
     world = await World().start(node(), device())
     await world.place(pod("full", whole(2)))
     world.filter(world.create(pod("web", half())))
@@ -311,7 +311,7 @@ async def test_waiting_pods_are_remembered_over_a_rebuild() -> None:
 
 @run
 async def test_who_was_woken_and_refused_again_is_woken_for_the_next_room() -> None:
-    """Three wait for one card that passes on faster than anybody may be asked again."""
+    """Three pods wait for one card that changes hands faster than they may be woken again."""
     world = await World().start(node(), device("n1", card(0)))
     await world.place(pod("first", whole()))
     for name in ("second", "third"):
@@ -328,7 +328,7 @@ async def test_who_was_woken_and_refused_again_is_woken_for_the_next_room() -> N
 
 @run
 async def test_room_is_not_forgotten_while_somebody_has_not_come_yet() -> None:
-    """Woken for one card, a pod that comes late is woken again for the next one."""
+    """A pod that was woken for one card and is late is woken again for the next one."""
     world = await World().start(node(), device("n1", card(0), card(1)))
     await world.place(pod("a", whole()))
     await world.place(pod("b", whole()))
@@ -358,7 +358,7 @@ async def seconds(world: World, count: int) -> list[tuple[int, str]]:
 
 @run
 async def test_a_woken_pod_that_does_not_come_is_woken_again_for_the_same_room() -> None:
-    """It may have been lost on its way; after five minutes kube-scheduler looks at it anyway."""
+    """The wake-up may be lost; after five minutes kube-scheduler tries the pod anyway."""
     world = await World().start(node(), device())
     await world.place(pod("full", whole(2)))
     world.filter(world.create(pod("web", whole())))
@@ -380,7 +380,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_a_woken_pod_is_not_woken_again(end: Any) -> None:
-    """Who was heard of, or has no room any more, is let sleep."""
+    """A pod that asked again, or that has no room any more, is not woken."""
 
     @run
     async def story() -> None:
@@ -399,7 +399,7 @@ def test_a_woken_pod_is_not_woken_again(end: Any) -> None:
 
 @run
 async def test_a_pod_whose_room_is_kept_is_woken_again() -> None:
-    """Its own hold takes the room, and must not be taken for another's."""
+    """Its own hold takes the room, and must not count as another pod's."""
     world = await World(hold=1000.0).start(node(), device())
     await world.place(pod("victim", whole(2)))
     waiting = pod("high", whole(2), priority=10)
@@ -416,7 +416,7 @@ async def test_a_pod_whose_room_is_kept_is_woken_again() -> None:
 
 @run
 async def test_few_are_woken_again_at_a_time() -> None:
-    """Of many who were woken most only wait for their turn at kube-scheduler."""
+    """Of many woken pods most only wait for their turn at kube-scheduler."""
     world = await World().start(node(), device())
     await world.place(pod("full", whole(2)))
     for number in range(60):
@@ -433,7 +433,7 @@ async def test_few_are_woken_again_at_a_time() -> None:
 
 @run
 async def test_how_long_a_wake_up_takes_counts_from_the_first() -> None:
-    """A lost one shows in the metric, and in the alert on it."""
+    """The metric shows a lost wake-up, and so does its alert."""
     world = await World().start(node(), device())
     await world.place(pod("full", whole(2)))
     world.filter(world.create(pod("web", whole())))

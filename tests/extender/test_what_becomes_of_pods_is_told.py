@@ -1,4 +1,4 @@
-"""What the service decides, as spans: each verb, the parts of a bind, and all of a pod's waiting."""
+"""The service's decisions as spans: each verb, the parts of a bind, and all of a pod's waiting."""
 
 import json
 import logging
@@ -48,7 +48,7 @@ def only(kept: KeptSpans, name: str) -> Span:
 
 @run
 async def test_a_pod_that_is_placed_at_once_has_four_spans() -> None:
-    """Filter, the request within the bind, the bind, and all of it, in one trace."""
+    """Filter, the request within the bind, the bind, and the whole, in one trace."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     await w.place(pod("web", half()))
@@ -66,7 +66,7 @@ async def test_a_pod_that_is_placed_at_once_has_four_spans() -> None:
 
 @run
 async def test_an_authors_trace_goes_on() -> None:
-    """The annotation is heeded in what kube-scheduler sends."""
+    """kube-scheduler's question contains the annotation, and the service uses it."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     await w.place(pod("web", half(), meta={"annotations": {names.TRACEPARENT: MINE}}))
@@ -77,7 +77,7 @@ async def test_an_authors_trace_goes_on() -> None:
 
 @run
 async def test_pods_alike_but_for_their_trace_are_read_once() -> None:
-    """A trace of its own does not make a pod like no other; each keeps its own."""
+    """Pods with different traces still count as equal, and each keeps its own trace."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     other = MINE.replace("0af7", "1af7")
@@ -91,7 +91,7 @@ async def test_pods_alike_but_for_their_trace_are_read_once() -> None:
 
 @run
 async def test_waiting_is_one_span_with_what_happened() -> None:
-    """Refused, woken as room appeared, bound; with how often it was refused."""
+    """Refused, woken when room appeared, bound; with the number of refusals."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device("n1", card(0)))
     await w.place(pod("first", whole()))
@@ -114,7 +114,7 @@ async def test_waiting_is_one_span_with_what_happened() -> None:
 
 @run
 async def test_a_pod_that_goes_waiting_is_told_once() -> None:
-    """Its waiting ends with it."""
+    """The span ends with the pod."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     w.filter(w.create(pod("big", whole(9))))
@@ -126,7 +126,7 @@ async def test_a_pod_that_goes_waiting_is_told_once() -> None:
 
 @run
 async def test_events_and_texts_are_bounded() -> None:
-    """However long a pod waits and whatever is said of it."""
+    """This holds for any length of the wait and of the texts."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     big = w.create(pod("big", whole(9)))
@@ -142,7 +142,7 @@ async def test_events_and_texts_are_bounded() -> None:
 
 @run
 async def test_a_bind_that_fails_says_why_and_the_next_one_succeeds() -> None:
-    """The pod's scheduling goes on; steps are those of their own bind."""
+    """The pod's scheduling goes on, and each step belongs to its own bind."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     w.filter(w.create(pod("web", half())))
@@ -173,7 +173,7 @@ async def test_a_bind_that_the_books_refuse_has_its_code() -> None:
 
 @run
 async def test_a_binding_that_was_not_answered_is_read_back_in_sight() -> None:
-    """What was asked, and that it was found out."""
+    """The spans have the request, and the later reading of its outcome."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     w.filter(w.create(pod("web", half())))
@@ -189,7 +189,7 @@ async def test_a_binding_that_was_not_answered_is_read_back_in_sight() -> None:
 
 @run
 async def test_waiting_for_a_vendors_lock_is_a_part_of_the_bind() -> None:
-    """With the node, and before the request."""
+    """The span has the node, and precedes the request."""
     kept = KeptSpans()
     machine = node()
     machine["status"]["allocatable"]["metax-tech.com/sgpu"] = "32"
@@ -221,7 +221,7 @@ async def test_other_verbs_are_told_with_their_numbers() -> None:
 
 @run
 async def test_pods_without_devices_are_not_told() -> None:
-    """Through every verb."""
+    """This holds for every verb."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     plain = w.create(pod("plain"))
@@ -233,7 +233,7 @@ async def test_pods_without_devices_are_not_told() -> None:
 
 @run
 async def test_every_span_has_what_its_kind_says() -> None:
-    """And says which pod it is of."""
+    """It also names its pod."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     await w.place(pod("web", half()))
@@ -247,7 +247,7 @@ async def test_every_span_has_what_its_kind_says() -> None:
 
 
 def test_the_log_has_the_trace_of_a_decision(caplog: pytest.LogCaptureFixture) -> None:
-    """Beside the number of the decision, where one is kept."""
+    """It is beside the number of the decision, if one is recorded."""
     caplog.set_level(logging.INFO)
 
     @run
@@ -263,7 +263,7 @@ def test_the_log_has_the_trace_of_a_decision(caplog: pytest.LogCaptureFixture) -
 
 @run
 async def test_without_traces_nothing_is_kept() -> None:
-    """No story of any pod, no time that is asked for."""
+    """The service keeps no story of a pod, and reads no time for it."""
     found = Stories(NO_TRACES)
     w = await World(stories=found).start(node(), device())
     await w.place(pod("web", half()))

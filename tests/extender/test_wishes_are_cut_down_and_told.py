@@ -1,4 +1,4 @@
-"""A pod that wishes for more than an operator's rule lets it have runs with less: said in `explain`, told, counted."""
+"""A pod that wishes for more than its operator's rule allows runs with less: in `explain`, as event, in counts."""
 
 import json
 from typing import Any
@@ -53,7 +53,7 @@ def told_by(world: World) -> list[tuple[str, str]]:
 
 @run
 async def test_the_second_of_one_is_an_ordinary_pod() -> None:
-    """The first one is online, and the Binding says so; nothing is refused."""
+    """The first pod is online, as its Binding shows; nothing is refused."""
     world = await World().start(config(), node(), device())
     told = told_by(world)
     for name, account in (("a", "web"), ("b", "web"), ("c", "cron")):
@@ -74,7 +74,7 @@ async def test_the_second_of_one_is_an_ordinary_pod() -> None:
 
 @run
 async def test_room_that_an_end_leaves_is_given_to_the_next() -> None:
-    """Not to who runs already: its container has its limits."""
+    """A running pod does not get it: its container has its limits."""
     world = await World().start(config(), node(), device())
     for name in "ab":
         await world.place(online(name))
@@ -87,7 +87,7 @@ async def test_room_that_an_end_leaves_is_given_to_the_next() -> None:
 
 @run
 async def test_pods_that_race_for_the_last_one_do_not_both_get_it() -> None:
-    """Both are held a place before either is bound; a Binding that fails gives it back."""
+    """Both have a hold before either is bound; a failed Binding releases the permit."""
     world = await World().start(config(), node(), device())
     for name in "abc":
         world.create(online(name))
@@ -100,7 +100,7 @@ async def test_pods_that_race_for_the_last_one_do_not_both_get_it() -> None:
 
 @run
 async def test_a_leader_that_starts_anew_counts_what_is_bound() -> None:
-    """By what stands beside the records."""
+    """It counts by the permits beside the records."""
     world = await World().start(config(), node(), device())
     await world.place(online("a"))
     after = await World().start(config(), node(), device(), world.api.pods["a"])
@@ -112,7 +112,7 @@ async def test_a_leader_that_starts_anew_counts_what_is_bound() -> None:
 
 @run
 async def test_what_a_tenant_writes_grants_nothing() -> None:
-    """A permit of its own making is replaced by the Binding's; one written later on another pod's uid counts nothing."""
+    """The Binding replaces a tenant's own permit, and a later one with another pod's uid does not count."""
     forged = json.dumps({"v": 1, "uid": "uid-b", "rule": "shop", "online": True})
     world = await World().start(config(), node(), device())
     await world.place(online("a"))
@@ -125,7 +125,7 @@ async def test_what_a_tenant_writes_grants_nothing() -> None:
 
 @run
 async def test_rules_that_change_leave_what_runs_and_judge_what_comes() -> None:
-    """Also rules that break a rule of their own: those before hold."""
+    """New rules that are invalid leave the earlier rules in force."""
     world = await World().start(config(), node(), device())
     await world.place(online("a"))
     for version, rules in ((2, "[]"), (3, "[{name: shop}]")):
