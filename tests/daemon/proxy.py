@@ -1,4 +1,4 @@
-"""A proxy before the API server, on which requests can be held, lost or refused."""
+"""A proxy before the API server, which can hold, lose or refuse requests."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A second manager of the same cards: HAMi's or Koordinator's scheduler, or NVIDIA's plugin, still allocates them.
+"""A second manager still allocates Partage's cards: HAMi's or Koordinator's scheduler, or NVIDIA's plugin.
 
 The other manager keeps its own books: it reads its own annotations, writes its own records and its
 lock, and does not know ours. Nothing can prevent that, so Partage must allocate no device that it

@@ -1,7 +1,7 @@
-"""A scheduler service and a node agent over one API server, either of which may end at any step and start anew.
+"""A scheduler service and a node agent over one API server; either may end at any step and start again.
 
-The API server keeps versions as Kubernetes does; what it tells arrives late, at the service as a stream and at the agent as a
-picture of some moment. Before and after each write, of whichever kind, it is looked at whether a card is given out twice.
+The API server keeps versions as Kubernetes does. Its news arrives late: at the service as a stream, and at the agent as
+a picture of some moment. Before and after each write of any kind, the world checks that no card is allocated twice.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""Two deciders on the same cards: the service gives shares to pods, Kubernetes' scheduler allocates claims.
+"""Two deciders on the same cards: the service allocates shares to pods, Kubernetes' scheduler allocates claims.
 
-Both decide by what they have heard, which is late. The store takes what it is sent, and asks the leader before a claim is
-allocated, as an API server does. What was admitted arrives at any time, under any later leader, or never. Steps are a name and three small numbers, so that a part of a sequence is one too.
+Both decide by late news. The store accepts each write, and asks the leader before it stores a claim's allocation, as an
+API server does. An admitted write arrives at any time, under any later leader, or never. A step is a name and three
+small numbers, so that each part of a sequence is a sequence too.
 """
 
 import json

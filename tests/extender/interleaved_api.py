@@ -1,7 +1,7 @@
 """A model API server for interleavings: objects, Bindings with preconditions, and a faulty watch.
 
-It keeps the truth and its own plain account of what each card carries, from the records alone.
-Nothing here asks the product, but for the decoding of documents.
+It keeps the true state, and its own plain sums of each card's use, from the records alone.
+It uses the product only to decode documents.
 """
 
 import asyncio

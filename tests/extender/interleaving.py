@@ -1,8 +1,8 @@
-"""Random interleavings of everything that can happen around a scheduler service.
+"""Random interleavings of all events around a scheduler service.
 
-A sequence is a list of steps, each a name and three small numbers, which are read against what
-there is at that moment. So every part of a sequence is a sequence too: one that breaks a law is
-made shorter by leaving steps out.
+A sequence is a list of steps. Each step is a name and three small numbers, whose meaning depends on
+the state at that moment. So every part of a sequence is a sequence too, and a sequence that breaks a law
+becomes shorter without some of its steps.
 """
 
 import asyncio

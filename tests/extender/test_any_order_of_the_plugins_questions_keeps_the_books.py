@@ -3,9 +3,8 @@
 The model is kube-scheduler's: one scheduling cycle at a time, Bindings beside it, pod groups that
 are reserved, reverted and reserved again, pods with claims, attempts that end without a message, connections that
 break in between, repeated and late messages, evictions of pods for others, and rebuilt books.
-After every step the
-ledger's laws hold. At the end, after all work has ended, it holds the bound pods and
-nothing else.
+After every step the ledger's laws hold. At the end, after all work has ended, the ledger holds the
+bound pods and nothing else.
 """
 
 import asyncio

@@ -185,7 +185,7 @@ def test_a_leader_finds_a_lock_that_it_did_not_write(
     prepare: Callable[[World], Any],
     free: bool,  # noqa: FBT001
 ) -> None:
-    """It takes over a lock without a pod at once, and otherwise waits for the lock."""
+    """It takes over at once a lock that no pod on its node needs, and otherwise waits for it."""
 
     @run
     async def story() -> None:

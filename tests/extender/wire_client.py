@@ -1,4 +1,4 @@
-"""A service on a real socket in a thread of its own, and a client that speaks raw HTTP."""
+"""A service on a real socket in a thread of its own, and a client that sends raw HTTP."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A scheduler service with a fake API server: manifests in, what was bound out."""
+"""A scheduler service with a fake API server: manifests in, Bindings out."""
 
 import asyncio
 import json
