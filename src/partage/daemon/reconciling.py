@@ -29,7 +29,7 @@ _LOG: Final = logging.getLogger("partage.daemon")
 
 
 class Kubelet(Protocol):
-    """The kubelet's side of the agent, and what it knows."""
+    """The facts of the kubelet's side of the agent."""
 
     @property
     def offers(self) -> tuple[Offer, ...]:

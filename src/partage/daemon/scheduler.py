@@ -1,7 +1,7 @@
 """The scheduler as a running process: it follows a cluster, keeps the books, serves and leads.
 
     start:    listen ── list everything ── rebuild ── Ready (a standby already follows)
-    lead:     get the Lease ── wait out the fence ── list afresh ── rebuild ── audit ── serve
+    lead:     get the Lease ── wait out the fence ── list again ── rebuild ── audit ── serve
     no more:  stop serving ── let Bindings end ── give the Lease back ── follow again
 
 Without an election the instance leads as soon as its books are rebuilt. Facts from the API server
@@ -561,7 +561,7 @@ class SchedulerDaemon(Beside):
             tell(self.service)
             if self._plugin is not None and document.kind in _WORDS:
                 self._plugin.settings_changed()
-        except Exception:  # noqa: BLE001 # logged, and the books are made anew
+        except Exception:  # noqa: BLE001 # logged, and the books are rebuilt
             _LOG.exception("the books cannot apply %s", document.label)
             self._doubt.set()
 
