@@ -9,6 +9,7 @@ from fakes.kube_server import KubeServer
 from fakes.wire import Fault
 from partage.agent.reporting import ReportingSettings
 from partage.daemon.node_facts import Heartbeat, NodeFacts
+from partage.daemon.settings import NodeSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
 from partage.model.node import Node
@@ -74,6 +75,39 @@ def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -
     asyncio.run(test())
 
     assert caplog.text.count("node n1 cannot be read") == 1
+
+
+def test_a_config_map_that_breaks_a_rule_leaves_what_was_in_force(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As the scheduler service does; the published defaults hold once the ConfigMap is deleted."""
+    where, name = "/api/v1/configmaps", "hami-device-plugin"
+
+    def written(split: str) -> dict[str, Any]:
+        text = f'{{"nodeconfig": [{{"name": "n1", "devicesplitcount": {split}}}]}}'
+        return {"metadata": {"name": name, "namespace": "team"}, "data": {"config.json": text}}
+
+    async def test() -> None:
+        async with KubeServer() as server, _client(server) as client:
+            settings = NodeSettings(client, [("team", name)])
+
+            async def read() -> list[int | None]:
+                await settings.read()
+                return [one.split_count for one in settings.settings.hami.nodes.values()]
+
+            assert await read() == []
+            server.store.create(where, "team", written("3"))
+            assert await read() == [3]
+            server.store.update(where, "team", name, written('"many"'))
+            assert await read() == [3]
+            server.store.update(where, "team", name, written("4"))
+            assert await read() == [4]
+            server.store.delete(where, "team", name)
+            assert await read() == []
+
+    asyncio.run(test())
+
+    assert caplog.text.count("devicesplitcount") == 1
 
 
 def test_an_agent_that_reports_nothing_says_that_it_is_there() -> None:

@@ -6,6 +6,7 @@ cannot be read, or breaks a rule, leaves the previous settings in force.
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from partage.daemon.watched import LiveConfigMap, as_document
@@ -13,7 +14,8 @@ from partage.kube.client import Client
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.resources import CONFIG_MAPS
 from partage.vendors.settings import Settings
-from partage.wire.config import translate_config
+from partage.wire.config_book import ConfigBook
+from partage.wire.documents import Document
 
 _LOG: Final = logging.getLogger("partage.daemon")
 
@@ -29,7 +31,12 @@ class NodeSettings:
         """Start with the published defaults."""
         self._client, self._maps, self._period = client, maps, period
         self._told = ""
-        self.settings = Settings()
+        self._book = ConfigBook()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._book.configuration.settings
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -42,18 +49,20 @@ class NodeSettings:
 
     async def read(self) -> None:
         """Read once. Raises `KubeError`."""
-        documents = []
+        found: list[Document] = []
         for namespace, name in self._maps:
-            try:
-                found = await self._client.get(
+            with suppress(NotFound):  # its defaults apply
+                shape = await self._client.get(
                     CONFIG_MAPS, name, namespace=namespace, into=LiveConfigMap
                 )
-            except NotFound:
-                continue  # its defaults apply
-            documents.append(as_document("ConfigMap", found))
-        read = translate_config(documents, strict=False)
-        self._tell("; ".join(map(str, read.notes)))
-        self.settings = read.settings
+                found.append(as_document("ConfigMap", shape))
+        book = self._book
+        known = {one.identity for one in found}
+        for gone in [one for one in book.documents.values() if one.identity not in known]:
+            book.gone(gone)
+        for one in found:
+            book.changed(one)
+        self._tell("; ".join((*book.refused.values(), *book.configuration.notes)))
 
     def _tell(self, problem: str) -> None:
         if problem and problem != self._told:
