@@ -82,21 +82,21 @@ def cut(text: str) -> str:
 
 ATTRIBUTES: Final[Mapping[str, str]] = {
     "k8s.namespace.name": "the pod's namespace",
-    "k8s.pod.name": "the pod's name; what it begins with, where the API server has yet to make it",
-    "k8s.pod.uid": "the pod's UID; absent at its admission, which comes before it",
+    "k8s.pod.name": "the pod's name, or its prefix before the API server makes the name",
+    "k8s.pod.uid": "the pod's UID; absent at admission, before the pod has one",
     "k8s.node.name": "the node in question",
     "k8s.container.name": "the container in question",
-    "partage.outcome": "what came of it, one word",
+    "partage.outcome": "the result, one word",
     "partage.code": "the reason code of a refusal",
     "partage.counts": "how many nodes failed by each reason code, as `CODE=N`",
-    "partage.decision": "number of the decision in the record, where one is kept",
-    "partage.nodes.asked": "nodes that were asked about",
-    "partage.nodes.fitting": "nodes that were answered",
+    "partage.decision": "number of the decision in the record, if one is kept",
+    "partage.nodes.asked": "nodes in the question",
+    "partage.nodes.fitting": "nodes in the answer",
     "partage.refusals": "how often the pod was refused",
     "partage.victims": "pods that are evicted",
     "partage.changes": "operations of the patch",
-    "partage.trace.ignored": "why the pod's own traceparent was not heeded",
-    "partage.limits": "who keeps the container to its limits",
+    "partage.trace.ignored": "why the pod's own traceparent was ignored",
+    "partage.limits": "provider of the container's limits",
     "partage.rule": "the agent's rule by which the container was refused",
     "partage.resource": "name of the resource",
     "partage.units": "units of the kubelet",
@@ -108,8 +108,8 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
 
 EVENTS: Final[Mapping[str, str]] = {
     "refused": "no place on any node that was asked about, with `partage.code`",
-    "woken": "room appeared, and kube-scheduler was made to try the pod again",
-    "hindered": "something is in the way of the instance, in `partage.code`",
+    "woken": "room appeared, and Partage made kube-scheduler try the pod again",
+    "hindered": "an obstacle to the instance, in `partage.code`",
 }
 """Every event with its meaning."""
 
@@ -117,21 +117,22 @@ ADMIT: Final = Kind(
     "partage.admit",
     "webhook",
     Role.SERVER,
-    "the pod is completed at its creation; begins the trace where the pod brings none",
+    "the webhook completes the pod at its creation; begins the trace if the pod has none",
     ("partage.outcome", "partage.changes", "partage.trace.ignored"),
 )
 VALIDATE: Final = Kind(
     "partage.validate",
     "webhook",
     Role.SERVER,
-    "the pod is judged at its creation",
+    "the webhook judges the pod at its creation",
     ("partage.outcome",),
 )
 SCHEDULE: Final = Kind(
     "partage.schedule",
     "scheduler",
     Role.INTERNAL,
-    "from the first filter to the end of the Binding, or to the pod's own: all its waiting; sent at its end",
+    "all of the pod's waiting, from the first filter to the end of the Binding or of the pod; sent at its "
+    "end",
     ("partage.outcome", "k8s.node.name", "partage.refusals"),
 )
 FILTER: Final = Kind(
@@ -166,7 +167,7 @@ BIND: Final = Kind(
     "partage.bind",
     "scheduler",
     Role.SERVER,
-    "cards are picked and the Binding is seen to its end",
+    "the service picks cards and follows the Binding to its end",
     ("partage.outcome", "k8s.node.name", "partage.code", "partage.decision"),
 )
 LOCK: Final = Kind(
@@ -187,21 +188,22 @@ READ_BACK: Final = Kind(
     "partage.read_back",
     "scheduler",
     Role.CLIENT,
-    "finding out what became of a Binding that was not answered",
+    "a check whether a Binding without an answer was stored",
     ("partage.outcome",),
 )
 MAKE_ROOM: Final = Kind(
     "partage.make_room",
     "scheduler",
     Role.INTERNAL,
-    "less important pods are evicted for this one",
+    "the service evicts less important pods for this one",
     ("partage.outcome", "k8s.node.name", "partage.victims"),
 )
 INSTANCE: Final = Kind(
     "partage.instance",
     "agent",
     Role.INTERNAL,
-    "a hardware instance is made, from the moment the agent hears of the pod; not for pods that were there before the agent",
+    "the agent makes a hardware instance, from the moment it sees the pod; not for pods that existed "
+    "before the agent",
     ("k8s.node.name", "partage.card", "partage.profile", "partage.start"),
 )
 ALLOCATE: Final = Kind(
@@ -215,7 +217,7 @@ INJECT: Final = Kind(
     "partage.inject",
     "agent",
     Role.SERVER,
-    "the runtime asks, by NRI or through the CRI proxy, what the container gets",
+    "the runtime asks, by NRI or through the CRI proxy, for the container's adjustment",
     ("partage.outcome", "k8s.node.name", "k8s.container.name", "partage.limits", "partage.rule"),
 )
 

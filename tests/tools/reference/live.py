@@ -218,9 +218,9 @@ def _books() -> Books:
 def series_page(found: Exported) -> str:
     """Every series with its type, labels and help."""
     text = (
-        f"{HEAD}# All series\n\nWhat live programs answer at `/metrics`. What to make of them: [metrics](metrics.md), "
+        f"{HEAD}# All series\n\nThe series of live programs at `/metrics`. For their use see [metrics](metrics.md) and "
         "[watch it](../how-to/watch-it.md). Histograms have `_bucket` (label `le`), `_count` and `_sum`; series of single pods "
-        "are written with `--pod-series` only.\n"
+        "exist with `--pod-series` only.\n"
     )
     for program in ("scheduler", "webhook", "agent"):
         rows = [
@@ -245,8 +245,8 @@ def _labels_of(found: Exported, name: str, kind: str) -> list[str]:
 def routes_page(found: Exported) -> str:
     """Every path with the keys of what a live one answers."""
     text = (
-        f"{HEAD}# All paths\n\nWhat live programs serve, with the keys of the JSON that they answer. What goes in and out, and who "
-        "may call: [HTTP](http.md).\n"
+        f"{HEAD}# All paths\n\nThe paths of live programs, with the keys of their JSON answers. [HTTP](http.md) has requests, answers and "
+        "allowed callers.\n"
     )
     for program in ("scheduler", "webhook"):
         rows = [

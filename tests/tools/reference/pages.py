@@ -68,7 +68,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def commands_page() -> str:
     """Every command with its options, as `--help` tells them."""
     text = (
-        f"{HEAD}# All commands\n\nWhat `partage COMMAND --help` says, for all of them. Each is there as `kubectl partage` too. "
+        f"{HEAD}# All commands\n\nThe output of `partage COMMAND --help` for each command. Each also works as `kubectl partage`. "
         "Pages with examples and documents: [schedule](schedule.md), [up](up.md), "
         "[explain, top, inspect](asking.md), [doctor](doctor.md), [snapshot and replay](replay.md), "
         "[simulate](simulate.md), [scheduler](scheduler.md), [webhook](webhook.md), [agent](agent.md), "
@@ -132,10 +132,9 @@ def _option(option: click.Option, context: click.Context) -> tuple[str, str, str
 def settings_page() -> str:
     """Every setting that ConfigMaps make, with its default and meaning."""
     text = (
-        f"{HEAD}# Settings\n\nWhat the ConfigMaps of the protocols come to, with the published defaults. How they are read, and what "
-        "happens to one that breaks a rule: [controllers](controllers.md#configmaps). What is in force on a node: "
-        "[`/api/config/<node>`](http.md#configuration). Settings of the programs are their [options](commands.md), "
-        "those of an installation are [values of the chart](values.md).\n"
+        f"{HEAD}# Settings\n\nThe settings of the protocols' ConfigMaps, with the published defaults. [Controllers](controllers.md#configmaps) "
+        "has the rules for reading and refusing ConfigMaps. [`/api/config/<node>`](http.md#configuration) shows the settings in force on "
+        "a node. Programs have [options](commands.md), an installation has [values of the chart](values.md).\n"
     )
     for one in fields(Settings):
         part = type(one.default)
@@ -178,9 +177,9 @@ def names_page() -> str:
     """Every resource name with the protocols that read it, and every key that is kept."""
     context = Context.of(Settings(), FAMILIES)
     text = (
-        f"{HEAD}# All names\n\nWhat each means is in [keys](annotations.md).\n\n## Resources\n\n"
-        "A pod that names one of these is decided by Partage. Where two protocols read a name, "
-        "[who owns it](schedule.md) is decided by the pod and the node.\n\n"
+        f"{HEAD}# All names\n\n[Keys](annotations.md) has their meanings.\n\n## Resources\n\n"
+        "Partage decides about a pod that names one of these. If two protocols read a name, "
+        "the pod and the node decide [which one owns it](schedule.md#how-names-are-read).\n\n"
     )
     read = [(f"`{name}`", ", ".join(context.owners[name])) for name in sorted(context.owners)]
     woken = [(f"`{name}`", "wakes a vendor's device plugin") for name in sorted(context.triggers)]
@@ -195,7 +194,7 @@ def names_page() -> str:
         *((k, "label") for k in RESERVED.labels),
     ]
     text += table(("key", "on pods"), ((f"`{key}`", where) for key, where in sorted(kept)))
-    text += "\n## Everything that is spelled\n\nBy the name that the code has for it.\n\n"
+    text += "\n## Names in the code\n\nEvery key, with its constant.\n\n"
     return text + table(("key", "name in `vendors/names.py`"), _spelled())
 
 
@@ -222,10 +221,10 @@ def _flat(value: object) -> Iterator[str]:
 def traces_page() -> str:
     """Every span with its attributes, and what those mean."""
     text = (
-        f"{HEAD}# All spans\n\nThe spans of a pod with devices, in the order in which they begin; how to switch it on: "
-        "[trace a pod](../how-to/trace-a-pod.md). Every span has `k8s.namespace.name`, `k8s.pod.name` and, but for the first, "
-        "`k8s.pod.uid`. One that did not come to what was asked has the status `Error`, with the reason. Texts end after 256 "
-        "characters; nothing of environments, command lines, headers or Secrets is in them.\n\n"
+        f"{HEAD}# All spans\n\nThe spans of a pod with devices, in the order in which they begin. To switch them on: "
+        "[trace a pod](../how-to/trace-a-pod.md). Every span has `k8s.namespace.name` and `k8s.pod.name`; all but the first have "
+        "`k8s.pod.uid`. A span that failed has the status `Error`, with the reason. Texts end after 256 "
+        "characters; they contain nothing from environments, command lines, headers or Secrets.\n\n"
     )
     text += table(
         ("span", "of", "kind", "spans", "attributes"),
@@ -257,7 +256,7 @@ def alerts_page(text: str) -> str:
     """
     made = (
         f"{HEAD}# All alerts\n\nThe rules of `deploy/observability/alerts.yaml`: an alert is raised once its expression has held for the time "
-        "beside it. What each means, and which should page a person: [react to an alert](../how-to/react-to-an-alert.md).\n"
+        "beside it. [React to an alert](../how-to/react-to-an-alert.md) has their meanings, and names the ones that should page a person.\n"
     )
     for group in yaml.safe_load(text)["groups"]:
         made += f"\n## {group['name']}\n\n"
@@ -285,7 +284,7 @@ def values_page(text: str) -> str:
     Args:
         text: the chart's values.yaml.
     """
-    made = f"{HEAD}# Values of the chart\n\n`helm install` with `--set NAME=VALUE` or `-f FILE`. A value that is not here is refused.\n\n"
+    made = f"{HEAD}# Values of the chart\n\n`helm install` with `--set NAME=VALUE` or `-f FILE`. helm refuses any other value.\n\n"
     return made + table(
         ("value", "default", ""),
         ((name, default, _as_text(told)) for name, default, told in _values(text)),
