@@ -50,7 +50,7 @@ node_options = options(
         type=_FOLDER,
         default=Path("/"),
         metavar="FOLDER",
-        help="Where the host's files are seen by this process.",
+        help="Folder of the host's files, as this process sees them.",
     ),
     title="Node",
 )
@@ -139,15 +139,15 @@ runtime_options = options(
         type=Real(0.1, 60),
         default=_NRI.deadline,
         metavar="SECONDS",
-        help="After this long a container is refused. Below the runtime's own time-out of 2 s, after "
-        "which it would start the container without its devices.",
+        help="Refuse a container after this time. Keep it below the runtime's own time-out of 2 s, after "
+        "which the runtime starts the container without its devices.",
     ),
     option(
         "--journal",
         type=_FOLDER,
         default=_USUAL.journal,
         metavar="FOLDER",
-        help="Folder of the journal, which has what each container got.",
+        help="Folder of the journal, which has each container's grant.",
     ),
     click.option(
         "--exempt-namespace",
@@ -181,20 +181,20 @@ isolation_options = options(
         "--isolation-dir",
         metavar="FOLDER",
         default=_ISOLATION.folder,
-        help="With partage: where limits and shared pages are kept, on the host.",
+        help="With partage: folder on the host for limits and shared pages.",
     ),
     option(
         "--mps-dir",
         metavar="FOLDER",
         default=_MPS.folder,
-        help="With mps: where its daemon has its sockets and shared memory, on the host and in this process. A daemon "
-        "that answers there is used; else it is started.",
+        help="With mps: folder of its daemon's sockets and shared memory, on the host and in this "
+        "process. The agent uses a daemon that answers there, else it starts one.",
     ),
     option(
         "--isolation-policy",
         type=click.Choice([one.value for one in Policy if one is not Policy.NONE]),
         default=Policy.BEST_EFFORT.value,
-        help="With partage: how compute is shared where neither the pod nor the node's label names a policy.",
+        help="With partage: policy of compute if neither the pod nor the node's label names one.",
     ),
     click.option(
         "--online",
@@ -206,9 +206,9 @@ isolation_options = options(
     click.option(
         "--isolation-compute",
         is_flag=True,
-        help="With partage: hold compute to policies and quotas as well as memory. Without it memory alone is capped, no "
-        "launch is ever held back, and a pod with a quota of compute says that it is not enforced. Set it on "
-        "nodes where `bench/gpu.py` has passed on a card.",
+        help="With partage: limit compute by policies and quotas, besides memory. Without it memory alone "
+        "is capped, no launch ever waits, and a pod with a quota of compute has a condition that it "
+        "is not enforced. Set it on nodes where `bench/gpu.py` has passed on a card.",
     ),
     option(
         "--isolation-beyond",
@@ -220,7 +220,7 @@ isolation_options = options(
         "--context-memory",
         metavar="QUANTITY",
         default="0",
-        help="With partage: what one context of the driver counts against a container's memory.",
+        help="With partage: memory that each context of the driver counts against its container.",
     ),
     option(
         "--memory-slack",
@@ -261,7 +261,7 @@ mig_options = options(
         type=_FOLDER,
         default=_MIG.cdi,
         metavar="FOLDER",
-        help="With --mig and --dra: where CDI specifications of instances and of claims are written.",
+        help="With --mig and --dra: folder for CDI specifications of instances and of claims.",
     ),
     title="Hardware instances",
 )

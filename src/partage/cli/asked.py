@@ -36,7 +36,7 @@ answer_options = options(
         envvar="PARTAGE_SCHEDULER",
         default="",
         metavar="URL",
-        help="Ask the scheduler service there. Environment: PARTAGE_SCHEDULER. Default: read the "
+        help="Ask the scheduler service at this URL. Environment: PARTAGE_SCHEDULER. Default: read the "
         "cluster's objects with the rights of your kubeconfig, and ask the engine.",
     ),
     click.option(

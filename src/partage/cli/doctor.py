@@ -170,7 +170,7 @@ class Listed:
 @option(
     "--account",
     metavar="USER",
-    help="Account whose rights are examined. Default: that of the scheduler service's pods.",
+    help="Check the rights of this account. Default: that of the scheduler service's pods.",
 )
 @click.option(
     "--scheduler-config",

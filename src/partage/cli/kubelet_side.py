@@ -34,9 +34,9 @@ kubelet_options = options(
         "--kubelet-dir",
         type=_FOLDER,
         metavar="FOLDER",
-        help="The kubelet's folder, usually /var/lib/kubelet: serve its device plugins for "
-        "nvidia.com/gpu and, where the node's label qgpu-device-enable says so, qGPU's "
-        "names. Default: no device plugins. Needs grpcio (extra `node`).",
+        help="The kubelet's folder, usually /var/lib/kubelet: serve its device plugins for nvidia.com/gpu "
+        "and, if the node's label qgpu-device-enable allows it, qGPU's names. Default: no device "
+        "plugins. Needs grpcio (extra `node`).",
     ),
     click.option(
         "--dra",
@@ -86,8 +86,8 @@ kubelet_options = options(
         multiple=True,
         default=_CDI,
         metavar="FOLDER",
-        help="With --cdi-kind: folder on the host with CDI specifications, read where the runtime's "
-        "NRI takes no names (containerd before 2.1). May be repeated; later ones go first.",
+        help="With --cdi-kind: folder on the host with CDI specifications, read if the runtime's NRI "
+        "takes no names (containerd before 2.1). May be repeated; later ones go first.",
     ),
     click.option(
         "--evict-unprotected",

@@ -74,7 +74,7 @@ class _Mix(click.ParamType[tuple[float, ...]]):
     help=f"Model of the cards: {', '.join(MIG_CARDS)}; or a name that its driver reports.",
 )
 @click.option(
-    "--cards", type=Whole(1, 100_000), required=True, metavar="N", help="How many cards."
+    "--cards", type=Whole(1, 100_000), required=True, metavar="N", help="Number of cards."
 )
 @click.option(
     "--sequences",
@@ -93,27 +93,28 @@ class _Mix(click.ParamType[tuple[float, ...]]):
         "--rho",
         type=float,
         metavar="R",
-        help="Memory units asked for on average, as part of all there are.",
+        help="Memory units asked for on average, as part of all.",
     ),
-    option("--seed", type=int, default=42, metavar="S", help="Of chance."),
+    option("--seed", type=int, default=42, metavar="S", help="Seed of the draws."),
     option(
         "--arrivals",
         type=Whole(1, 10_000_000),
         default=20_000,
         metavar="N",
-        help="Requests that come.",
+        help="Number of requests.",
     ),
     option(
         "--warmup",
         type=Whole(0),
         default=2_000,
         metavar="N",
-        help="The first requests, which are not counted.",
+        help="Number of first requests that are not counted.",
     ),
     click.option(
         "--wait",
         is_flag=True,
-        help="Who finds no place waits, first come first tried, instead of being rejected.",
+        help="A request without a place waits, and is tried in order of arrival, instead of being "
+        "rejected.",
     ),
     title="Stream of requests, with --mix",
 )

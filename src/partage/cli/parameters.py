@@ -138,15 +138,15 @@ config_options = (
         "config_namespaces",
         multiple=True,
         metavar="NAME",
-        help="Only ConfigMaps of this namespace set anything. May be repeated. Default: all.",
+        help="Use only ConfigMaps of this namespace. May be repeated. Default: all.",
     ),
     click.option(
         "--config-name",
         "config_names",
         multiple=True,
         metavar="NAME",
-        help="Only ConfigMaps of this name set anything, and no right to read others is needed. May be repeated. Default: "
-        "any.",
+        help="Use only ConfigMaps of this name, and need no right to read others. May be repeated. "
+        "Default: any.",
     ),
 )
 """Namespaces of ConfigMaps with settings."""

@@ -33,8 +33,7 @@ SOME_WAIT: Final = 3
     multiple=True,
     required=True,
     metavar="NAMESPACE/NAME",
-    help="Pods that may be restarted, as a shell would match them, such as 'batch/*'. May be "
-    "repeated.",
+    help="Pods that may be restarted, as a shell pattern such as 'batch/*'. May be repeated.",
 )
 @click.option(
     "--policy",

@@ -32,8 +32,7 @@ SOME_WAIT = 3
     "--seed",
     type=int,
     metavar="N",
-    help="Permute the order in which equally good nodes are preferred. Default: their order in "
-    "FILE.",
+    help="Permute the order among equally good nodes. Default: their order in FILE.",
 )
 @strict_option
 @output_option("How to print the outcome.")

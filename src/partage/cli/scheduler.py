@@ -153,7 +153,7 @@ _deciding = options(
         type=int,
         default=0,
         metavar="N",
-        help="Of the order in which equally good nodes are preferred.",
+        help="Seed of the order among equally good nodes.",
     ),
     *config_options,
     click.option(
@@ -167,7 +167,7 @@ _deciding = options(
     option(
         "--claims/--no-claims",
         default=False,
-        help="Follow ResourceClaims, and count what those of the driver gpu.partage.io hold of cards. "
+        help="Follow ResourceClaims, and count the devices of the driver gpu.partage.io that they hold. "
         "For clusters whose agents offer cards to DRA too.",
     ),
     option(
@@ -179,30 +179,30 @@ _deciding = options(
     option(
         "--preemption/--no-preemption",
         default=True,
-        help="Evict less important pods for those that only devices keep waiting. What "
-        "kube-scheduler preempts for by itself is not changed by it.",
+        help="Evict less important pods for pods that wait only for devices. kube-scheduler's own "
+        "preemption does not change.",
     ),
     option(
         "--agent-silence",
         type=Real(0),
         default=SilenceSettings().limit,
         metavar="SECONDS",
-        help="Place no new pod with devices on a node whose agent has not renewed its Lease for so long; "
-        f"{LEAST:g} at least. 0: never.",
+        help="Place no new pod with devices on a node whose agent has not renewed its Lease for this time; "
+        f"{LEAST:g} at least. 0 turns this off.",
     ),
     option(
         "--audit",
         type=Real(1),
         default=60.0,
         metavar="SECONDS",
-        help="Between two comparisons of the books with the pods of the API server.",
+        help="Seconds between two comparisons of the books with the pods of the API server.",
     ),
     click.option(
         "--record",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Keep every decision there, with what led to it, for partage replay: names and "
-        "amounts, no environment, no command line, no secret.",
+        help="Keep every event and decision in this file, for partage replay: names and amounts, no "
+        "environment, no command line, no secret.",
     ),
     option(
         "--record-size",
@@ -220,9 +220,9 @@ _plugin = options(
         "--plugin-socket",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="PATH",
-        help="Serve kube-scheduler's plugin on a unix socket there, in a folder that only the two "
-        "containers of the pod share. The Lease named by --lease-name is then kube-scheduler's "
-        "own, which it holds and this service follows.",
+        help="Serve kube-scheduler's plugin on this unix socket, in a folder that only the two containers "
+        "of the pod share. The Lease named by --lease-name is then kube-scheduler's own, which it "
+        "holds and this service follows.",
     ),
     click.option(
         "--plugin-user",
@@ -230,7 +230,7 @@ _plugin = options(
         type=Whole(0),
         multiple=True,
         metavar="UID",
-        help="User id of the container of kube-scheduler. May be repeated. Default: our own.",
+        help="User id of the container of kube-scheduler. May be repeated. Default: this process's own.",
     ),
     title="kube-scheduler's plugin",
 )
@@ -272,26 +272,26 @@ _leading = options(
         type=Whole(3),
         default=15,
         metavar="SECONDS",
-        help="Others wait this long after the last renewal they saw; a leader that cannot renew "
-        "stops after two thirds of it.",
+        help="Other instances wait this long after the last renewal that they saw; a leader that cannot "
+        "renew stops after two thirds of it.",
     ),
     click.option(
         "--identity",
         metavar="NAME",
-        help="Ours among all instances. Default: the host's name and a random part.",
+        help="Name of this instance. Default: the host's name and a random part.",
     ),
     click.option(
         "--pod-name",
         envvar="POD_NAME",
         metavar="NAME",
-        help="Our own pod, which carries the label partage.io/leader while it leads. Default: "
+        help="The service's own pod, which has the label partage.io/leader while it leads. Default: "
         "POD_NAME; without it no label is written.",
     ),
     click.option(
         "--pod-namespace",
         envvar="POD_NAMESPACE",
         metavar="NAME",
-        help="Namespace of our own pod. Default: POD_NAMESPACE, or that of the Lease.",
+        help="Namespace of the service's own pod. Default: POD_NAMESPACE, or that of the Lease.",
     ),
     title="Leading",
 )

@@ -50,7 +50,11 @@ simulate.add_command(repack)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @options(
     click.option(
-        "--trace", "name", required=True, metavar="T", help="Which trace: DIR/pods_T.csv is read."
+        "--trace",
+        "name",
+        required=True,
+        metavar="T",
+        help="Name of the trace, the file DIR/pods_T.csv.",
     ),
     click.option(
         "--sequences",
@@ -60,13 +64,13 @@ simulate.add_command(repack)
         "node among equals). Default: shuffled and tuned as the FGD paper does, by Python's "
         "generator, so a seed gives another order than the paper's.",
     ),
-    option("--seed", type=int, default=42, metavar="S", help="Of the order in which they come."),
+    option("--seed", type=int, default=42, metavar="S", help="Seed of the order of arrival."),
     option(
         "--load",
         type=Whole(1, 1000),
         default=TUNED,
         metavar="PERCENT",
-        help="Compute that a drawn sequence asks in all, of the cluster's.",
+        help="Total compute that a drawn sequence asks for, of the cluster's.",
     ),
     click.option(
         "--history",
@@ -79,7 +83,7 @@ simulate.add_command(repack)
         "--save-history",
         type=click.Path(path_type=Path),
         metavar="FILE.json",
-        help="Write down the mix of requests that came, for --history.",
+        help="Write the mix of arrived requests to this file, for --history.",
     ),
     title="Pods that come",
 )
@@ -87,7 +91,7 @@ simulate.add_command(repack)
     click.option(
         "--departures",
         type=click.Choice(["trace", "poisson"]),
-        help="Let pods end: at the trace's own times, or after exponential lifetimes. Who finds no "
+        help="Let pods end: at the trace's own times, or after exponential lifetimes. A pod without a "
         "place then waits. Default: as published, no pod leaves and no pod waits.",
     ),
     click.option(
@@ -107,8 +111,8 @@ simulate.add_command(repack)
         "--arrivals",
         type=Whole(1),
         metavar="N",
-        help="With --departures poisson: pods that come; the sequence begins again where it ends. "
-        "Default: twice the sequence.",
+        help="With --departures poisson: number of pods; the sequence begins again at its end. Default: "
+        "twice the sequence.",
     ),
     option(
         "--offered",
@@ -122,7 +126,7 @@ simulate.add_command(repack)
         type=Real(0, min_open=True),
         default=1.0,
         metavar="F",
-        help="With --departures trace: let pods come F times closer together; lifetimes stay.",
+        help="With --departures trace: pods arrive F times closer together; lifetimes stay.",
     ),
     title="Pods that end",
 )

@@ -65,7 +65,7 @@ Document = dict[str, Any]
     type=Real(0.5, 3600),
     default=2.0,
     metavar="SECONDS",
-    help="Between two looks of --watch.",
+    help="Seconds between two looks of --watch.",
 )
 @click.option(
     "--idle",
@@ -77,7 +77,8 @@ Document = dict[str, Any]
     envvar="PARTAGE_PROMETHEUS",
     default="",
     metavar="URL",
-    help="Where --idle asks what was used: a Prometheus that scrapes the agents. Environment: PARTAGE_PROMETHEUS.",
+    help="Prometheus that scrapes the agents, which --idle asks for the use. Environment: "
+    "PARTAGE_PROMETHEUS.",
 )
 @answer_options
 def top(

@@ -21,9 +21,9 @@ trace_options = options(
     option(
         "--traces/--no-traces",
         default=False,
-        help="Send what becomes of each pod with devices as a trace, by OTLP over HTTP, where and how "
-        "OpenTelemetry's variables OTEL_* say (OTEL_EXPORTER_OTLP_ENDPOINT; default "
-        "http://localhost:4318). Needs opentelemetry (extra `trace`).",
+        help="Send a trace of each pod with devices by OTLP over HTTP, as OpenTelemetry's variables "
+        "OTEL_* set it (OTEL_EXPORTER_OTLP_ENDPOINT; default http://localhost:4318). Needs "
+        "opentelemetry (extra `trace`).",
     ),
     title="Traces",
 )

@@ -57,8 +57,8 @@ _PORT: Final = Whole(0, 65535)
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the kubeconfig there; a file of another cluster is not replaced. Default: a file "
-    "of its own, removed at the end.",
+    help="Write the kubeconfig to this file, but do not replace another cluster's. Default: a file of its "
+    "own, removed at the end.",
 )
 @click.option(
     "--nodes",
@@ -86,12 +86,12 @@ _PORT: Final = Whole(0, 65535)
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Keep the cluster's objects in FILE from one run to the next; if it is there already, that "
-    "cluster goes on, without examples.",
+    help="Keep the cluster's objects in FILE from one run to the next; if it exists already, that cluster "
+    "goes on, without examples.",
 )
 @trace_options
 @output_option(
-    "How to tell where everything is; json is one line, printed when all is ready.",
+    "Format of the addresses; json is one line, printed when all is ready.",
     "table",
     "json",
 )

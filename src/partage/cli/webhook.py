@@ -68,7 +68,7 @@ _place = options(
         "--namespace",
         default=_PLACE.namespace,
         metavar="NAME",
-        help="Of the Service and the Secret; its pods are never asked about.",
+        help="Namespace of the Service and the Secret; the webhook leaves its pods alone.",
     ),
     option(
         "--service",
@@ -80,7 +80,7 @@ _place = options(
         "--url",
         default="",
         metavar="URL",
-        help="Where the API server finds the webhook without a Service: https://host:port.",
+        help="Address of the webhook for the API server without a Service: https://host:port.",
     ),
     option(
         "--configuration",
@@ -102,7 +102,7 @@ _admission = options(
         "--scheduler-name",
         default=_USUAL.scheduler,
         metavar="NAME",
-        help="Given to device pods of the default scheduler.",
+        help="Scheduler name that device pods of the default scheduler get.",
     ),
     option(
         "--serve",
@@ -147,15 +147,15 @@ _admission = options(
         "--claims",
         default="",
         metavar="URL",
-        help="Pass questions about ResourceClaims on to the scheduler service here, which runs with --claims: "
-        "http://host:port of its leader. Default: the API server is not to ask about claims.",
+        help="Pass questions about ResourceClaims on to this scheduler service, which runs with --claims: "
+        "http://host:port of its leader. Default: the API server does not ask about claims.",
     ),
     option(
         "--translate/--no-translate",
         default=False,
-        help="With --manifests: in namespaces labelled partage.io/claims=translate, have new pods ask by ResourceClaims "
-        "instead of a protocol's names. For clusters whose agents offer cards to DRA, and whose scheduler service runs "
-        "with --claim-templates.",
+        help="With --manifests: in namespaces labelled partage.io/claims=translate, make new pods ask by "
+        "ResourceClaims instead of a protocol's names. For clusters whose agents offer cards to DRA, "
+        "and whose scheduler service runs with --claim-templates.",
     ),
     *config_options,
     title="Admission",

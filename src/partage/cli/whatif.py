@@ -49,25 +49,25 @@ _COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
     "remove",
     multiple=True,
     metavar="PATTERN",
-    help="Take away the nodes whose names match, as a shell would; their pods look for another "
-    "place. May be repeated.",
+    help="Remove the nodes whose names match this shell pattern; their pods get another place. May be "
+    "repeated.",
 )
 @click.option(
     "--share",
     type=Real(0, 100, min_open=True, max_open=True),
     metavar="PERCENT",
-    help="Let every pod that asks for one whole card ask for this part of its compute and memory.",
+    help="Give every pod that asks for one whole card this part of its compute and memory.",
 )
 @click.option(
     "--anew",
     is_flag=True,
-    help="Place running pods again, as if all had just come; --policy does so anyway.",
+    help="Place running pods again, as if all had just arrived; --policy does so anyway.",
 )
 @click.option(
     "--seed",
     type=int,
     metavar="N",
-    help="Permute the order in which equally good nodes are preferred. Default: as in FILE.",
+    help="Permute the order among equally good nodes. Default: as in FILE.",
 )
 @click.option(
     "--page",

@@ -26,12 +26,12 @@ LEFT: Final = 3
     type=Real(0, 3600),
     default=0.0,
     metavar="SECONDS",
-    help="How long Partage's own pods may take to end.",
+    help="Time for Partage's own pods to end.",
 )
 @click.option(
     "--force",
     is_flag=True,
-    help="Go on though Partage's pods run, and on nodes whose devices pods or claims hold.",
+    help="Go on even if Partage's pods run, and on nodes whose devices pods or claims hold.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 def withdraw(**given: Any) -> None:
