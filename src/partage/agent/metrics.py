@@ -49,8 +49,8 @@ class Tallies:
         unprotected = (
             "Containers that run with a record, or claim one, and were not served by this agent."
         )
-        unserved = "Containers that hold units by the kubelet's word and that were given nothing."
-        findings = "What records, journal, kubelet and runtime do not agree on, by kind."
+        unserved = "Containers that hold units in the kubelet's count and have no grant."
+        findings = "Differences of records, journal, kubelet and runtime, by kind."
         repaired = "Containers that were written down again after the journal had lost them."
         mine = "Hardware instances that are ready, and those that are not Partage's."
         each = ("card", "profile", "start", "size", "mig_uuid", "gpu_instance", "compute_instance")
@@ -67,9 +67,7 @@ class Tallies:
         )
         self.unserved = gauge("kubelet_unserved", unserved)
         self.findings = gauge("findings", findings, "kind")
-        self.notes = gauge(
-            "notes", "What the agent has to tell its operators now, by code.", "code"
-        )
+        self.notes = gauge("notes", "The agent's present notes for operators, by code.", "code")
         self.repaired = counter("journal_repaired", repaired)
         self.connected = gauge(
             "connected", "Whether the runtime asks this agent about containers."
@@ -92,7 +90,7 @@ class Tallies:
         self.claim_failures = counter("claim_failures", text, "rule")
         self.claim_seconds = Histogram(
             "partage_agent_claim_seconds",
-            "Time to prepare or unprepare a ResourceClaim, by what became of it.",
+            "Time to prepare or unprepare a ResourceClaim, by result.",
             ("call", "result"),
             buckets=_CLAIM_BUCKETS,
             registry=self.registry,
@@ -247,7 +245,7 @@ def _card_series(books: Books, cards: Sequence[Device], held: Sequence[_Held]) -
             ("allocated", [(card, part) for card, _, part in parts]),
             ("available", [(card, max(total - part, 0)) for card, total, part in parts]),
         ):
-            text = f"Of a card, {word}: by containers that are here, in {unit}."
+            text = f"Amount of a card that is {word}, by containers on this node, in {unit}."
             yield qgpu(f"gpu_{what}_{word}", text, [(card, v / size) for card, v in values])
 
 
@@ -258,7 +256,7 @@ def _container_series(held: Sequence[_Held]) -> Iterator[Metric]:
         labels = ("zone", "namespace", "pod", "container", "vdevice_index", "device_uuid")
         return _gauge(name, text, labels, [(one.hami_labels, value) for one, value in samples])
 
-    text = "Memory that a container was granted of a card."
+    text = "Memory of a card granted to a container."
     granted = [(one, one.grant.memory_bytes) for one in held]
     yield hami("hami_vgpu_memory_limit_bytes", text, granted)
     text = "Memory that a container uses of a card."
@@ -348,15 +346,15 @@ def _pod_series(node: Node, held: Sequence[_Held], cards: Sequence[Device]) -> I
     yield gauge("pod_core_usage", "Compute that a pod uses, in percent of a card.", busy)
     mebibytes = {key: value / _MIB for key, value in used.items()}
     yield gauge("pod_mem_usage", "Memory that a pod uses, in MiB.", mebibytes)
-    text = "Of the compute that it was granted, in use."
+    text = "Used part of the compute granted to a pod."
     yield gauge("pod_core_utilization_percentage", text, percent(busy, core))
-    text = "Of the memory that it was granted, in use."
+    text = "Used part of the memory granted to a pod."
     yield gauge("pod_mem_utilization_percentage", text, percent(used, memory))
-    text = "Of the node's compute, granted to a pod."
+    text = "Part of the node's compute that is granted to a pod."
     yield gauge(
         "pod_core_occupy_node_percentage", text, percent(core, dict.fromkeys(core, all_core))
     )
-    text = "Of the node's memory of cards, granted to a pod."
+    text = "Part of the node's memory of cards that is granted to a pod."
     yield gauge(
         "pod_mem_occupy_node_percentage", text, percent(memory, dict.fromkeys(memory, all_memory))
     )

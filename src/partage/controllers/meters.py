@@ -43,7 +43,7 @@ class ControllerMeters:
         )
         self._documents = Counted(
             "partage_controller_unreadable",
-            "Looks at objects that cannot be read; they are left as they are.",
+            "Looks at unreadable objects, which are left unchanged.",
             registry=self.registry,
         )
         self.registry.register(self)

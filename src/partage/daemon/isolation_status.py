@@ -83,7 +83,7 @@ class StatementSeries:
         labels = ["namespace", "pod", "container", "provider"]
         self.in_force = Gauge(
             "partage_agent_limits_in_force",
-            "Whether a container is held to its limits; containers of which nothing is known are absent.",
+            "Whether a container's limits are in force; absent if unknown.",
             labels,
             registry=registry,
         )

@@ -191,7 +191,7 @@ class SchedulerDaemon(Beside):
         service.meters.registry.register(SpanSeries(self.options.tracer))
         Gauge(
             "partage_extender_certificate_end_seconds",
-            "When the certificate ends by which the extender's verbs are served, seconds since 1970; 0 without one.",
+            "End of the certificate for the extender's verbs, seconds since 1970; 0 without one.",
             registry=service.meters.registry,
         ).set_function(lambda: self.options.tls.end if self.options.tls else 0.0)
         return service

@@ -242,12 +242,12 @@ class _Meters:
         self.registry = CollectorRegistry(auto_describe=True)
         self.end = Gauge(
             "partage_webhook_certificate_end_seconds",
-            "When the served certificate ends, seconds since 1970; 0 where Partage does not manage it.",
+            "End of the served certificate, seconds since 1970; 0 if Partage does not manage it.",
             registry=self.registry,
         )
         self.registered = Gauge(
             "partage_webhook_registered",
-            "1 where the API server is configured to trust what is served.",
+            "1 if the API server is configured to trust the served certificate.",
             registry=self.registry,
         )
         self.refused = Gauge(

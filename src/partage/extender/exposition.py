@@ -154,10 +154,10 @@ _QGPU_OF_CARDS: Final[tuple[_Family, ...]] = (
     ("gpu_mem_allocated", "Memory that is allocated, in MiB.", _QGPU, "mib_used"),
 )
 _OF_PODS: Final[tuple[_Family, ...]] = (
-    ("hami_vgpu_memory_allocated_bytes", "Memory that a container was given.", _VGPU, "memory"),
+    ("hami_vgpu_memory_allocated_bytes", "Memory granted to a container.", _VGPU, "memory"),
     (
         "hami_vgpu_core_allocated_ratio",
-        "Compute that a container was given, in percent.",
+        "Compute granted to a container, in percent.",
         _VGPU,
         "core",
     ),
@@ -335,7 +335,7 @@ def _quotas(books: Books) -> bytes:
                 f'zone="vGPU"}} {amount}\n'
             )
     parts = [
-        *(_head("hami_resource_quota_used", "What of a quota is used.").decode(), *used),
+        *(_head("hami_resource_quota_used", "Used part of a quota.").decode(), *used),
         *(_head("hami_resource_quota_limit", "A quota's limit.").decode(), *limits),
         *(_head("QuotaUsed", "resourcequota usage for a certain device").decode(), *old),
     ]

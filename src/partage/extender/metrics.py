@@ -39,7 +39,7 @@ class ServiceMetrics:
         build = GaugeMetricFamily("partage_build_info", "The program.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        yield _gauge("partage_leader", "1 where this instance serves the verbs.", service.leading)
+        yield _gauge("partage_leader", "1 if this instance serves the verbs.", service.leading)
         yield _gauge("partage_ready", "1 once the books are rebuilt.", service.rebuilt)
         yield self._decisions()
         yield _gauge("partage_holds", "Predicted places that are kept.", len(books.cycle.holds))
@@ -56,7 +56,7 @@ class ServiceMetrics:
         )
         yield _gauge(
             "partage_refused_documents",
-            "Documents that break a rule; what was good before is still in force.",
+            "Documents that break a rule; their last good state is still in force.",
             len(books.cluster_cache.problems),
         )
         waiting = GaugeMetricFamily(
@@ -70,7 +70,7 @@ class ServiceMetrics:
 
     def _decisions(self) -> Metric:
         family = CounterMetricFamily(
-            "partage_decisions", "What was decided, by verb.", labels=["verb", "outcome"]
+            "partage_decisions", "Decisions by verb and outcome.", labels=["verb", "outcome"]
         )
         for key, count in sorted(self._service.books.counts.items()):
             verb, _, outcome = key.partition(" ")
@@ -93,7 +93,7 @@ class ServiceMetrics:
             yield family
         yield _gauge(
             "partage_audit_clean",
-            "1 where the last audit found nothing; 0 where it did, or there was none.",
+            "1 if the last audit found nothing; 0 if it found something, or there was none.",
             found is not None and found.clean,
         )
 
@@ -106,7 +106,7 @@ def _pool(ledger: Ledger) -> Iterator[Metric]:
     """The amounts of all cards together, by state; read from columns, so the cost hardly grows with the cards."""
     yield _gauge("partage_nodes", "Nodes in the books.", int(ledger.present.sum()))
     cards = GaugeMetricFamily(
-        "partage_devices", "Devices by type and what they take.", labels=["type", "state"]
+        "partage_devices", "Devices by type and state.", labels=["type", "state"]
     )
     pool = GaugeMetricFamily(
         "partage_pool_units",

@@ -238,7 +238,7 @@ class SpanSeries:
         """See `prometheus_client`."""
         family = CounterMetricFamily(
             "partage_trace_spans",
-            "Spans by what became of them; 0 without traces.",
+            "Spans by outcome; 0 without traces.",
             labels=["outcome"],
         )
         counts = self._tracer.counts
