@@ -192,7 +192,7 @@ class Listed:
 )
 @output_option("How to print the findings.")
 def doctor(**given: Any) -> None:
-    """Name what is set up wrongly, by which rule, and what to do.
+    """Find faults in the setup, each with its rule and its repair.
 
     Reads the cluster of your kubeconfig and changes nothing. With --node it reads the files of a
     node instead: containerd's configuration, the kubelet's, CDI descriptions.

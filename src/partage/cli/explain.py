@@ -103,10 +103,9 @@ Document = dict[str, Any]
 def explain(pod: str, namespace: str, **given: Any) -> None:
     """Say why POD is where it is, or why it waits.
 
-    POD is a name, or NAMESPACE/NAME. For a pod that has a place: where, which cards, under which
-    policy, where another one like it would go, and what the annotations on it mean. For one that
-    waits: the reason in one line, every node and card with what was asked and what is free, and
-    what to try.
+    POD is a name, or NAMESPACE/NAME. For a pod with a place: its node, cards and policy, the place
+    that another pod like it would get, and the meaning of its annotations. For a pod that waits:
+    the reason in one line, every node and card with asked and free amounts, and what to try.
 
     \b
     Examples:

@@ -21,14 +21,14 @@ from partage.cli.signals import end_at_once
 
 _COMMANDS: Final = {
     "Ask a cluster": {
-        "top": "Show what is used of the devices, and which pods wait.",
+        "top": "Show the use of devices, and which pods wait.",
         "explain": "Say why POD is where it is, or why it waits.",
         "inspect": "Show each card of NODE, or of all nodes, and the pods on it.",
-        "doctor": "Name what is set up wrongly, by which rule, and what to do.",
+        "doctor": "Find faults in the setup, each with its rule and its repair.",
     },
     "Without a cluster": {
         "up": "Start a whole cluster in this process, and end it with Ctrl-C.",
-        "schedule": "Decide where pods of manifests go, without a cluster.",
+        "schedule": "Place the pods of manifests, without a cluster.",
         "simulate": "Replay a trace or change a cluster, and compare policies.",
         "replay": "Take the decisions of FILE again, without a cluster.",
     },

@@ -23,7 +23,7 @@ _POLICIES: Final = "\n".join(f"  {name:<19}{text}" for name, text in POLICIES.it
 _HELP: Final = f"""Cut cards into hardware instances on request. By exact placement, or as others do.
 
 Sequences are fixed lists of profiles, each offered to idle cards. A stream has Poisson arrivals and
-exponential lifetimes of mean 1; who finds no place is rejected.
+exponential lifetimes of mean 1; a request without a place is rejected.
 
 \b
 Policies:

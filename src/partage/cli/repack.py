@@ -53,8 +53,8 @@ def repack(
     """Say which pods to restart for those that wait for an instance.
 
     FILE is what `partage schedule` reads. An instance cannot move while it exists, so its pod must
-    be restarted. Each plan restarts as few pods as will do, is played through by the engine, and
-    stands for itself: carry out one, then ask again. Nothing is restarted by this command.
+    be restarted. Each plan restarts as few pods as possible, and the engine tries it. Plans are
+    independent: carry out one, then ask again. This command restarts nothing.
 
     \b
     Examples:

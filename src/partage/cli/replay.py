@@ -48,11 +48,11 @@ Decision = Placement | Refusal
 def replay(file: Path, policy: Policy | None, output: str) -> None:
     """Take the decisions of FILE again, without a cluster. The engine is the real one.
 
-    FILE is what partage snapshot wrote, or what partage scheduler --record wrote. Of a snapshot:
-    where each waiting pod would go now or why it waits, as the live service would say. Of a
-    record: every decision again, compared to the last card, reason and number. With --policy
-    either says what would have been different. For sums under other policies, other nodes or
-    shares give a snapshot to partage simulate cluster.
+    FILE is a file of partage snapshot, or of partage scheduler --record. For a snapshot: the place
+    of each waiting pod, or why it waits, as the live service would report. For a record: every
+    decision again, compared to the last card, reason and number. With --policy either shows the
+    differences under that policy. For sums under other policies, other nodes or shares give a
+    snapshot to partage simulate cluster.
 
     \b
     Examples:

@@ -43,7 +43,7 @@ def schedule(
     strict: bool,  # noqa: FBT001 # click passes every option by its name
     output: str,
 ) -> None:
-    """Decide where pods of manifests go, without a cluster.
+    """Place the pods of manifests, without a cluster.
 
     FILE is YAML or JSON with any number of documents, a List, a folder, or - for standard input.
     Known kinds: Node, Device, Pod, Deployment, ReplicaSet, StatefulSet, Job, Namespace, ConfigMap,

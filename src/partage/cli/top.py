@@ -93,10 +93,10 @@ def top(
     prometheus: str,
     **given: Any,
 ) -> None:
-    """Show what is used of the devices, and which pods wait.
+    """Show the use of devices, and which pods wait.
 
     Without an argument the whole cluster in brief: sums, nodes, waiting pods. With `nodes`, `pods`
-    or `cards`, each of them. Used is what pods have been given, not what they make of it.
+    or `cards`, each of them. Used means allocated to pods, not used by their programs.
 
     \b
     Examples:

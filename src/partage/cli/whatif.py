@@ -90,12 +90,12 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     strict: bool,  # noqa: FBT001 # click passes every option by its name
     output: str,
 ) -> None:
-    """Compare the cluster of FILE... with what it would be.
+    """Compare the cluster of FILE... with changed ones.
 
     FILE is what `partage schedule` reads: manifests, or a dump of a cluster. The first row is the
     cluster as it is, with its waiting pods scheduled. Each further row is a case with all changes
-    asked for. Columns are pods that run and wait, what is allocated of the cards, and how many
-    more pods of each kind would fit.
+    asked for. Columns are pods that run and wait, allocated parts of the cards, and the
+    number of further pods of each kind that would fit.
 
     \b
     Examples:
