@@ -236,6 +236,41 @@ async def test_bodies_that_are_never_whole_have_a_bound_together(
             writer.close()
 
 
+@pytest.mark.parametrize("read", [True, False], ids=["read port", "TLS port"])
+async def test_answers_that_nobody_reads_have_a_bound_together(
+    tmp_path: Path, *, read: bool
+) -> None:
+    """The address that leaves most of them unread loses one; another one gets all of its own."""
+    limits = replace(LIMITS, held=2**25, patience=10 * PATIENCE, idle=10 * PATIENCE)
+    async with served(tmp_path, limits) as at:
+        held: list[Streams] = []
+        for _ in range(8):
+            streams = await at.connect(read=read)
+            streams[1].transport.pause_reading()
+            streams[1].write(LARGE)
+            held.append(streams)
+        reader, writer = await at.connect(read=read, address="127.0.0.9")
+        writer.write(LARGE)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Content-Length: 16777216\r\n" in head
+        assert await reader.readexactly(2**24) == b"x" * 2**24
+        writer.write(GET)  # the connection goes on
+        assert (await reader.readline()).split()[1] == b"200"
+        await until(lambda: sum(1 for _ in at.site.connections()) <= 2**25 // 2**24 + 1)
+        for _, writing in (*held, (reader, writer)):
+            writing.transport.abort()
+
+
+async def test_a_large_answer_is_sent_where_its_head_alone_is_asked(tmp_path: Path) -> None:
+    """Without its body."""
+    async with served(tmp_path) as at:
+        reader, writer = await at.connect(read=True)
+        writer.write(LARGE.replace(b"GET", b"HEAD") + GET)
+        assert b"Content-Length: 16777216\r\n" in await reader.readuntil(b"\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"200"
+        writer.close()
+
+
 async def test_who_drips_is_closed(tmp_path: Path) -> None:
     """A byte now and then is no whole request, before and after an answer."""
     async with served(tmp_path, SOON) as at:

@@ -349,10 +349,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "endless bodies; compressed bodies; requests behind one that closes the connection",
+        "endless bodies, large answers left unread; compressed bodies; requests behind one that closes the connection",
         "at most 64 MiB together, then the largest is closed; not inflated (415); not executed",
         (
             f"{_SERVING}::test_bodies_that_are_never_whole_have_a_bound_together",
+            f"{_SERVING}::test_answers_that_nobody_reads_have_a_bound_together",
             f"{_SERVING}::test_no_body_is_inflated",
             f"{_SERVING}::test_nothing_is_carried_out_after_the_last_answer",
         ),

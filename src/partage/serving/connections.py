@@ -3,8 +3,8 @@
 Each port counts its own connections. A full port closes only connections that keep the service waiting: their client
 has sent no whole request, or does not read its answer. Of these, the address with most connections loses its least
 recently used one. So a client that only holds connections loses its own, and a later probe, scrape or scheduler is
-still served. Memory has a similar rule: incomplete requests have a bound over all connections, beyond which the
-address with most of these bytes loses a connection.
+still served. Memory has a similar rule: incomplete requests and unread answers have a bound over all connections, beyond
+which the address with most of these bytes loses a connection.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Connections:
 
         Args:
             per_address: the most connections of one client address at a time.
-            most_bytes: the most bytes of incomplete requests, over all connections.
+            most_bytes: the most bytes of incomplete requests and unread answers, over all connections.
         """
         self._most_bytes = most_bytes
         self._held: dict[Connection, int] = {}
@@ -91,12 +91,15 @@ class Connections:
             of[connection] = of.pop(connection)
 
     def holds(self, connection: Connection, size: int) -> None:
-        """Count a connection's bytes of an incomplete request; may close other connections for it, or it itself."""
+        """Count a connection's bytes of an incomplete request or unread answer; may close others for it, or it itself.
+
+        An answer may be larger than the bound, while no other connection has any.
+        """
         size = size if size > _FREE and connection in self._addresses else 0
         self._bytes += size - self._held.pop(connection, 0)
         if size:
             self._held[connection] = size
-        while self._bytes > self._most_bytes and self._held:
+        while self._bytes > self._most_bytes and len(self._held) > 1:
             sums: dict[str, int] = {}
             for one, held in self._held.items():
                 sums[self._addresses[one]] = sums.get(self._addresses[one], 0) + held

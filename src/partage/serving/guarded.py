@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 from aiohttp import web
@@ -18,6 +18,9 @@ from aiohttp.typedefs import Handler, Middleware
 from partage.serving.connections import Connections, address_of
 from partage.serving.framing import LATE, Framing, Refused, leave_to_itself
 from partage.serving.limits import Limits
+
+_PIECE: Final = 2**18
+"""Bytes of an answer that are written at once."""
 
 
 class Guarded(asyncio.Protocol):
@@ -242,11 +245,43 @@ def _connection_of(request: web.BaseRequest) -> Guarded | None:
 
 
 def noticed() -> Middleware:
-    """A middleware that reports requests to their connections; the outermost one."""
+    """A middleware that reports requests to their connections, and sends large answers; the outermost one."""
 
     @web.middleware
     async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
         with asking(request):
-            return await handler(request)
+            response = await handler(request)
+            body = response.body if isinstance(response, web.Response) else None
+            if isinstance(body, bytes) and len(body) > _PIECE and request.method != "HEAD":
+                return await _sent(request, response, body)
+            return response
 
     return tell
+
+
+async def _sent(
+    request: web.BaseRequest, response: web.StreamResponse, body: bytes
+) -> web.StreamResponse:
+    """Send an answer as its client reads it, and count it meanwhile.
+
+    aiohttp would write it at once. Then each connection would have a copy of its own, which no limit counts, and by TLS
+    no one would notice that its client does not read.
+    """
+    sent = web.StreamResponse(
+        status=response.status, reason=response.reason, headers=response.headers
+    )
+    sent.content_length = len(body)
+    if response.keep_alive is False:
+        sent.force_close()
+    connection = _connection_of(request)
+    if connection is not None:
+        connection.holds(len(body))
+    try:
+        with contextlib.suppress(ConnectionError):  # the client went away
+            await sent.prepare(request)
+            for start in range(0, len(body), _PIECE):
+                await sent.write(body[start : start + _PIECE])
+    finally:
+        if connection is not None:
+            connection.holds(0)
+    return sent

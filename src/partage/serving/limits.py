@@ -29,8 +29,8 @@ class Limits:
         connections: connections of each port at a time.
         per_address: those of one client address at a time. Beyond either limit, a connection that
             waits for its client is closed.
-        held: bytes of incomplete requests, over all connections of a port. Beyond it, the
-            address with the most bytes loses a connection.
+        held: bytes of incomplete requests and unread answers, over all connections of a port. Beyond
+            it, the address with the most bytes loses a connection.
     """
 
     body: int = 10 * 2**20
@@ -43,10 +43,10 @@ class Limits:
 
 
 class Holder(Protocol):
-    """A connection that counts its bytes of a request."""
+    """A connection that counts its bytes of a request and of an answer."""
 
     def holds(self, size: int) -> None:
-        """Record the kept bytes of an incomplete request."""
+        """Record the kept bytes of an incomplete request, or of an unread answer."""
 
 
 def holder_of(request: web.BaseRequest) -> Holder | None:
