@@ -1,8 +1,11 @@
 """A stranger who sends what is no HTTP is answered, and the log has a line a minute of it."""
 
 import asyncio
+import gc
 import logging
+import socket
 import ssl
+import struct
 
 import pytest
 from aiohttp import web
@@ -41,6 +44,57 @@ async def test_each_is_answered_and_one_is_logged(caplog: pytest.LogCaptureFixtu
     assert (
         told[0].getMessage().startswith("refused as no HTTP since the last such line: 1 requests")
     )
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET /x ", b"CONNECT  ", b"GET /x HTTP/0.9", b"GET /x HTTP/2.0"]
+)
+async def test_a_request_without_a_known_version_is_refused(
+    line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At some of them, the task that serves the connection would end with a traceback."""
+    site = Site(web.Application(middlewares=[guard()]), Limits())
+    await site.start()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(line + b"\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(Limits().patience / 2):
+            assert b" 400 Bad Request" in await reader.readline()
+        writer.close()
+    finally:
+        await site.stop()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not caplog.records
+
+
+async def test_a_client_that_goes_before_its_refusal_is_not_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither one whose request is refused, nor one that waits for leave to send its body."""
+
+    async def body(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    app = web.Application(middlewares=[guard()])
+    app.add_routes([web.post("/x", body)])
+    site = Site(app, Limits())
+    await site.start()
+    post = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    expects = post.replace(b"Length: 0", b"Length: 9\r\nExpect: 100-continue")
+    reset = struct.pack("ii", 1, 0)
+    try:
+        for sent in (expects, post + b"no HTTP\r\n\r\n", b"no HTTP\r\n\r\n") * 20:
+            one = socket.create_connection(("127.0.0.1", site.port))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            one.sendall(sent)
+            one.close()
+            await asyncio.sleep(0.01)
+    finally:
+        await site.stop()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not caplog.records
 
 
 async def test_a_client_of_tls_knows_at_once() -> None:

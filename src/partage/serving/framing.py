@@ -25,6 +25,7 @@ _PIECE: Final = 256
 """Bytes that each further read must bring, on average; a packet has 500 at least."""
 _CHUNK: Final = 1024
 """Bytes that each further chunk must have, on average."""
+_VERSIONS: Final = (b" HTTP/1.1", b" HTTP/1.0")
 _SIZE: Final = 12
 """Bytes of the line before a chunk, which has only a number, and its end."""
 _HEX: Final = b"0123456789abcdefABCDEF"
@@ -101,6 +102,9 @@ class Framing:
             raise Refused(414, f"the path is longer than {_TARGET} bytes")
         if held.count(b"&", 0, first) >= _PARAMETERS:
             raise Refused(414, f"the query has more than {_PARAMETERS} parameters")
+        if not held.endswith(_VERSIONS, 0, first):
+            # aiohttp takes some requests without a version, and then fails on them.
+            raise Refused(400, "the first line of a request ends in HTTP/1.1 or HTTP/1.0")
         return bytes(held[: end + len(END)])
 
     def take(self) -> bytes:
@@ -204,5 +208,9 @@ def leave_to_itself(transport: asyncio.Transport, last: asyncio.Protocol) -> Non
         transport.close()
         return
     transport.set_protocol(_Leaving(transport, last))
-    transport.write_eof()
+    try:
+        transport.write_eof()
+    except OSError:  # the client has gone already
+        transport.abort()
+        return
     asyncio.get_running_loop().call_later(_GOODBYE, transport.abort)

@@ -176,7 +176,10 @@ _TELL: Final = 60.0
 
 
 class _Rarely(logging.Filter):
-    """Counts records of requests that are no HTTP, and passes one of them now and then; all other records always."""
+    """Counts records of requests that are no HTTP, and passes one of them now and then.
+
+    It passes no record of a client that went away, and all others.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -187,6 +190,8 @@ class _Rarely(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
         error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, ConnectionError):
+            return False  # the client went away before its answer
         if not isinstance(error, HttpProcessingError):
             return True
         self._count += 1
