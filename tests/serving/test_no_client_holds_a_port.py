@@ -261,6 +261,20 @@ async def test_answers_that_nobody_reads_have_a_bound_together(
             writing.transport.abort()
 
 
+@pytest.mark.parametrize("read", [True, False], ids=["read port", "TLS port"])
+async def test_who_goes_before_a_large_answer_fills_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, read: bool
+) -> None:
+    """The rest of the answer is not written to a connection that is gone."""
+    async with served(tmp_path) as at:
+        for _ in range(5):
+            _, writer = await at.connect(read=read)
+            writer.write(LARGE)
+            writer.transport.abort()
+        await until(lambda: not list(at.site.connections()))
+    assert not caplog.records
+
+
 async def test_a_large_answer_is_sent_where_its_head_alone_is_asked(tmp_path: Path) -> None:
     """Without its body."""
     async with served(tmp_path) as at:

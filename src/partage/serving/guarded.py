@@ -281,6 +281,7 @@ async def _sent(
             await sent.prepare(request)
             for start in range(0, len(body), _PIECE):
                 await sent.write(body[start : start + _PIECE])
+                await asyncio.sleep(0)  # others have their turn, and a lost connection is noticed
     finally:
         if connection is not None:
             connection.holds(0)
