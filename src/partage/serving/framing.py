@@ -105,6 +105,9 @@ class Framing:
         if not held.endswith(_VERSIONS, 0, first):
             # aiohttp takes some requests without a version, and then fails on them.
             raise Refused(400, "the first line of a request ends in HTTP/1.1 or HTTP/1.0")
+        if held.startswith(b"CONNECT "):
+            # aiohttp takes its body for the next request.
+            raise Refused(405, "this is no proxy")
         return bytes(held[: end + len(END)])
 
     def take(self) -> bytes:
