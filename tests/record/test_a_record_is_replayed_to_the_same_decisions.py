@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -156,6 +157,31 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidValue, match=r"--record .*name a file"):
         Recorder(settings, "a", SystemClock())
+
+
+def test_a_record_goes_on_after_a_file_that_could_not_be_begun(tmp_path: Path) -> None:
+    """A disk may be full just when the next file begins; the record begins anew when there is room."""
+    folder = tmp_path / "folder"
+    path = folder / "record"
+
+    async def story() -> None:
+        recorder = Recorder(RecordSettings(path, limit=200), "a", SystemClock())
+        engine = recorder.engine(Policy())
+        task = asyncio.create_task(recorder.run())
+        shutil.rmtree(folder)
+        folder.write_text("", "utf-8")
+        for number in range(3):
+            engine.handle(PodGone(f"u{number}"))
+            await recorder.flush()
+        folder.unlink()
+        engine.handle(PodGone("after"))
+        await recorder.flush()
+        task.cancel()
+        await asyncio.wait((task,))
+
+    asyncio.run(story())
+
+    assert replayed(path) == []
 
 
 def test_what_is_being_written_comes_before_what_waits(tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ class Recorder:
 
     def _store(self, batch: Sequence[tuple[JournalledEngine, Entry]]) -> bool:
         """Write a batch. Returns whether the file is full now."""
+        if self._file.closed:  # the last turn failed
+            self._file = self._begin()
         self._file.write(time_line(self._clock.now().isoformat()))
         for engine, entry in batch:
             self._file.write(encode_entry(engine.label, entry))
