@@ -11,6 +11,7 @@ from world import (
     World,
     card,
     device,
+    document,
     half,
     metax_world,
     node,
@@ -481,3 +482,43 @@ async def test_what_ends_by_time_ends_while_the_api_server_answers_no_read() -> 
     answer.set()
     await world.service.tick()
     assert "uid-web" not in world.service.books.engine.states
+
+
+@run
+async def test_a_leader_that_stops_while_it_reads_goes_on_with_its_periodic_work() -> None:
+    """The end of the lead cancels the read; the next tick is not cancelled by that, and reads again."""
+    world = await World().start(node(), device())
+    world.create(pod("web", half()))
+    world.api.answers.append(UNKNOWN)
+    world.api.reads += [OSError("down")] * 3
+    await world.bind("web")
+    answered, sound = asyncio.Event(), world.api.read
+
+    async def silent(namespace: str, name: str) -> None:
+        await answered.wait()
+
+    world.api.read = silent  # type: ignore[method-assign, assignment]
+    await world.service.tick()
+    await world.service.close()
+    world.api.read = sound  # type: ignore[method-assign]
+
+    await world.service.tick()
+    await after_its_time(world)
+
+    assert not world.service.books.unread
+
+
+@run
+async def test_a_binding_whose_time_is_over_can_arrive_no_more() -> None:
+    """Even if its pod was deleted before it could be read back; otherwise no lead could be handed over again."""
+    world = await World().start(node(), device())
+    manifest = world.create(pod("web", whole(2)))
+    world.api.answers.append(UNKNOWN)
+    world.api.reads += [OSError("down")] * 3
+    await world.bind("web")
+    world.service.gone(document(manifest))
+    assert not world.service.bindings.settled
+
+    await after_its_time(world)
+
+    assert world.service.bindings.settled

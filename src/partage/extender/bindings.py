@@ -141,8 +141,9 @@ class Bindings:
 
     @property
     def settled(self) -> bool:
-        """Whether the outcome of every sent Binding is known."""
-        return not self.busy and not self._late
+        """Whether no sent Binding can arrive any more."""
+        now = self._clock.monotonic()
+        return not self.busy and all(until <= now for until in self._late.values())
 
     async def ended(self, uid: str) -> None:
         """Wait until no Binding of this pod is on its way."""
@@ -269,6 +270,12 @@ class Bindings:
             case Outcome.UNKNOWN:
                 books.take([BindUnknown(uid)], now)
                 books.unread[uid] = entry
+                # The pods of some were deleted, or the books were rebuilt, before they could be read back.
+                self._late = {
+                    key: until
+                    for key, until in self._late.items()
+                    if until > now or key in books.unread
+                }
                 self._late[uid] = now + self.limits.late
                 start = self._stories.now()
                 known = await self.read_back(books, uid)

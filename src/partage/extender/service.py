@@ -251,7 +251,8 @@ class SchedulerService:
         await asyncio.wait((self._reading,), timeout=_READING)
         if self._reading.done():
             reading, self._reading = self._reading, None
-            reading.result()
+            if not reading.cancelled():  # `close` may have cancelled it
+                reading.result()
 
     async def _read(self) -> None:
         for uid in list(self.books.unread):
