@@ -245,6 +245,28 @@ async def test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays() ->
 
 
 @run
+async def test_what_was_kept_is_free_when_the_nomination_goes_back_to_where_it_was_in_vain() -> (
+    None
+):
+    """The room on the node between is kept for nothing then."""
+    world = await World().start(node("n1"), device("n1"), node("n2"), device("n2"))
+    for name, where in (("a", "n1"), ("b", "n2")):
+        await world.place(pod(name, whole(), priority=LOW), where)
+        leaving = {"deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "2"}
+        world.api.pods[name]["metadata"] |= leaving
+        world.seen(name)
+    states = world.service.books.engine.states
+    for version, where in enumerate(("n1", "n2", "n1"), 1):
+        there = {"status": {"nominatedNodeName": where}, "meta": {"resourceVersion": str(version)}}
+        world.create(pod("vip", whole(2), priority=HIGH, **there))
+        assert (states.get("uid-vip") is State.CLEARING) is (version < 3)
+        world.clock.pass_time(601 if version == 1 else 1)
+        await world.service.tick()
+
+    assert world.filter(world.create(pod("other", whole())), "n2")["NodeNames"] == ["n2"]
+
+
+@run
 async def test_a_pod_that_comes_late_gets_its_room_as_others_do() -> None:
     """Only its claim on kept room has ended."""
     world = await World().start(node(), device())

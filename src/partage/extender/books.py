@@ -141,7 +141,8 @@ class Books:
         if entry.nominated == before:
             return
         held = self.engine.ledger.allocation(pod.uid)
-        if not entry.nominated and held is not None and held.node == before:
+        ended = not entry.nominated or self.kept_in_vain(pod.uid, entry.nominated)
+        if ended and held is not None and held.node == before:
             self.give_up(pod.uid, now)  # it is no longer nominated there: others may have the room
             return
         self._withdraw(pod.uid)
