@@ -52,6 +52,18 @@ async def test_a_hold_that_moves_wakes_who_fits_where_it_was() -> None:
 
 
 @run
+async def test_a_pod_that_is_bound_beside_its_hold_wakes_who_fits_where_it_was() -> None:
+    """kube-scheduler may choose another of the nodes that filter named."""
+    world = await World().start(node("n1"), device("n1"), node("n2"), device("n2"))
+    world.filter(world.create(pod("first", whole(2))), "n1")
+    world.filter(world.create(pod("second", whole(2))), "n1")
+
+    assert await world.bind("first", "n2") == ""
+
+    assert world.woken == ["uid-second"]
+
+
+@run
 async def test_a_lost_binding_wakes_who_waits_for_its_cards() -> None:
     """The reservation is released without any event, once the Binding can no longer arrive.
 

@@ -163,7 +163,8 @@ class Attempts:
         attempt = Attempt(question.attempt, entry, travelled)
         self._remember(question.uid, attempt)
         try:
-            return self._proposed(books, question, attempt, now, fitting)
+            with books.cycle.moving(question.uid):
+                return self._proposed(books, question, attempt, now, fitting)
         except LedgerError as error:
             return _refused(
                 question, STALE, f"{error}; what became of its Binding is not known yet"

@@ -18,7 +18,8 @@ All steps are synchronous and change only the engine's books; time is an argumen
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -105,7 +106,8 @@ class Cycle:
     def reserve(self, pod: Pod, node: str) -> Placement | Refusal:
         """Step 4: fit, reserve and pick cards in one step; the Binding is then sent."""
         self._holds.pop(pod.uid, None)
-        return self.engine.place_on(pod, node)
+        with self.moving(pod.uid):
+            return self.engine.place_on(pod, node)
 
     def forget(self, uid: str) -> None:
         """Step 6: forget a pod that is bound, gone or rejected, and needs no hold any more."""
@@ -113,6 +115,17 @@ class Cycle:
         self.allowance.forget(uid)
 
     # --- holds -------------------------------------------------------------------------------
+
+    @contextmanager
+    def moving(self, uid: str) -> Iterator[None]:
+        """Add the node of a pod's hold to `vacated` if the pod holds nothing there afterwards."""
+        before = self.engine.ledger.allocation(uid)
+        try:
+            yield
+        finally:
+            after = self.engine.ledger.allocation(uid)
+            if before is not None and (after is None or before.node != after.node):
+                self.vacated.add(before.node)
 
     def nominate(self, pod: Pod, node: str, now: float, leaving: Collection[str] = ()) -> bool:
         """Keep room on one node for a pod that preemption nominated; return whether it has all of it.
@@ -130,7 +143,9 @@ class Cycle:
         if self.engine.grants_without(pod, node, (), work=work) is not None:
             among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
             among[self.engine.ledger.index[node]] = True
-            if not isinstance(self.engine.hold(pod, among), Refusal):
+            with self.moving(pod.uid):
+                decision = self.engine.hold(pod, among)
+            if not isinstance(decision, Refusal):
                 self.keep(pod.uid, now)
                 return True
             return False  # its namespace's quota is used up

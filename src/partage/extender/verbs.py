@@ -97,20 +97,17 @@ class Verbs:
         """
         if not asks(pod):
             return Answer(listed.names)
-        before = self.engine.ledger.allocation(pod.uid)
         fitting = np.zeros(0, np.intp)
         cycle = self.cycle
         work = cycle.allowed(pod, now)
-        if not one and not pod.request.fault and work is not None:
-            # The pod's own hold must not count against it.
-            self.engine.handle(HoldEnded(pod.uid))
-            mine = Work(work.limit)
-            fitting, _ = cycle.candidates(pod, listed.among, _MOST_PROVEN, mine, now)
-        decision = cycle.hold(pod, listed.among, now, work)
+        with cycle.moving(pod.uid):
+            if not one and not pod.request.fault and work is not None:
+                # The pod's own hold must not count against it.
+                self.engine.handle(HoldEnded(pod.uid))
+                mine = Work(work.limit)
+                fitting, _ = cycle.candidates(pod, listed.among, _MOST_PROVEN, mine, now)
+            decision = cycle.hold(pod, listed.among, now, work)
         cycle.forget_hold(pod.uid)
-        after = None if isinstance(decision, Refusal) else decision.allocation.node
-        if before is not None and before.node != after:
-            cycle.vacated.add(before.node)
         if isinstance(decision, Refusal):
             return self._refused(listed, decision)
         cycle.keep(pod.uid, now)
