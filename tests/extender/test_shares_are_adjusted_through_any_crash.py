@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from adjusting_world import GIB, AdjustingWorld, dying
-from world import document, pod
+from world import World, device, document, half, node, pod
 
 from fakes.clock import InstantClock
 from partage.agent.nri.messages import Container
@@ -237,6 +237,30 @@ async def test_every_wish_is_answered_however_many_there_are() -> None:
 
     assert len(answered) == count
     assert set(answered.values()) == {1}
+
+
+async def test_a_wish_of_a_moment_without_a_leader_is_answered_by_the_next() -> None:
+    """A leader may prepare for a minute after it has listed all pods."""
+    answered: list[str] = []
+
+    class Answering:
+        """Notes the answered pods."""
+
+        async def answer(self, pod: Document, _reason: str, _message: str) -> None:
+            """Why not."""
+            answered.append(pod.name)
+
+    world = await World(amender=Answering()).start(node(), device())
+    await world.place(pod("web", half()))
+    world.service.follow()
+    meta = world.api.pods["web"]["metadata"]
+    meta["annotations"][names.ADJUST], meta["resourceVersion"] = "compute=20", "2"
+
+    world.seen("web")
+    world.service.lead()
+    await world.service.tick()
+
+    assert answered == ["web"]
 
 
 async def test_a_container_that_starts_later_has_the_amounts_of_now(tmp_path: Path) -> None:

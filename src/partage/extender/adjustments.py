@@ -144,7 +144,7 @@ class Adjustments:
         for uid in books.cluster_cache.pods():
             document = books.cluster_cache.document(uid)
             if document is not None and names.ADJUST in document.annotations:
-                self.refused.setdefault(uid, _Refused("", "", now))
+                self.postpone(uid, now)
         for uid, kept in list(self._kept.items()):
             document = books.cluster_cache.document(uid)
             if document is None or document.metadata.resource_version != kept.version:
@@ -166,6 +166,10 @@ class Adjustments:
 
     # --- one pod -----------------------------------------------------------------------------
 
+    def postpone(self, uid: str, now: float) -> None:
+        """Have `tick` check a pod, whether or not the pod changes."""
+        self.refused.setdefault(uid, _Refused("", "", now))
+
     def look(self, books: Books, uid: str, now: float) -> None:
         """Adjust a pod as far as that is possible `now`, in seconds on the service's steady clock."""
         entry, document = books.cluster_cache.pod(uid), books.cluster_cache.document(uid)
@@ -180,7 +184,7 @@ class Adjustments:
             self.refused.pop(uid, None)
             return
         if self._paid.get(entry.pod.namespace, now) > now + (_AT_ONCE - 1) * _A_WRITE:
-            self.refused.setdefault(uid, _Refused("", "", now))
+            self.postpone(uid, now)
             return
         try:
             annotations, wanted = self._planned(books, entry, document, held)
@@ -330,9 +334,7 @@ class Adjustments:
             return  # the API server reports the change
         uid, now = document.metadata.uid or "", self.clock.monotonic()
         books.take(self._ended(uid), now)
-        self.refused.setdefault(
-            uid, _Refused("", "", now)
-        )  # check it again, whether or not it changes
+        self.postpone(uid, now)
 
     async def _has_changed(self, document: Document) -> bool:
         """Whether a pod has another version now; False once no late write can arrive any more."""

@@ -331,8 +331,12 @@ class SchedulerService:
             forget(uid)
 
     def _adjust(self, uid: str) -> None:
-        """Check the adjustment that a bound pod asks for."""
-        if self.adjustments is not None and not self.closed:
+        """Check the adjustment that a bound pod asks for; later if this instance does not serve now."""
+        if self.adjustments is None or uid not in self.books.engine.ledger:
+            return
+        if self.closed:
+            self.adjustments.postpone(uid, self.clock.monotonic())
+        else:
             self.adjustments.look(self.books, uid, self.clock.monotonic())
 
     async def _end_reservations(self) -> None:
