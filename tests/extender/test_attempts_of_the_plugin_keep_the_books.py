@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from plugin_world import Plugged
-from world import UNKNOWN, card, device, document, half, node, pod, run, whole
+from world import DONE, UNKNOWN, card, device, document, half, node, pod, run, whole
 
 from partage.extender.bindings import BindLimits
 from partage.extender.node_offers import PROPOSED
@@ -603,3 +603,21 @@ async def test_nothing_is_kept_of_pods_that_are_gone(world: Plugged) -> None:
     world.attempts.rebuilt()
 
     assert not world.attempts._attempts
+
+
+@plugged
+async def test_nothing_is_kept_of_a_pod_that_came_and_went_unseen(world: Plugged) -> None:
+    """The watch may have been interrupted for all of its life; then only a read shows that it is gone."""
+    for name, end in (("bound", DONE), ("lost", UNKNOWN)):
+        manifest = pod(name, half(), meta={"resourceVersion": "7"})
+        world.api.pods[name] = manifest
+        world.propose(name, version="7", pod=msgspec.Raw(json.dumps(manifest).encode()))
+        world.reserve(name)
+        await world.bind_by(name, end)
+    world.api.pods.clear()
+
+    world.clock.pass_time(BindLimits().late)
+    await world.service.tick()
+
+    assert not world.attempts._attempts
+    assert not world.states

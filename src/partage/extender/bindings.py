@@ -93,6 +93,7 @@ class Bindings:
         *,
         adapts: bool = True,
         asked: Callable[[str], bool] = lambda _: False,
+        gone: Callable[[str], None] = lambda _: None,
         stories: Stories = SILENT,
     ) -> None:
         """Start without Bindings.
@@ -101,13 +102,14 @@ class Bindings:
             locks: the locks of vendors' plugins; None to take none.
             adapts: whether Bindings carry the annotations that vendors' own plugins read.
             asked: whether our kube-scheduler has asked about a pod, by its uid.
+            gone: removes a deleted pod, by its uid.
         """
         self._binder = binder
         self._clock = clock
         self.limits = limits
         times = LockTimes(limits.lock, limits.pause, limits.read, limits.late)
         self._locks = None if locks is None else NodeLockKeeper(locks, binder.read, clock, times)
-        self._asked = asked
+        self._asked, self._gone = asked, gone
         self._silent = () if adapts else ADAPTING
         self._stories = stories
         self._late: dict[str, float] = {}
@@ -342,9 +344,12 @@ class Bindings:
         books.unread.pop(uid, None)
         self._late.pop(uid, None)
         books.take([PodRead(uid, pod)], now)
+        if pod is None or pod.uid != uid:
+            self._gone(uid)  # perhaps no watch has ever reported it
+            return True
         if books.engine.states.get(uid) is State.BOUND:
             self._placed(books, entry)
-        elif pod is not None:
+        else:
             # kube-scheduler got a refusal while the outcome was unknown; by itself it may wait minutes.
             books.hooks.wake([uid])
         return True
@@ -360,9 +365,7 @@ class Bindings:
             _LOG.warning("pod %s was in no watch or list and cannot be read: %s", pod.key, why)
             return
         if document is None or document.metadata.uid != pod.uid:
-            events = books.cluster_cache.pod_gone(pod.uid)
-            books.pod_gone(pod.uid)
-            books.take(events, self._clock.monotonic())
+            self._gone(pod.uid)
 
     # --- vendors' locks ----------------------------------------------------------------------
 

@@ -129,6 +129,7 @@ class SchedulerService:
             self._settings.limits,
             adapts=self._settings.adapts,
             asked=self._asked,
+            gone=self.pod_gone,
             stories=stories,
         )
         self._allowance = Allowance(self._settings.allowance)
