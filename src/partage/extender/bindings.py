@@ -354,7 +354,7 @@ class Bindings:
             books.hooks.wake([uid])
         return True
 
-    async def look_for(self, books: Books, entry: PodEntry) -> None:
+    async def look_for(self, entry: PodEntry) -> None:
         """Forget a waiting or bound pod that the API server does not have."""
         pod = entry.pod
         try:

@@ -260,7 +260,7 @@ class SchedulerService:
             if uid not in self.bindings.busy:
                 await self.bindings.read_back(self.books, uid)
         for entry in self.books.unheard(self.clock.monotonic()):
-            await self.bindings.look_for(self.books, entry)
+            await self.bindings.look_for(entry)
         if self.leading:
             await self._end_reservations()
             await self.bindings.settle_locks(self.books)
