@@ -1,5 +1,6 @@
 """The service's decisions as spans: each verb, the parts of a bind, and all of a pod's waiting."""
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -122,6 +123,25 @@ async def test_a_pod_that_goes_waiting_is_told_once() -> None:
         w.service.pod_gone("uid-big")
 
     assert only(kept, SCHEDULE.name).attributes["partage.outcome"] == "gone"
+
+
+@run
+async def test_nothing_is_kept_of_a_pod_that_goes_during_its_bind() -> None:
+    """The bind is told after the end of the pod's span, and is the last of it."""
+    kept = KeptSpans()
+    w = await world(kept).start(node(), device())
+    w.filter(w.create(pod("web", half())))
+    w.api.gate = asyncio.Event()
+    w.api.answers.append(REFUSED)
+    bind = asyncio.create_task(w.bind("web"))
+    await w.api.arrived.wait()
+    w.service.pod_gone("uid-web")
+    w.api.gate.set()
+    await bind
+
+    assert only(kept, SCHEDULE.name).attributes["partage.outcome"] == "gone"
+    assert only(kept, BIND.name).attributes["partage.outcome"] == "refused"
+    assert not w.service.stories._known
 
 
 @run

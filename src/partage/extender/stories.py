@@ -129,7 +129,7 @@ class Stories:
         if not self._tracer.on:
             return
         uid, end = entry.pod.uid, self.now()
-        story = self._story(entry, start)
+        story = self._known.get(uid) or _Story(entry, start)  # its pod may have gone meanwhile
         said: dict[str, Value] = {
             "k8s.node.name": node,
             "partage.outcome": "refused" if problem else "bound",
