@@ -3,10 +3,12 @@
 import base64
 import copy
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -31,6 +33,7 @@ from partage.wire.nodes import translate_node
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 WORLD = dict[str, Any]
+_NOBODY = 65534
 AMOUNTS = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 
 
@@ -785,6 +788,29 @@ def test_a_runtime_that_asks_nobody_is_told(
         (tmp_path / path).write_text(text)
 
     assert [one.check for one in examined(tmp_path)] == found
+
+
+@pytest.mark.parametrize(
+    ("folder", "kept"), [("run/nri", "/run"), ("etc/cdi", "/etc/cdi")], ids=["sockets", "cdi"]
+)
+def test_who_may_not_read_a_folder_is_told(folder: str, kept: str) -> None:
+    """Folders of the runtime are often root's alone."""
+    with TemporaryDirectory() as made:
+        root = Path(made)
+        root.chmod(0o755)
+        for one in ("run/containerd/containerd.sock", f"{folder}/x"):
+            (root / one).parent.mkdir(parents=True, exist_ok=True)
+            (root / one).touch()
+        (root / folder).chmod(0)
+        mine = os.geteuid()
+        os.seteuid(mine or _NOBODY)
+        try:
+            found = list(examined(root))
+        finally:
+            os.seteuid(mine)
+        (root / folder).chmod(0o700)
+
+    assert ("unreadable", kept) in [(one.check, one.thing) for one in found]
 
 
 @pytest.mark.parametrize(("path", "text", "check"), FILES.values(), ids=FILES)

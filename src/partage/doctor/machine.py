@@ -50,17 +50,23 @@ def examined(root: Path) -> Iterator[Finding]:
                     nri = nri and one.check != "nri-off"
                     yield one
         except (OSError, ValueError, RecursionError, AttributeError, TypeError) as broken:
-            yield warning(
-                "unreadable",
-                f"/{path}",
-                f"it cannot be read: {broken}",
-                "run as root on the node, and correct the file",
-            )
-    if nri:
-        yield from _unasked(root)
-    yield from _cdi(root)
-    yield from _isolation(root)
-    yield from _agent(root)
+            yield _unreadable(f"/{path}", broken, "correct the file")
+    for folder, look in (
+        *(((_RUN[0], _unasked),) if nri else ()),
+        (_CDI[0], _cdi),
+        (_ISOLATION, _isolation),
+        (_FINDINGS, _agent),
+    ):
+        try:
+            yield from look(root)
+        except OSError as broken:
+            yield _unreadable(f"/{folder}", broken, "look again")
+
+
+def _unreadable(where: str, broken: Exception, then: str) -> Finding:
+    return warning(
+        "unreadable", where, f"it cannot be read: {broken}", f"run as root on the node, and {then}"
+    )
 
 
 def _containerd(path: str, text: str) -> Iterator[Finding]:
@@ -192,12 +198,8 @@ def _agent(root: Path) -> Iterator[Finding]:
     try:
         at, findings = read_findings(root / _FINDINGS)
     except InvalidDocument as broken:
-        yield warning(
-            "unreadable",
-            f"/{_FINDINGS}",
-            f"it cannot be read: {broken}",
-            "run as root on the node; Partage's agent writes it again when it starts",
-        )
+        then = "look again; Partage's agent writes it again when it starts"
+        yield _unreadable(f"/{_FINDINGS}", broken, then)
         return
     for one in findings:
         yield Finding(
@@ -231,7 +233,8 @@ def _isolation(root: Path) -> Iterator[Finding]:
 
 def _cdi(root: Path) -> Iterator[Finding]:
     for folder in _CDI:
-        for file in sorted((root / folder).glob("*.json")) if (root / folder).is_dir() else ():
+        there = (root / folder).iterdir() if (root / folder).is_dir() else ()
+        for file in sorted(one for one in there if one.suffix == ".json"):
             try:
                 json.loads(file.read_text("utf-8"))["kind"]
             except (OSError, ValueError, KeyError, TypeError) as broken:
