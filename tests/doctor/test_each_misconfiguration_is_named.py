@@ -553,6 +553,36 @@ def test_what_is_wrong_with_the_plugin_is_told(
     assert checks(given) == found
 
 
+def two_authorities(given: WORLD) -> None:
+    """One has expired, and the other begins tomorrow."""
+    made = [NOW - timedelta(days=20000), NOW + timedelta(days=1)]
+    both = b"".join(base64.b64decode(authority(one)) for one in made)
+    bundled(base64.b64encode(both).decode())(given)
+
+
+def test_an_authority_that_is_none_now_is_no_authority() -> None:
+    """However long the others were, or will be valid."""
+    given = copy.deepcopy(world())
+    two_authorities(given)
+
+    assert set(checks(given)) == {"webhook-certificate"}
+
+
+NO_FAULTS = {
+    "gated": asking("gated", AMOUNTS, schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]),
+    "of nothing": asking("none", {"nvidia.com/gpu": "0"}, nodeName="n0"),
+}
+
+
+@pytest.mark.parametrize("one", NO_FAULTS.values(), ids=NO_FAULTS)
+def test_a_pod_that_breaks_no_rule_is_no_finding(one: WORLD) -> None:
+    """A gate is no mistake of its pod, and a pod of no device needs no record."""
+    given = copy.deepcopy(world())
+    added("Pod", one)(given)
+
+    assert checks(given) == []
+
+
 def test_a_sound_cluster_has_no_finding() -> None:
     """Nothing is found where nothing is wrong, nor where nothing may be read."""
     assert checks(world()) == []

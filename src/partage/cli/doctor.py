@@ -443,7 +443,9 @@ def facts_of(
         faults=tuple(
             (entry.pod.key, entry.pod.request.fault.message)
             for entry in entries
-            if entry.pod.node is None and entry.pod.request.fault is not None
+            if entry.pod.node is None
+            and entry.pod.request.fault is not None
+            and entry.pod.request.fault.code is not ReasonCode.SCHEDULING_GATED
         ),
         refused=tuple((name, why) for name, why in problems.items() if _setting(name)),
         unusable=(
@@ -458,7 +460,10 @@ def facts_of(
         unrecorded=tuple(
             entry.pod.key
             for entry in entries
-            if entry.pod.node is not None and not entry.pod.finished and entry.pod.record is None
+            if entry.pod.node is not None
+            and not entry.pod.finished
+            and entry.pod.record is None
+            and entry.pod.request.may_use
         ),
         known=frozenset(name for name, node in seen.items() if node.devices),
     )

@@ -59,9 +59,10 @@ def _authority(facts: ClusterFacts, bundle: str) -> str:
     except (ValueError, binascii.Error):
         return "it is no certificate in PEM"
     ends = max(one.not_valid_after_utc for one in certificates)
-    begins = min(one.not_valid_before_utc for one in certificates)
     if ends <= facts.now:
         return f"it expired on {ends:%Y-%m-%d}"
+    left = [one for one in certificates if one.not_valid_after_utc > facts.now]
+    begins = min(one.not_valid_before_utc for one in left)
     if begins > facts.now:
         return f"it is not valid before {begins:%Y-%m-%d}"
     return f"it expires on {ends:%Y-%m-%d}" if ends - facts.now < _SOON else ""
