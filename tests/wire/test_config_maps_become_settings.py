@@ -162,6 +162,16 @@ def test_metax_may_be_empty(data: dict[str, str]) -> None:
             id="apart",
         ),
         pytest.param(
+            {"card_policy": "binpack", "policy": "spread"},
+            Policy(Strategy.SPREAD, Strategy.BINPACK),
+            id="a part, in the API server's order",
+        ),
+        pytest.param(
+            {"policy": "spread", "card_policy": "binpack"},
+            Policy(Strategy.SPREAD, Strategy.BINPACK),
+            id="a part, last",
+        ),
+        pytest.param(
             {"policy": "Spread"}, Policy(Strategy.SPREAD, Strategy.SPREAD), id="as qGPU's page"
         ),
         pytest.param(

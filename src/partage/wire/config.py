@@ -38,6 +38,8 @@ _MOST_NAMED: Final = 256
 _MOST_PODS: Final = 1_000_000
 """Rules of permits, names in one list of a rule, and pods that a rule may count: generous, but finite."""
 _OURS: Final = "partage-config"
+_WHOLE: Final = "policy"
+"""The key of which two others set a part."""
 _LONGEST_KEY: Final = 64
 """Characters of a key that a note repeats."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -66,7 +68,8 @@ _Reader = Callable[[Configuration, str], Configuration]
 def translate_config(documents: Iterable[Document], *, strict: bool = True) -> Configuration:
     """The settings from the ConfigMaps among the documents; others are ignored.
 
-    If two ConfigMaps set the same thing, the later one holds.
+    If two ConfigMaps set the same thing, the later one holds. In one ConfigMap `node-policy` and `card-policy` hold
+    beside `policy`, in any order.
 
     Args:
         strict: whether a value that breaks its rule is an error; otherwise its key is left out with
@@ -80,7 +83,8 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
     for document in documents:
         if not isinstance(document.shape, shapes.ConfigMap):
             continue
-        for key, text in texts(document.shape.data).items():
+        data = texts(document.shape.data).items()
+        for key, text in sorted(data, key=lambda one: one[0] != _WHOLE):
             found = _reader(document.name, key)
             if found is None:
                 if document.name == _OURS:
@@ -303,7 +307,7 @@ _METAX: Final[Mapping[str, tuple[_Reader, str]]] = {
     "nodes-config": (_metax_nodes, "metax nodes"),
 }
 _PARTAGE: Final[Mapping[str, tuple[_Reader, str]]] = {
-    "policy": (_policy, "policy"),
+    _WHOLE: (_policy, "policy"),
     "node-policy": (_node_policy, "node policy"),
     "card-policy": (_card_policy, "card policy"),
     "isolation-require": (_isolation_require, "isolation require"),
