@@ -315,3 +315,31 @@ def test_a_number_is_called_one(command: list[str], says: str) -> None:
 
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["top", "--interval"],
+        ["scheduler", "--audit"],
+        ["scheduler", "--agent-silence"],
+        ["simulate", "cluster", MIXED, "--share"],
+    ],
+    ids=lambda one: one[-1],
+)
+def test_a_number_has_an_end(command: list[str], number: str) -> None:
+    """No bound holds for nan, and nothing waits for ever."""
+    result = CliRunner().invoke(main, [*command, number])
+
+    assert result.exit_code == 2
+    assert f"Invalid value for '{command[-1]}'" in result.stderr
+
+
+def test_shares_of_a_mix_have_a_sum() -> None:
+    """Each is a number, and all together are none."""
+    stream = ["--model", "A100-40GB", "--cards", "1", "--mix", "1e308/1e308/0/0/0", "--rho", "1"]
+    result = CliRunner().invoke(main, ["simulate", "mig", *stream])
+
+    assert result.exit_code == 2
+    assert "shares of a mix" in result.stderr

@@ -1,5 +1,6 @@
 """Options that several subcommands share, and the services' handling of signals."""
 
+import math
 from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -22,9 +23,18 @@ class Whole(click.IntRange):
 
 
 class Real(click.FloatRange):
-    """A number within bounds."""
+    """A number within bounds, and no infinite one."""
 
     name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number, or a usage error; no bound holds for one that is none."""
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a number with an end.", param, ctx)
+        return found
 
 
 class PolicyType(click.ParamType[Policy]):

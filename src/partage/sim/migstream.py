@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 from partage.model.errors import InvalidValue
 from partage.model.mig import MigAxis
@@ -50,9 +50,7 @@ class Stream:
             raise InvalidValue(
                 f"warm-up of {self.warmup} must leave some of the {self.arrivals} arrivals"
             )
-        if any(not (isfinite(w) and w >= 0) for w in self.mix.values()) or not sum(
-            self.mix.values()
-        ):
+        if not 0 < sum(self.mix.values()) < inf or min(self.mix.values()) < 0:
             raise InvalidValue("shares of a mix must be 0 or more, and one of them above 0")
 
     def drawn(self) -> list[tuple[float, str, float]]:
