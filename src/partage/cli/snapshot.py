@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -178,6 +179,10 @@ def _write(target: Path | None, head: Snapshot, objects: Iterable[dict[str, Any]
         return _pour(sys.stdout.buffer, head, objects)
     made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(made, "wb") as file:
+        if stat.S_ISREG(
+            os.fstat(made).st_mode
+        ):  # it may have been there, and a device stays as it is
+            os.fchmod(made, 0o600)
         return _pour(file, head, objects)
 
 
