@@ -11,8 +11,11 @@ from typing import Any, Final
 from partage.model.quantity import Quantity
 
 _LONGEST_VERSION: Final = 64
+_NUMBER: Final = r"(?:0|[1-9][0-9]*)"
+_PART: Final = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
 _VERSION: Final = re.compile(
-    r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?"
+    rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER})(?:-({_PART}(?:\.{_PART})*))?"
+    r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
 
 
@@ -32,19 +35,28 @@ class DeviceView:
     shared: bool = False
 
 
+_Identifier = tuple[bool, int, str]
+"""A part of a pre-release: whether it is a word, its number, and the word. Numbers come before words."""
+
+
 @dataclass(frozen=True, order=True)
 class Version:
     """A semantic version; a pre-release is less than its release."""
 
     numbers: tuple[int, int, int]
     release: bool = True
-    before: str = ""
+    before: tuple[_Identifier, ...] = ()
 
     @staticmethod
     def parse(text: str) -> "Version | None":
         """The version of a text; None if it is none."""
-        match = _VERSION.fullmatch(text[:_LONGEST_VERSION])
+        match = _VERSION.fullmatch(text) if len(text) <= _LONGEST_VERSION else None
         if match is None:
             return None
         numbers = int(match[1]), int(match[2]), int(match[3])
-        return Version(numbers, match[4] is None, match[4] or "")
+        before = match[4].split(".") if match[4] else ()
+        return Version(numbers, match[4] is None, tuple(map(_identifier, before)))
+
+
+def _identifier(part: str) -> _Identifier:
+    return (False, int(part), "") if part.isdecimal() else (True, 0, part)
