@@ -1,12 +1,25 @@
 """Amounts that were changed while a pod runs: kept for as long as the pod, and refused by an agent that does not know them."""
 
+import os
 import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
-from test_the_journal_is_trusted_and_mended import entry, failing
+from test_the_journal_is_trusted_and_mended import (
+    SHARE,
+    World,
+    container_of,
+    entry,
+    failing,
+    pod_of,
+)
 
+from partage.agent.isolation.providers import OwnLibrary
 from partage.agent.journal import Entry, Journal
 
 PATH = "journal/containers.jsonl"
@@ -17,6 +30,25 @@ def first_line(folder: Path) -> dict[str, int]:
     line = (folder / PATH).read_bytes().splitlines()[0]
     found: dict[str, int] = msgspec.json.decode(line)
     return found
+
+
+@contextmanager
+def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A disk that does not finish the next flush before the end of this; the event tells of it."""
+    genuine, reached, go = os.fsync, threading.Event(), threading.Event()
+
+    def fsync(descriptor: int) -> None:
+        if not reached.is_set():
+            reached.set()
+            assert go.wait(240)
+        genuine(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        try:
+            yield reached
+        finally:
+            go.set()
 
 
 def reopened(folder: Path) -> Journal:
@@ -137,3 +169,48 @@ def test_a_full_disk_changes_nothing(
     assert journal.adjusted == {}
     assert journal.entries["a"].record == "a record"
     journal.close()
+
+
+def test_what_is_given_while_amounts_change_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread changes them, and writes the file anew; a list that someone goes through stays as it is."""
+    journal = reopened(tmp_path)
+    journal.give(entry("a"))
+    before = journal.entries
+    with ThreadPoolExecutor(2) as threads:
+        with held_up(monkeypatch) as reached:
+            given = threads.submit(journal.give, entry("b"))
+            assert reached.wait(240)
+            changed = threads.submit(journal.adjust, "u", "another record")
+        given.result()
+        changed.result()
+
+    assert list(before) == ["a"]
+    assert list(journal.entries) == ["a", "b"]
+    journal.close()
+    journal = reopened(tmp_path)
+    assert list(journal.entries) == ["a", "b"]
+    journal.close()
+
+
+def test_a_container_that_ends_while_its_amounts_change_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its cards stay full until the runtime is connected again."""
+    keeper = World(tmp_path, OwnLibrary(compute=True)).agent()
+    keeper.create(pod_of("a"), container_of("a"))
+    less = msgspec.structs.replace(SHARE, core_milli=100)
+    with ThreadPoolExecutor(2) as threads:
+        with held_up(monkeypatch) as reached:
+            changed = threads.submit(keeper.write_down, "uid-a", (less,))
+            assert reached.wait(240)
+            ended = threads.submit(keeper.remove, container_of("a"))
+            with pytest.raises(TimeoutError):
+                ended.result(0.2)
+        changed.result()
+        ended.result()
+
+    assert keeper.held == {}
+    assert keeper.rooms == {}
+    keeper.journal.close()

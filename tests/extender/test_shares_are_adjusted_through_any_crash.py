@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import os
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -317,6 +318,34 @@ async def test_a_record_of_a_restored_backup_raises_nothing_that_another_pod_has
     world.seen = len(world.store.history) - 1
     await world.adjusting.look()
     assert next(world.enforced())[2:] == (4 * GIB, 300)
+    world.keeper.journal.close()
+
+
+async def test_a_disk_that_does_not_answer_holds_up_no_answer_to_the_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread writes a grant meanwhile; the loop that looks at the pods also keeps the runtime's deadlines."""
+    world = await one_pod(tmp_path, "compute=10,memory=1Gi")
+    reached, go, genuine = threading.Event(), threading.Event(), os.fsync
+
+    def fsync(descriptor: int) -> None:
+        reached.set()
+        go.wait(20)
+        genuine(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        giving = threading.Thread(target=world.restart, args=("p0",))
+        giving.start()
+        assert await asyncio.to_thread(reached.wait, 240)
+        looking = asyncio.create_task(world.adjusting.look())
+        await asyncio.sleep(0.1)
+        in_time = not looking.done() and giving.is_alive()
+        go.set()
+        await looking
+        giving.join()
+
+    assert in_time
     world.keeper.journal.close()
 
 

@@ -7,7 +7,6 @@ the runtime's own list with the journal, and reports containers that run althoug
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -90,6 +89,7 @@ class Keeper:
         self.isolation = isolation
         self.stories = stories
         self.claims: ClaimAdmission | None = None
+        self._alone = threading.Lock()
         self._folders = folders
         self._lookers: Lookers[Verdict | None] = Lookers(_soon, _CREDIT)
         self.books = Holdings(lambda: self._place().node.name)
@@ -218,9 +218,10 @@ class Keeper:
         """
         if self.isolation is None:
             return
-        for key, room in self.rooms_of(uid).items():
-            cards = as_asked(room.cards, self.journal.entries[key].name, grants)
-            self.isolation.rooms.adjust(self._room_of(key), cards)
+        with self._deciding:
+            for key, room in self.rooms_of(uid).items():
+                cards = as_asked(room.cards, self.journal.entries[key].name, grants)
+                self.isolation.rooms.adjust(self._room_of(key), cards)
 
     def write_down(self, uid: str, grants: Grants) -> None:
         """Record the amounts of a pod for its present and future containers.
@@ -228,22 +229,23 @@ class Keeper:
         Raises:
             OSError: the disk refuses it, or may lose it again: the journal's amounts are valid.
         """
-        held = [one for one in self.books.all if one.allocation.uid == uid]
-        if not held:
-            return
-        allocation = msgspec.structs.replace(held[0].allocation, grants=grants)
-        record = encode(allocation)
-        try:
-            self.journal.adjust(uid, record)
-        finally:
-            if self.journal.adjusted.get(uid) == record:
-                for one in held:
-                    self.books.hold(replace(one, allocation=allocation))
+        with self._deciding:
+            held = [one for one in self.books.all if one.allocation.uid == uid]
+            if not held:
+                return
+            allocation = msgspec.structs.replace(held[0].allocation, grants=grants)
+            record = encode(allocation)
+            try:
+                self.journal.adjust(uid, record)
+            finally:
+                if self.journal.adjusted.get(uid) == record:
+                    for one in held:
+                        self.books.hold(replace(one, allocation=allocation))
 
     @property
-    def _deciding(self) -> AbstractContextManager[object]:
-        """Other threads prepare claims: this lock keeps free devices from being granted twice."""
-        return nullcontext() if self.claims is None else self.claims.lock
+    def _deciding(self) -> threading.Lock:
+        """Held for each change: other threads prepare claims, and change the amounts of pods."""
+        return self._alone if self.claims is None else self.claims.lock
 
     def _held(self, uid: str, *, claimed: bool) -> list[Allocation]:
         """The allocations held on the node; for a container of a claim, without the claim itself."""
@@ -331,7 +333,8 @@ class Keeper:
         if isolation.required:
             rule = Rule.NOT_ENFORCEABLE
             raise self._refused(Refusal(rule, f"{where}: {verdict.why} ({rule})"))
-        isolation.rooms.spare(name, verdict.why)
+        with self._deciding:
+            isolation.rooms.spare(name, verdict.why)
 
     def has_room(self, container: str) -> bool:
         """Whether a container is to load the node's own library; callable from any thread."""
@@ -346,16 +349,17 @@ class Keeper:
         Raises:
             OSError: the disk refuses it; the container is still known by the first identity, or by both.
         """
-        entry = self.journal.entries.get(before)
-        if entry is None:
-            if self.isolation is not None and before in self.isolation.rooms.rooms:
-                self._rooms_before[after] = before
-            return
-        self.journal.give(
-            msgspec.structs.replace(entry, container=after, room=entry.room or before)
-        )
-        self.books.rename(before, after)
-        self.journal.end(before)
+        with self._deciding:
+            entry = self.journal.entries.get(before)
+            if entry is None:
+                if self.isolation is not None and before in self.isolation.rooms.rooms:
+                    self._rooms_before[after] = before
+                return
+            self.journal.give(
+                msgspec.structs.replace(entry, container=after, room=entry.room or before)
+            )
+            self.books.rename(before, after)
+            self.journal.end(before)
 
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Count a decision that was too late."""
@@ -376,10 +380,11 @@ class Keeper:
             OSError: the disk refuses it; the grants are released nevertheless.
         """
         self.unprotected.pop(container.id, None)
-        try:
-            self._forget(container.id)
-        finally:
-            self._count()
+        with self._deciding:
+            try:
+                self._forget(container.id)
+            finally:
+                self._count()
 
     def _forget(self, container: str) -> None:
         self.books.forget(container)
@@ -423,6 +428,12 @@ class Keeper:
 
         Logs failed writes and retries them: if the agent ended here, containers would start unchecked.
         """
+        with self._deciding:
+            self._synchronize(pods, containers)
+
+    def _synchronize(
+        self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]
+    ) -> None:
         sandboxes = {pod.id: pod for pod in pods}
         there = {one.id: one for one in containers if one.state != _STOPPED}
         # It covers containers unknown to the journal, which were started while the agent was away.

@@ -103,7 +103,7 @@ class Journal:
         self._adjusted: dict[str, str] = {}
         self._spare = spare
         self._dead = 0
-        # Another thread than the writer's may close it, and its number may then be another file's.
+        # Held for a whole change: grants, amounts and the end come from several threads.
         self._writing = threading.Lock()
         self._file = self._held = _CLOSED
         self._size = 0
@@ -132,7 +132,7 @@ class Journal:
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """Containers that hold something, by the runtime's identity, oldest first."""
+        """Containers that hold something, by the runtime's identity, oldest first; of one moment, for any thread."""
         return self._entries
 
     @property
@@ -146,11 +146,11 @@ class Journal:
         Raises:
             OSError: the disk refuses it, or may lose it again. `adjusted` equals the file's content, before and after.
         """
-        entries = {
-            key: msgspec.structs.replace(one, record=record) if one.uid == uid else one
-            for key, one in self._entries.items()
-        }
         with self._writing:
+            entries = {
+                key: msgspec.structs.replace(one, record=record) if one.uid == uid else one
+                for key, one in self._entries.items()
+            }
             self._rewrite(entries, {**self._adjusted, uid: record})
 
     def pods(self, uids: Collection[str]) -> None:
@@ -160,8 +160,8 @@ class Journal:
             OSError: the disk refuses it, or an earlier write; they are forgotten nevertheless, and again
                 after a restart.
         """
-        kept = {uid: record for uid, record in self._adjusted.items() if uid in uids}
         with self._writing:
+            kept = {uid: record for uid, record in self._adjusted.items() if uid in uids}
             if len(kept) != len(self._adjusted):
                 self._adjusted = kept
                 self._rewrite(self._entries, kept)
@@ -173,11 +173,13 @@ class Journal:
         Raises:
             OSError: the disk refuses it; the caller must not grant anything.
         """
-        try:
-            self._append(_Line(given=entry))
-        except OSError as error:
-            self._write_anew({**self._entries, entry.container: entry}, error)
-        self._entries[entry.container] = entry
+        with self._writing:
+            entries = {**self._entries, entry.container: entry}
+            try:
+                self._append(_Line(given=entry))
+            except OSError as error:
+                self._write_anew(entries, error)
+            self._entries = entries
 
     def end(self, container: str) -> None:
         """Forget an ended container; nothing happens if it held nothing.
@@ -185,19 +187,22 @@ class Journal:
         Raises:
             OSError: the disk refuses it; it is forgotten nevertheless, and again after a restart.
         """
-        entry = self._entries.pop(container, None)
-        if entry is None:
-            return
-        try:
-            written = self._append(_Line(ended=container))
-        except OSError as error:
-            self._write_anew(self._entries, error)
-            return
-        self._dead += written + len(_encoded(_Line(given=entry)))
-        if self._dead > self._spare:
-            # The end is recorded; a file that is only too long is rewritten the next time.
-            with self._writing, contextlib.suppress(OSError):
-                self._rewrite(self._entries, self._adjusted)
+        with self._writing:
+            entries = dict(self._entries)
+            entry = entries.pop(container, None)
+            if entry is None:
+                return
+            self._entries = entries
+            try:
+                written = self._append(_Line(ended=container))
+            except OSError as error:
+                self._write_anew(entries, error)
+                return
+            self._dead += written + len(_encoded(_Line(given=entry)))
+            if self._dead > self._spare:
+                # The end is recorded; a file that is only too long is rewritten the next time.
+                with contextlib.suppress(OSError):
+                    self._rewrite(entries, self._adjusted)
 
     def keep(self, containers: Collection[str]) -> list[Entry]:
         """Forget all other containers, and return them.
@@ -205,12 +210,12 @@ class Journal:
         Raises:
             OSError: the disk refuses it; they are forgotten nevertheless, and again after a restart.
         """
-        gone = [entry for key, entry in self._entries.items() if key not in containers]
-        for entry in gone:
-            del self._entries[entry.container]
-        if gone:
-            with self._writing:
-                self._rewrite(self._entries, self._adjusted)
+        with self._writing:
+            gone = [entry for key, entry in self._entries.items() if key not in containers]
+            if gone:
+                kept = {key: one for key, one in self._entries.items() if key in containers}
+                self._entries = kept
+                self._rewrite(kept, self._adjusted)
         return gone
 
     def close(self) -> None:
@@ -231,17 +236,16 @@ class Journal:
     def _append(self, line: _Line) -> int:
         """Write a line and return its length."""
         data = _encoded(line)
-        with self._writing:
-            self._cut()
-            try:
-                _put(self._file, data)
-                os.fsync(self._file)
-                self._flush()
-            except OSError:
-                with contextlib.suppress(OSError):  # otherwise before the next line
-                    self._cut()
-                raise
-            self._size += len(data)
+        self._cut()
+        try:
+            _put(self._file, data)
+            os.fsync(self._file)
+            self._flush()
+        except OSError:
+            with contextlib.suppress(OSError):  # otherwise before the next line
+                self._cut()
+            raise
+        self._size += len(data)
         return len(data)
 
     def _cut(self) -> None:
@@ -253,14 +257,13 @@ class Journal:
         """Write all by name, after the open file has failed. Raises `OSError`: that fails as well."""
         if error.errno in _FULL:
             raise error
-        with self._writing:
-            try:
-                os.fsync(self._file)
-            except (OSError, ValueError):
-                # A file that stays open would keep the failed file system mounted. Another agent may lock the next one first.
-                self._let_go()
-                self._unlock()
-            self._rewrite(entries, self._adjusted)
+        try:
+            os.fsync(self._file)
+        except (OSError, ValueError):
+            # A file that stays open would keep the failed file system mounted. Another agent may lock the next one first.
+            self._let_go()
+            self._unlock()
+        self._rewrite(entries, self._adjusted)
 
     def _lock_again(self) -> None:
         if self._over:

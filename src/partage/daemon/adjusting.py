@@ -2,7 +2,8 @@
 
 Each look goes through the node's pods from the API server; `agent.adjustment` decides. The agent writes a report with
 the version of the pod that it read. If the pod has changed meanwhile, the API server refuses the report, and the next
-look decides anew.
+look decides anew. Threads write journal and pages, because the event loop answers the runtime and must not wait for a
+disk; containers start and end meanwhile.
 """
 
 import asyncio
@@ -81,7 +82,7 @@ class Adjusting:
         there = {one.metadata.uid or "": one for one in pods if one.metadata is not None}
         # A running container keeps its amounts without its pod. An error here prevents reports that the disk may lose.
         running = {one.uid for one in self._keeper.books.allocations}
-        self._keeper.journal.pods(there.keys() | running)
+        await asyncio.to_thread(self._keeper.journal.pods, there.keys() | running)
         self._settled = {uid: seen for uid, seen in self._settled.items() if uid in there}
         self._told = {uid: text for uid, text in self._told.items() if uid in there}
         self._again = {uid: when for uid, when in self._again.items() if uid in there}
@@ -117,7 +118,7 @@ class Adjusting:
             return
         aimed = aim(read.grants, wish, held)
         if report is None and aimed.grants == held and (not wish or not aimed.answered):
-            self._keep(uid, held)
+            await self._keep(uid, held)
             self._settled[uid] = seen
             if not wish:
                 self._plain[uid] = record
@@ -156,10 +157,10 @@ class Adjusting:
             answer = "True", _IN_FORCE, amounts_of(grants)
         await self._tell(pod, metadata, grants, answer, raised=not within(grants, now))
         if grants != now:
-            self._keeper.write_down(uid, grants)
+            await asyncio.to_thread(self._keeper.write_down, uid, grants)
             where = f"{metadata.namespace}/{metadata.name}"
             _LOG.info("pod %s: its shares are raised: %s", where, amounts_of(grants))
-        self._keep(uid, grants)
+        await self._keep(uid, grants)
         return None if why else grants
 
     def _text(self, metadata: shapes.Metadata, grants: Grants) -> str:
@@ -173,29 +174,31 @@ class Adjusting:
         refused memory for nothing. It reads them again afterwards, because an allocation may have been in progress.
         Later allocations meet the new amounts.
         """
-        rooms = self._keeper.rooms_of(uid)
-        entries = self._keeper.journal.entries
+        entries, rooms = self._keeper.journal.entries, self._keeper.rooms_of(uid)
+        if not rooms.keys() <= entries.keys():
+            return None
         planned = {
             key: replace(room, amounts=as_asked(room.amounts, entries[key].name, grants))
             for key, room in rooms.items()
         }
         for enforced in (False, True):
             if enforced:
-                self._keeper.enforce(uid, grants)
+                await asyncio.to_thread(self._keeper.enforce, uid, grants)
             why = await asyncio.to_thread(beyond, planned, self._used(), self._proc)
             same = self._keeper.rooms_of(uid).keys() == rooms.keys()
             if why or not same or self._keeper.amounts(uid) != held:
                 if self._keeper.amounts(uid) == held:
-                    self._keep(uid, held)
+                    await self._keep(uid, held)
                 return why or None
-        self._keeper.write_down(uid, grants)
+        await asyncio.to_thread(self._keeper.write_down, uid, grants)
         return ""
 
-    def _keep(self, uid: str, grants: Grants) -> None:
+    async def _keep(self, uid: str, grants: Grants) -> None:
         """Enforce these amounts on a pod's containers, unless they are already in force."""
         entries, rooms = self._keeper.journal.entries, self._keeper.rooms_of(uid)
-        if not in_force(rooms, {key: entries[key].name for key in rooms}, grants):
-            self._keeper.enforce(uid, grants)
+        known = {key: entries[key].name for key in rooms if key in entries}
+        if len(known) < len(rooms) or not in_force(rooms, known, grants):
+            await asyncio.to_thread(self._keeper.enforce, uid, grants)
 
     async def _tell(
         self,
