@@ -155,9 +155,11 @@ def test_pods_and_nodes_are_shown_as_people_know_them() -> None:
         ok(await w.post("/api/v1/nodes", node), 201)
         ok(await w.post(PODS, pod(readinessGates=[{"conditionType": "x"}], nodeName="n1")), 201)
         state = {"name": "main", "ready": True, "restartCount": 2, "image": "b", "imageID": ""}
+        state["state"] = {"running": {"startedAt": "2023-11-14T22:13:20Z"}}
         status = {
             "phase": "Running",
             "podIP": "10.1.1.1",
+            "podIPs": [{"ip": "10.1.1.1"}],
             "containerStatuses": [state],
             "conditions": [{"type": "x", "status": "True"}],
         }

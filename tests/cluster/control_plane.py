@@ -368,6 +368,7 @@ class ControlPlane:
         *,
         decode: bool = True,
         kind: str = "",
+        accept: str = "*/*",
         token: str = "",
     ) -> Any:
         """One request, as the administrator or as the owner of the token.
@@ -378,6 +379,7 @@ class ControlPlane:
             body: sent as JSON; bytes as they are.
             decode: whether the answer is JSON.
             kind: content type, where it is not JSON (patches).
+            accept: the form of the answer.
             token: of another user.
 
         Raises:
@@ -391,6 +393,7 @@ class ControlPlane:
             headers={
                 "Authorization": f"Bearer {token or self.admin}",
                 "Content-Type": kind or "application/json",
+                "Accept": accept,
             },
         )
         with self._opener.open(request, timeout=120) as response:

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from partage.apiserver.pod_cells import pod_cells
+from partage.apiserver.selectors import labels_text, selector_text
+
 Value = Mapping[str, Any]
 _NONE: Final = "<none>"
-_UNKNOWN: Final = "<unknown>"
+UNKNOWN: Final = "<unknown>"
 _ROLE: Final = "node-role.kubernetes.io/"
 
 
@@ -32,11 +35,11 @@ class Column:
 def age(text: Any, now: float) -> str:
     """The time since `text`, in kubectl's format: `45s`, `5m30s`, `3h`, `12d`."""
     if not isinstance(text, str):
-        return _UNKNOWN
+        return UNKNOWN
     try:
         then = datetime.fromisoformat(text)
     except ValueError:
-        return _UNKNOWN
+        return UNKNOWN
     if then.tzinfo is None:
         then = then.replace(tzinfo=UTC)
     seconds = int(now - then.timestamp())
@@ -83,10 +86,18 @@ NAME: Final = Column("Name", _name, format="name")
 AGE: Final = Column("Age", _created)
 
 
-def _containers(value: Value) -> Sequence[Value]:
+def _inner(value: Value) -> Value:
+    """The spec of a workload's pods, or of the pod itself."""
     spec = value.get("spec") or {}
-    template = (spec.get("template") or {}).get("spec")
-    return (template if template is not None else spec).get("containers") or ()
+    if "jobTemplate" in spec:
+        spec = (spec["jobTemplate"] or {}).get("spec") or {}
+    template = spec.get("template")
+    inner: Value = spec if template is None else template.get("spec") or {}
+    return inner
+
+
+def _containers(value: Value) -> Sequence[Value]:
+    return _inner(value).get("containers") or ()
 
 
 def _container_names(value: Value, _now: float) -> str:
@@ -98,52 +109,37 @@ def _images(value: Value, _now: float) -> str:
 
 
 def _selector(value: Value, _now: float) -> str:
-    selector = (value.get("spec") or {}).get("selector") or {}
-    labels = selector.get("matchLabels", selector) or {}
-    return ",".join(f"{k}={v}" for k, v in labels.items() if isinstance(v, str)) or _NONE
+    return selector_text((value.get("spec") or {}).get("selector")) or _NONE
 
 
-_TEMPLATE: Final = (
+def _selected(value: Value, _now: float) -> str:
+    """The selector of a kind that selects by labels alone."""
+    return labels_text((value.get("spec") or {}).get("selector")) or _NONE
+
+
+_PODS: Final = (
     Column("Containers", _container_names, wide=True),
     Column("Images", _images, wide=True),
-    Column("Selector", _selector, wide=True),
 )
+_TEMPLATE: Final = (*_PODS, Column("Selector", _selector, wide=True))
 
 
 def _pod_ready(value: Value, _now: float) -> str:
-    status, spec = value.get("status") or {}, value.get("spec") or {}
-    sidecars = {
-        one.get("name")
-        for one in spec.get("initContainers") or ()
-        if one.get("restartPolicy") == "Always"
-    }
-    states = [
-        *(status.get("containerStatuses") or ()),
-        *(s for s in status.get("initContainerStatuses") or () if s.get("name") in sidecars),
-    ]
-    ready = sum(1 for one in states if one.get("ready"))
-    return f"{ready}/{len(_containers(value)) + len(sidecars)}"
+    found = pod_cells(value)
+    return f"{found.ready}/{found.total}"
 
 
 def _pod_status(value: Value, _now: float) -> str:
-    status = value.get("status") or {}
-    shown = str(status.get("reason") or status.get("phase") or _UNKNOWN)
-    for condition in status.get("conditions") or ():
-        if condition.get("reason") == "SchedulingGated":
-            shown = "SchedulingGated"
-    for one in reversed(status.get("containerStatuses") or ()):
-        state = one.get("state") or {}
-        for kind in ("waiting", "terminated"):
-            if (state.get(kind) or {}).get("reason"):
-                shown = str(state[kind]["reason"])
-    if value["metadata"].get("deletionTimestamp"):
-        return "Terminating"
-    return shown
+    return pod_cells(value).status
 
 
-def _restarts(value: Value, _now: float) -> str:
-    states = (value.get("status") or {}).get("containerStatuses") or ()
-    return str(sum(int(one.get("restartCount") or 0) for one in states))
+def _restarts(value: Value, now: float) -> str:
+    return pod_cells(value).restarted(lambda text: age(text, now))
+
+
+def _pod_address(value: Value, _now: float) -> str:
+    addresses = (value.get("status") or {}).get("podIPs") or ()
+    return str(addresses[0].get("ip") or _NONE) if addresses else _NONE
 
 
 def _gates(value: Value, _now: float) -> str:
@@ -186,7 +182,12 @@ def _address(kind: str) -> Callable[[Value, float], str]:
 
 
 def _info(name: str) -> Callable[[Value, float], Any]:
-    return _at("status", "nodeInfo", name, absent=_UNKNOWN)
+    return _at("status", "nodeInfo", name, absent=UNKNOWN)
+
+
+def _kernel(value: Value, now: float) -> str:
+    arch = _at("status", "nodeInfo", "architecture", absent="")(value, now)
+    return f"{_info('kernelVersion')(value, now)}{f' ({arch})' if arch else ''}"
 
 
 def _ratio(have: str, want: str) -> Callable[[Value, float], str]:
@@ -197,17 +198,31 @@ def _ratio(have: str, want: str) -> Callable[[Value, float], str]:
     return cell
 
 
+_JOB_STATES: Final = (
+    "Complete",
+    "Failed",
+    "Terminating",
+    "Suspended",
+    "FailureTarget",
+    "SuccessCriteriaMet",
+)
+
+
 def _job_state(value: Value, _now: float) -> str:
-    for condition in (value.get("status") or {}).get("conditions") or ():
-        if condition.get("status") == "True" and condition.get("type") in (
-            "Complete",
-            "Failed",
-            "Suspended",
-            "FailureTarget",
-            "SuccessCriteriaMet",
-        ):
-            return str(condition["type"])
-    return "Running"
+    holds = {
+        one.get("type"): one.get("status") == "True"
+        for one in reversed((value.get("status") or {}).get("conditions") or ())
+    }
+    holds["Terminating"] = bool(value["metadata"].get("deletionTimestamp"))
+    return next((one for one in _JOB_STATES if holds.get(one)), "Running")
+
+
+def _completions(value: Value, _now: float) -> str:
+    spec, done = value.get("spec") or {}, (value.get("status") or {}).get("succeeded") or 0
+    if spec.get("completions") is not None:
+        return f"{done}/{spec['completions']}"
+    parallel = spec.get("parallelism") or 0
+    return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
 
 
 def _job_duration(value: Value, now: float) -> str:
@@ -222,28 +237,33 @@ def _job_duration(value: Value, now: float) -> str:
     return age(start, last)
 
 
+def _first_seen(value: Value, now: float) -> str:
+    return age(value.get("firstTimestamp") or value.get("eventTime"), now)
+
+
 def _last_seen(value: Value, now: float) -> str:
-    series = value.get("series") or {}
-    for text in (
-        series.get("lastObservedTime"),
-        value.get("lastTimestamp"),
-        value.get("firstTimestamp"),
-        value.get("eventTime"),
-    ):
-        if text:
-            return age(text, now)
-    return _created(value, now)
+    series = value.get("series")
+    if series is not None:
+        return age(series.get("lastObservedTime"), now)
+    last = value.get("lastTimestamp")
+    return age(last, now) if last else _first_seen(value, now)
+
+
+def _times(value: Value, _now: float) -> int:
+    series = value.get("series")
+    return int((series.get("count") if series is not None else value.get("count") or 1) or 0)
 
 
 def _about(value: Value, _now: float) -> str:
     about = value.get("involvedObject") or {}
-    return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
+    return "/".join(filter(None, (str(about.get("kind", "")).lower(), about.get("name"))))
 
 
 def _source(value: Value, _now: float) -> str:
     source = value.get("source") or {}
-    parts = (source.get("component") or value.get("reportingComponent"), source.get("host"))
-    return ", ".join(str(part) for part in parts if part)
+    component = source.get("component") or value.get("reportingComponent") or ""
+    instance = source.get("host") or value.get("reportingInstance")
+    return f"{component}, {instance}" if instance else str(component)
 
 
 def _count(*groups: str) -> Callable[[Value, float], int]:
@@ -252,15 +272,28 @@ def _count(*groups: str) -> Callable[[Value, float], int]:
 
 def _amounts(prefix: str) -> Callable[[Value, float], str]:
     def cell(value: Value, _now: float) -> str:
-        hard = (value.get("spec") or {}).get("hard") or {}
-        used = (value.get("status") or {}).get("used") or {}
+        status = value.get("status") or {}
+        used = status.get("used") or {}
         return ", ".join(
             f"{name}: {used.get(name, '0')}/{limit}"
-            for name, limit in sorted(hard.items())
+            for name, limit in sorted((status.get("hard") or {}).items())
             if name.startswith("limits.") == (prefix == "limits")
         )
 
     return cell
+
+
+def _outside(value: Value, _now: float) -> str:
+    """A service's addresses outside the cluster."""
+    spec = value.get("spec") or {}
+    kind, given = spec.get("type"), list(spec.get("externalIPs") or ())
+    if kind == "ExternalName":
+        return str(spec.get("externalName") or "")
+    if kind != "LoadBalancer":
+        return ",".join(given) or _NONE
+    ingress = ((value.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+    known = {str(one.get("ip") or one.get("hostname") or "") for one in ingress} - {""}
+    return ",".join([*sorted(known), *given]) or "<pending>"
 
 
 def _ports(value: Value, _now: float) -> str:
@@ -274,9 +307,7 @@ def _ports(value: Value, _now: float) -> str:
 
 
 def _node_selector(value: Value, _now: float) -> str:
-    template = (value.get("spec") or {}).get("template") or {}
-    labels = (template.get("spec") or {}).get("nodeSelector") or {}
-    return ",".join(f"{key}={text}" for key, text in labels.items()) or _NONE
+    return labels_text(_inner(value).get("nodeSelector")) or _NONE
 
 
 def _scaled(value: Value, _now: float) -> str:
@@ -294,7 +325,7 @@ def _metrics(value: Value, _now: float) -> str:
         percent = target.get("averageUtilization")
         aim = target.get("averageValue") or target.get("value")
         name = f"{of['name']}: " if "name" in of else ""
-        told.append(f"{name}{_UNKNOWN}/{aim if percent is None else f'{percent}%'}")
+        told.append(f"{name}{UNKNOWN}/{aim if percent is None else f'{percent}%'}")
     more = f" + {len(told) - 2} more..." if len(told) > 2 else ""
     return ", ".join(told[:2]) + more or _NONE
 
@@ -322,16 +353,35 @@ def _role(value: Value, _now: float) -> str:
     return f"{reference.get('kind', '')}/{reference.get('name', '')}"
 
 
-_REPLICATED: Final = (
+def _subjects(kind: str) -> Callable[[Value, float], str]:
+    def cell(value: Value, _now: float) -> str:
+        account = kind == "ServiceAccount"
+        return ", ".join(
+            f"{one.get('namespace', '')}/{one.get('name')}" if account else str(one.get("name"))
+            for one in value.get("subjects") or ()
+            if one.get("kind") == kind
+        )
+
+    return cell
+
+
+_COUNTS: Final = (
     NAME,
     Column("Desired", _at(*_REPLICAS, absent=0), "integer"),
     Column("Current", _at("status", "replicas", absent=0), "integer"),
     Column("Ready", _at("status", "readyReplicas", absent=0), "integer"),
     AGE,
-    *_TEMPLATE,
+    *_PODS,
 )
 _CREATED: Final = (NAME, Column("Created At", _at("metadata", "creationTimestamp"), "date"))
-_BINDING: Final = (NAME, Column("Role", _role), AGE)
+_BINDING: Final = (
+    NAME,
+    Column("Role", _role),
+    AGE,
+    Column("Users", _subjects("User"), wide=True),
+    Column("Groups", _subjects("Group"), wide=True),
+    Column("ServiceAccounts", _subjects("ServiceAccount"), wide=True),
+)
 _WEBHOOKS: Final = (NAME, Column("Webhooks", _count("webhooks"), "integer"), AGE)
 
 COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
@@ -341,7 +391,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("Status", _pod_status),
         Column("Restarts", _restarts),
         AGE,
-        Column("IP", _at("status", "podIP"), wide=True),
+        Column("IP", _pod_address, wide=True),
         Column("Node", _at("spec", "nodeName"), wide=True),
         Column("Nominated Node", _at("status", "nominatedNodeName"), wide=True),
         Column("Readiness Gates", _gates, wide=True),
@@ -355,7 +405,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("Internal-IP", _address("InternalIP"), wide=True),
         Column("External-IP", _address("ExternalIP"), wide=True),
         Column("OS-Image", _info("osImage"), wide=True),
-        Column("Kernel-Version", _info("kernelVersion"), wide=True),
+        Column("Kernel-Version", _kernel, wide=True),
         Column("Container-Runtime", _info("containerRuntimeVersion"), wide=True),
     ),
     "namespaces": (NAME, Column("Status", _at("status", "phase", absent="")), AGE),
@@ -378,10 +428,10 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         NAME,
         Column("Type", _at("spec", "type")),
         Column("Cluster-IP", _at("spec", "clusterIP")),
-        Column("External-IP", _at("spec", "externalName")),
+        Column("External-IP", _outside),
         Column("Port(s)", _ports),
         AGE,
-        Column("Selector", _selector, wide=True),
+        Column("Selector", _selected, wide=True),
     ),
     "events": (
         Column("Last Seen", _last_seen),
@@ -390,9 +440,9 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("Object", _about),
         Column("Subobject", _at("involvedObject", "fieldPath", absent=""), wide=True),
         Column("Source", _source, wide=True),
-        Column("Message", _at("message", absent="")),
-        Column("First Seen", lambda v, now: age(v.get("firstTimestamp"), now), wide=True),
-        Column("Count", _at("count", absent=1), "integer", wide=True),
+        Column("Message", lambda v, _now: str(v.get("message") or "").strip()),
+        Column("First Seen", _first_seen, wide=True),
+        Column("Count", _times, wide=True),
         Column("Name", _name, wide=True, format="name"),
     ),
     "resourcequotas": (
@@ -409,12 +459,12 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         AGE,
         *_TEMPLATE,
     ),
-    "replicasets.apps": _REPLICATED,
+    "replicasets.apps": (*_COUNTS, Column("Selector", _selector, wide=True)),
     "statefulsets.apps": (
         NAME,
         Column("Ready", _ratio("readyReplicas", "replicas")),
         AGE,
-        *_TEMPLATE[:2],
+        *_PODS,
     ),
     "daemonsets.apps": (
         NAME,
@@ -430,12 +480,12 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     "jobs.batch": (
         NAME,
         Column("Status", _job_state),
-        Column("Completions", _ratio("succeeded", "completions")),
+        Column("Completions", _completions),
         Column("Duration", _job_duration),
         AGE,
         *_TEMPLATE,
     ),
-    "replicationcontrollers": _REPLICATED,
+    "replicationcontrollers": (*_COUNTS, Column("Selector", _selected, wide=True)),
     "cronjobs.batch": (
         NAME,
         Column("Schedule", _at("spec", "schedule")),
@@ -446,6 +496,14 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         ),
         Column("Last Schedule", _last_schedule),
         AGE,
+        *_PODS,
+        Column(
+            "Selector",
+            lambda v, _now: (
+                selector_text(v["spec"]["jobTemplate"]["spec"].get("selector")) or _NONE
+            ),
+            wide=True,
+        ),
     ),
     "horizontalpodautoscalers.autoscaling": (
         NAME,
@@ -481,7 +539,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("Value", _at("value", absent=0), "integer"),
         Column("Global-Default", _at("globalDefault", absent=False), "boolean"),
         AGE,
-        Column("PreemptionPolicy", _at("preemptionPolicy")),
+        Column("PreemptionPolicy", _at("preemptionPolicy", absent="")),
     ),
     "customresourcedefinitions.apiextensions.k8s.io": (
         NAME,

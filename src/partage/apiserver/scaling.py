@@ -11,6 +11,7 @@ from partage.apiserver.calls import Call, Cluster, Patch, accept, must_get
 from partage.apiserver.kinds import Kind
 from partage.apiserver.patch import PatchError, json_patch, merge_patch
 from partage.apiserver.problems import Problems
+from partage.apiserver.selectors import labels_text, selector_text
 from partage.apiserver.status import bad_request, conflict, invalid, precondition
 from partage.apiserver.storage import Record
 from partage.apiserver.updating import update
@@ -45,7 +46,7 @@ def scale_of(kind: Kind, record: Record) -> dict[str, Any]:
     selector = (
         jsonpath.find(value, paths["labelSelectorPath"])
         if kind.definition
-        else _text((value.get("spec") or {}).get("selector"))
+        else _selector(kind, (value.get("spec") or {}).get("selector"))
     )
     copied = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     return {
@@ -60,26 +61,13 @@ def scale_of(kind: Kind, record: Record) -> dict[str, Any]:
     }
 
 
+def _selector(kind: Kind, selector: Any) -> str:
+    """A built-in kind's selector as text; a ReplicationController selects by labels alone."""
+    return (labels_text if kind.kind == "ReplicationController" else selector_text)(selector)
+
+
 def _number(value: Any) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _text(selector: Any) -> str:
-    """A label selector in the form of query parameters."""
-    if not isinstance(selector, Mapping):
-        return ""
-    labels = selector.get("matchLabels")
-    parts = [f"{k}={v}" for k, v in (labels if isinstance(labels, Mapping) else {}).items()]
-    for one in selector.get("matchExpressions") or ():
-        values = ",".join(one.get("values") or ())
-        known = {
-            "In": f"{one.get('key')} in ({values})",
-            "NotIn": f"{one.get('key')} notin ({values})",
-            "Exists": str(one.get("key")),
-            "DoesNotExist": f"!{one.get('key')}",
-        }
-        parts.append(known.get(one.get("operator", ""), ""))
-    return ",".join(filter(None, parts))
 
 
 async def set_scale(

@@ -82,6 +82,30 @@ def parse_labels(selector: Mapping[str, Any]) -> Selector:
     return Selector(tuple(found))
 
 
+def labels_text(labels: Any) -> str:
+    """Labels as text, sorted: `app=web,tier=front`."""
+    return (
+        ",".join(f"{k}={labels[k]}" for k in sorted(labels)) if isinstance(labels, Mapping) else ""
+    )
+
+
+def selector_text(selector: Any) -> str:
+    """A `LabelSelector` document as text, sorted by label: `app=web,tier in (a,b)`."""
+    if not isinstance(selector, Mapping):
+        return ""
+    found = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
+    for one in selector.get("matchExpressions") or ():
+        key, values = str(one.get("key")), ",".join(sorted(one.get("values") or ()))
+        known = {
+            "In": f"{key} in ({values})",
+            "NotIn": f"{key} notin ({values})",
+            "Exists": key,
+            "DoesNotExist": f"!{key}",
+        }
+        found.append((key, known.get(one.get("operator", ""), "")))
+    return ",".join(text for _, text in sorted(found, key=lambda pair: pair[0]) if text)
+
+
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
     """All of some conditions on fields: path, whether equal, value."""

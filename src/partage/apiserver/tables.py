@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from partage.apiserver import jsonpath
-from partage.apiserver.columns import AGE, NAME, Column, age, columns_of
+from partage.apiserver.columns import AGE, NAME, UNKNOWN, Column, age, columns_of
 from partage.apiserver.kinds import Kind
 from partage.apiserver.storage import Record
 
@@ -80,25 +82,30 @@ def _columns(kind: Kind) -> tuple[Column, ...]:
 def _custom(one: Mapping[str, Any]) -> Column:
     """A printer column of a definition."""
     path, kind = str(one.get("jsonPath", "")), one.get("type", "string")
+    kind = kind if kind in _TYPES else "string"
 
     def cell(value: Mapping[str, Any], now: float) -> Any:
-        found = jsonpath.find_all(value, path)
-        if not found:
-            return None
+        found = jsonpath.find(value, path)
+        if kind == "string":
+            return None if found is None else _text(found)
         if kind == "date":
-            return age(found[0], now)
-        if kind in ("integer", "number", "boolean"):
-            return found[0]
-        return _text(found)
+            shown = age(found, now) if isinstance(found, str) else None
+            return "<invalid>" if shown == UNKNOWN else shown
+        fits = {"boolean": (bool,), "integer": (int, float), "number": (int, float)}[kind]
+        if not isinstance(found, fits) or (kind != "boolean" and isinstance(found, bool)):
+            return None
+        return int(found) if kind == "integer" else found
 
     return Column(
         str(one.get("name", "")),
         cell,
-        kind if kind in _TYPES and kind != "date" else "string",
+        kind,
         wide=bool(one.get("priority")),
         format=str(one.get("format", "")),
     )
 
 
-def _text(found: list[Any]) -> str:
-    return ",".join(str(one).lower() if isinstance(one, bool) else str(one) for one in found)
+def _text(found: Any) -> str:
+    if isinstance(found, str):
+        return found
+    return msgspec.json.encode(found, order="sorted").decode()
