@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from fakes.clock import InstantClock
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
 from partage.agent import reporting
 from partage.agent.discovery.found import Inventory
 from partage.agent.discovery.models import MODELS
@@ -19,7 +21,7 @@ from partage.apiserver import ApiServer, Change, serve
 from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, PatchKind
 from partage.kube.config import ClusterConfig, Config
-from partage.kube.errors import Conflict, NotFound
+from partage.kube.errors import Conflict, NotFound, TooManyRequests
 from partage.kube.resources import LEASES
 from partage.kube.retry import Backoff, RateLimit
 from partage.kube.sender import ClientSettings
@@ -80,6 +82,7 @@ class World:
 def run(
     story: Callable[[World], Awaitable[None]],
     definitions: Sequence[dict[str, Any]] = DEFINITIONS,
+    clock: InstantClock | None = None,
     **settings: Any,
 ) -> None:
     """Run a story against a fresh server with one Node."""
@@ -92,7 +95,7 @@ def run(
         async with serve(server) as url:
             config = Config(ClusterConfig(url))
             patience = ClientSettings(attempts=2, backoff=Backoff(base=0.001, cap=0.01))
-            async with Client(config, settings=patience) as client:
+            async with Client(config, settings=patience, clock=clock) as client:
                 await asyncio.wait_for(
                     story(World(server, client, ReportingSettings(**settings))), SLOWEST
                 )
@@ -200,10 +203,9 @@ def test_notes_that_come_and_go_are_not_written_each_time() -> None:
 
 def test_fields_that_the_definition_does_not_know_are_written_once_and_told() -> None:
     """An agent newer than Koordinator's definition: no write without a change, and a newer definition is noticed."""
+    clock = InstantClock()
 
     async def story(world: World) -> None:
-        clock = InstantClock()
-        world.client.clock = clock
         await world.reporting.once()
         (kept, *_) = (await world.document())["spec"]["devices"]
         assert set(kept) == {"type", "id", "minor", "health", "resources"}
@@ -233,7 +235,7 @@ def test_fields_that_the_definition_does_not_know_are_written_once_and_told() ->
         assert all({"conditions", "topology"} <= set(one) for one in whole)
         assert world.dropped[-1] == ()
 
-    run(story, [older_definition()], resync=5)
+    run(story, [older_definition()], clock, resync=5)
 
 
 def test_what_others_add_stays_and_what_they_break_is_mended() -> None:
@@ -360,3 +362,22 @@ def test_a_file_of_simulated_devices_is_followed(tmp_path: Path) -> None:
 
     assert odd.found == ()
     assert "cards" in odd.problems[0]
+
+
+async def test_a_busy_api_server_holds_up_neither_search_nor_lease() -> None:
+    """It asks for half a minute before another try, and the agent has a round every three seconds."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        server.store.create("/api/v1/nodes", None, {"metadata": {"name": "n1"}})
+        settings = ClientSettings(backoff=Backoff(base=0.001, jitter=0.0))
+        async with Client(
+            Config(ClusterConfig(server.url)), settings=settings, clock=clock
+        ) as client:
+            reporting = AgentReporting(client, "n1", lambda: simulate(T4))
+            for act in (reporting.once, reporting.renew):
+                for _ in range(2):
+                    server.fail(Fault(status=429, retry_after="30"))
+                    with pytest.raises(TooManyRequests):
+                        await act()
+                await act()
+        assert sum(clock.slept) < 3

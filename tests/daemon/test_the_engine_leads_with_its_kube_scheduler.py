@@ -3,10 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 from fakes.clock import SteppedClock
+from fakes.kube_server import KubeServer
+from fakes.wire import Fault
 from partage.daemon.followed_lease import FollowedLease
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config
 from partage.kube.election import LeaseSpec
 from partage.kube.objects import Meta
 
@@ -26,6 +30,10 @@ class Api:
         self.times: list[tuple[float, float]] = []
         self.writes = 0
         self.version = 0
+
+    def insistent(self, _longest_wait: float) -> Self:
+        """See `kube.client.Client`."""
+        return self
 
     async def get(self, _resource: object, _name: str, *, namespace: str, into: Any) -> Any:
         """See `kube.client.Client`."""
@@ -250,3 +258,48 @@ async def test_the_next_leader_is_never_early(follower: Follower) -> None:
     while follower.lease.leading:
         await follower.pass_time(0.5)
     assert follower.api.clock.monotonic() - renewed <= 10.5
+
+
+async def test_a_server_that_was_busy_for_some_seconds_ends_no_lead() -> None:
+    """It asks each look for half a minute, longer than all that is known is good for."""
+    clock, reigns = SteppedClock(), list[str]()
+    leases = "/apis/coordination.k8s.io/v1/leases"
+
+    async def lead() -> None:
+        reigns.append("begun")
+        await asyncio.Event().wait()
+
+    async with KubeServer() as server:
+        config, writes = Config(ClusterConfig(server.url)), 0
+
+        async def pass_time(seconds: int) -> None:
+            nonlocal writes
+            for quarter in range(4 * seconds):
+                if not quarter % 8:
+                    writes += 1
+                    spec = {"holderIdentity": "ours", "leaseDurationSeconds": 15}
+                    body = {
+                        "metadata": {"name": "lock", "namespace": "kube-system"},
+                        "spec": {**spec, "renewTime": f"2026-01-01T00:00:00.{writes:06}Z"},
+                    }
+                    if writes == 1:
+                        server.store.create(leases, "kube-system", body)
+                    else:
+                        server.store.update(leases, "kube-system", "lock", body)
+                await clock.advance(0.25)
+                await asyncio.sleep(0.01)
+
+        async with Client(config, clock=clock) as client:
+            followed = FollowedLease(client, "kube-system", "lock", lead, lambda: None)
+            followed.claim(True)
+            running = asyncio.create_task(followed.run())
+            try:
+                await pass_time(6)
+                assert followed.leading
+                server.fail(Fault(path="leases", status=429, retry_after="30", times=6))
+                await pass_time(20)
+                assert followed.leading
+                assert reigns == ["begun"]
+            finally:
+                running.cancel()
+                await asyncio.wait((running,))

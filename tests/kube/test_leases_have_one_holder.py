@@ -331,8 +331,11 @@ async def electing(
         electors, tasks = [], []
         settings = options.pop("settings", LeaseSettings())
         mark = options.pop("mark", "stops")
+        attempts = options.pop("attempts", 1)
         for name in names:
-            client = await stack.enter_async_context(client_of(server, clock=clock, attempts=1))
+            client = await stack.enter_async_context(
+                client_of(server, clock=clock, attempts=attempts)
+            )
             elector = LeaderElector(
                 client,
                 Candidacy("kube-system", "lock", name, settings, mark),
@@ -442,6 +445,36 @@ async def test_a_leader_that_cannot_renew_stops_in_time(fault: Fault) -> None:
         assert 7 <= clock.monotonic() - since <= 10.5
         assert not elector.leading
         assert errors
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_server_that_was_busy_for_a_moment_costs_no_lead(status: int) -> None:
+    """It asks for more time than a leader has; a try without that wait succeeds."""
+    clock, office = SteppedClock(), Office()
+    async with (
+        KubeServer() as server,
+        electing(server, clock, office, "a", attempts=5) as (elector,),
+    ):
+        await passing(clock, lambda: office.leading)
+        before = lease(server)["renewTime"]
+        server.fail(Fault(method="PATCH", status=status, retry_after="20"))
+        end = clock.monotonic() + 15
+        await passing(clock, lambda: clock.monotonic() >= end)
+        assert office.log == ["a starts"]
+        assert elector.leading
+        assert lease(server)["renewTime"] > before
+
+
+async def test_a_candidate_asks_again_soon_where_a_server_was_busy_for_a_moment() -> None:
+    """A free lease is not left for as long as the server asks."""
+    clock, office = SteppedClock(), Office()
+    async with KubeServer() as server:
+        left_in_order(server)
+        server.fail(Fault(path="leases", watch=False, status=429, retry_after="25", times=3))
+        before = clock.monotonic()
+        async with electing(server, clock, office, "a", attempts=5):
+            await passing(clock, lambda: office.leading)
+        assert clock.monotonic() - before < 10
 
 
 async def test_a_lost_answer_is_made_good_by_the_next_try() -> None:

@@ -257,6 +257,21 @@ async def test_a_wait_beyond_patience_is_not_begun() -> None:
         assert clock.slept == []
 
 
+async def test_a_loop_of_its_own_waits_no_longer_than_it_says() -> None:
+    """Others on the same connections go on waiting as long as the server asks."""
+    clock = InstantClock()
+    async with KubeServer() as server, client_of(server, clock=clock) as client:
+        put(server)
+        server.fail(Fault(status=429, retry_after="2"))
+        server.fail(Fault(status=503, retry_after="3"))
+        with pytest.raises(ServerError):
+            await client.insistent(2.0).get(PODS, "a", namespace="default", into=Pod)
+        assert clock.slept == [2.0]
+        server.fail(Fault(status=429, retry_after="3"))
+        await client.get(PODS, "a", namespace="default", into=Pod)
+        assert clock.slept == [2.0, 3.0]
+
+
 async def test_nobody_there_is_safe_to_ask_again() -> None:
     """Without a connection nothing was sent."""
     clock = InstantClock()

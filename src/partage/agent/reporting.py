@@ -140,7 +140,7 @@ class AgentReporting:
             client: of the API server; its clock and random source are used.
             search: searches the node; runs in a thread of its own.
         """
-        self._client = client
+        self._client = client.insistent(settings.period)
         self._node = node
         self._search = search
         self._settings = settings
@@ -329,6 +329,7 @@ async def renew_lease(
     Raises:
         KubeError: the API server does not answer, or refuses.
     """
+    client = client.insistent(settings.period)
     name, space = f"{LEASE_PREFIX}{node}", settings.namespace
     spec = {
         "holderIdentity": node,

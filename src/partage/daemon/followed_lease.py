@@ -73,7 +73,7 @@ class FollowedLease:
             went_back: called when the Lease is older than one seen before, as after a restore from a backup.
         """
         self._went_back = went_back
-        self._client = client
+        self._client = client.insistent(_LOOK)
         self._clock = client.clock
         self._namespace = namespace
         self._name = name

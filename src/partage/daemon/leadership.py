@@ -70,7 +70,7 @@ class LeaderLabel:
 
     def __init__(self, client: Client, pod: tuple[str, str] | None) -> None:
         """Write no label yet; `pod` is the namespace and name of our own pod, None for no label."""
-        self._client = client
+        self._client = client.insistent(_AGAIN)
         self._pod = pod
 
     async def wear(self) -> None:

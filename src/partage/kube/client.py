@@ -88,6 +88,16 @@ class Client:
         other._sender = self._sender.paced(limit)  # noqa: SLF001 # a copy of itself
         return other
 
+    def insistent(self, longest_wait: float) -> Self:
+        """This client for loops that try again by themselves; its connections stay this one's.
+
+        A request fails if the server asks for a longer wait than these seconds. Otherwise a server that was
+        busy for a moment, or a proxy, could hold the loop for minutes.
+        """
+        other = copy.copy(self)
+        other._sender = self._sender.insistent(longest_wait)  # noqa: SLF001 # a copy of itself
+        return other
+
     async def __aenter__(self) -> Self:
         await self._sender.transport.__aenter__()
         return self

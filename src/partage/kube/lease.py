@@ -81,7 +81,7 @@ class LeaderElector:
         self._handed_over = False
         self._quiet_from = 0.0
         self._interrupted = False
-        self._client = client
+        self._client = client.insistent(candidacy.settings.retry)
         self._clock = client.clock
         self._namespace = candidacy.namespace
         self._name = candidacy.name

@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partage.kube.clock import Clock
 from partage.kube.config import Config
@@ -57,6 +57,12 @@ class Sender:
         """Another sender over the same connections, whose tries wait for tokens of this bucket."""
         other = copy.copy(self)
         other.limit = limit
+        return other
+
+    def insistent(self, longest_wait: float) -> "Sender":
+        """Another sender over the same connections, that waits at most so many seconds before another try."""
+        other = copy.copy(self)
+        other._settings = replace(self._settings, longest_wait=longest_wait)  # noqa: SLF001 # a copy of itself
         return other
 
     async def send(
