@@ -192,6 +192,64 @@ async def test_a_server_that_always_expires_is_not_stormed() -> None:
             assert clock.slept == pytest.approx([0.4, 0.8, 1.6])
 
 
+CHANGE = b'{"type":"ADDED","object":{"metadata":{"name":"z","uid":"z","resourceVersion":"999"}}}\n'
+BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"999"}}}\n'
+GONE = b'{"type":"ERROR","object":{"code":410,"reason":"Expired"}}\n'
+NO_CODE = b'{"type":"ERROR","object":{"reason":"Gone"}}\n'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [CHANGE + GONE, BOOKMARK + GONE, CHANGE + NO_CODE, CHANGE + b"x\n"],
+    ids=["change", "bookmark", "no-code", "garbage"],
+)
+async def test_a_server_that_breaks_each_watch_after_an_event_is_not_stormed(body: bytes) -> None:
+    """List, event, 410, list, event, 410: an event is no success."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        server.fail(Fault(watch=True, body=body, times=5))
+        async with listening(server, clock=clock) as listener:
+            await eventually(lambda: server.watches)
+
+            assert listener.count(Synced) == 6
+            assert clock.slept[-4:] == pytest.approx([0.4, 0.8, 1.6, 3.2])
+
+
+async def test_a_watch_that_is_cut_after_each_event_goes_on_soon() -> None:
+    """It brings what changes; a full second is the longest wait, and there is one."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        server.fail(Fault(watch=True, body=CHANGE, times=6))
+        async with listening(server, clock=clock):
+            await eventually(lambda: server.watches)
+
+            assert clock.slept == pytest.approx([0.4, 0.8, 1.0, 1.0, 1.0])
+
+
+async def test_a_server_that_refuses_a_watch_for_ever_is_asked_for_lists() -> None:
+    """As one that has compacted the version, and says so in a way of its own."""
+    clock = InstantClock()
+    broken = b'{"type":"ERROR","object":{"code":500,"message":"required revision has been compacted"}}\n'
+    async with KubeServer() as server:
+        put(server, "a")
+        server.fail(Fault(watch=True, body=broken, times=7))
+        async with listening(server, clock=clock) as listener:
+            await eventually(lambda: server.watches)
+
+            assert listener.count(Synced) == 4
+
+
+async def test_a_server_that_is_busy_is_asked_for_no_lists() -> None:
+    """They would cost it more than watches."""
+    clock = InstantClock()
+    async with KubeServer() as server:
+        server.fail(Fault(watch=True, status=503, times=7))
+        async with listening(server, clock=clock) as listener:
+            await eventually(lambda: server.watches)
+
+            assert listener.count(Synced) == 1
+
+
 async def test_bookmarks_carry_a_quiet_watch_over_a_compaction() -> None:
     """Without one, the version would be too old."""
     async with KubeServer() as server:

@@ -272,6 +272,8 @@ def error_of_status(
     if retry_after is None and details.retry_after_seconds:
         retry_after = details.retry_after_seconds
     kind = _BY_STATUS.get(code) or (ServerError if code >= 500 else ApiError)
+    if status is None and document.reason in ("Expired", "Gone"):
+        kind = Expired
     if kind is Conflict and document.reason == "AlreadyExists":
         kind = AlreadyExists
     if kind is TooManyRequests and any(

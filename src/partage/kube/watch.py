@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from partage.kube.client import Client
-from partage.kube.errors import Expired, KubeError, ProtocolError, RequestError, error_of_status
+from partage.kube.errors import (
+    ApiError,
+    Expired,
+    KubeError,
+    ProtocolError,
+    RequestError,
+    error_of_status,
+)
 from partage.kube.frames import Failed, Frame, WatchDecoder
 from partage.kube.mirror import Change, Interrupted, Mirror, Synced, is_older
 from partage.kube.objects import HasMeta
@@ -27,11 +34,19 @@ T = TypeVar("T", bound=HasMeta)
 _LONGEST: Final = 60.0
 """Seconds. If a server asks for a longer wait, the client asks again after this, because callers act on the data."""
 _TOO_SHORT: Final = 1.0
-"""Seconds; a watch that ends sooner without an event is a failure, otherwise the loop would spin."""
+"""Seconds; a watch that ends sooner is a failure, otherwise the loop would spin."""
+_LASTING: Final = 10.0
+"""Seconds; after a watch that lasted as long, failures are counted anew. An event alone is no success: a server may send
+one, and then an error, for each list."""
+_SOON: Final = 1.0
+"""Seconds until the next try at most, if the watch brought events."""
+_FOR_EVER: Final = 5
+"""Refusals in a row after which the objects are listed."""
+_BUSY: Final = frozenset({429, 503, 504})
 
 
 class EndedEarly(KubeError):
-    """A watch that the server ended at once and without an event."""
+    """A watch that the server ended at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,32 +118,49 @@ async def follow(
         mirror: keeps the objects; a new one by default.
     """
     mirror = Mirror() if mirror is None else mirror
+    clock = client.clock
     failures = 0
     while True:
+        heard, began, failed = False, clock.monotonic(), None
         try:
             rounds = _list_then_watch(client, scope, into, mirror, settings)
             async with contextlib.aclosing(rounds) as batches:
                 async for changes in batches:
                     # A list alone does not show success, because the server may refuse the watch.
-                    if not changes or not isinstance(changes[-1], Synced):
-                        failures = 0
+                    if changes and isinstance(changes[-1], Synced):
+                        began = clock.monotonic()
+                    else:
+                        heard = True
                     if changes:
                         yield changes
-            failures = 0
-            continue
         except KubeError as error:
-            failures += 1
             failed = error
-        if isinstance(failed, Expired | ProtocolError):
-            # The version is too old, or its events cannot be read: list afresh.
+        if failed is None or clock.monotonic() - began >= _LASTING:
+            failures = 0
+        if failed is None:
+            continue
+        failures += 1
+        lists = isinstance(failed, Expired | ProtocolError) or _never(failed, failures)
+        if lists:
+            # The version is too old, or its events cannot be read.
             mirror.expire()
         if failures == 1 and isinstance(failed, Expired | EndedEarly):
             continue
         delay = settings.backoff.delay(failures - 1, client.chance())
+        if heard and not lists:
+            delay = min(
+                delay, _SOON
+            )  # a watch that is cut again and again still brings what changes
         if isinstance(failed, RequestError):
             delay = min(wait_before_retry(failed, delay), _LONGEST)
         yield [Interrupted(failed, delay)]
-        await client.clock.sleep(delay)
+        await clock.sleep(delay)
+
+
+def _never(failed: KubeError, failures: int) -> bool:
+    """Whether a server may refuse this watch for ever, from this version at least; a list is no more than it can bear."""
+    busy = isinstance(failed, ApiError) and failed.status in _BUSY
+    return isinstance(failed, ApiError) and not busy and failures >= _FOR_EVER
 
 
 async def _list_then_watch(
@@ -150,13 +182,11 @@ async def _list_then_watch(
         listing = await client.list_all(scope, into=into)
         yield mirror.replace(listing)
     started = client.clock.monotonic()
-    heard = False
     version = mirror.resource_version
     async with contextlib.aclosing(
         watch_once(client, scope, into=into, resource_version=version, settings=settings)
     ) as events:
         async for frames in events:
-            heard = True
             yield mirror.apply(frames)
-    if not heard and client.clock.monotonic() - started < _TOO_SHORT:
+    if client.clock.monotonic() - started < _TOO_SHORT:
         raise EndedEarly(f"GET {scope.path}: the watch ended as soon as it began")
