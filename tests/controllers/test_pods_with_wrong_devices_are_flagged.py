@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from controllers_world import Manifest, World, card, device, document, node, run
 
+from partage.kube.resources import Resource
+
 CONDITION = "partage.io/DeviceProblem"
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 
@@ -101,6 +103,33 @@ def test_a_pod_that_bypassed_admission_is_flagged_once() -> None:
                 document({"kind": "Pod", **world.get("pods", "web", "default")})
             )
             assert world.sample("partage_flagged_pods", problem="NoAllocationRecord") == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("kind", ["Pod", "Node"])
+def test_an_answer_that_comes_after_a_deletion_brings_nothing_back(kind: str) -> None:
+    """A write's answer and the watch come by two connections; no later event would remove the object again."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device())
+        before = {"Pod": await bound(world, pod()), "Node": world.get("nodes", "n1")}
+        patch = world.client.patch
+
+        async def late(resource: Resource, *given: Any, **more: Any) -> Any:
+            answer = await patch(resource, *given, **more)
+            if resource.plural == f"{kind.lower()}s":
+                world.controllers.gone(document({"kind": kind, **before[kind]}))
+            return answer
+
+        world.client.patch = late  # type: ignore[method-assign, assignment]
+        async with world.leading():
+            picture = world.controllers.picture
+            assert world.writes()
+            assert not (picture.pods if kind == "Pod" else picture.nodes)
+            left = world.sample("partage_flagged_pods", problem="NoAllocationRecord")
+            assert left == (0 if kind == "Pod" else 1)
 
     run(story)
 

@@ -253,7 +253,9 @@ class Controllers:
         if self._settings.totals:
             await self._totals(key)
         read = self.picture.read_node(key.name)
-        devices = read.node.devices if read else ()
+        if read is None:
+            return  # it is gone by now
+        devices = read.node.devices
         health = hash(tuple((d.type, d.uuid, d.healthy, d.health_detail) for d in devices))
         if self._devices.get(key.name) != health:
             self._devices[key.name] = health
@@ -284,12 +286,15 @@ class Controllers:
             )
 
     def _renewed(self, document: Document | None) -> None:
-        """Keep a write's answer, which is the newest state; the watch will report nothing new."""
+        """Keep a write's answer, which is the newest state, unless the watch has reported the object's deletion."""
         if document is None:
             return
+        uid = document.metadata.uid or ""
         if document.kind == "Node":
-            self.picture.node_changed(document)
-        else:
+            node, _ = self.picture.node(document.name)
+            if node is not None and node.metadata.uid == uid:
+                self.picture.node_changed(document)
+        elif uid in self.picture.pods:
             self.picture.pod_changed(document)
 
     async def _locked(self, key: _Key, node: Document) -> None:
