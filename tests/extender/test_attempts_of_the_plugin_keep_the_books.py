@@ -330,6 +330,33 @@ async def test_an_unseen_pod_travels_and_is_read_before_it_is_bound(world: Plugg
 
 
 @plugged
+async def test_what_ended_while_the_pod_was_read_is_not_bound(world: Plugged) -> None:
+    """The books that are current may be about to be replaced, and the same question may have come again."""
+    manifest = pod("web", half(), meta={"resourceVersion": "7"})
+    world.api.pods["web"] = manifest
+    answer, read = asyncio.Event(), world.api.read
+
+    async def slow(namespace: str, name: str) -> Document | None:
+        await answer.wait()
+        return await read(namespace, name)
+
+    world.api.read = slow  # type: ignore[method-assign]
+    for ends in (True, False):
+        answer.clear()
+        world.propose("web", version="7", pod=msgspec.Raw(json.dumps(manifest).encode()))
+        world.reserve("web")
+        binds = [asyncio.create_task(world.bind_by("web")) for _ in range(2)]
+        await asyncio.sleep(0)
+        if ends:
+            world.service.follow()
+        answer.set()
+        told = [refused.code if refused else "" for _, refused in await asyncio.gather(*binds)]
+        world.service.lead()
+        assert sorted(told) == (["EngineNotReady"] * 2 if ends else ["", "StaleAttempt"])
+    assert world.states["uid-web"] is State.BOUND
+
+
+@plugged
 async def test_a_travelled_pod_may_not_ask_for_more_than_the_api_servers(world: Plugged) -> None:
     """The service checks the question's pod against the API server."""
     world.api.pods["web"] = pod("web", half())

@@ -24,6 +24,7 @@ from world import (
 from partage.extender.bindings import BindLimits
 from partage.scheduler.engine import State
 from partage.vendors import names
+from partage.wire.documents import Document
 
 
 async def after_its_time(world: World) -> None:
@@ -249,6 +250,24 @@ async def test_a_pod_that_was_never_seen_is_read_first() -> None:
 
     assert await world.bind("web") == ""
     assert names.ALLOCATION in world.api.sent[0].annotations
+
+
+@run
+async def test_a_service_that_stops_while_it_reads_a_pod_binds_nothing() -> None:
+    """Its books may be about to be replaced, and the new ones would lack the reservation."""
+    world = await World().start(node(), device())
+    world.api.pods["web"] = pod("web", whole())
+    read = world.api.read
+
+    async def last(namespace: str, name: str) -> Document | None:
+        world.service.follow()
+        return await read(namespace, name)
+
+    world.api.read = last  # type: ignore[method-assign]
+
+    assert "not leader" in await world.bind("web")
+    assert not world.api.sent
+    assert "uid-web" not in world.service.books.engine.ledger
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,13 @@ class Attempts:
         Args:
             reply: sends the answer that allows the plugin to send the Binding.
         """
+        attempt = self._of(question)
+        if isinstance(attempt, wire.Answer):
+            return attempt
+        changed = await self._changed(self._current(), attempt)
+        if changed:
+            return _refused(question, CHANGED, changed)
+        # The pod may have been read meanwhile, and the attempt, or this instance's lead, may have ended.
         books, attempt = self._current(), self._of(question)
         if isinstance(attempt, wire.Answer):
             return attempt
@@ -313,10 +320,6 @@ class Attempts:
             return _refused(question, PROVISIONAL, "pods that still run there hold its place")
         if attempt.outcome is not None:
             return _refused(question, STALE, "the pod's Binding is on its way")
-        changed = await self._changed(books, attempt)
-        if changed:
-            return _refused(question, CHANGED, changed)
-        books = self._current()
         place = attempt.place
         if place is None or place.node != question.node:
             return _refused(question, PLACE_LOST, f"nothing is reserved on node {question.node}")

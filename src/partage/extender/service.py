@@ -453,6 +453,8 @@ class SchedulerService:
                 entry = await self.read(args.namespace, args.name, args.uid)
         except InvalidDocument as error:
             return bind_reply(str(error))
+        if self.closed:  # since the pod was read
+            return bind_reply(self.closed)
         if entry is not None and (args.namespace, args.name) != (
             entry.pod.namespace,
             entry.pod.name,
