@@ -396,23 +396,30 @@ async def test_a_pod_that_is_gone_when_it_is_read_back_holds_nothing() -> None:
     assert not world.service.books.unread
 
 
-@run
-async def test_a_bug_on_the_way_leaves_the_reservation_to_be_read_back() -> None:
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "not seen yet"])
+def test_a_bug_on_the_way_leaves_the_reservation_to_be_read_back(seen: bool) -> None:  # noqa: FBT001
     """The Binding may have been sent, so its devices stay reserved."""
-    world = await World().start(node(), device())
-    world.create(pod("web", whole()))
 
-    def broken(*_: object) -> None:
-        raise ValueError("bug")
+    @run
+    async def scene() -> None:
+        world = await World().start(node(), device())
+        world.api.pods["web"] = pod("web", whole())
+        if seen:
+            world.seen("web")
 
-    world.service.bindings._render = broken  # type: ignore[assignment, method-assign]
-    with pytest.raises(ValueError, match="bug"):
-        await world.bind("web")
+        def broken(*_: object) -> None:
+            raise ValueError("bug")
 
-    assert world.service.books.engine.states["uid-web"] is State.UNKNOWN
-    await world.service.tick()
-    await after_its_time(world)
-    assert "uid-web" not in world.service.books.engine.ledger
+        world.service.bindings._render = broken  # type: ignore[assignment, method-assign]
+        with pytest.raises(ValueError, match="bug"):
+            await world.bind("web")
+
+        assert world.service.books.engine.states["uid-web"] is State.UNKNOWN
+        await world.service.tick()
+        await after_its_time(world)
+        assert "uid-web" not in world.service.books.engine.ledger
+
+    scene()
 
 
 @run

@@ -218,6 +218,7 @@ class Bindings:
             # A bug or a cancelled loop: the Binding may have been sent or not.
             if books.engine.states.get(args.uid) is State.RESERVED:
                 books.take([BindUnknown(args.uid)], self._clock.monotonic())
+                books.unread[args.uid] = entry  # even if no watch has reported the pod
             raise
         return problem
 
