@@ -146,6 +146,31 @@ async def test_a_binding_that_arrives_late_finds_its_card_still_kept() -> None:
 
 
 @run
+async def test_an_answer_from_before_its_time_was_over_proves_nothing() -> None:
+    """The Binding may arrive while the answer is on its way back."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole(2)))
+    world.api.answers.append(UNKNOWN)
+    world.api.takes.append(False)
+    await world.bind("web")
+    read = world.api.read
+
+    async def slow(namespace: str, name: str) -> Document | None:
+        found = await read(namespace, name)
+        world.api._write(world.api.sent[0])
+        world.clock.pass_time(2)
+        return found
+
+    world.clock.pass_time(BindLimits().late - 1)
+    world.api.read = slow  # type: ignore[method-assign]
+    await world.service.tick()
+    assert world.service.books.engine.states["uid-web"] is State.UNKNOWN
+    await world.service.tick()
+
+    assert world.service.books.engine.states["uid-web"] is State.BOUND
+
+
+@run
 async def test_a_pod_whose_binding_never_arrived_is_woken() -> None:
     """kube-scheduler got an unknown outcome, and needs a sign that the outcome is known."""
     world = await World().start(node(), device())

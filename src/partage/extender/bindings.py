@@ -319,6 +319,7 @@ class Bindings:
         for attempt in range(_READS):
             if attempt:
                 await self._clock.sleep(self.limits.pause * 2**attempt)
+            asked = self._clock.monotonic()
             try:
                 async with asyncio.timeout(self.limits.read):
                     document = await self._binder.read(entry.pod.namespace, entry.pod.name)
@@ -329,7 +330,7 @@ class Bindings:
         else:
             return False
         now = self._clock.monotonic()
-        if _unbound(document, uid) and now < self._late.setdefault(uid, now + self.limits.late):
+        if _unbound(document, uid) and asked < self._late.setdefault(uid, now + self.limits.late):
             return False
         try:
             pod = None
