@@ -28,7 +28,14 @@ from partage.model.node import Verdict
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
-from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement
+from partage.model.selector import (
+    NodeConstraint,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Selector,
+    Taint,
+)
 from partage.placement import kernel
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.placement.work import MOST, MOST_A_NODE, Work
@@ -380,6 +387,23 @@ def test_conditions_on_labels_are_asked_of_all_nodes_at_once(operator: Operator)
     with bounded(20_000):
         found = columns.constrained(NodeConstraint(terms=terms))
     assert found[:2_000].tolist() == plain
+
+
+def test_what_a_node_names_anew_all_the_time_is_not_kept() -> None:
+    """Each change of one node's document has other labels and taints; its kubelet may write any label."""
+    ledger = Ledger()
+    columns = NodeColumns(ledger)
+    asked = NodeConstraint(Selector((Requirement("zone", Operator.IN, ("a",)),)))
+    ledger.upsert_node(make_node("n0", labels={"zone": "a"}))
+    for step in range(200):
+        labels = {f"{step}-{number}": "x" for number in range(10)}
+        taints = (Taint("upgraded", str(step), "NoSchedule"),)
+        ledger.upsert_node(make_node("n1", labels={"zone": "b", **labels}, taints=taints))
+        columns.refresh()
+        assert columns.constrained(asked)[:2].tolist() == [True, False]
+    assert set(columns._labels) == {"zone"}
+    assert len(columns._nodes_with) == 11
+    assert len(columns._taints.values) < 100
 
 
 def test_nodes_that_object_in_words_of_their_own_are_judged_together() -> None:

@@ -2,12 +2,14 @@
 
 Columns hold what nodes report: labels by key, taints, and protocols' verdicts. Every node is tested against a pod's
 selectors at once. The cost depends on the number of the pod's conditions, not on the number of nodes times the number
-of values compared.
+of values compared. A key has a column from the first question about it on, because the writer of one node's documents
+may name new keys in each.
 
 Many classes of request differ in amounts only. Everything that does not depend on amounts is judged once for all of
 them. `placement.node.objection` is the plain rule, and gives people the reason that excludes a node.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,6 +37,8 @@ from partage.placement.node import concerned, cordon, objection, repelling
 _NAME: Final = "metadata.name"
 _MOST_VALUES: Final = 4
 """A column is rebuilt once it has seen this many times more values than there are nodes."""
+_MOST_KEYS: Final = 512
+"""Keys with a column; above this number all are forgotten. The selectors of a cluster's pods name far fewer."""
 
 V = TypeVar("V", bound=Hashable)
 
@@ -96,12 +100,14 @@ class NodeColumns:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._labels: dict[str, _Column[str]] = {}
+        self._nodes_with: Counter[str] = Counter()
         self._fresh(0)
 
     def _fresh(self, size: int) -> None:
         self._size = size
         self._seen = 0
         self._labels.clear()
+        self._nodes_with.clear()
         self._keys: dict[int, tuple[str, ...]] = {}
         self._names: _Column[str] = _Column(size)
         self._taints: _Column[tuple[bool, tuple[Taint, ...]]] = _Column(size)
@@ -111,30 +117,36 @@ class NodeColumns:
         """Read the nodes that were added, changed or removed since."""
         ledger = self._ledger
         size = ledger.present.shape[0]
-        columns = (*self._labels.values(), self._names)
-        if self._size != size or any(len(c.values) > _MOST_VALUES * size for c in columns):
+        kept = [column.values for column in self._labels.values()]
+        most = max(
+            map(len, (*kept, self._names.values, self._taints.values, self._verdicts.values))
+        )
+        if self._size != size or most > _MOST_VALUES * size:
             self._fresh(size)
         if self._seen == ledger.node_changes.count:
             return
         changed = ledger.node_changes.since(self._seen) if self._seen else None
+        if changed is None:
+            self._fresh(size)
         self._seen = ledger.node_changes.count
         for index in range(len(ledger.nodes)) if changed is None else set(changed.tolist()):
             self._read(index, ledger.nodes[index])
 
     def _read(self, index: int, node: Node | None) -> None:
         for key in self._keys.pop(index, ()):
-            self._labels[key].put(index, None)
+            self._nodes_with[key] -= 1
+            if not self._nodes_with[key]:
+                del self._nodes_with[key]
+                self._labels.pop(key, None)
+        for key, column in self._labels.items():
+            column.put(index, node.labels.get(key) if node is not None else None)
         if node is None:
             self._names.put(index, None)
             self._taints.put(index, None)
             self._verdicts.put(index, None)
             return
         self._keys[index] = tuple(node.labels)
-        for key, value in node.labels.items():
-            column = self._labels.get(key)
-            if column is None:
-                column = self._labels[key] = _Column(self._size)
-            column.put(index, value)
+        self._nodes_with.update(self._keys[index])
         self._names.put(index, node.name)
         self._taints.put(index, (node.unschedulable, tuple(node.taints)))
         # Without their words, which differ between nodes (since when an agent is silent) and decide nothing.
@@ -142,11 +154,23 @@ class NodeColumns:
 
     # --- questions -----------------------------------------------------------------------------
 
+    def _column(self, key: str) -> _Column[str] | None:
+        """The column of a label; None if no node has the label."""
+        column = self._labels.get(key)
+        if column is None and key in self._nodes_with:
+            if len(self._labels) >= _MOST_KEYS:
+                self._labels.clear()
+            column = self._labels[key] = _Column(self._size)
+            for index, node in enumerate(self._ledger.nodes):
+                if node is not None and key in node.labels:
+                    column.put(index, node.labels[key])
+        return column
+
     def domains(self, keys: Iterable[str]) -> Ints:
         """By node index, a number that nodes share if they agree in all of these labels."""
         found = np.zeros(self._size, np.int64)
         for key in keys:
-            column = self._labels.get(key)
+            column = self._column(key)
             if column is not None:
                 found = found * (len(column.values) + 1) + column.codes
         return found
@@ -180,7 +204,7 @@ class NodeColumns:
     def _all(self, selector: Selector) -> Bools:
         found = np.ones(self._size, np.bool_)
         for requirement in selector.requirements:
-            found &= self._meets(requirement, self._labels.get(requirement.key))
+            found &= self._meets(requirement, self._column(requirement.key))
         return found
 
     def _meets(self, requirement: Requirement, column: _Column[str] | None) -> Bools:
