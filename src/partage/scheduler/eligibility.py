@@ -117,11 +117,9 @@ class NodeColumns:
         """Read the nodes that were added, changed or removed since."""
         ledger = self._ledger
         size = ledger.present.shape[0]
-        kept = [column.values for column in self._labels.values()]
-        most = max(
-            map(len, (*kept, self._names.values, self._taints.values, self._verdicts.values))
-        )
-        if self._size != size or most > _MOST_VALUES * size:
+        known = [len(column.values) for column in (self._names, *self._labels.values())]
+        known += [len(self._taints.values), len(self._verdicts.values)]
+        if self._size != size or max(known) > _MOST_VALUES * size:
             self._fresh(size)
         if self._seen == ledger.node_changes.count:
             return
