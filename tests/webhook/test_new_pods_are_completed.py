@@ -113,11 +113,15 @@ def test_other_counts_stay_as_they_are(limits: Json) -> None:
             {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"},
         ),
         (
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "0"},
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "0"},
+        ),
+        (
             {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0"},
             {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0"},
         ),
     ],
-    ids=["count", "all of a card", "memory given", "part given", "cores given"],
+    ids=["count", "all of a card", "memory given", "part given", "no part given", "cores given"],
 )
 def test_hamis_defaults_are_written_where_hami_reads(limits: Json, expected: Json) -> None:
     """Count 1 when only amounts are asked; all compute when all memory is; what is said stays."""

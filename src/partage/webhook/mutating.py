@@ -185,9 +185,10 @@ def _hami_container(patch: Patch, part: Part, view: ContainerView, hami: HamiSet
         _ask(patch, part, hami.count_name, str(count))
     if count is not None and hami.cores_name and hami.cores_name not in asked:
         percentage = view.ask(hami.percentage_name)
-        whole = percentage is not None and percentage.floor() == _PERCENT
-        given = hami.memory_name in asked or (percentage is not None and percentage.nano > 0)
-        if (whole or not given) and count.nano > 0:
+        whole = asked.isdisjoint({hami.memory_name, hami.percentage_name})
+        if percentage is not None:  # then it decides, as for the engine (`hami.request`)
+            whole = percentage.floor() == _PERCENT
+        if whole and count.nano > 0:
             _ask(patch, part, hami.cores_name, str(_PERCENT))
     priority = view.ask(hami.priority_name)
     env = part.body.get("env")
