@@ -251,6 +251,20 @@ def test_contradictions_are_refused(limits: Manifest, message: str) -> None:
     assert message in request.fault.message
 
 
+@pytest.mark.parametrize(("more", "most"), [({}, 3), ({GPU: 2}, 2)], ids=["default", "its own"])
+def test_a_refused_pod_may_run_with_the_default_count(more: Manifest, most: int) -> None:
+    """Another scheduler may have placed it, and HAMi's gives a container without a count the operator's."""
+    limits = {"nvidia.com/gpumem": 1, "koordinator.sh/gpu-core": 50, **more}
+    settings = config_map(
+        "hami-scheduler-device", device_config__yaml="nvidia: {defaultGPUNum: 3}"
+    )
+
+    request = read(settings, pod("p", container(limits=limits))).request
+
+    assert request.fault is not None
+    assert [one.count for one in request.may_use] == [most]
+
+
 def test_the_reading_is_explained() -> None:
     """The pod's notes say whose a lone count is, and why."""
     notes = read(

@@ -46,12 +46,14 @@ def most_devices(
 
     Args:
         owned: resource names that a family reads.
-        settings: they rename HAMi's count.
+        settings: they rename HAMi's count, and give the one of containers that name none.
         complete: whether all amounts were readable; if not, an unreadable one may be any number.
     """
     if not complete:
         return tuple((type_, EVERY) for type_ in DeviceType)
-    counts = _COUNTS | {settings.hami.count_name}
+    hami = settings.hami
+    counts = _COUNTS | {hami.count_name}
+    parts = {hami.memory_name, hami.percentage_name, hami.cores_name} - {""}
     asked = []
     for container in containers:
         most: dict[DeviceType, int] = {}
@@ -60,6 +62,8 @@ def most_devices(
             amount = container.ask(name)
             value = 0 if amount is None else amount.ceil()
             devices = 1 if value > 0 else 0
+            if plain in parts and hami.count_name not in container.names:
+                devices = max(devices, hami.default_count)
             if plain in _HUNDREDTHS or (plain in counts and value % _PERCENT == 0):
                 devices = -(-value // _PERCENT)
             elif plain in counts:
