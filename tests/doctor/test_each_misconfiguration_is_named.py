@@ -27,9 +27,11 @@ from partage.doctor.finding import Level
 from partage.doctor.machine import examined
 from partage.doctor.scheduler_config import KIND
 from partage.vendors import names
+from partage.vendors.settings import Settings
 from partage.webhook.certificates import Bundle, renewed
 from partage.webhook.installation import CLAIMS, MUTATE, VALIDATE
-from partage.wire.nodes import translate_node
+from partage.wire.context import Context
+from partage.wire.nodes import device_totals, translate_node
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 WORLD = dict[str, Any]
@@ -67,7 +69,11 @@ def plugin(name: str, image: str) -> WORLD:
 def world() -> WORLD:
     """A sound cluster of one node."""
     config = kube_scheduler_config(ExtenderAccess("https://partage:8443"), [])
-    totals = {"koordinator.sh/gpu-core": "100", "kubernetes.io/gpu-core": "100"}
+    totals = {
+        f"{domain}/{name}": "100"
+        for domain in ("koordinator.sh", "kubernetes.io")
+        for name in ("gpu-core", "gpu-memory-ratio")
+    }
     resources = {
         "koordinator.sh/gpu-core": "100",
         "koordinator.sh/gpu-memory": "80Gi",
@@ -290,6 +296,7 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     ),
     "agent's note": (noted, "agent-note"),
     "no-totals": (total("koordinator.sh/gpu-core", None), "totals-missing"),
+    "no totals of one": (total("kubernetes.io/gpu-memory-ratio", None), "totals-missing"),
     "contended": (total("kubernetes.io/gpu-core", "800"), "totals-contended"),
     "no-image": (
         failing(state={"waiting": {"reason": "ImagePullBackOff", "message": "no such host"}}),
@@ -580,6 +587,21 @@ def test_a_pod_that_breaks_no_rule_is_no_finding(one: WORLD) -> None:
     given = copy.deepcopy(world())
     added("Pod", one)(given)
 
+    assert checks(given) == []
+
+
+def test_cards_that_count_their_own_cores_have_no_total_of_compute() -> None:
+    """As the controller writes it: Huawei's cards have AI cores instead."""
+    given = copy.deepcopy(world())
+    given["Device"][0]["metadata"]["labels"] = {names.GPU_VENDOR: "huawei"}
+    entry = given["Device"][0]["spec"]["devices"][0]
+    entry["resources"] = {names.NPU_CORE: "20", names.KOORD_GPU_MEMORY: "64Gi"}
+    documents = (told(given)[kind].documents[0] for kind in ("Node", "Device"))
+    node = translate_node(*documents, Context.of(Settings())).node
+    amounts = {name: str(amount) for name, amount in device_totals(node).items()}
+    given["Node"][0]["status"]["allocatable"] = amounts
+
+    assert "koordinator.sh/gpu-core" not in amounts
     assert checks(given) == []
 
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from partage.agent.notes import Code, read_notes
@@ -41,7 +42,6 @@ _NOTED: Final[Mapping[str, str]] = {
     Code.DISAGREEMENT: "partage doctor --node there says what to do; agent.md lists the kinds",
 }
 """Remedies by code."""
-_OLD: Final = names.KUBERNETES_DOMAIN + "gpu-core"
 _COUNTS: Final = (
     *(name for row in ROWS for name in (*row.counts, *row.wakes)),
     names.QGPU_CORE,
@@ -116,16 +116,23 @@ def totals(facts: ClusterFacts) -> Iterator[Finding]:
     """Nodes with Device objects report totals in both dialects, from one writer."""
     reported = _with_cards(facts)
     for node in facts.nodes:
-        have = _allocatable(node)
-        new, old = have.get(names.KOORD_GPU_CORE), have.get(_OLD)
-        if named(node) not in reported:
+        if named(node) in reported:
+            yield from islice(_unlike(node), 1)
+
+
+def _unlike(node: Object) -> Iterator[Finding]:
+    """Totals that one dialect lacks, or gives in another amount. Cards that count their own cores have no gpu-core."""
+    have = _allocatable(node)
+    for name in (names.KOORD_GPU_CORE, names.KOORD_GPU_MEMORY_RATIO):
+        older = names.KUBERNETES_DOMAIN + name.removeprefix(names.KOORDINATOR_DOMAIN)
+        new, old = have.get(name), have.get(older)
+        if new is None and old is None and name == names.KOORD_GPU_CORE:
             continue
         if new is None or old is None:
-            missing = names.KOORD_GPU_CORE if new is None else _OLD
             yield error(
                 "totals-missing",
                 f"node {named(node)}",
-                f"its status must report {missing}, and does not, so kube-scheduler and kubelet "
+                f"its status must report {name if new is None else older}, and does not, so kube-scheduler and kubelet "
                 "refuse pods that ask for it",
                 "run partage scheduler with --controllers and --node-totals, and see its log",
             )
@@ -133,7 +140,7 @@ def totals(facts: ClusterFacts) -> Iterator[Finding]:
             yield error(
                 "totals-contended",
                 f"node {named(node)}",
-                f"both dialects must say the same: {names.KOORD_GPU_CORE} is {new}, {_OLD} is "
+                f"both dialects must say the same: {name} is {new}, {older} is "
                 f"{old}; a second controller writes one of them",
                 "stop the other one (koord-manager), or start ours with --no-node-totals",
             )
