@@ -41,6 +41,7 @@ NODE = ("--node", "host04", "--devices", str(ROOT / "examples/koordinator/host04
         pytest.param([*NODE, "--config-map", "x"], "NAMESPACE/NAME is needed", id="map"),
         pytest.param([*NODE, "--context-memory", "x"], "--context-memory", id="quantity"),
         pytest.param([*NODE, "--memory-slack", "x"], "--memory-slack", id="slack"),
+        pytest.param([*NODE, "--memory-slack=-1Gi"], "--memory-slack", id="less than nothing"),
         pytest.param(
             [*NODE, "--isolation", "none", "--not-in-force", "evict"],
             "evicted again and again",

@@ -325,9 +325,14 @@ def isolation_of(given: dict[str, Any]) -> IsolationOptions:
 
 def _bytes(option: str, text: str) -> int:
     try:
-        return max(Quantity.parse(text).floor(), 0)
+        amount = Quantity.parse(text).floor()
     except InvalidQuantity as error:
         raise InvalidDocument(f"{option}: {error}; write an amount such as 512Mi") from error
+    if amount < 0:
+        raise InvalidDocument(
+            f"{option}: {text} is less than nothing; write an amount such as 512Mi"
+        )
+    return amount
 
 
 def roots_of(given: dict[str, Any]) -> Roots:
