@@ -1,9 +1,10 @@
 """Every byte of every file that the agent reads back may be another one: it says so, goes on, and gives nothing twice."""
 
+import errno
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,32 @@ def test_a_prepared_claim_is_what_was_written_or_closes_the_node(tmp_path: Path)
         assert again.closed() or again.prepared == first.prepared, text
     path.write_bytes(unsealed(written))  # an older agent's
     assert Claims(*folders).allocations == [held]
+
+
+@pytest.mark.parametrize("closed", ["claims", "cdi"])
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the devices of prepared claims would be free, and instances would lose their specifications."""
+
+    def denied(listed: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any = ".") -> Any:
+            if Path(path) == tmp_path / closed:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return listed(path)
+
+        return call
+
+    held = Allocation("uid-1", "team", "half", "n", (SHARE,))
+    folders = tmp_path / "claims", tmp_path / "cdi", "n", lambda: "token"
+    Claims(*folders).put(Allocated((Part("r", "n", "gpu-0"),), held))
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, denied(getattr(os, name)))
+
+    with pytest.raises(PermissionError):
+        Claims(*folders)
+    with pytest.raises(PermissionError):
+        Specs(tmp_path / closed).present("GPU-0")
 
 
 def test_specifications_may_hold_anything(tmp_path: Path) -> None:

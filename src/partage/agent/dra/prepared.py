@@ -83,10 +83,11 @@ class Claims:
         self._held: dict[str, tuple[Prepared, Allocation]] = {}
         self.damaged: dict[str, str] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        cdi.mkdir(parents=True, exist_ok=True)
         # Left by a killed agent: a claim never has the same name again.
-        for path in (*folder.glob(".*.new"), *cdi.glob(f".{_PREFIX}*.new")):
+        for path in (*_listed(folder, ".", ".new"), *_listed(cdi, f".{_PREFIX}", ".new")):
             path.unlink(missing_ok=True)
-        for path in sorted(folder.glob("*.json")):
+        for path in sorted(_listed(folder, "", ".json")):
             try:
                 one, allocation = self._read(path)
             except (OSError, InvalidDocument, *UNREADABLE) as error:
@@ -203,8 +204,7 @@ class Claims:
 
     def _name_all(self) -> None:
         """Name exactly the held claims."""
-        self._cdi.mkdir(parents=True, exist_ok=True)
-        for path in self._cdi.glob(f"{_PREFIX}*.json"):
+        for path in _listed(self._cdi, _PREFIX, ".json"):
             uid = path.stem.removeprefix(_PREFIX)
             if uid not in self._held:
                 path.unlink(missing_ok=True)
@@ -226,6 +226,13 @@ class Claims:
         self._cdi.mkdir(parents=True, exist_ok=True)
         path = self._cdi / f"{_PREFIX}{one.uid}.json"
         replace_file(path, msgspec.json.encode(document), mode=_PRIVATE)
+
+
+def _listed(folder: Path, start: str, end: str) -> list[Path]:
+    """Files of a folder; `Path.glob` would find none in a folder that cannot be read. Raises `OSError`."""
+    return [
+        one for one in folder.iterdir() if one.name.startswith(start) and one.name.endswith(end)
+    ]
 
 
 def marks(env: Iterable[str]) -> list[tuple[str, str]]:

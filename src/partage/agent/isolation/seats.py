@@ -107,8 +107,9 @@ def make_seats(folder: Path) -> None:
 
 def remove_drafts(folder: Path) -> None:
     """Remove half-made files, which take the room of a seat. Raises `OSError`."""
-    for draft in folder.glob(".*"):
-        draft.unlink()
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            path.unlink()
 
 
 def give_seat(folder: Path, card: CardLimits, writers: Writers = PLAIN) -> None:
@@ -142,7 +143,7 @@ def given_seats(folder: Path) -> frozenset[int]:
         OSError: it cannot be opened.
     """
     terms = folder / _TERMS
-    if not terms.exists() and not any(folder.glob("*")):
+    if not terms.exists() and not (folder.exists() and any(folder.iterdir())):
         return frozenset()
     with opened(terms) as descriptor:
         memory = os.pread(descriptor, SEATS * 8, 0)

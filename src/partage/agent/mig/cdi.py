@@ -122,9 +122,14 @@ class Specs:
     def present(self, card: str) -> tuple[Spec, ...]:
         """Our specifications for a card, by start. Raises `OSError`: the folder or one of them cannot be read."""
         found = []
-        for path in self._folder.glob(f"{_PREFIX}{card}_*.json"):
-            start = path.stem.rpartition("_")[2]
-            if start.isdecimal():
+        try:
+            every = list(self._folder.iterdir())
+        except FileNotFoundError:
+            return ()
+        for path in every:
+            before, _, start = path.stem.rpartition("_")
+            ours = before == f"{_PREFIX}{card}" and path.suffix == ".json"
+            if ours and start.isdecimal():
                 found.append(Spec(int(start), _device(path)))
         return tuple(sorted(found, key=lambda spec: spec.start))
 
