@@ -1,19 +1,28 @@
 """Trouble of the kernel or the disk that passes: it ends a round of a loop, is told once, and says nothing of a container."""
 
+import asyncio
 import errno
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from test_the_journal_is_trusted_and_mended import World
 
+from partage.agent.discovery.found import Roots
 from partage.agent.isolation import node_scan, processes
 from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.node_scan import see
+from partage.agent.isolation.providers import NoIsolation
 from partage.agent.isolation.statements import Answer, Statement, unseen
+from partage.agent.reporting import ReportingSettings
 from partage.agent.trouble import Rounds
+from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
+from partage.daemon.reconciling import Reconciling
+from partage.model.node import Node
 
 
 @pytest.mark.parametrize(
@@ -117,3 +126,46 @@ def test_looks_go_on_once_there_is_a_thread(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(RuntimeError):
             lookers.look("a", lambda: 1)
     assert lookers.look("a", lambda: 2) == 2
+
+
+def test_the_loop_that_answers_the_runtime_writes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that does not answer would keep it from refusing containers in time, and they would start unchecked."""
+    hardware = tmp_path / "devices.yaml"
+    hardware.write_text("{model: Tesla-T4, cards: 1}")
+    settings = ReportingSettings(period=0.01)
+    options = DiscoveryOptions(Roots(simulated=hardware), (), settings, kept=tmp_path)
+    taken: list[Node] = []
+    discovery = NodeDiscovery("n1", options, taken.append, None)
+    keeper = World(tmp_path, NoIsolation()).agent()
+    comparing = Reconciling(keeper, tmp_path / "journal")
+    comparing.take(keeper._place())
+    writers: set[str] = set()
+
+    def noted(genuine: Callable[..., object]) -> Callable[..., object]:
+        def call(*given: object) -> object:
+            writers.add(threading.current_thread().name)
+            return genuine(*given)
+
+        return call
+
+    async def story() -> None:
+        monkeypatch.setattr(os, "replace", noted(os.replace))
+        monkeypatch.setattr(os, "fsync", noted(os.fsync))
+        before = (tmp_path / "node.json").read_bytes()
+        searching = asyncio.create_task(discovery.run())
+        hardware.write_text("{model: Tesla-T4, cards: 2}")
+        while (tmp_path / "node.json").read_bytes() == before:  # noqa: ASYNC110 # a file has no event
+            await asyncio.sleep(0.01)
+        searching.cancel()
+        await asyncio.wait((searching,))
+        await comparing.look()
+
+    asyncio.run(story())
+    keeper.journal.close()
+
+    assert len(taken) == 2
+    assert (tmp_path / "journal/findings.json").exists()
+    assert writers
+    assert threading.main_thread().name not in writers

@@ -88,7 +88,8 @@ class NodeDiscovery:
         self._search = Search(options.roots, node, backends=options.backends)
         self._notes = notes or Notes()
         self._last: tuple[Body, Body] | None = None
-        self._kept: Body = {}
+        self._heard = self._kept = Body()
+        self._writes = Rounds("node.json cannot be written")
         self.found = Inventory()
         known = self._read()
         self._restore(known.get("device"))
@@ -98,6 +99,7 @@ class NodeDiscovery:
         known_device = known.get("device")
         device = device_document(node, found, known_device or None, f"{_now():%FT%TZ}")
         self._hear(known.get("node") or _bare(node), device, found)
+        self._write()
 
     async def run(self) -> None:
         """Search, pass on and report until cancelled."""
@@ -107,7 +109,7 @@ class NodeDiscovery:
         reporting = AgentReporting(
             self._client,
             self._name,
-            self._search,
+            self._searched,
             self._options.reporting,
             ReportingHooks(
                 hami=lambda: self._settings().hami,
@@ -131,7 +133,7 @@ class NodeDiscovery:
             while True:
                 await asyncio.sleep(self._options.reporting.period)
                 with rounds:
-                    found = await asyncio.to_thread(self._search)
+                    found = await asyncio.to_thread(self._searched)
                     if found.problems != problems:
                         for problem in found.problems:
                             _LOG.warning("%s", problem)
@@ -139,6 +141,11 @@ class NodeDiscovery:
                     self._hear(None, None, found)
         finally:
             self._search.close()
+
+    def _searched(self) -> Inventory:
+        """Search, in a thread, which also writes the last known state: the event loop must not wait for a disk."""
+        self._write()
+        return self._search()
 
     def _restore(self, device: Body | None) -> None:
         self._search.health.restore(device, time.monotonic(), booted(self._options.roots))
@@ -181,7 +188,7 @@ class NodeDiscovery:
                 names.SIMULATE_UNHEALTHY, ""
             )
         self._take(read.node)
-        self._write({"node": plain, "device": device})
+        self._heard = {"node": plain, "device": device}
 
     # --- the last known state ----------------------------------------------------------------
 
@@ -196,18 +203,16 @@ class NodeDiscovery:
             return {}
         return {kind: known[kind] for kind in _SHAPES if known.get(kind)}
 
-    def _write(self, known: Body) -> None:
-        if known == self._kept:
+    def _write(self) -> None:
+        known = self._heard
+        if known is self._kept:
             return
         draft = self._options.kept / f".{_FILE}"
-        try:
+        with self._writes:
             self._options.kept.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft.write_bytes(sealed(json.dumps({"name": self._name, **known}).encode()))
             os.replace(draft, self._options.kept / _FILE)  # noqa: PTH105 # whole or not at all
-        except OSError as error:
-            _LOG.warning("node.json cannot be written: %s", error)
-            return
-        self._kept = known
+            self._kept = known
 
 
 def _bare(name: str) -> Body:

@@ -95,6 +95,7 @@ class Reconciling:
         found = confirmed(self._seen, seen)
         self._seen = seen
         self._tell(found, self._place.exempt)
+        await self._write(found)
 
     async def _facts(self, place: Place) -> Facts:
         side, books = self._kubelet, self._keeper.books
@@ -140,10 +141,14 @@ class Reconciling:
             for one in found
             if one.kind is Kind.RUNS_WITHOUT_RECORD and one.namespace not in exempt
         )
+
+    async def _write(self, found: list[Finding]) -> None:
         if found == self._written:
             return
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         try:
-            write_findings(self._folder, found, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+            # The event loop answers the runtime and must not wait for a disk.
+            await asyncio.to_thread(write_findings, self._folder, found, now)
             self._written = found
         except OSError as error:
             _LOG.warning("%s cannot be written: %s", self._folder, error.strerror)
