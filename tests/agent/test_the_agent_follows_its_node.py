@@ -129,3 +129,38 @@ def test_an_agent_that_reports_nothing_says_that_it_is_there() -> None:
             assert names.AGENT in lease["metadata"]["labels"]
 
     asyncio.run(test())
+
+
+def test_a_node_that_was_made_again_gets_labels_and_lease_again() -> None:
+    """The kubelet makes it anew, with another UID; a Lease of the old one would be deleted again and again."""
+    kept = "/apis/coordination.k8s.io/v1/leases"
+    label = {names.ISOLATION_PROVIDER: "partage"}
+
+    async def test() -> None:
+        async with KubeServer() as server, _client(server) as client:
+            often = ReportingSettings(lease_period=0.01, isolation=label)
+
+            async def has(uid: str) -> None:
+                while True:
+                    node = next(server.store.list(NODES, ""))["metadata"]
+                    owners = [
+                        one["uid"]
+                        for lease in server.store.list(kept, "kube-node-lease")
+                        for one in lease["metadata"].get("ownerReferences", ())
+                    ]
+                    if node.get("labels") == label and owners == [uid]:
+                        return
+                    await asyncio.sleep(0.01)
+
+            made = server.store.create(NODES, "", {"metadata": {"name": "n1"}})
+            task = asyncio.create_task(Heartbeat(client, "n1", often).run())
+            async with asyncio.timeout(240):
+                await has(made["metadata"]["uid"])
+                server.store.delete(NODES, "", "n1")
+                again = server.store.create(NODES, "", {"metadata": {"name": "n1"}})
+                assert again["metadata"]["uid"] != made["metadata"]["uid"]
+                await has(again["metadata"]["uid"])
+            task.cancel()
+            await asyncio.wait((task,))
+
+    asyncio.run(test())

@@ -22,6 +22,8 @@ from partage.wire.documents import Document
 from partage.wire.nodes import translate_node
 
 _LOG: Final = logging.getLogger("partage.daemon")
+_READ: Final = 6
+"""Renewals of the lease between two readings of the Node, which may be another one by then, or have lost its labels."""
 
 
 class NodeFacts:
@@ -97,9 +99,12 @@ class Heartbeat:
     async def run(self) -> None:
         """Renew until cancelled; log errors, and try again."""
         problem = uid = ""
+        renewed = 0
         while True:
             try:
-                uid = uid or await self._uid()
+                if not uid or renewed % _READ == 0:
+                    uid = await self._uid()
+                renewed += 1
                 await renew_lease(self._client, self._node, self._settings, uid)
                 problem = ""
             except KubeError as error:
