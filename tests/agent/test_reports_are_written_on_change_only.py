@@ -21,7 +21,7 @@ from partage.apiserver import ApiServer, Change, serve
 from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, PatchKind
 from partage.kube.config import ClusterConfig, Config
-from partage.kube.errors import Conflict, NotFound, TooManyRequests
+from partage.kube.errors import Conflict, KubeError, NotFound, TooManyRequests
 from partage.kube.resources import LEASES
 from partage.kube.retry import Backoff, RateLimit
 from partage.kube.sender import ClientSettings
@@ -315,6 +315,31 @@ def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
         await task
 
     run(story, period=0.01, lease_period=0.01)
+
+
+def test_an_api_server_that_is_away_is_told_of_once() -> None:
+    """Not in every round; it is told again after it was there."""
+
+    async def story(world: World) -> None:
+        stop, rounds = asyncio.Event(), 0
+
+        def search() -> Inventory:
+            nonlocal rounds
+            rounds += 1
+            if rounds == 8:
+                stop.set()
+            if rounds != 4:
+                raise KubeError("there is no answer")
+            return world.found
+
+        told: list[str] = []
+        hooks = ReportingHooks(told=told.append)
+        settings = ReportingSettings(period=0.01)
+        await AgentReporting(world.client, "n1", search, settings, hooks).run(stop)
+
+        assert told == ["there is no answer"] * 2
+
+    run(story)
 
 
 def test_a_lease_goes_with_its_node() -> None:

@@ -193,7 +193,7 @@ class AgentReporting:
         return Round(inventory, wrote)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Report until `stop`; `told` receives errors, and the next round tries again."""
+        """Report until `stop`; `told` receives each error once, and the next round tries again."""
         async with asyncio.TaskGroup() as group:
             group.create_task(
                 self._every(self._settings.period, self.once, stop), name="agent:report"
@@ -295,12 +295,16 @@ class AgentReporting:
         self, period: float, act: Callable[[], Awaitable[object]], stop: asyncio.Event
     ) -> None:
         rounds = Rounds("the node cannot be reported")
+        problem = ""
         while not stop.is_set():
             try:
                 with rounds:
                     await act()
+                    problem = ""
             except KubeError as error:
-                self._hooks.told(str(error))
+                if str(error) != problem:
+                    self._hooks.told(str(error))
+                problem = str(error)
             seconds = period * (1 + self._settings.jitter * self._client.chance())
             await sleep_until(self._client.clock, seconds, stop)
 
