@@ -316,6 +316,29 @@ def test_a_server_adds_the_time_of_a_taint() -> None:
     assert as_sent({**stored, "more": 1}) != sent
 
 
+def test_a_slice_that_another_keeps_is_not_fought_over_without_an_end() -> None:
+    """Tried again after a second, and then ever less often."""
+
+    async def story(world: World) -> None:
+        await world.publisher.once(node(card(0)))
+        (name,) = (one for one in world.stored if one.endswith("devices-0"))
+        theirs = world.stored[name] | {"spec": {**world.stored[name]["spec"], "driver": "theirs"}}
+        for one in world.stored:
+            world.server.store.delete(COLLECTION, None, one)
+        world.server.store.create(COLLECTION, None, theirs)
+        before = len(world.server.requests)
+        world.publisher.take(node(card(0)), {})
+        task = asyncio.create_task(world.publisher.run())
+        await asyncio.sleep(1)
+        task.cancel()
+        await asyncio.wait((task,))
+
+        tries = [one for one in world.server.requests[before:] if one.method == "POST"]
+        assert 1 <= len(tries) <= 3
+
+    run(story)
+
+
 def test_publishing_goes_on_until_it_is_cancelled() -> None:
     """A node that is taken is published; an error is told once and tried again."""
 

@@ -142,6 +142,8 @@ class Publisher:
             with rounds:
                 if self._node is not None and await self.once(self._node, self._left):
                     await self._client.clock.sleep(_ROUND)
+            # A failure may look again at once: a slice that another client keeps must not make it do so without an end.
+            await self._client.clock.sleep(min(_ROUND * rounds.failed, _LOOK))
             await sleep_until(self._client.clock, _LOOK, self._news)
 
     async def once(self, node: Node, left: Mapping[int, Room] | None = None) -> int:
