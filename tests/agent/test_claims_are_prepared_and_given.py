@@ -191,6 +191,35 @@ def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Path) ->
     run(folder, story)
 
 
+@pytest.mark.parametrize(
+    "result",
+    [{"device": "gpu-7"}, {"device": "gpu-1", "adminAccess": True}, {"pool": "other"}, None],
+    ids=["unknown", "admin", "elsewhere", "none"],
+)
+def test_a_claim_whose_new_devices_cannot_be_given_does_not_get_the_old_ones(
+    folder: Path, result: dict[str, Any] | None
+) -> None:
+    """They are free for others by the scheduler's books, and here too once two looks have found nobody with them."""
+
+    async def story(world: World) -> None:
+        world.look = 0.01
+        claim = world.claim("moved", share(0, 100, "80Gi"))
+        async with world.agent():
+            await world.prepared(claim)
+            body = deepcopy(world.server.store.get(CLAIMS, "team", "moved"))
+            (before,) = body["status"]["allocation"]["devices"]["results"]
+            body["status"]["allocation"]["devices"]["results"] = (
+                [] if result is None else [before | result]
+            )
+            world.server.store.update(CLAIMS, "team", "moved", body)
+
+            assert await world.refused(claim)
+            await until(lambda: not (world.folder / "journal/claims/uid-moved.json").exists())
+            await world.prepared(world.claim("other", share(0, 100, "80Gi")))
+
+    run(folder, story)
+
+
 def test_a_claim_has_the_card_that_has_its_number_now(folder: Path) -> None:
     """After a boot the driver numbers cards otherwise: slices, scheduler and claim mean the same one."""
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from partage.agent.dra import messages as said
 from partage.agent.dra.admission import ClaimAdmission, NotPrepared
+from partage.agent.dra.allocated import parts_of
 from partage.agent.dra.ordering import rooms
 from partage.agent.dra.plugin import DriverFiles, DriverPlugin, Health
 from partage.agent.dra.prepared import Claims, Prepared
@@ -49,7 +50,8 @@ class DriverOptions:
         files: in the folders that the kubelet watches.
         cdi: folder of CDI specifications that the runtime watches.
         patience: seconds that a claim's instances may take before the kubelet has to ask again; it waits 45 s.
-        look: seconds between two searches for claims that have lost their allocation and have no container.
+        look: seconds between two searches for claims that have lost their allocation, or have another one, and have no
+            container.
     """
 
     files: DriverFiles = DriverFiles()
@@ -285,7 +287,7 @@ class ResourceDriver:
     # --- claims that the kubelet has lost ----------------------------------------------------
 
     async def _release_lost(self) -> None:
-        """Release claims that two looks find without an allocation and without a container.
+        """Release claims that two looks find without their allocation and without a container.
 
         A kubelet that has lost its checkpoint never unprepares the claims that it prepared before. Without this search
         their cards would stay full forever.
@@ -310,7 +312,7 @@ class ResourceDriver:
                 continue
             if released:
                 _LOG.warning(
-                    "ResourceClaim %s of uid %s: released, as it is no longer allocated and the kubelet did not ask",
+                    "ResourceClaim %s of uid %s: released, as it has these devices no longer and the kubelet did not ask",
                     lost[uid].key,
                     uid,
                 )
@@ -319,7 +321,7 @@ class ResourceDriver:
         return set(lost) - self._asked
 
     async def _lost(self, one: Prepared) -> bool:
-        """Whether the API server reports a claim as gone or not allocated; False without an answer."""
+        """Whether the API server reports that a claim has other devices, or none, or is gone; False without an answer."""
         try:
             body = await self._client.get(
                 CLAIMS, one.name, namespace=one.namespace, into=dict[str, Any]
@@ -331,4 +333,7 @@ class ResourceDriver:
         uid = (body.get("metadata") or {}).get("uid")
         if not uid:
             return False  # not a claim: a proxy may answer 200 to any request
-        return uid != one.uid or not (body.get("status") or {}).get("allocation")
+        try:
+            return uid != one.uid or parts_of(body) != one.parts
+        except InvalidDocument:
+            return False

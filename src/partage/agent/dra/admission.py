@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
-from partage.agent.dra.allocated import allocated
+from partage.agent.dra.allocated import allocated, parts_of
 from partage.agent.dra.prepared import Claims, Prepared
 from partage.agent.held_allocations import Holding
 from partage.agent.injection import Place, Refusal, Rule, conflict, recorded
@@ -73,7 +73,7 @@ class ClaimAdmission:
             found = allocated(claim, place.node)
         except InvalidValue as error:
             known = self.again(str((claim.get("metadata") or {}).get("uid")))
-            if known is None:
+            if known is None or known.parts != parts_of(claim):
                 raise NotPrepared(Rule.BAD_CLAIM, str(error)) from error
             return known  # its card may be lost, and its containers run
         mine = found.allocation

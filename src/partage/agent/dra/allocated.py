@@ -17,7 +17,7 @@ from partage.model.errors import InvalidValue
 from partage.model.node import Node
 from partage.vendors.names import DRA_DRIVER
 from partage.wire.claims import claim_uid, has_parameters, held_devices, read_claim
-from partage.wire.documents import decode
+from partage.wire.documents import Document, decode
 
 _MIB = 2**20
 
@@ -54,9 +54,7 @@ def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
     Args:
         claim: the ResourceClaim in the API server.
     """
-    (document,) = decode(
-        "ResourceClaim", json.dumps({**claim, "kind": "ResourceClaim"}).encode()
-    ).documents
+    document = _document(claim)
     read = read_claim(document, lambda pool: node if pool == node.name else None)
     if read.problems:
         raise InvalidValue("; ".join(read.problems))
@@ -73,21 +71,32 @@ def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
     if record is None or len(record.grants) != len(results):
         raise InvalidValue(f"{where} is not allocated")
     cards = {one.uuid: one for one in node.devices}
-    parts = tuple(
-        Part(
-            str(one["request"]),
-            str(one["pool"]),
-            str(one["device"]),
-            str(one.get("shareID") or ""),
-        )
-        for one in results
-    )
     grants = tuple(
         msgspec.structs.replace(_entire(grant, cards.get(grant.uuid)), container=str(number))
         for number, grant in enumerate(record.grants)
     )
     allocation = Allocation(claim_uid(document), read.namespace, read.name, node.name, grants)
-    return Allocated(parts, allocation)
+    return Allocated(parts_of(claim), allocation)
+
+
+def parts_of(claim: Mapping[str, Any]) -> tuple[Part, ...]:
+    """The devices of this driver that a claim's allocation names, whether they can be granted or not."""
+    return tuple(
+        Part(
+            str(one.get("request")),
+            str(one.get("pool")),
+            str(one.get("device")),
+            str(one.get("shareID") or ""),
+        )
+        for one in held_devices(_document(claim))
+    )
+
+
+def _document(claim: Mapping[str, Any]) -> Document:
+    (document,) = decode(
+        "ResourceClaim", json.dumps({**claim, "kind": "ResourceClaim"}).encode()
+    ).documents
+    return document
 
 
 def _entire(grant: Grant, card: Device | None) -> Grant:
