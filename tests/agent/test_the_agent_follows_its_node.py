@@ -12,6 +12,7 @@ from partage.daemon.node_facts import Heartbeat, NodeFacts
 from partage.daemon.settings import NodeSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
+from partage.kube.errors import NotFound
 from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
@@ -101,6 +102,10 @@ def test_a_config_map_that_breaks_a_rule_leaves_what_was_in_force(
             server.store.update(where, "team", name, written('"many"'))
             assert await read() == [3]
             server.store.update(where, "team", name, written("4"))
+            server.fail(Fault(path="/configmaps/", status=404))  # of a proxy: it does not know the object
+            with pytest.raises(NotFound):
+                await read()
+            assert settings.settings.hami.nodes["n1"].split_count == 3
             assert await read() == [4]
             server.store.delete(where, "team", name)
             assert await read() == []

@@ -6,7 +6,6 @@ cannot be read, or breaks a rule, leaves the previous settings in force.
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from partage.daemon.watched import LiveConfigMap, as_document
@@ -51,11 +50,15 @@ class NodeSettings:
         """Read once. Raises `KubeError`."""
         found: list[Document] = []
         for namespace, name in self._maps:
-            with suppress(NotFound):  # its defaults apply
+            try:
                 shape = await self._client.get(
                     CONFIG_MAPS, name, namespace=namespace, into=LiveConfigMap
                 )
-                found.append(as_document("ConfigMap", shape))
+            except NotFound as error:
+                if not error.of_the_object:
+                    raise
+                continue  # its defaults apply
+            found.append(as_document("ConfigMap", shape))
         book = self._book
         known = {one.identity for one in found}
         for gone in [one for one in book.documents.values() if one.identity not in known]:
