@@ -236,8 +236,11 @@ def test_metax_cards_without_their_library_are_closed(node: Node, library: bytes
 
 
 def test_rdma_cards_come_with_their_virtual_functions(node: Node) -> None:
-    """Number, identity, place and functions by address; a card with a dead port is closed."""
+    """Number, identity, files, place and functions by address; a card with a dead port is closed."""
     node.nic("mlx5_0", "0000:40:00.0", functions=3)
+    node.write("sys/bus/pci/devices/0000:40:00.0/infiniband_verbs/uverbs0/dev", "231:192")
+    for name in ("rdma_cm", "uverbs0"):
+        node.write(f"dev/infiniband/{name}", "")
     node.nic("mlx5_1", "0000:41:00.0", state="1: DOWN")
 
     found = node.discover()
@@ -246,6 +249,8 @@ def test_rdma_cards_come_with_their_virtual_functions(node: Node) -> None:
     assert (first.minor, first.uuid) == (0, "0000:40:00.0")
     assert [one.bus_id for one in first.functions] == [f"0000:40:00.{n}" for n in (1, 2, 3)]
     assert (second.healthy, second.health_detail) == (False, "port is 1: DOWN")
+    # By the node's paths, which differ from those of an agent in a container.
+    assert found.found[0].files == ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
     assert found.problems == ()
 
 

@@ -74,8 +74,8 @@ def _functions(function: Path, name: str, problems: list[str]) -> tuple[VirtualF
 
 def _files(roots: Roots, function: Path) -> tuple[str, ...]:
     names = [one.name for one in pci.entries(function / "infiniband_verbs")]
-    every = [roots.dev / "infiniband" / name for name in ("rdma_cm", *names)]
-    return tuple(str(path) for path in every if path.exists())
+    every = [f"/dev/infiniband/{name}" for name in ("rdma_cm", *names)]
+    return tuple(path for path in every if roots.file(path).exists())
 
 
 def _resolved(link: Path) -> Path | None:
