@@ -1,6 +1,7 @@
 """The optional file: what one run stored, the next one serves."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,29 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
         ApiServer(Settings(file=path))
 
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_two_saves_never_write_at_once(tmp_path: Path, cancelled: bool) -> None:  # noqa: FBT001
+    """Both would write into the same unfinished file; the thread of a cancelled one goes on."""
+    pipe = tmp_path / "state.json.part"
+    os.mkfifo(pipe)  # to open it for writing takes until somebody reads
+
+    async def story() -> None:
+        server = ApiServer(Settings(file=tmp_path / "state.json"))
+        first = asyncio.create_task(server.save())
+        await asyncio.sleep(0.05)
+        if cancelled:
+            first.cancel()
+        second = asyncio.create_task(server.save())
+        done, _ = await asyncio.wait((first, second), timeout=0.2)
+        written = await asyncio.to_thread(pipe.read_bytes)
+        assert not done
+        assert written.count(b'"version"') == 1
+        assert await asyncio.to_thread(pipe.read_bytes) == written
+        await asyncio.gather(first, second, return_exceptions=True)
+
+    asyncio.run(story())
 
 
 def test_a_port_in_use_is_an_error() -> None:

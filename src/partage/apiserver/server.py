@@ -124,6 +124,7 @@ class ApiServer:
         self._webhooks = Webhooks(self.store, self._around.uid)
         self.admission.remote = self._webhooks
         self._closing = asyncio.Event()
+        self._saving = asyncio.Lock()
         self._runner: web.ServerRunner | None = None
         self._listening: asyncio.Server | None = None
         self._open = Connections(0, 0)
@@ -321,9 +322,16 @@ class ApiServer:
 
     async def save(self) -> None:
         """Writes the settings' file, if there is one. Raises `OSError`."""
-        if self.settings.file is not None:
+        if self.settings.file is None:
+            return
+        async with self._saving:
             state = persistence.snapshot(self.store)
-            await asyncio.to_thread(persistence.save, self.settings.file, *state)
+            write = asyncio.to_thread(persistence.save, self.settings.file, *state)
+            writing = asyncio.create_task(write, name="apiserver-write")
+            try:
+                await asyncio.shield(writing)
+            finally:  # a thread cannot be cancelled, and the next one writes the same file
+                await asyncio.wait((writing,))
 
     async def _tidy(self) -> None:
         while True:
