@@ -166,16 +166,21 @@ def test_a_dry_binding_binds_nothing() -> None:
 
 
 def test_evictions_hold_to_budgets() -> None:
-    """A pod goes, unless a disruption budget keeps it."""
+    """A pod goes, unless it runs and a disruption budget keeps it."""
 
     async def story(w: World) -> None:
-        ok(await w.post(PODS, named(pod(), labels={"app": "x"})), 201)
+        for name in ("web", "pending", "over"):
+            ok(await w.post(PODS, named(pod(name), labels={"app": "x"})), 201)
+        for name, phase in (("web", "Running"), ("over", "Succeeded")):
+            ok(await w.patch(f"{PODS}/{name}/status", {"status": {"phase": phase}}))
         budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
         body = {"metadata": {"name": "b"}, "spec": {"selector": {"matchLabels": {"app": "x"}}}}
         ok(await w.post(budgets, body), 201)
         ok(await w.patch(f"{budgets}/b/status", {"status": {"disruptionsAllowed": 0}}))
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}}
 
+        for name in ("pending", "over"):
+            ok(await w.post(f"{PODS}/{name}/eviction", {"metadata": {"name": name}}), 201)
         kept = await w.post(f"{PODS}/web/eviction", eviction)
         other = await w.post(f"{PODS}/web/eviction", {"metadata": {"name": "other"}})
         listed = await w.post(f"{PODS}/web/eviction", [])

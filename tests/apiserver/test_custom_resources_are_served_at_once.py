@@ -1,15 +1,18 @@
 """CustomResourceDefinitions: registration, validation, defaults, status, scale, columns."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from apiserver_world import DEFINITIONS, WIDGETS, World, definition, named, ok, run, widget
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partage.apiserver import jsonpath, structural
+from partage.apiserver import builtin, jsonpath, structural
 from partage.apiserver import server as module
+from partage.apiserver.kinds import Registry
 from partage.apiserver.problems import Problems
+from partage.apiserver.router import Router
+from partage.apiserver.verbs import Verbs
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
@@ -351,3 +354,14 @@ def test_jsonpaths_find_what_they_name(path: str) -> None:
 def test_any_jsonpath_is_harmless(path: str) -> None:
     """Whatever the text."""
     assert isinstance(jsonpath.find_all(DOCUMENT, path), list)
+
+
+def test_documents_of_earlier_resources_are_forgotten() -> None:
+    """Each is large, and a client may define resources and ask again and again."""
+    registry = Registry()
+    router = Router(registry, cast("Verbs", None))
+    for text in (b"first", b"second"):
+        registry.add(*builtin.kinds()[:1])
+        assert router._kept("openapi/v2", lambda text=text: text) == text
+
+    assert list(router._documents.values()) == [b"second"]

@@ -20,6 +20,8 @@ from apiserver_world import (
     run,
 )
 
+from partage.apiserver import Refused, Review, server
+
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 
 
@@ -310,6 +312,7 @@ def test_dependents_follow_their_owner(body: Any, code: int) -> None:
         assert (await w.get(f"{CONFIGS}/owner")).code == 404
         if code == 200:
             assert "ownerReferences" not in left.body["metadata"]
+        assert not w.server._janitor._dependents  # a table that could grow
 
     run(story)
 
@@ -358,6 +361,40 @@ def test_a_namespace_goes_with_all_that_is_in_it() -> None:
         assert late.code == 403
         assert "because it is being terminated" in late.message
         assert (await w.get("/api/v1/namespaces/team")).code == 404
+
+    run(story)
+
+
+def test_a_refused_deletion_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is in a namespace in deletion, and of an owner's dependents."""
+    monkeypatch.setattr(server, "_TIDY_AGAIN", 0.05)
+
+    async def story(w: World) -> None:
+        asked: list[str] = []
+
+        def refuses(review: Review) -> None:
+            if review.operation == "DELETE" and review.name in ("inside", "below"):
+                asked.append(review.name)
+                if asked.count(review.name) < 3:
+                    raise Refused("not yet")
+
+        w.server.admission.validators.append(refuses)
+        ok(await w.post("/api/v1/namespaces", {"metadata": {"name": "team"}}), 201)
+        ok(await w.post("/api/v1/namespaces/team/configmaps", config("inside")), 201)
+        above = ok(await w.post(CONFIGS, config("above")), 201)
+        head = {"kind": "ConfigMap", "apiVersion": "v1", "name": "above"}
+        below = config("below")
+        below["metadata"]["ownerReferences"] = [{**head, "uid": above["metadata"]["uid"]}]
+        ok(await w.post(CONFIGS, below), 201)
+
+        ok(await w.delete("/api/v1/namespaces/team"))
+        ok(await w.delete(f"{CONFIGS}/above"))
+        async with asyncio.timeout(20):
+            for path in ("/api/v1/namespaces/team", f"{CONFIGS}/below"):
+                while (await w.get(path)).code != 404:  # noqa: ASYNC110 # only HTTP shows it
+                    await asyncio.sleep(0.02)
+
+        assert sorted(asked) == ["below"] * 3 + ["inside"] * 3
 
     run(story)
 

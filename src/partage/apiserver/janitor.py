@@ -4,7 +4,7 @@ It watches the store. The server calls it after every change, and it then handle
 """
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from partage.apiserver import quota
@@ -34,6 +34,7 @@ class Janitor:
         self._changes: deque[Change] = deque()
         self._leaving: dict[str, None] = {}
         self._quotas: dict[str, None] = {}
+        self._refused: dict[Place, None] = {}
         cluster.store.observers.append(self._saw)
         for resource in list(cluster.store.resources()):
             for record in cluster.store.all(resource):
@@ -66,7 +67,7 @@ class Janitor:
             self._uids.pop(record.uid, None)
         if before != after or gone or change.kind == "ADDED":
             for owner in before or ():
-                self._dependents[owner.get("uid", "")].discard(place)
+                self._forget(owner.get("uid", ""), place)
             for owner in () if gone else after or ():
                 self._dependents[owner.get("uid", "")].add(place)
         deleting = record.metadata.get("deletionTimestamp")
@@ -81,6 +82,34 @@ class Janitor:
             namespace = self._cluster.store.get("namespaces", "", record.namespace)
             if namespace is not None and namespace.metadata.get("deletionTimestamp"):
                 self._leaving[record.namespace] = None
+
+    def _forget(self, uid: str, place: Place) -> None:
+        """Removes a dependent, which may have outlived its owner."""
+        there = self._dependents.get(uid, set())
+        there.discard(place)
+        if not there:
+            self._dependents.pop(uid, None)
+
+    def refused(self) -> list[Place]:
+        """Objects whose deletion was refused since the last call."""
+        found, self._refused = list(self._refused), {}
+        return found
+
+    def retry(self, places: Iterable[Place]) -> None:
+        """Queues such objects for another look, with all that may be a reason to delete them."""
+        store = self._cluster.store
+        for place in places:
+            record = store.get(*place)
+            if record is None:
+                continue
+            namespace = store.get("namespaces", "", record.namespace)
+            if namespace is not None and namespace.metadata.get("deletionTimestamp"):
+                self._leaving[record.namespace] = None
+            owners = record.metadata.get("ownerReferences") or ()
+            known = (self._uids.get(owner.get("uid", "")) for owner in owners)
+            for one in (place, *filter(None, known)):
+                if (found := store.get(*one)) is not None:
+                    self._changes.append(Change("MODIFIED", found, None))
 
     async def settle(self) -> None:
         """Carries out all consequences of the changes so far, and theirs in turn."""
@@ -137,8 +166,9 @@ class Janitor:
         call = Call(kind=kind, namespace=place[1], name=place[2], user=_GC)
         try:
             await delete(self._cluster, call, DeleteOptions(policy=policy))
-        except ApiError:
-            return
+        except ApiError as error:
+            if error.code != 404:
+                self._refused[place] = None
 
     async def _owner_gone(self, uid: str) -> None:
         for place in sorted(self._dependents.pop(uid, ())):

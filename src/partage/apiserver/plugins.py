@@ -6,10 +6,11 @@ from typing import Any, Final
 from partage.apiserver.admission import Refused, Review
 from partage.apiserver.selectors import parse_labels
 from partage.apiserver.status import ApiError, forbidden, not_found, too_many
-from partage.apiserver.storage import Store
+from partage.apiserver.storage import Record, Store
 
 IMMORTAL: Final = ("default", "kube-public", "kube-system")
 _WAIT: Final = 300
+_NOT_RUNNING: Final = ("Pending", "Succeeded", "Failed")
 _TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 CLASSES: Final = "priorityclasses.scheduling.k8s.io"
 
@@ -115,16 +116,20 @@ class Plugins:
         chosen = [r.value for r in self._store.all(CLASSES) if r.value.get("globalDefault")]
         return min(chosen, key=lambda value: value.get("value", 0)) if chosen else None
 
-    def disruption(self, namespace: str, labels: Mapping[str, str]) -> ApiError | None:
-        """Whether a disruption budget forbids the eviction of a pod with these labels now.
+    def disruption(self, pod: Record) -> ApiError | None:
+        """Whether a disruption budget forbids the eviction of a pod now.
 
-        A pod that several budgets select is never evicted.
+        It never forbids that of a pod that has not started, has ended or is in deletion. A running pod that
+        several budgets select is never evicted.
         """
+        phase = (pod.value.get("status") or {}).get("phase")
+        if phase in _NOT_RUNNING or pod.metadata.get("deletionTimestamp"):
+            return None
         mine = [
             record.value
-            for record in self._store.all("poddisruptionbudgets.policy", namespace)
+            for record in self._store.all("poddisruptionbudgets.policy", pod.namespace)
             if (selector := (record.value.get("spec") or {}).get("selector")) is not None
-            and parse_labels(selector).matches(labels)
+            and parse_labels(selector).matches(pod.labels)
         ]
         if len(mine) > 1:
             return ApiError(

@@ -169,7 +169,7 @@ async def evict(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
     options = DeleteOptions.read(body.get("deleteOptions"))
     call = replace(call, sub="eviction")
     pod = must_get(cluster, call)
-    refusal = cluster.plugins.disruption(call.namespace, pod.labels)
+    refusal = cluster.plugins.disruption(pod)
     if refusal is not None:
         raise refusal
     await cluster.admission.validate(review(call, "CREATE", dict(body), pod))

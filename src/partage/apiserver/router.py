@@ -48,7 +48,8 @@ class Router:
     anonymous: User | None = None
     here: bool = False
     patience: float = 15.0
-    _documents: dict[tuple[int, str], bytes] = field(default_factory=dict)
+    _documents: dict[str, bytes] = field(default_factory=dict)
+    _at: int = -1
     _pace: Pace = field(default_factory=Pace)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -122,16 +123,16 @@ class Router:
 
     def _kept(self, key: str, make: Any) -> bytes:
         """A document's text, made again only after a change of resources."""
-        place = (self.registry.counter, key)
-        found = self._documents.get(place)
-        if found is None:
-            if len(self._documents) > 500:
+        found = self._documents.get(key)
+        if found is None or self._at != self.registry.counter:
+            if self._at != self.registry.counter or len(self._documents) > 500:
                 self._documents.clear()
+                self._at = self.registry.counter
             value = make()
             if value is None:
                 raise unknown_path()
             text = value if isinstance(value, bytes) else msgspec.json.encode(value)
-            found = self._documents[place] = text
+            found = self._documents[key] = text
         return found
 
     def _made(self, parts: tuple[str, ...], address: str) -> Any:

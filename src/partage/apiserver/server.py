@@ -18,7 +18,7 @@ from partage.apiserver.admission import ADMIN, Admission, User
 from partage.apiserver.calls import DEFINITIONS, Call, Cluster
 from partage.apiserver.creating import create
 from partage.apiserver.deleting import DeleteOptions, delete
-from partage.apiserver.janitor import Janitor
+from partage.apiserver.janitor import Janitor, Place
 from partage.apiserver.kinds import Registry
 from partage.apiserver.metadata import Ambient
 from partage.apiserver.plugins import CLASSES, Plugins
@@ -45,6 +45,8 @@ _CRITICAL: Final = {
 }
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _TIDY_AFTER: Final = 0.2
+_TIDY_AGAIN: Final = 5.0
+"""Seconds after which a refused deletion is tried again, for example by a webhook that did not answer."""
 _SAVE_EVERY: Final = 5.0
 _UNSAVED: Final = "%s cannot be written: %s; it lacks the latest changes"
 _log: Final = logging.getLogger(__name__)
@@ -344,6 +346,12 @@ class ApiServer:
                 await self._janitor.settle()
             except Exception:  # noqa: BLE001 # the next change must still be followed up
                 _log.exception("tidying up after changes failed")
+            if refused := self._janitor.refused():
+                asyncio.get_running_loop().call_later(_TIDY_AGAIN, self._retry, refused)
+
+    def _retry(self, refused: list[Place]) -> None:
+        self._janitor.retry(refused)
+        self._work.set()
 
     async def _save_often(self) -> None:
         saved, said = -1, ""
