@@ -193,7 +193,17 @@ def broken(change: Any) -> dict[str, Any]:
     return value
 
 
+def built_in(plural: str, group: str) -> dict[str, Any]:
+    """A definition with the name of a resource that the server has itself."""
+    value = named(definition(), name=f"{plural}.{group}")
+    value["spec"]["group"] = group
+    value["spec"]["names"] |= {"plural": plural, "singular": plural}
+    return value
+
+
 BROKEN = {
+    "built in": (built_in("leases", "coordination.k8s.io"), "of the API server itself"),
+    "built in twice": (built_in("events", "events.k8s.io"), "of the API server itself"),
     "name": (named(definition(), name="x.example.com"), "must be spec.names.plural"),
     "group": (broken(lambda s: s.update(group="")), "spec.group: Required value"),
     "plain group": (broken(lambda s: s.update(group="x")), "should be a domain"),

@@ -1,9 +1,10 @@
 """CustomResourceDefinitions: their required content, and the resources that they define."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Final
 
-from partage.apiserver import naming
+from partage.apiserver import builtin, naming
 from partage.apiserver.kinds import Kind, Subresource
 from partage.apiserver.problems import Problems
 from partage.apiserver.status import qualified
@@ -11,6 +12,12 @@ from partage.apiserver.structural import complete
 
 _SCOPES: Final = ("Cluster", "Namespaced")
 _STATUS: Final = ("get", "patch", "update")
+
+
+@cache
+def _built_in() -> frozenset[str]:
+    """Names that no definition may have: its objects would be mixed with others, and go with it."""
+    return frozenset(qualified(kind.plural, kind.group) for kind in builtin.kinds())
 
 
 def fill_definition(value: dict[str, Any]) -> None:
@@ -44,6 +51,8 @@ def check_definition(value: Mapping[str, Any], problems: Problems) -> None:
             value["metadata"].get("name", ""),
             'must be spec.names.plural+"."+spec.group',
         )
+    if wanted in _built_in():
+        problems.forbidden("spec.names.plural", f"{wanted} is a resource of the API server itself")
     if spec.get("scope") not in _SCOPES:
         problems.unsupported("spec.scope", spec.get("scope", ""), _SCOPES)
     _check_versions(spec.get("versions") or [], problems)
