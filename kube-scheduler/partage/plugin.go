@@ -272,7 +272,7 @@ func (s *shared) activate(chosen func(types.UID) bool) {
 	}
 }
 
-// remember keeps a refused pod, so that a push can activate it.
+// remember keeps a refused pod, so that a push can activate it. Nothing reports that the pod is gone.
 func (s *shared) remember(pod *v1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,7 +282,7 @@ func (s *shared) remember(pod *v1.Pod) {
 			break
 		}
 	}
-	s.refused[pod.UID] = pod
+	s.refused[pod.UID] = lookup(pod)
 }
 
 func (s *shared) forget(pod *v1.Pod) {

@@ -682,6 +682,21 @@ func TestAfterTheEngineCameBackPodsAreTriedAgain(t *testing.T) {
 	until(t, "activated", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) == 1 })
 }
 
+func TestOfARefusedPodOnlyItsPlaceInTheQueueIsKept(t *testing.T) {
+	s := newShared(filepath.Join(t.TempDir(), "absent"), uint32(os.Getuid()))
+	pod := device("web")
+	pod.Annotations = map[string]string{"large": strings.Repeat("x", 1<<20)}
+	pod.Spec.SchedulingGroup = &v1.PodSchedulingGroup{}
+	s.remember(pod)
+	kept := s.refused[pod.UID]
+	if kept.Name != pod.Name || kept.Namespace != pod.Namespace || kept.UID != pod.UID || kept.Spec.SchedulingGroup != pod.Spec.SchedulingGroup {
+		t.Error("kube-scheduler would not find it", kept)
+	}
+	if kept.Annotations != nil || kept.Spec.Containers != nil {
+		t.Error("what its author wrote stays when the pod is gone")
+	}
+}
+
 func TestASlowEngineIsLeftAloneForAWhile(t *testing.T) {
 	var b breaker
 	for range slowAtMost - 1 {
