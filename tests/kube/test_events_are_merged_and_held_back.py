@@ -13,6 +13,7 @@ from kube_builders import client_of, eventually, started, stopped
 from fakes.clock import SteppedClock
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
+from partage.apiserver.naming import subdomain
 from partage.kube.events import EventRecorder
 from partage.kube.recorder import EventBook, EventSettings, Regarding, Topic
 from partage.kube.resources import EVENTS
@@ -259,15 +260,16 @@ async def test_a_taken_name_is_replaced() -> None:
         assert len(set(names)) == 2
 
 
-async def test_objects_without_a_namespace_report_to_default() -> None:
-    """As the API demands."""
+@pytest.mark.parametrize("name", ["n" * 250, f"{'n' * 199}-{'n' * 50}", f"{'n' * 199}.{'n' * 50}"])
+async def test_objects_without_a_namespace_report_to_default(name: str) -> None:
+    """As the API demands; the event's name is one too."""
     async with KubeServer() as server, recording(server) as (recorder, _clock):
-        recorder.warning(Regarding("v1", "Node", "n" * 250), "Sick", "x")
+        recorder.warning(Regarding("v1", "Node", name), "Sick", "x")
         await eventually(lambda: stored(server, "default"))
 
         (event,) = stored(server, "default")
         assert "namespace" not in event["involvedObject"]
-        assert len(event["metadata"]["name"]) <= 253
+        assert not subdomain(event["metadata"]["name"])
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ class EventRecorder:
         """The object's name and a moment in hexadecimal, as other components name events."""
         self._sequence += 1
         moment = int(self._client.clock.now().timestamp() * 1_000_000) * 1000 + self._sequence
-        return f"{record.topic.regarding.name[:200]}.{moment:x}"
+        return f"{record.topic.regarding.name[:200].rstrip('-.')}.{moment:x}"
 
     def _body(self, record: Record, name: str) -> dict[str, Any]:
         regarding, kind, reason = record.topic
