@@ -23,20 +23,34 @@ async def follow(
 ) -> None:
     """Reports every existing object, oldest write first, then every change.
 
-    It starts again after it fell behind.
+    After it fell behind, it reports as deleted what is gone, and then every existing object again.
 
     It logs a change that cannot be handled, and continues with the next ones.
     """
+    known: dict[str, Record] = {}
     while True:
         since = server.store.revision
-        for record in sorted(server.store.all(resource), key=lambda one: one.revision):
+        there = {one.uid: one for one in sorted(server.store.all(resource), key=_written)}
+        gone = [one for uid, one in known.items() if uid not in there]
+        known = there
+        for record in gone:
+            await _handled(handle, Change("DELETED", record, record))
+        for record in list(there.values()):
             await _handled(handle, Change("ADDED", record, None))
         try:
             async for change in server.changes(resource, since):
+                if change.kind == "DELETED":
+                    known.pop(change.record.uid, None)
+                else:
+                    known[change.record.uid] = change.record
                 await _handled(handle, change)
         except Compacted:
             continue
         return  # the server is closing
+
+
+def _written(record: Record) -> int:
+    return record.revision
 
 
 async def _handled(handle: Callable[[Change], Awaitable[None]], change: Change) -> None:
@@ -109,7 +123,7 @@ async def tell(
     subject = (
         f"{head.get('uid') or head['name']}/{component}/{reason}{f'/{message}' if each else ''}"
     )
-    name = f"{head['name'].lower()}.{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
+    name = f"{head['name'][:200].lower().rstrip('-.')}.{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
     event = {
         "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {
