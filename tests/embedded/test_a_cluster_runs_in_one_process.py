@@ -20,9 +20,9 @@ from up_world import (
     running,
 )
 
-from partage.apiserver import Record
+from partage.apiserver import ApiServer, Record, Settings
 from partage.embedded.scheduling import Choice, Seam
-from partage.embedded.tainting import patience
+from partage.embedded.tainting import TaintEvictions, patience
 from partage.model.selector import Taint
 from partage.vendors import names
 
@@ -265,6 +265,35 @@ def test_a_taint_sends_away_who_does_not_tolerate_it() -> None:
             assert (await w.pod("stays"))["status"]["phase"] == "Running"
 
     run(story())
+
+
+def test_a_second_taint_does_not_wait_for_the_first() -> None:
+    """A pod that tolerates one for a time, and the other not at all, goes at once."""
+    for_long = {
+        "key": "ill",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 9000,
+    }
+
+    async def story() -> None:
+        server = ApiServer(Settings())
+        await server.furnish()
+        await server.create("nodes", {"metadata": {"name": "n0"}})
+        made = pod("goes", {}, nodeName="n0", tolerations=[for_long])
+        await server.create("pods", made, "default")
+        evicting = asyncio.create_task(TaintEvictions(server).run())
+        for known in (("ill",), ("ill", "other")):
+            taints = [{"key": key, "effect": "NoExecute"} for key in known]
+            await asyncio.sleep(0.05)
+            await server.patch("nodes", "", "n0", {"spec": {"taints": taints}})
+        async with asyncio.timeout(10):
+            async for change in server.changes("pods"):
+                if change.record.metadata.get("deletionTimestamp"):
+                    break
+        evicting.cancel()
+
+    asyncio.run(story())
 
 
 def test_a_plain_node_has_the_labels_of_a_kubelet(tmp_path: Path) -> None:

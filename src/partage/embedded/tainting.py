@@ -64,7 +64,7 @@ class TaintEvictions:
         seconds = patience(pod.value.get("spec") or {}, taints)
         if seconds is None or is_over(pod) or pod.metadata.get("deletionTimestamp"):
             self._due.pop(pod.uid, None)
-        elif pod.uid not in self._due:
+        elif pod.uid not in self._due or not seconds:  # another taint may not be tolerated at all
             moment = asyncio.get_running_loop().time() + seconds
             self._due[pod.uid] = _Due(pod.namespace, pod.name, moment)
             self._changed.set()
