@@ -1,5 +1,6 @@
 """Device objects, totals and registrations of simulated nodes, and how nodes are described."""
 
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from up_world import node
 
 from partage.agent.discovery.models import MODELS
+from partage.embedded.agents import _address
 from partage.embedded.fleet import DEFAULT_FLEET, RdmaCards, SimulatedNode, simulated_nodes
 from partage.embedded.hardware import (
     device_manifest,
@@ -48,6 +50,13 @@ def test_the_fleet_is_read_without_a_note(described: SimulatedNode) -> None:
     assert len(read_.node.devices) == expected
     assert all(one.healthy for one in read_.node.devices)
     assert not read_.node.verdicts or described.make.vendor == "nvidia"
+
+
+def test_every_node_has_an_address() -> None:
+    """One that exists, whatever the node's UID."""
+    network = ip_network("10.0.0.0/16")
+
+    assert all(ip_address(_address(f"uid {number}")) in network for number in range(2000))
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -11,6 +11,7 @@ Devices become unhealthy on demand: `kubectl annotate node NAME simulate.partage
 """
 
 import asyncio
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -174,7 +175,6 @@ class Agents:
         status = record.value.get("status") or {}
         allocatable = {**_ORDINARY, **(status.get("allocatable") or {})}
         moment = now(self._server)
-        index = abs(hash(record.uid)) % 65_000
         await self._server.patch(
             "nodes",
             "",
@@ -186,10 +186,7 @@ class Agents:
                     "conditions": _conditions(moment),
                     "addresses": status.get("addresses")
                     or [
-                        {
-                            "type": "InternalIP",
-                            "address": f"10.0.{index // 250}.{index % 250 + 2}",
-                        },
+                        {"type": "InternalIP", "address": _address(record.uid)},
                         {"type": "Hostname", "address": record.name},
                     ],
                     "nodeInfo": {
@@ -307,6 +304,12 @@ def _description(value: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": {"name": head["name"], **kept},
         "spec": value.get("spec") or {},
     }
+
+
+def _address(uid: str) -> str:
+    """An address of the network 10.0.0.0/16; two nodes may have the same."""
+    high, low = hashlib.sha256(uid.encode()).digest()[:2]
+    return f"10.0.{high}.{low % 250 + 2}"
 
 
 def _ready(record: Record) -> bool:
