@@ -329,6 +329,45 @@ async def test_an_unseen_pod_travels_and_is_read_before_it_is_bound(world: Plugg
     assert world.states["uid-web"] is State.BOUND
 
 
+@pytest.mark.parametrize("how", ["gone", "unreserved", "again"])
+def test_who_gives_up_while_the_pod_is_read_binds_nothing(how: str) -> None:
+    """An answer would reach nobody, and the cards would be kept until the Binding can no longer arrive."""
+
+    async def story() -> None:
+        world = Plugged()
+        await world.start(node(), device())
+        manifest = world.api.pods["web"] = pod("web", half(), meta={"resourceVersion": "7"})
+        raw = msgspec.Raw(json.dumps(manifest).encode())
+        world.propose("web", version="7", pod=raw)
+        world.reserve("web")
+        read, may_end = world.service.read, asyncio.Event()
+
+        async def slowly(*which: str) -> Any:
+            await may_end.wait()
+            return await read(*which)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.service, "read", slowly)
+            question = wire.Bind(1, "uid-web", world.number, "n1")
+            binding = asyncio.create_task(world.attempts.bind(question, world.allowed.append))
+            await asyncio.sleep(0)
+            if how == "gone":
+                world.attempts.disconnected()
+            elif how == "unreserved":
+                world.unreserve("web")
+            else:
+                assert world.propose("web", version="7", pod=raw).nodes == ["n1"]
+            may_end.set()
+            refused = await binding
+        assert refused is not None
+        assert refused.code == "StaleAttempt"
+        assert not world.allowed
+        assert world.states == ({"uid-web": State.HELD} if how == "again" else {})
+        world.check()
+
+    run(story)()
+
+
 @plugged
 async def test_what_ended_while_the_pod_was_read_is_not_bound(world: Plugged) -> None:
     """The books that are current may be about to be replaced, and the same question may have come again."""

@@ -309,6 +309,7 @@ class Attempts:
         attempt = self._of(question)
         if isinstance(attempt, wire.Answer):
             return attempt
+        before, reserved = attempt, attempt.reserved
         changed = await self._changed(self._current(), attempt)
         if changed:
             return _refused(question, CHANGED, changed)
@@ -316,6 +317,9 @@ class Attempts:
         books, attempt = self._current(), self._of(question)
         if isinstance(attempt, wire.Answer):
             return attempt
+        if attempt is not before or attempt.reserved < reserved:
+            # A kube-scheduler that has given up, or is gone, would not report the outcome of the Binding.
+            return _refused(question, STALE, "the attempt ended meanwhile; schedule the pod again")
         if attempt.provisional:
             return _refused(question, PROVISIONAL, "pods that still run there hold its place")
         if attempt.outcome is not None:
