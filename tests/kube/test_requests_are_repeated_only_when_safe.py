@@ -6,7 +6,8 @@ import errno
 import socket
 import time
 from copy import copy
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import msgspec
@@ -544,6 +545,28 @@ def test_delays_double_up_to_a_cap(attempt: int, chance: float, delay: float) ->
 def test_retry_after_has_two_forms(header: str | None, seconds: float | None) -> None:
     """Seconds or a date; anything else is as if it were not there."""
     assert retry_after_seconds(header, datetime(2026, 1, 1, tzinfo=UTC)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("date", "seconds"),
+    [("Wed, 31 Dec 2025 20:00:00 GMT", 30.0), ("today", 0.0), ("", 0.0)],
+    ids=["server-behind", "nonsense", "absent"],
+)
+def test_a_moment_is_counted_by_the_clock_of_the_server(date: str, seconds: float) -> None:
+    """Ours may be hours ahead or behind, and would make the wait none or endless."""
+    now, asked = datetime(2026, 1, 1, tzinfo=UTC), "Wed, 31 Dec 2025 20:00:30 GMT"
+    assert retry_after_seconds(asked, now, date) == seconds
+
+
+async def test_a_server_whose_clock_is_ahead_of_ours_is_asked_again_soon() -> None:
+    """Seconds are meant, and not the hours between the clocks."""
+    clock = InstantClock(epoch=datetime.now(UTC) - timedelta(hours=3))
+    moment = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
+    async with KubeServer() as server, client_of(server, clock=clock) as client:
+        put(server)
+        server.fail(Fault(status=429, retry_after=moment))
+        await client.get(PODS, "a", namespace="default", into=Pod)
+    assert 0 < clock.slept[0] <= 20
 
 
 async def test_concurrent_requests_share_the_client() -> None:

@@ -283,17 +283,32 @@ def error_of_status(
     return kind(method, path, code, document, retry_after=retry_after)
 
 
-def retry_after_seconds(header: str | None, now: datetime) -> float | None:
-    """Seconds of a Retry-After header, in either of its two forms; None for any other text."""
+def retry_after_seconds(
+    header: str | None, now: datetime, date: str | None = None
+) -> float | None:
+    """Seconds of a Retry-After header, in either of its two forms; None for any other text.
+
+    Args:
+        header: its text.
+        now: by our clock, which may differ from the server's.
+        date: the Date header of the same answer, from which a moment is counted if there is one.
+    """
     if header is None:
         return None
     text = header.strip()
     if text.isascii() and text.isdigit():
         return float(text)
+    moment, sent = _moment(text), _moment(date) or now
+    return None if moment is None else max(0.0, (moment - sent).total_seconds())
+
+
+def _moment(text: str | None) -> datetime | None:
+    """The moment of a header; None if it is absent, is no date, or has no zone."""
     try:
-        return max(0.0, (parsedate_to_datetime(text) - now).total_seconds())
+        moment = parsedate_to_datetime(text or "")
     except (TypeError, ValueError, OverflowError):
         return None
+    return moment if moment.tzinfo is not None else None
 
 
 def _shortened(text: str) -> str:

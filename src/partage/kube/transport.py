@@ -254,7 +254,8 @@ class Transport:
             body += chunk
             if len(body) > _ERROR_BODY:
                 break
-        after = retry_after_seconds(response.headers.get("Retry-After"), self._clock.now())
+        told = response.headers
+        after = retry_after_seconds(told.get("Retry-After"), self._clock.now(), told.get("Date"))
         return api_error(
             request.method, request.path, response.status, body[:_ERROR_BODY], retry_after=after
         )
