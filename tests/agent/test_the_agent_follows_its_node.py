@@ -102,7 +102,8 @@ def test_a_config_map_that_breaks_a_rule_leaves_what_was_in_force(
             server.store.update(where, "team", name, written('"many"'))
             assert await read() == [3]
             server.store.update(where, "team", name, written("4"))
-            server.fail(Fault(path="/configmaps/", status=404))  # of a proxy: it does not know the object
+            # A proxy answers this without knowing the object.
+            server.fail(Fault(path="/configmaps/", status=404))
             with pytest.raises(NotFound):
                 await read()
             assert settings.settings.hami.nodes["n1"].split_count == 3
