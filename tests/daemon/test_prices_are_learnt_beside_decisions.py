@@ -21,6 +21,7 @@ from partage.daemon.learning import Learning, LearningSettings, process
 from partage.extender.books import Books
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
+from partage.model.request import CardFilter
 from partage.placement import learning as placement_learning
 from partage.placement.learning import ask_of
 from partage.placement.mix import Ask
@@ -309,11 +310,55 @@ def test_a_process_of_its_own_gives_the_same(monkeypatch: pytest.MonkeyPatch) ->
         pytest.param(
             make_pod("a", share(20), whole(1), host=HOST), Ask(2000, 1024, 1, 1000), id="largest"
         ),
+        *(
+            pytest.param(
+                make_pod("a", share(40, filter=wanted), host=HOST),
+                Ask(2000, 1024, 1, 400, models),
+                id=told,
+            )
+            for told, wanted, models in (
+                ("a model", CardFilter(use_types=("t4",)), ("T4",)),
+                ("no model", CardFilter(use_types=("H100",)), ()),
+                ("cards", CardFilter(use_uuids=("n1-0", "gone")), ("T4",)),
+                (
+                    "no card",
+                    CardFilter(use_uuids=("n1-0",), avoid_uuids=("n1-0",)),
+                    (),
+                ),
+                ("a card less", CardFilter(avoid_uuids=("n1-0",)), ()),
+                (
+                    "a model less",
+                    CardFilter(
+                        avoid_uuids=tuple(f"n{n}-{c}" for n in (1, 3, 5) for c in range(4))
+                    ),
+                    ("A100",),
+                ),
+            )
+        ),
     ],
 )
 def test_an_ask_is_what_prices_look_at(pod: Pod, expected: Ask) -> None:
     """CPU, memory, and the largest request for cards."""
     assert ask_of(pod, shelf().engine.ledger) == expected
+
+
+def test_others_run_while_many_requests_are_looked_at() -> None:
+    """Any tenant may make many pods at once that all ask for something else."""
+    mine = shelf()
+    mine.come({f"u{i}": make_pod(f"p{i}", share(1 + i % 100, 1 + i)) for i in range(640)})
+    learns, turns = learning(mine), 0
+
+    async def counted() -> None:
+        nonlocal turns
+        step = asyncio.create_task(learns.step())
+        while not step.done():
+            turns += 1
+            await asyncio.sleep(0)
+
+    asyncio.run(counted())
+
+    assert learns.arrivals.total == 640
+    assert turns > 10
 
 
 KILLED = """

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
@@ -21,6 +21,7 @@ from typing import Final
 
 from partage.extender.books import Books
 from partage.kube.clock import Clock
+from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.placement.learning import Arrivals, Due, asks_of, tables_due
 from partage.placement.mix import Ask, Standing, Stock
@@ -29,6 +30,8 @@ from partage.scheduler.events import TablesChanged
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _NICE: Final = 10
+_PIECE: Final = 64
+"""Pods whose asks are computed before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +103,16 @@ class Learning:
             return
         if self.tables is not None and books.engine.tables.version < self.tables.version:
             self._tell(self.tables)
-        if not self._count(books) and self.arrivals.begun:
+        if not await self._count(books) and self.arrivals.begun:
             return
         nodes = [node for node in books.engine.ledger.nodes if node is not None]
         stock = Stock.of(nodes)
         what, tables = self.arrivals.due(int(stock.cards.sum())), books.engine.tables
         if what is Due.PRICES:
-            standing = self._standing(books, [node.name for node in nodes])
+            running = await self._running(books)
+            nodes = [node for node in books.engine.ledger.nodes if node is not None]
+            stock, names = Stock.of(nodes), [node.name for node in nodes]
+            standing = Standing.of(books.engine.ledger, names, running)
             found = await self._prices(books, tables, stock, standing)
         elif what is Due.NOTHING:
             return
@@ -143,31 +149,39 @@ class Learning:
         )
         return found
 
-    def _count(self, books: Books) -> int:
+    async def _count(self, books: Books) -> int:
         """Count the pods that are new since the last look. Returns their number."""
-        cache, ledger = books.cluster_cache, books.engine.ledger
+        cache = books.cluster_cache
         pods = cache.pods()
+        there = pods.keys() | cache.compared.keys()
         fresh = [uid for uid in (*pods, *cache.compared) if uid not in self._seen]
         asking = [cache.asking(pods[uid]) if uid in pods else cache.compared[uid] for uid in fresh]
-        self.arrivals.add(asks_of(asking, ledger))
-        self._seen = pods.keys() | cache.compared.keys()
+        self.arrivals.add(await _asks_of(asking, books))
+        self._seen = there
         return len(fresh)
 
-    def _standing(self, books: Books, names: list[str]) -> Standing:
-        """The present books, with the asks of pods that have a place.
+    async def _running(self, books: Books) -> Counter[Ask]:
+        """The asks of pods that have a place.
 
         Pods of a forgotten kind keep their devices, but the rehearsal has no pods of that kind.
         """
         cache, ledger = books.cluster_cache, books.engine.ledger
         pods = cache.pods()
-        return Standing.of(
-            ledger,
-            names,
-            Counter(asks_of([cache.asking(pods[u]) for u in pods if u in ledger], ledger)),
-        )
+        placed = [cache.asking(pods[uid]) for uid in pods if uid in ledger]
+        return Counter(await _asks_of(placed, books))
 
     def _tell(self, tables: Tables) -> None:
         self._books().take([TablesChanged(tables)], self._clock.monotonic())
+
+
+async def _asks_of(pods: Sequence[Pod], books: Books) -> list[Ask]:
+    """The asks of many pods; other tasks run meanwhile."""
+    found: list[Ask] = []
+    for ask in asks_of(pods, books.engine.ledger):
+        found.append(ask)
+        if not len(found) % _PIECE:
+            await asyncio.sleep(0)
+    return found
 
 
 def _others(books: Books) -> Counter[Ask]:

@@ -71,12 +71,8 @@ def unsuited(
 ) -> Codes:
     """Rank of the reason why a card is not accepted, decided once a kind of card."""
     plane = ledger.planes[request.type]
-    by_kind = np.full(len(ledger.kinds), FITS, np.int8)
     uuids = (*request.filter.use_uuids, *request.filter.avoid_uuids)
-    anonymous = replace(request, filter=replace(request.filter, use_uuids=(), avoid_uuids=()))
-    for kind, device in enumerate(ledger.kinds):
-        if device is not None:
-            by_kind[kind] = _kind_rank(device, anonymous, protocol, by_instance=by_instance)
+    by_kind = unsuited_kinds(ledger, request, protocol, by_instance=by_instance)
     ranks: Codes = by_kind[plane.kind[:, nodes]]
     if not uuids:
         return ranks
@@ -97,6 +93,18 @@ def unsuited(
     overrides = (ranks == FITS) | np.isin(ranks, later)
     ranks[wrong & overrides] = _RANK[ReasonCode.UUID_MISMATCH]
     return ranks
+
+
+def unsuited_kinds(
+    ledger: Ledger, request: DeviceRequest, protocol: str, *, by_instance: bool = False
+) -> Codes:
+    """Rank of the reason why a kind of card is not accepted, whatever the UUIDs of its cards are."""
+    by_kind = np.full(len(ledger.kinds), FITS, np.int8)
+    anonymous = replace(request, filter=replace(request.filter, use_uuids=(), avoid_uuids=()))
+    for kind, device in enumerate(ledger.kinds):
+        if device is not None:
+            by_kind[kind] = _kind_rank(device, anonymous, protocol, by_instance=by_instance)
+    return by_kind
 
 
 def _kind_rank(device: Device, request: DeviceRequest, protocol: str, *, by_instance: bool) -> int:

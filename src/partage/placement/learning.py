@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import ABSENT_KIND
 from partage.model.device import MILLI, DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Strategy
+from partage.model.request import RequestGroup
 from partage.placement.baselines import demand
 from partage.placement.fragmentation import Shape, Workload
-from partage.placement.kernel import suited
+from partage.placement.kernel import FITS, unsuited_kinds
 from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import Tables
@@ -210,34 +212,54 @@ def ask_of(pod: Pod, ledger: Ledger) -> Ask:
     Its models are those of the accepted cards in the books; any model if all are accepted, or none. Requests without
     compute count as requests without cards.
     """
-    cpu, memory = pod.host.get("cpu", 0), -(-pod.host.get("memory", 0) // _MIB)
-    groups = [g for g in pod.request.groups if all(demand(g.request))]
-    if not groups:
-        return Ask(cpu, memory)
-    group = max(groups, key=lambda g: demand(g.request)[0] * demand(g.request)[1])
-    cards, milli = demand(group.request)
-    plane = ledger.planes[DeviceType.GPU]
-    suits = suited(ledger, group.request, group.protocol, slice(None)) & (plane.kind > 0)
-    fine, there = (set(np.unique(plane.kind[which]).tolist()) for which in (suits, plane.kind > 0))
-    names = {kind: device.model for kind, device in enumerate(ledger.kinds) if device}
-    models = {names[kind] for kind in fine}
-    if not models or models == {names[kind] for kind in there}:
-        return Ask(cpu, memory, cards, milli)
-    return Ask(cpu, memory, cards, milli, tuple(sorted(models)))
+    return next(asks_of((pod,), ledger))
 
 
 def asks_of(pods: Iterable[Pod], ledger: Ledger) -> Iterator[Ask]:
     """The asks of the pods.
 
-    Copies of a template share their request, so each request is computed once; a look at every card for tens of
-    thousands of pods would take a minute.
+    Copies of a template share their request, so each request is computed once. Any tenant may make many pods with
+    different requests, so the cards are counted once for all, and a request is judged by kinds of cards.
     """
     known: dict[tuple[int, int], Ask] = {}
+    cards = Counter(ledger.planes[DeviceType.GPU].kind.ravel().tolist())
+    del cards[ABSENT_KIND]
     for pod in pods:
         alike = id(pod.request), id(pod.host)
         if alike not in known:
-            known[alike] = ask_of(pod, ledger)
+            known[alike] = _ask(pod, ledger, cards)
         yield known[alike]
+
+
+def _ask(pod: Pod, ledger: Ledger, cards: Counter[int]) -> Ask:
+    """The ask of a pod; `cards` are the numbers of cards of each kind."""
+    cpu, memory = pod.host.get("cpu", 0), -(-pod.host.get("memory", 0) // _MIB)
+    groups = [g for g in pod.request.groups if all(demand(g.request))]
+    if not groups:
+        return Ask(cpu, memory)
+    group = max(groups, key=lambda g: demand(g.request)[0] * demand(g.request)[1])
+    count, milli = demand(group.request)
+    names = {kind: device.model for kind, device in enumerate(ledger.kinds) if device}
+    models = {names[kind] for kind in _accepted(group, ledger, cards) if kind in names}
+    if not models or models == {names[kind] for kind in cards if kind in names}:
+        return Ask(cpu, memory, count, milli)
+    return Ask(cpu, memory, count, milli, tuple(sorted(models)))
+
+
+def _accepted(group: RequestGroup, ledger: Ledger, cards: Counter[int]) -> set[int]:
+    """The kinds of which the request accepts some card."""
+    request, wanted = group.request, group.request.filter
+    ranks = unsuited_kinds(ledger, request, group.protocol)
+    fine = {kind for kind in cards if kind < ranks.size and ranks[kind] == FITS}
+    use, avoid = (
+        {place for uuid in uuids for place in ledger.at_uuid(uuid) if place[0] is request.type}
+        for uuids in (wanted.use_uuids, wanted.avoid_uuids)
+    )
+    kinds = ledger.planes[request.type].kind
+    if wanted.use_uuids:
+        return fine & {int(kinds[row, index]) for _, index, row in use - avoid}
+    avoided = Counter(int(kinds[row, index]) for _, index, row in avoid)
+    return {kind for kind in fine if cards[kind] > avoided[kind]}
 
 
 def refreshed(
