@@ -5,10 +5,12 @@ the clock of the leader that looks, and the tests move it.
 """
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from daemon_world import World, node, until, world
 from prometheus_client import CollectorRegistry
@@ -20,6 +22,7 @@ from partage.apiserver import DeleteOptions
 from partage.daemon.agent_liveness import AgentSilence, SilenceSettings
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
+from partage.daemon.watched import LiveNode, as_document
 from partage.extender.books import Books
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
@@ -211,6 +214,27 @@ def test_who_does_not_lead_writes_nothing() -> None:
     async def story(made: Game) -> None:
         made.leads = False
         await made.passes(120)
+        assert made.says("n0") is None
+
+    play(story)
+
+
+def test_a_node_that_cannot_be_read_is_told_once() -> None:
+    """It stays closed for both reasons, and the annotation is written once and taken off as any other."""
+
+    async def story(made: Game) -> None:
+        await made.passes(60)
+        await made.known("n0", closed=True)
+        ledger = made.daemon.service.books.engine.ledger
+        broken = copy.deepcopy(made.cluster.stored("n0", "nodes", ""))
+        broken["status"]["allocatable"]["cpu"] = "many"
+        made.daemon.service.changed(as_document("Node", msgspec.convert(broken, LiveNode)))
+        assert "cannot be read" in ledger.node_at(ledger.index["n0"]).verdicts[0].message
+        written = made.cluster.stored("n0", "nodes", "")["metadata"]["resourceVersion"]
+
+        await made.passes(30)
+        assert made.cluster.stored("n0", "nodes", "")["metadata"]["resourceVersion"] == written
+        await made.passes(10, "n0")
         assert made.says("n0") is None
 
     play(story)

@@ -128,13 +128,15 @@ def translate_node(
 def unread_node(node: Document, device: Document | None, problem: str, version: int = 0) -> Node:
     """A node with an invalid quantity: closed and without devices, with the reason for its pods."""
     spec = node.shape.spec if isinstance(node.shape, shapes.Node) else None
+    unread = Verdict("", ReasonCode.QUARANTINED, f"it cannot be read: {problem}")
+    silent = silence(node.annotations)
     return Node(
         name=node.name,
         uid=node.metadata.uid or "",
         labels=_labels(node, device),
         taints=_taints(node)[0],
         unschedulable=bool(spec and spec.unschedulable),
-        verdicts=(Verdict("", ReasonCode.QUARANTINED, f"it cannot be read: {problem}"),),
+        verdicts=(unread, silent) if silent else (unread,),
         version=version,
     )
 
