@@ -444,6 +444,10 @@ async def test_a_quota_whose_limits_stay_the_same_is_not_read_again() -> None:
     assert told(2, "2000") == [], "it is older"
     (changed,) = told(4, "2000")
     assert isinstance(changed, QuotasChanged)
+    assert told(5, "many") == []
+    assert cache.problems
+    assert told(6, "2000") == []
+    assert not cache.problems, "it is again as it was"
 
 
 @run

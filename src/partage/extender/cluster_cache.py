@@ -434,6 +434,7 @@ class ClusterCache:
         if known is not None and _same_limits(known, document):
             # The status changes with every new object of the namespace, and a reading covers all quotas.
             self._quotas[document.identity] = document
+            self.problems.pop(document.label, None)
             return []
         before = dict(self._quotas)
         self._quotas[document.identity] = document
