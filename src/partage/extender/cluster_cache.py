@@ -29,6 +29,7 @@ from partage.scheduler.events import (
     PolicyChanged,
     QuotasChanged,
 )
+from partage.scheduler.quota import Quota, Quotas
 from partage.vendors.settings import Settings
 from partage.wire import shapes
 from partage.wire.claims import claim_uid
@@ -86,7 +87,8 @@ class ClusterCache:
         self._documents: dict[str, Document] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._configs = ConfigBook(self.namespaces)
-        self._quotas: dict[tuple[str, str, str], Document] = {}
+        self._quotas: dict[str, dict[tuple[str, str, str], Document]] = {}
+        self._limits: dict[str, tuple[Quota, ...]] = {}
         self._registrars: Counter[str] = Counter()
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._unread: dict[str, str] = {}
@@ -428,20 +430,19 @@ class ClusterCache:
         """
         if document.kind == _CONFIG:
             return self._config(document, changed=self._configs.changed(document))
-        known = self._quotas.get(document.identity)
+        mine = self._quotas.get(document.namespace, {})
+        known = mine.get(document.identity)
         if outdated(document, known):
             return []
+        then = {**mine, document.identity: document}
         if known is not None and _same_limits(known, document):
-            # The status changes with every new object of the namespace, and a reading covers all quotas.
-            self._quotas[document.identity] = document
+            # The status changes with every new object of the namespace.
+            self._quotas[document.namespace] = then
             self.problems.pop(document.label, None)
             return []
-        before = dict(self._quotas)
-        self._quotas[document.identity] = document
         try:
-            events = self._limits()
+            events = self._limited(document.namespace, then)
         except InvalidDocument as error:
-            self._quotas = before
             self.problems[document.label] = str(error)
             return []
         self.problems.pop(document.label, None)
@@ -452,9 +453,10 @@ class ClusterCache:
         if document.kind == _CONFIG:
             return self._config(document, changed=self._configs.gone(document))
         self.problems.pop(document.label, None)
-        if self._quotas.pop(document.identity, None) is None:
+        mine = dict(self._quotas.get(document.namespace, {}))
+        if mine.pop(document.identity, None) is None:
             return []
-        return self._limits()
+        return self._limited(document.namespace, mine)
 
     def _config(self, document: Document, *, changed: bool) -> list[Event]:
         problem = self._configs.refused.get(document.label)
@@ -464,9 +466,17 @@ class ClusterCache:
             self.problems[document.label] = problem
         return self._settings() if changed else []
 
-    def _limits(self) -> list[Event]:
-        quotas, _notes = translate_quotas(self._quotas.values())
-        return [QuotasChanged(quotas)]
+    def _limited(
+        self, namespace: str, mine: Mapping[tuple[str, str, str], Document]
+    ) -> list[Event]:
+        """Put the quotas of a namespace in force. Raises `InvalidDocument`: one of them cannot be read."""
+        found, _notes = translate_quotas(mine.values())
+        self._quotas.pop(namespace, None)
+        self._limits.pop(namespace, None)
+        self._limits |= found.by_namespace
+        if mine:
+            self._quotas[namespace] = dict(mine)
+        return [QuotasChanged(Quotas(dict(self._limits)))]
 
     def _settings(self) -> list[Event]:
         """Put the ConfigMaps in force, and read every node and pod again if the settings changed."""

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from partage.extender.books import Books
+from partage.scheduler.events import Event
 from partage.scheduler.explain import deferred
 from partage.wire.documents import Document
 from partage.wire.snapshot import permuted
@@ -46,10 +47,16 @@ async def filled(
     if seed is not None:
         by["Node"] = permuted(by["Node"], seed)
     cluster_cache = books.cluster_cache
+    limits: Sequence[Event] = ()
     for number, document in enumerate([one for kind in _KINDS for one in by[kind]], 1):
-        books.digest(cluster_cache.changed(document))
+        events = cluster_cache.changed(document)
+        if document.kind == "ResourceQuota":
+            limits = events or limits  # each event has all quotas
+        else:
+            books.digest(events)
         if not number % _BREATH:
             await asyncio.sleep(0)
+    books.digest(limits)
     # Nominations are read from the pods themselves.
     for waiting in before.waiting if before is not None else ():
         if cluster_cache.pod(waiting.entry.pod.uid) is not None:
