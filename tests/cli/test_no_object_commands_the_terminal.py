@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from partage.cli.logs import FORMATS, start_logging
@@ -27,6 +28,8 @@ COMMANDS = [
     "\x1bP",
     "\x9d",
     "\u200f",
+    "\x85",
+    "\u2028",
 ]
 
 
@@ -44,7 +47,9 @@ def test_a_command_is_shown_by_its_number(command: str) -> None:
     shown = to_json({"a": text})
     assert not signs(command) & set(shown)
     assert json.loads(shown) == {"a": text}
-    assert not {sign for sign in signs(command) if ord(sign) < 160} & set(to_yaml({"a": text}))
+    shown = to_yaml({text: [text], "a": f"{text}: '\"\n{text}"})
+    assert not signs(command) & set(shown) - {"\n"}
+    assert yaml.safe_load(shown) == {text: [text], "a": f"{text}: '\"\n{text}"}
 
 
 def test_ordinary_text_stays() -> None:
