@@ -93,6 +93,38 @@ def test_hamis_device_plugin_cuts_cards_and_holds_shares() -> None:
     assert "--config-map=kube-system/hami-device-plugin" in given
 
 
+MAPS = ["hami-scheduler-device", "hami-device-plugin"]
+OWN = {
+    "HAMi's usual names": ([], MAPS),
+    "other names": (
+        ["configNames={partage-config,vgpu-device}"],
+        ["partage-config", "vgpu-device"],
+    ),
+}
+
+
+@needs_helm
+@pytest.mark.parametrize(("more", "names"), OWN.values(), ids=OWN)
+def test_an_agent_reads_the_config_maps_that_are_left_in_force(
+    more: list[str], names: list[str]
+) -> None:
+    """Else it would register cards by the published defaults, and that goes before the operator's settings."""
+    off = "configMaps.hami=false"
+    found = _objects("default", "agent.enabled=true", off, "configNamespaces={gpu}", *more)
+
+    given = _container(found, "DaemonSet", "partage-agent")["args"]
+    spaces = ["gpu", "partage-system"]
+    maps = [one.partition("=")[2] for one in given if one.startswith("--config-map=")]
+    assert maps == [f"{space}/{name}" for space in spaces for name in names]
+    rights = {
+        one["metadata"]["namespace"]: one["rules"][0]["resourceNames"]
+        for one in found
+        if (one["kind"], one["metadata"]["name"]) == ("Role", "partage-agent")
+        and one["rules"][0]["resources"] == ["configmaps"]
+    }
+    assert rights == dict.fromkeys(spaces, names)
+
+
 @needs_helm
 def test_simulated_cards_are_not_cut() -> None:
     """A trial of the profile runs on nodes without a driver, which --mig would ask for at once."""
