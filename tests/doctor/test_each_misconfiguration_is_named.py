@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from kube_scheduler_config import ExtenderAccess, kube_scheduler_config
 
 from partage.agent.notes import Code, Notes
-from partage.cli.doctor import Listed, account_of, doctor, facts_of, listed, rights_of
+from partage.cli.doctor import Listed, Right, account_of, doctor, facts_of, listed, rights_of
 from partage.cli.main import main
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import Level
@@ -951,7 +951,30 @@ def test_rights_are_those_that_the_service_needs_by_its_options() -> None:
     own["spec"]["containers"] = [{"name": "main", "args": ["scheduler", "--plain"]}]
     assert not any("resourceclaims" in one for one in rights_of([own]))
     own["spec"]["containers"][0]["args"].append("--claims")
-    assert ("patch", "resource.k8s.io", "resourceclaims", "") in rights_of([own])
+    assert Right("patch", "resource.k8s.io", "resourceclaims") in rights_of([own])
+    assert Right("list", "", "configmaps") in rights_of([own])
+    own["spec"]["containers"][0]["args"] += ["--config-name=a", "--config-name=b"]
+    named = [one.name for one in rights_of([own]) if one.resource == "configmaps"]
+    assert named == ["a", "b"]
+
+
+def test_rights_are_those_that_the_chart_gives() -> None:
+    """With a kube-scheduler apart, whose own roles the account does not have."""
+    text = (Path(__file__).parents[2] / "deploy/kustomize/extender/partage.yaml").read_text()
+    granted = {
+        (verb, group, resource)
+        for one in yaml.safe_load_all(text)
+        if one["kind"] in {"ClusterRole", "Role"}
+        and one["metadata"]["name"] == "partage-scheduler"
+        for rule in one["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+    for one in rights_of([]):
+        path = "/".join(filter(None, (one.resource, one.part)))
+        assert (one.verb, one.group, path) in granted
 
 
 def test_a_part_that_starts_is_not_failing() -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 import click
 import msgspec
@@ -49,6 +49,7 @@ from partage.wire.documents import Document, read_file
 
 FOUND: Final = 3
 _CONFIG_OPTION: Final = "--config-namespace="
+_NAME_OPTION: Final = "--config-name="
 _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _DRA: Final = "/apis/resource.k8s.io/v1"
 _PATHS: Final = {
@@ -70,18 +71,30 @@ _AGENT: Final = "partage-agent-"
 _MOST_BYTES: Final = 2**22
 _NEEDED: Final = frozenset({"Pod", "Node"})
 _PAGE: Final = "500"
+
+
+class Right(NamedTuple):
+    """A request that an account may make; of one object only, if it has a name."""
+
+    verb: str
+    group: str
+    resource: str
+    part: str = ""
+    name: str = ""
+
+
+_READ_CONFIGS: Final = Right("list", "", "configmaps")
 _RIGHTS: Final = (
-    ("list", "", "pods", ""),
-    ("watch", "", "pods", ""),
-    ("list", "", "nodes", ""),
-    ("patch", "", "nodes", "status"),
-    ("list", "", "configmaps", ""),
-    ("list", "scheduling.koordinator.sh", "devices", ""),
-    ("create", "", "pods", "binding"),
-    ("create", "events.k8s.io", "events", ""),
+    Right("list", "", "pods"),
+    Right("watch", "", "pods"),
+    Right("list", "", "nodes"),
+    Right("patch", "", "nodes", "status"),
+    Right("list", "scheduling.koordinator.sh", "devices"),
+    Right("create", "", "pods", "binding"),
+    Right("create", "", "events"),
 )
 _RIGHTS_OF_CLAIMS: Final = tuple(
-    (verb, "resource.k8s.io", "resourceclaims", "") for verb in ("list", "watch", "patch")
+    Right(verb, "resource.k8s.io", "resourceclaims") for verb in ("list", "watch", "patch")
 )
 """With `--claims`; without the last a new leader waits for a minute before it serves."""
 _ASKED: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -333,12 +346,18 @@ def account_of(pods: Iterable[Object]) -> str:
     return _ACCOUNT
 
 
-def rights_of(pods: Iterable[Object]) -> tuple[tuple[str, str, str, str], ...]:
-    """Rights that the scheduler service needs by its pods' options: verb, group, resource and part."""
-    counting = any(
-        words[:1] == ["scheduler"] and "--claims" in words for words in _arguments(pods)
+def rights_of(pods: Iterable[Object]) -> tuple[Right, ...]:
+    """Rights that the scheduler service needs by its pods' options."""
+    given = [words for words in _arguments(pods) if words[:1] == ["scheduler"]]
+    counting = any("--claims" in words for words in given)
+    named_ = dict.fromkeys(
+        one.removeprefix(_NAME_OPTION)
+        for words in given
+        for one in words
+        if one.startswith(_NAME_OPTION)
     )
-    return _RIGHTS + (_RIGHTS_OF_CLAIMS if counting else ())
+    configs = [_READ_CONFIGS._replace(name=name) for name in named_] or [_READ_CONFIGS]
+    return (*_RIGHTS, *configs, *(_RIGHTS_OF_CLAIMS if counting else ()))
 
 
 def _arguments(pods: Iterable[Object]) -> Iterator[list[str]]:
@@ -354,15 +373,17 @@ class _Review(msgspec.Struct, frozen=True):
 async def _denied(
     client: Client,
     account: str,
-    needed: Iterable[tuple[str, str, str, str]],
+    needed: Iterable[Right],
     notes: list[str],
 ) -> tuple[str, ...]:
     """Missing rights of the account, by the API server's answer."""
     reviews = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)
     groups = ["system:serviceaccounts", "system:authenticated"]
     denied = []
-    for verb, group, resource, part in needed:
+    for verb, group, resource, part, name in needed:
         attributes = {"verb": verb, "group": group, "resource": resource, "subresource": part}
+        if name:
+            attributes["name"] = name
         if resource == "configmaps" and account.startswith("system:serviceaccount:"):
             attributes["namespace"] = account.split(":")[2]  # needed only there
         body = {
@@ -376,7 +397,9 @@ async def _denied(
             notes.append("you may not review the rights of others: the scheduler's are left out")
             return ()
         if not answer.status.get("allowed"):
-            denied.append(f"{verb} {resource}{'/' + part if part else ''}")
+            denied.append(
+                " ".join(filter(None, (verb, "/".join(filter(None, (resource, part))), name)))
+            )
     return tuple(denied)
 
 
