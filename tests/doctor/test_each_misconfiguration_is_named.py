@@ -590,6 +590,22 @@ def test_a_pod_that_breaks_no_rule_is_no_finding(one: WORLD) -> None:
     assert checks(given) == []
 
 
+@pytest.mark.parametrize(
+    ("names_", "found"), [([], {"config-refused"}), (["other"], set())], ids=["any", "another"]
+)
+def test_a_config_map_that_is_not_read_is_no_finding(names_: list[str], found: set[str]) -> None:
+    """The service reads those alone that its options name."""
+    given = copy.deepcopy(world())
+    broken = {"metadata": {"name": "partage-config", "namespace": "p"}, "data": {"policy": "best"}}
+    given["ConfigMap"].append(broken)
+    own = pod("partage-scheduler-7f6")
+    args = ["scheduler", "--plain", *(f"--config-name={one}" for one in names_)]
+    own["spec"]["containers"] = [{"name": "main", "args": args}]
+    given["Pod"].append(own)
+
+    assert set(checks(given)) == found
+
+
 def test_cards_that_count_their_own_cores_have_no_total_of_compute() -> None:
     """As the controller writes it: Huawei's cards have AI cores instead."""
     given = copy.deepcopy(world())

@@ -346,16 +346,12 @@ def account_of(pods: Iterable[Object]) -> str:
     return _ACCOUNT
 
 
-def rights_of(pods: Iterable[Object]) -> tuple[Right, ...]:
+def rights_of(pods: Sequence[Object]) -> tuple[Right, ...]:
     """Rights that the scheduler service needs by its pods' options."""
-    given = [words for words in _arguments(pods) if words[:1] == ["scheduler"]]
-    counting = any("--claims" in words for words in given)
-    named_ = dict.fromkeys(
-        one.removeprefix(_NAME_OPTION)
-        for words in given
-        for one in words
-        if one.startswith(_NAME_OPTION)
+    counting = any(
+        words[:1] == ["scheduler"] and "--claims" in words for words in _arguments(pods)
     )
+    named_ = _options(pods, _NAME_OPTION)
     configs = [_READ_CONFIGS._replace(name=name) for name in named_] or [_READ_CONFIGS]
     return (*_RIGHTS, *configs, *(_RIGHTS_OF_CLAIMS if counting else ()))
 
@@ -419,8 +415,14 @@ def facts_of(
     objects = {kind: some.objects for kind, some in cluster.items()}
     operated = _operated(objects)
     programs = _programs(objects, operated)
-    namespaces = _config_namespaces(programs)
-    documents = [one for kind in _DECIDING if kind in cluster for one in cluster[kind].documents]
+    namespaces, read = (_options(programs, one) for one in (_CONFIG_OPTION, _NAME_OPTION))
+    documents = [
+        one
+        for kind in _DECIDING
+        if kind in cluster
+        for one in cluster[kind].documents
+        if kind != "ConfigMap" or not read or one.name in read
+    ]
     books, seen = _books(documents, namespaces)
     problems = books.cluster_cache.problems
     entries = books.cluster_cache.pods().values()
@@ -522,16 +524,12 @@ def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:
                 yield name.removeprefix(_AGENT), datetime.fromisoformat(str(moment))
 
 
-def _config_namespaces(pods: Iterable[Object]) -> tuple[str, ...]:
-    """Namespaces whose ConfigMaps the scheduler service reads, by its own options; empty for all."""
-    given = (
-        str(argument)
-        for pod in pods
-        for container in pod.get("spec", {}).get("containers") or ()
-        if (container.get("args") or [""])[0] == "scheduler"
-        for argument in container["args"]
-    )
-    found = {one.removeprefix(_CONFIG_OPTION) for one in given if one.startswith(_CONFIG_OPTION)}
+def _options(pods: Iterable[Object], option: str) -> tuple[str, ...]:
+    """What the scheduler service's pods are given by an option, in order of the alphabet; empty without it."""
+    given = (words for words in _arguments(pods) if words[:1] == ["scheduler"])
+    found = {
+        one.removeprefix(option) for words in given for one in words if one.startswith(option)
+    }
     return tuple(sorted(found))
 
 
