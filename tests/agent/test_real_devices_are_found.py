@@ -3,6 +3,7 @@
 import ctypes
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nodes_world import ROOT, Node, compiled
 
+from partage.agent.device_document import device_document
 from partage.agent.discovery.found import InstanceUse
 from partage.agent.discovery.health import HealthBook
 from partage.agent.discovery.search import Search, booted
@@ -60,6 +62,11 @@ class Cards:
             for i in range(2)
         ]
         self._file.write_text("\n".join([*lines, *self._xids]) + "\n")
+
+    def uncount(self) -> None:
+        """The driver counts card 1 alone, as its first one."""
+        lines = self._file.read_text().splitlines()
+        self._file.write_text("\n".join([lines[1], *self._xids]) + "\n")
 
     def run(self, *processes: tuple[int, int, int]) -> None:
         """Processes use cards: card, number, bytes (0: the driver does not tell)."""
@@ -141,6 +148,36 @@ def test_an_error_closes_a_card_for_as_long_as_it_should(
     assert cards.healthy() == [True]  # the other one
     cards.set()
     assert cards.healthy() == [after_reset, True]
+    cards.search.close()
+
+
+def test_a_card_that_the_driver_did_not_count_for_a_while_was_away(cards: Cards) -> None:
+    """As after a reset of one card, while the others answer: they have other indexes meanwhile."""
+    assert cards.healthy() == [True, True]
+    cards.set(xid=48)
+    assert cards.healthy() == [False, True]
+
+    cards.uncount()
+    assert [one.uuid for one in cards.search().devices] == [UUIDS[1]]
+    cards.set()
+    assert cards.healthy() == [True, True]
+    cards.search.close()
+
+
+def test_a_card_that_is_away_keeps_what_only_a_reboot_ends(cards: Cards) -> None:
+    """The agent ends meanwhile; a reset's card is trusted when it is back, as it went away and came."""
+    entries = {}
+    for xid in (48, 79):
+        book = HealthBook()
+        cards.set(xid=xid)
+        before = device_document("n", cards.search(), None, "2026-01-01T00:00:00Z")
+        cards.set(lost=0)
+        away = device_document("n", cards.search(), before, "2026-01-01T00:00:01Z")
+        entries[xid] = away["spec"]["devices"][0]["conditions"][0]["reason"]
+        cards.set()
+        book.restore(away, 0.0, datetime.fromtimestamp(0, UTC))
+        assert (book.answers(UUIDS[0], 10_000.0) is None) == (xid == 48)
+    assert entries == {48: "DeviceLost", 79: "Xid79"}
     cards.search.close()
 
 

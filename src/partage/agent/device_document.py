@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from partage.agent.discovery.found import Found, Inventory
+from partage.agent.discovery.health import outlasts_absence
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.quantity import binary
 from partage.vendors import names
@@ -168,7 +169,10 @@ def _since(fresh: dict[str, str], before: Mapping[str, Any] | None) -> dict[str,
 
 def _lost(entry: Mapping[str, Any], now: str) -> dict[str, Any]:
     message = "the device was there and is not found any more"
-    fresh = health_condition(now, healthy=False, message=message, reason=LOST)
+    known = (one.get("reason") for one in entry.get("conditions") or ())
+    # Another agent, if this one ends meanwhile, must not trust the card when it is back.
+    reason = next((str(one) for one in known if outlasts_absence(one)), LOST)
+    fresh = health_condition(now, healthy=False, message=message, reason=reason)
     return {**entry, "health": False, "conditions": [_since(fresh, entry)]}
 
 

@@ -61,6 +61,12 @@ def severity_of(xid: int) -> Severity:
     return SEVERITIES.get(xid, Severity.SUSPECT)
 
 
+def outlasts_absence(reason: object) -> bool:
+    """Whether a card with this reason in its condition is not trusted although it went away and came back."""
+    match = _REASON.fullmatch(str(reason))
+    return match is not None and severity_of(int(match[1])) is Severity.REBOOT
+
+
 @dataclass(frozen=True, slots=True)
 class Ailment:
     """Why a card is not trusted.

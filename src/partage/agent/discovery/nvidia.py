@@ -132,13 +132,13 @@ class Nvidia:
         found: list[Found] = []
         problems: list[str] = []
         handles: dict[str, Any] = {}
+        before = set(self._uuids.values())
         for index in range(count):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 one = self._card(roots, handle, driver)
             except nvml.NVMLError as error:
                 lost = self._uuids.get(index, "")
-                self._health.missing(lost)
                 self._heard = {key: uuid for key, uuid in self._heard.items() if uuid != lost}
                 problems.append(f"NVIDIA card {index} does not answer: {error}")
                 continue
@@ -150,6 +150,8 @@ class Nvidia:
             self._uuids[index] = self._known[_key(handle)] = one.device.uuid
             handles[one.device.uuid] = handle
             found.append(one)
+        for gone in before - handles.keys():  # the driver need not count a card that is away
+            self._health.missing(gone)
         problems += [
             text for uuid, text in sorted(self._silent.items()) if not uuid or uuid in handles
         ]
