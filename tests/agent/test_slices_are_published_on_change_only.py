@@ -268,6 +268,10 @@ def test_a_gate_that_is_off_is_noticed_before_anything_is_offered(gate: str) -> 
         }[gate]
         assert set(world.devices) == names
         assert gate in world.noted
+        told = {
+            one["name"] for one in world.publisher.devices(node(card(0), card(1, healthy=False)))
+        }
+        assert told >= names | ({"gpu-1"} if names else set())  # the kubelet hears of its health
         assert [one.code for one in world.notes.said] == ["ResourceSlices"]
         assert world.published == len(names)
         writes = [seen for seen in world.server.requests if seen.method == "POST"]

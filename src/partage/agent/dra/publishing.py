@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -177,8 +177,11 @@ class Publisher:
         return wrote
 
     def devices(self, node: Node) -> list[Body]:
-        """The devices of a node that may be in its slices, as far as the kept fields are known."""
-        kept = self._kept or _Kept(shares=True, counters=True, taints=True)
+        """The devices of a node that may be in its slices, as far as the kept fields are known.
+
+        One that is left out for want of taints is among them: a claim may have it since it was well.
+        """
+        kept = replace(self._kept or _Kept(shares=True, counters=True), taints=True)
         return [
             one for part in self._wanted(node, kept) for one in part["spec"].get("devices", ())
         ]
