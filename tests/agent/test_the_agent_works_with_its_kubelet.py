@@ -256,6 +256,8 @@ def test_who_holds_units_and_was_given_nothing_is_counted(
             assert 'partage_agent_kubelet_registered{resource="nvidia.com/gpu"} 1.0' in metrics()
             world.kubelet.release("team", "a")
             await _until(lambda: "partage_agent_kubelet_unserved 0.0" in metrics())
+            world.side.take(replace(world.place, node=Node("n1")))  # its cards have gone
+            assert 'partage_agent_kubelet_units{resource="nvidia.com/gpu"} 0.0' in metrics()
 
     _run(test())
 

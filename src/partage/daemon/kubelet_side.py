@@ -93,7 +93,10 @@ class KubeletSide:
 
     def take(self, place: Place) -> None:
         """Offer the units of the node's present state."""
+        tallies, before = self._keeper.tallies, self._offers
         self._offers = offers(place.node, place.settings)
+        for gone in {one.resource for one in before} - {one.resource for one in self._offers}:
+            tallies.units.labels(gone).set(0)
         self._plugins.take(self._offers)
         self._notes.say(
             self.name,
@@ -104,7 +107,6 @@ class KubeletSide:
                 if one.dropped
             ],
         )
-        tallies = self._keeper.tallies
         for one in self._offers:
             tallies.units.labels(one.resource).set(sum(unit.healthy for unit in one.units))
             told = partial(self._told, one.resource)
