@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,6 +91,7 @@ class NodeDiscovery:
         self._last: tuple[Body, Body] | None = None
         self._heard = self._kept = Body()
         self._writes = Rounds("node.json cannot be written")
+        self._news = asyncio.Event()
         self.found = Inventory()
         known = self._read()
         self._restore(known.get("device"))
@@ -99,17 +101,33 @@ class NodeDiscovery:
         known_device = known.get("device")
         device = device_document(node, found, known_device or None, f"{_now():%FT%TZ}")
         self._hear(known.get("node") or _bare(node), device, found)
-        self._write()
+        with self._writes:
+            self._write()
 
     async def run(self) -> None:
-        """Search, pass on and report until cancelled."""
-        if self._client is None:
-            await self._alone()
-            return
+        """Search, pass on, report and write down until cancelled."""
+        work = self._alone() if self._client is None else self._reported(self._client)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep_written(), name="agent:node.json")
+                tasks.create_task(work, name="agent:devices")
+        finally:
+            self._search.close()
+
+    async def _keep_written(self) -> None:
+        """Write each state that is heard, in a thread: the event loop must not wait for a disk."""
+        while True:
+            with self._writes:
+                await asyncio.to_thread(self._write)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self._options.reporting.period)
+            self._news.clear()
+
+    async def _reported(self, client: Client) -> None:
         reporting = AgentReporting(
-            self._client,
+            client,
             self._name,
-            self._searched,
+            self._search,
             self._options.reporting,
             ReportingHooks(
                 hami=lambda: self._settings().hami,
@@ -121,31 +139,20 @@ class NodeDiscovery:
                 dropped=self._dropped,
             ),
         )
-        try:
-            await reporting.run(asyncio.Event())
-        finally:
-            self._search.close()
+        await reporting.run(asyncio.Event())
 
     async def _alone(self) -> None:
         problems: tuple[str, ...] = ()
         rounds = Rounds("devices cannot be looked for")
-        try:
-            while True:
-                await asyncio.sleep(self._options.reporting.period)
-                with rounds:
-                    found = await asyncio.to_thread(self._searched)
-                    if found.problems != problems:
-                        for problem in found.problems:
-                            _LOG.warning("%s", problem)
-                    problems = found.problems
-                    self._hear(None, None, found)
-        finally:
-            self._search.close()
-
-    def _searched(self) -> Inventory:
-        """Search, in a thread, which also writes the last known state: the event loop must not wait for a disk."""
-        self._write()
-        return self._search()
+        while True:
+            await asyncio.sleep(self._options.reporting.period)
+            with rounds:
+                found = await asyncio.to_thread(self._search)
+                if found.problems != problems:
+                    for problem in found.problems:
+                        _LOG.warning("%s", problem)
+                problems = found.problems
+                self._hear(None, None, found)
 
     def _restore(self, device: Body | None) -> None:
         self._search.health.restore(device, time.monotonic(), booted(self._options.roots))
@@ -189,6 +196,7 @@ class NodeDiscovery:
             )
         self._take(read.node)
         self._heard = {"node": plain, "device": device}
+        self._news.set()
 
     # --- the last known state ----------------------------------------------------------------
 
@@ -204,15 +212,15 @@ class NodeDiscovery:
         return {kind: known[kind] for kind in _SHAPES if known.get(kind)}
 
     def _write(self) -> None:
+        """Write the last state, unless the file has it. Raises `OSError`."""
         known = self._heard
         if known is self._kept:
             return
         draft = self._options.kept / f".{_FILE}"
-        with self._writes:
-            self._options.kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.write_bytes(sealed(json.dumps({"name": self._name, **known}).encode()))
-            os.replace(draft, self._options.kept / _FILE)  # noqa: PTH105 # whole or not at all
-            self._kept = known
+        self._options.kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.write_bytes(sealed(json.dumps({"name": self._name, **known}).encode()))
+        os.replace(draft, self._options.kept / _FILE)  # noqa: PTH105 # whole or not at all
+        self._kept = known
 
 
 def _bare(name: str) -> Body:
