@@ -178,6 +178,26 @@ def test_devices_are_reported_and_containers_are_served(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_settings_of_config_maps_hold_for_kubelet_and_containers(tmp_path: Path) -> None:
+    """From the start on: the published names of resources never reach the kubelet."""
+    pytest.importorskip("grpc")
+
+    async def story(world: World) -> None:
+        text = "nvidia:\n  resourceCountName: example.com/vgpu\n  deviceSplitCount: 3\n"
+        made = {
+            "metadata": {"name": "hami-scheduler-device"},
+            "data": {"device-config.yaml": text},
+        }
+        await world.server.create("configmaps", made, "default")
+        options = ("--config-map", "default/hami-scheduler-device", "--kubelet-dir", str(tmp_path))
+        async with world.agent("--kubeconfig", str(world.kubeconfig), *options):
+            metrics = await asyncio.to_thread(world.get, "/metrics")
+            assert 'partage_agent_kubelet_units{resource="example.com/vgpu"} 6.0' in metrics
+            assert 'resource="nvidia.com/gpu"' not in metrics
+
+    run(tmp_path, story)
+
+
 @pytest.mark.parametrize("way", ["annotation", "file"])
 def test_a_simulated_card_breaks_on_demand(tmp_path: Path, way: str) -> None:
     """By an annotation of the Node, or by the file; and is well again."""

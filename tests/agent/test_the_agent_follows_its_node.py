@@ -1,13 +1,16 @@
 """The node's own objects are read from the API server, and whatever goes wrong there changes nothing."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
+from partage.agent.discovery.found import Roots
 from partage.agent.reporting import ReportingSettings
+from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
 from partage.daemon.node_facts import Heartbeat, NodeFacts
 from partage.daemon.settings import NodeSettings
 from partage.kube.client import Client
@@ -16,7 +19,7 @@ from partage.kube.errors import NotFound
 from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
-from partage.vendors.settings import Settings
+from partage.vendors.settings import HamiSettings, Settings
 from partage.wire.context import Context
 
 CONTEXT = Context.of(Settings(), FAMILIES)
@@ -47,7 +50,7 @@ def test_a_node_is_read_with_and_without_its_device() -> None:
     async def test() -> None:
         async with KubeServer() as server, _client(server) as client:
             server.store.create(NODES, None, {"metadata": {"name": "n1"}})
-            facts = NodeFacts(client, "n1", CONTEXT, [].append)
+            facts = NodeFacts(client, "n1", lambda: CONTEXT, [].append)
             assert _cards(await facts.read()) == []
             server.store.create(DEVICES, None, _device("GPU-a"))
             assert _cards(await facts.read()) == ["GPU-a"]
@@ -64,7 +67,7 @@ def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -
             server.store.create(DEVICES, None, _device("GPU-a"))
             server.fail(Fault(path=NODES, status=403, reason="Forbidden", times=2))
             told: asyncio.Queue[Node] = asyncio.Queue()
-            facts = NodeFacts(client, "n1", CONTEXT, told.put_nowait, period=0.05)
+            facts = NodeFacts(client, "n1", lambda: CONTEXT, told.put_nowait, period=0.05)
             task = asyncio.create_task(facts.run())
             async with asyncio.timeout(240):
                 assert _cards(await told.get()) == ["GPU-a"]
@@ -170,3 +173,34 @@ def test_a_node_that_was_made_again_gets_labels_and_lease_again() -> None:
             await asyncio.wait((task,))
 
     asyncio.run(test())
+
+
+def test_changed_settings_are_passed_on_with_an_unchanged_node(tmp_path: Path) -> None:
+    """A ConfigMap that changes while the agent runs holds for the kubelet's units and for new containers."""
+    (tmp_path / "devices.yaml").write_text("{model: Tesla-T4, cards: 1}")
+    roots = Roots(simulated=tmp_path / "devices.yaml")
+    options = DiscoveryOptions(roots, (), ReportingSettings(period=0.01), kept=tmp_path)
+    settings = [Settings()]
+    taken: list[tuple[Node, Settings]] = []
+
+    async def test() -> None:
+        discovery = NodeDiscovery(
+            "n1",
+            options,
+            lambda node: taken.append((node, settings[0])),
+            None,
+            lambda: settings[0],
+        )
+        task = asyncio.create_task(discovery.run())
+        settings[0] = Settings(hami=HamiSettings(count_name="example.com/vgpu"))
+        async with asyncio.timeout(240):
+            while len(taken) < 2:  # noqa: ASYNC110 # a thread searches
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait((task,))
+
+    asyncio.run(test())
+
+    (before, _), (after, said) = taken
+    assert before.devices == after.devices
+    assert said.hami.count_name == "example.com/vgpu"

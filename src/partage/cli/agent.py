@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -51,7 +52,7 @@ from partage.daemon.node_facts import Heartbeat, NodeFacts
 from partage.daemon.settings import NodeSettings
 from partage.kube.client import Client
 from partage.kube.config import Config
-from partage.kube.errors import ConfigError
+from partage.kube.errors import ConfigError, KubeError
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.node import Node
@@ -65,6 +66,8 @@ from partage.wire.nodes import translate_node
 _USUAL: Final = AgentOptions()
 _OFTEN: Final = 2
 """Rounds after which a simulated node is read again, so that its user's faults appear soon."""
+_SETTINGS: Final = 2.0
+"""Seconds that the first reading of ConfigMaps may take: the agent starts without an API server as well."""
 
 
 @click.command(cls=Sectioned)
@@ -297,7 +300,7 @@ async def _run(
             found = NodeDiscovery(
                 plan.node,
                 plan.discovery,
-                daemon.take,
+                lambda node: daemon.take(node, in_force()),
                 client,
                 in_force,
                 _foreign(daemon),
@@ -306,11 +309,22 @@ async def _run(
             daemon.found = lambda: found.found
             companions.append(found)
         elif client is not None:
-            context = Context.of(in_force())
-            companions.append(NodeFacts(client, plan.node, context, daemon.take))
+            companions.append(
+                NodeFacts(
+                    client,
+                    plan.node,
+                    lambda: Context.of(in_force()),
+                    lambda node: daemon.take(node, in_force()),
+                )
+            )
             companions.append(Heartbeat(client, plan.node, plan.reporting))
         return companions
 
+    if settings is not None:
+        # Otherwise the kubelet hears of resources by the published names first. `run` logs an error.
+        with suppress(KubeError, TimeoutError):
+            async with asyncio.timeout(_SETTINGS):
+                await settings.read()
     context = Context.of(in_force())
     daemon = AgentDaemon(
         Node(plan.node), context, plan.options, None if driver is None else instances, beside

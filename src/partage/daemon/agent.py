@@ -45,6 +45,7 @@ from partage.serving.probes import probe_site
 from partage.serving.site import Site
 from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
 from partage.vendors.catalog import FAMILIES
+from partage.vendors.settings import Settings
 from partage.wire.context import Context
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -222,9 +223,13 @@ class AgentDaemon:
         """Device files of a card, from the last search; called in the keeper's thread."""
         return next((one.files for one in self.found().found if one.device.uuid == uuid), ())
 
-    def take(self, node: Node) -> None:
-        """Replace the node by its present state, in one step because the keeper's thread reads it."""
-        self._place = replace(self._place, node=node)
+    def take(self, node: Node, settings: Settings | None = None) -> None:
+        """Replace the node by its present state, in one step because the keeper's thread reads it.
+
+        Args:
+            settings: the families' settings in force now; None: those of before.
+        """
+        self._place = replace(self._place, node=node, settings=settings or self._place.settings)
         self._known = True
         for tell in self._followers:
             tell(self._place)

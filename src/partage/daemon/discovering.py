@@ -75,7 +75,7 @@ class NodeDiscovery:
         """Search once, and pass the result to `take` before this returns.
 
         Args:
-            take: gets the node when it differs from the last time.
+            take: gets the node when it or the settings differ from the last time.
             client: of the API server; None for no reports.
             settings: the families' settings in force now.
             born_with: annotations that a Device object has from its creation.
@@ -89,6 +89,7 @@ class NodeDiscovery:
         self._search = Search(options.roots, node, backends=options.backends)
         self._notes = notes or Notes()
         self._last: tuple[Body, Body] | None = None
+        self._read_by: Settings | None = None
         self._heard = self._kept = Body()
         self._writes = Rounds("node.json cannot be written")
         self._news = asyncio.Event()
@@ -168,7 +169,7 @@ class NodeDiscovery:
         self._notes.say("definition", Code.DEVICE_FIELDS, (told,) if fields else ())
 
     def _hear(self, node: Body | None, device: Body | None, found: Inventory) -> None:
-        """Pass on the node if a part that the agent reads has changed.
+        """Pass on the node if a part that the agent reads has changed, or the settings have.
 
         Without a report of the API server, the node stays as last known, and the device follows from `found`.
         """
@@ -181,15 +182,16 @@ class NodeDiscovery:
         metadata = node.get("metadata") or {}
         plain = _bare(self._name)
         plain["metadata"] |= {key: metadata.get(key) or {} for key in _KEPT}
-        if self._last == (plain, device):
+        settings = self._settings()
+        if self._last == (plain, device) and self._read_by == settings:
             return
         try:
-            context = Context.of(self._settings())
+            context = Context.of(settings)
             read = translate_node(_document("Node", plain), _document("Device", device), context)
         except InvalidDocument as error:
             _LOG.warning("node %s cannot be read: %s", self._name, error)
             return
-        self._last = (plain, device)
+        self._last, self._read_by = (plain, device), settings
         if self._options.roots.simulated is not None:
             self._search.faults = plain["metadata"]["annotations"].get(
                 names.SIMULATE_UNHEALTHY, ""

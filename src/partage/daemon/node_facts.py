@@ -35,13 +35,14 @@ class NodeFacts:
         self,
         client: Client,
         name: str,
-        context: Context,
+        context: Callable[[], Context],
         tell: Callable[[Node], None],
         period: float = 30.0,
     ) -> None:
         """Facts that were not read yet.
 
         Args:
+            context: returns the one in force now.
             tell: gets the node after each reading.
             period: seconds between two readings; chance shortens it by up to a fifth.
         """
@@ -65,7 +66,7 @@ class NodeFacts:
             device = as_document("Device", found)
         except NotFound:
             pass  # some protocols report devices in the Node itself
-        return translate_node(as_document("Node", node), device, self._context).node
+        return translate_node(as_document("Node", node), device, self._context()).node
 
     async def run(self) -> None:
         """Read and pass on until cancelled; a failed reading changes nothing."""
