@@ -29,6 +29,8 @@ def sequence(count: int) -> Sequence:
         pytest.param([600] * 14 + [400] * 14, 100.0, id="pairs-that-fill"),
         pytest.param([600] * 14 + [300] * 14, 90.0, id="pairs-that-do-not"),
         pytest.param([330] * 60, 99.0, id="three-a-card"),
+        pytest.param([5] * 2800, 100.0, id="below-a-hundredth"),
+        pytest.param([5] * 140, 5.0, id="few-below-a-hundredth"),
     ],
 )
 def test_patterns_of_shares_fill_cards(tmp_path: Path, sizes: list[int], percent: float) -> None:

@@ -51,7 +51,7 @@ def ceiling(trace: Trace, sequence: Sequence, placed: float = PLACED) -> float:
         raise PartageError(
             f"no placement holds all pods that arrive before {placed:.0%} load; try a lower one"
         )
-    return 100.0 * value / trace.capacity
+    return min(100.0 * value / trace.capacity, 100.0)
 
 
 def over(runs: Several[Run]) -> float:
@@ -91,7 +91,9 @@ def _solved(
     h: Any = highspy.Highs()
     h.silent()
     none = np.array([], np.int32), np.array([], np.float64)
-    for limit in (*[0.0] * kinds, float(cards)):  # served at most the amount cut; cards
+    # Served at most the amount cut, but shares below a hundredth need no room; cards.
+    limits = np.where(sizes < _UNIT, highspy.kHighsInf, 0.0).tolist()
+    for limit in (*limits, float(cards)):
         h.addRow(-highspy.kHighsInf, limit, 0, *none)
     for kind, size in enumerate(sizes.tolist()):
         h.addCol(-float(size), lower[kind], upper[kind], 1, np.array([kind], np.int32), np.ones(1))
