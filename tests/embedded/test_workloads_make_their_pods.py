@@ -51,6 +51,31 @@ async def running_pods(w: World) -> list[dict[str, Any]]:
     ]
 
 
+def test_a_suspended_job_says_so_until_it_is_resumed() -> None:
+    """It has no start and no pods until then, and the condition stays when it is complete."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            made = workload("Job", SHARE, "sleep 0.1", suspend=True)
+            await w.create(JOBS, made)
+            waits = await eventually(
+                lambda: w.get(f"{JOBS}/web"), lambda found: found["status"].get("conditions")
+            )
+            assert waits["status"]["conditions"][0]["reason"] == "JobSuspended"
+            assert "startTime" not in waits["status"]
+            assert (await w.get(PODS))["items"] == []
+
+            await w.patch(f"{JOBS}/web", {"spec": {"suspend": False}})
+            done = await eventually(
+                lambda: w.get(f"{JOBS}/web"), lambda found: "completionTime" in found["status"]
+            )
+            told = {one["type"]: one["status"] for one in done["status"]["conditions"]}
+            assert told == {"Suspended": "False", "Complete": "True"}
+            assert "startTime" in done["status"]
+
+    run(story())
+
+
 def test_a_deployment_grows_rolls_and_goes() -> None:
     """Its pods run; a new template replaces them; deleting it deletes them."""
 

@@ -254,18 +254,35 @@ def job_status(
     done = succeeded >= wanted and (completions is not None or not running) and succeeded > 0
     if completions == 0:
         done = True
+    conditions = list(status.get("conditions") or ())
     if done:
-        return {**told, "completionTime": moment, "conditions": [_over("Complete", moment)]}, 0
+        ended = [*conditions, _over("Complete", moment)]
+        return {**told, "completionTime": moment, "conditions": ended}, 0
     limit = int(spec.get("backoffLimit", 6))
     if failed > limit or sum(map(_restarts, running)) >= max(limit, 1):
         told["failed"] = failed + len(running)
-        return {**told, "conditions": [_over("Failed", moment)]}, -len(running)
+        return {**told, "conditions": [*conditions, _over("Failed", moment)]}, -len(running)
+    paused = any(one.get("type") == "Suspended" and one["status"] == "True" for one in conditions)
     if spec.get("suspend"):
+        told |= {"startTime": None, "conditions": conditions if paused else [_suspended(moment)]}
         return told, -len(running)
+    if paused:
+        told |= {"startTime": moment, "conditions": [_suspended(moment, holds=False)]}
     left = parallelism if completions is None else min(parallelism, completions - succeeded)
     if completions is None and succeeded:
         left = len(running)  # a work queue: once one has succeeded, no more are started
     return told, left - len(running)
+
+
+def _suspended(moment: str, *, holds: bool = True) -> dict[str, Any]:
+    return {
+        "type": "Suspended",
+        "status": "True" if holds else "False",
+        "lastTransitionTime": moment,
+        "lastProbeTime": moment,
+        "reason": "JobSuspended" if holds else "JobResumed",
+        "message": "Job suspended" if holds else "Job resumed",
+    }
 
 
 def _restarts(pod: Record) -> int:
