@@ -49,7 +49,8 @@ def test_a_server_by_plain_http_is_told_of_nobody(user: dict[str, Any]) -> None:
     """As kubectl does it, on this machine too."""
     for server in ("http://127.0.0.1:8001", "http://api.example:8080"):
         assert parse_kubeconfig([(Path("/c"), document(server, user))]).user == UserConfig()
-    assert parse_kubeconfig([(Path("/c"), document("https://x", user))]).user != UserConfig()
+    for server in ("https://x", "HTTPS://x"):
+        assert parse_kubeconfig([(Path("/c"), document(server, user))]).user != UserConfig()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class ClusterConfig:
     @property
     def by_tls(self) -> bool:
         """Whether TLS protects the requests on the way."""
-        return self.server.startswith("https:")
+        return self.server[:6].lower() == "https:"
 
 
 @dataclass(frozen=True, slots=True)
