@@ -107,13 +107,15 @@ def test_inline_data_outranks_files() -> None:
 
 def test_impersonation_is_kept() -> None:
     """Dropping it would ask with more rights than meant."""
-    user = {"as": "jane", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": {"k": ["v"]}}
+    extra = {"k": ["v"], "example.com/50% off": ["x"]}
+    user = {"as": "jane", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": extra}
 
     assert parse(kubeconfig(user=user)).user.impersonation == (
         ("Impersonate-User", "jane"),
         ("Impersonate-Uid", "7"),
         ("Impersonate-Group", "a"),
         ("Impersonate-Group", "b"),
+        ("Impersonate-Extra-example.com%2F50%25%20off", "x"),
         ("Impersonate-Extra-k", "v"),
     )
 

@@ -10,7 +10,7 @@ import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 import yaml
@@ -24,6 +24,8 @@ _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 _EXEC_VERSIONS: Final = frozenset(
     {"client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"}
 )
+_IN_NAMES: Final = "!#$&'*+-.^_`|~"
+"""What the name of a header may hold beside letters and digits; `%` is escaped too."""
 _MODES: Final = ("Never", "IfAvailable", "Always")
 
 
@@ -254,7 +256,8 @@ def _impersonation(where: str, user: _User) -> Iterator[tuple[str, str]]:
         yield "Impersonate-Group", group
     for key, values in (user.as_user_extra or {}).items():
         for value in values:
-            yield f"Impersonate-Extra-{key}", value
+            # As client-go writes it: a header's name holds no slash, and keys usually do.
+            yield f"Impersonate-Extra-{quote(key, safe=_IN_NAMES)}", value
 
 
 def _plugin(path: Path, where: str, plugin: _Exec) -> ExecPlugin:
