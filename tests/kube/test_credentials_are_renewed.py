@@ -242,6 +242,28 @@ async def test_a_missing_plugin_says_how_to_get_it() -> None:
             await ask(client)
 
 
+@pytest.mark.parametrize(
+    ("options", "cluster", "message"),
+    [
+        ({"environment": {"A=B": "c"}}, {}, "cannot be run: illegal environment variable name"),
+        ({"environment": {"A": "\0"}}, {}, "cannot be run: embedded null byte"),
+        (
+            {"provide_cluster": True},
+            {"authority": Material(path=Path("/no/such"))},
+            "/no/such: cannot be read: No such file or directory",
+        ),
+    ],
+)
+async def test_a_plugin_that_cannot_be_started_is_a_configuration_error(
+    options: dict[str, Any], cluster: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """No request was sent, so no outcome is in doubt."""
+    user, _ = plugin_of(tmp_path, **options)
+    async with client_of("https://x.invalid", user=user, cluster=cluster) as client:
+        with pytest.raises(ConfigError, match=message):
+            await ask(client)
+
+
 # TLS
 
 

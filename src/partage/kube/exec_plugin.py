@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -82,10 +83,11 @@ async def run_plugin(
             stdout=asyncio.subprocess.PIPE,
             stderr=None if heard else asyncio.subprocess.DEVNULL,
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL, or a variable with `=` in its name
         hint = f" ({plugin.install_hint})" if plugin.install_hint else ""
+        why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"credential plugin {plugin.command}: cannot be run: {error.strerror}{hint}"
+            f"credential plugin {plugin.command}: cannot be run: {why}{hint}"
         ) from error
     try:
         async with asyncio.timeout(seconds):
@@ -123,7 +125,7 @@ def _exec_info(plugin: ExecPlugin, cluster: ClusterConfig, *, asks: bool) -> dic
         if cluster.authority is not None:
             data = cluster.authority.data
             if data is None and cluster.authority.path is not None:
-                data = read_small(cluster.authority.path)
+                data = _authority(cluster.authority.path)
             entry["certificate-authority-data"] = base64.b64encode(data or b"").decode()
         if cluster.proxy:
             entry["proxy-url"] = cluster.proxy
@@ -131,6 +133,13 @@ def _exec_info(plugin: ExecPlugin, cluster: ClusterConfig, *, asks: bool) -> dic
             entry["config"] = cluster.exec_config
         spec["cluster"] = entry
     return {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
+
+
+def _authority(path: Path) -> bytes:
+    try:
+        return read_small(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _credential(plugin: ExecPlugin, output: bytes) -> Credential:
