@@ -1,5 +1,7 @@
 """JSON Patch, merge patch and strategic merge patch."""
 
+from collections.abc import Callable
+from time import process_time
 from typing import Any
 
 import pytest
@@ -302,3 +304,92 @@ def test_what_the_server_owns_cannot_be_patched() -> None:
         assert found == made
 
     run(story)
+
+
+def test_copies_of_copies_have_an_end() -> None:
+    """Each could double the document; a genuine server has the same bound."""
+    grows = [{"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(64)]
+
+    with pytest.raises(PatchError, match="accumulated size increase of copy"):
+        json_patch({"a": {"b": "c"}}, grows)
+
+
+def env(letter: str, count: int, **more: str) -> list[dict[str, str]]:
+    """Variables of a container."""
+    return [{"name": f"{letter}{number}", **more} for number in range(count)]
+
+
+MANY: dict[str, tuple[Callable[[], Any], int]] = {
+    "moves": (
+        lambda: json_patch(
+            {"a": dict.fromkeys(map(str, range(20_000)), "")},
+            [
+                {"op": "move", "from": ways[0], "path": ways[1]}
+                for ways in (("/a", "/b"), ("/b", "/a")) * 1000
+            ],
+        )["a"],
+        20_000,
+    ),
+    "items": (
+        lambda: strategic_patch(
+            {"spec": {"containers": [{"name": "a", "env": env("a", 5000, value="b")}]}},
+            {"spec": {"containers": [{"name": "a", "env": [*env("a", 2500), *env("b", 5000)]}]}},
+            POD,
+        )["spec"]["containers"][0]["env"],
+        10_000,
+    ),
+    "deletions": (
+        lambda: strategic_patch(
+            {"spec": {"containers": [{"name": "a", "env": env("a", 5000)}]}},
+            {
+                "spec": {
+                    "containers": [{"name": "a", "env": env("a", 4999, **{"$patch": "delete"})}]
+                }
+            },
+            POD,
+        )["spec"]["containers"][0]["env"],
+        1,
+    ),
+    "values": (
+        lambda: strategic_patch(
+            {"metadata": {"finalizers": [f"a/{number}" for number in range(60_000)]}},
+            {"metadata": {"finalizers": [f"b/{number}" for number in range(60_000)]}},
+            POD,
+        )["metadata"]["finalizers"],
+        120_000,
+    ),
+    "dropped values": (
+        lambda: strategic_patch(
+            {"metadata": {"finalizers": [f"a/{number}" for number in range(60_000)]}},
+            {
+                "metadata": {
+                    "$deleteFromPrimitiveList/finalizers": [f"a/{n}" for n in range(59_999, 0, -1)]
+                }
+            },
+            POD,
+        )["metadata"]["finalizers"],
+        1,
+    ),
+    "order": (
+        lambda: strategic_patch(
+            {"metadata": {"finalizers": [f"a/{number}" for number in range(60_000)]}},
+            {
+                "metadata": {
+                    "$setElementOrder/finalizers": [f"a/{n}" for n in range(59_999, -1, -1)]
+                }
+            },
+            POD,
+        )["metadata"]["finalizers"],
+        60_000,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MANY)
+def test_many_items_are_merged_in_one_pass(case: str) -> None:
+    """A patch of half a megabyte would otherwise keep every other client waiting for minutes."""
+    merged, count = MANY[case]
+    begun = process_time()
+
+    assert len(merged()) == count
+    assert process_time() - begun < 5

@@ -15,6 +15,7 @@ from partage.apiserver.ownership import (
     without_own,
 )
 from partage.apiserver.status import ApiError
+from partage.apiserver.strategic import union
 from partage.wire.field_types import Type
 
 _PLAIN: Final = Type("any")
@@ -208,7 +209,7 @@ def _merge(value: Any, wanted: Any, type_: Type) -> Any:
         ]
         return joined + [item for key, item in fresh.items() if key not in have]
     if isinstance(wanted, list) and isinstance(value, list) and type_.listing == "set":
-        return value + [item for item in wanted if item not in value]
+        return union(value, wanted)
     return wanted
 
 

@@ -7,10 +7,17 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
+import msgspec
+
 from partage.apiserver.decoding import kind_of
 
 _MOST: Final = 10_000
+_MOST_COPIED: Final = 3 * 2**20
+"""Most bytes that the `copy` operations of one patch may add; each could double the document."""
 _END: Final = "-"
+
+
+_encode: Final = msgspec.json.Encoder().encode
 
 
 class PatchError(ValueError):
@@ -64,8 +71,15 @@ def json_patch(value: Any, patch: Any) -> Any:
         raise PatchError(
             f"The allowed maximum operations in a JSON patch is {_MOST}, got {len(patch)}"
         )
-    value = deepcopy(value)
+    value, copied = deepcopy(value), 0
     for operation in patch:
+        if operation.get("op") == "copy":
+            copied += len(_encode(_find(value, _pointer(operation.get("from")))))
+            if copied > _MOST_COPIED:
+                raise PatchError(
+                    f"Unable to complete the copy, the accumulated size increase of copy is {copied}, "
+                    f"exceeding the limit {_MOST_COPIED}"
+                )
         value = _apply(value, operation)
     return value
 
@@ -88,12 +102,12 @@ def _apply(value: Any, operation: Mapping[str, Any]) -> Any:
         return _remove(value, path)
     if kind in ("move", "copy"):
         source = _pointer(operation.get("from"))
-        found = deepcopy(_find(value, source))
-        if kind == "move":
-            if path[: len(source)] == source and path != source:
-                raise PatchError("a value cannot be moved into itself")
-            value = _remove(value, source)
-        return _add(value, path, found)
+        found = _find(value, source)
+        if kind == "copy":
+            return _add(value, path, deepcopy(found))
+        if path[: len(source)] == source and path != source:
+            raise PatchError("a value cannot be moved into itself")
+        return _add(_remove(value, source), path, found)
     raise PatchError(f"unexpected kind of operation: {kind!r}")
 
 

@@ -5,8 +5,10 @@ unions. Directives: `$patch` (`replace`, `delete`, `merge`), `$deleteFromPrimiti
 `$setElementOrder/<field>`, `$retainKeys`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
+
+import msgspec
 
 from partage.apiserver.decoding import go_text
 from partage.apiserver.patch import PatchError, Unmergeable
@@ -17,6 +19,7 @@ _RETAIN: Final = "$retainKeys"
 _DELETE: Final = "$deleteFromPrimitiveList/"
 _ORDER: Final = "$setElementOrder/"
 _PLAIN: Final = Type("any")
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def strategic_patch(value: Mapping[str, Any], patch: Any, type_: Type) -> dict[str, Any]:
@@ -74,9 +77,9 @@ def _drop(value: dict[str, Any], patch: Mapping[str, Any]) -> None:
     for key, inner in patch.items():
         if key.startswith(_DELETE):
             name = key.removeprefix(_DELETE)
-            gone = _strings(inner)
+            gone = set(map(mark, _strings(inner)))
             if isinstance(value.get(name), list):
-                value[name] = [item for item in value[name] if item not in gone]
+                value[name] = [item for item in value[name] if mark(item) not in gone]
 
 
 def _merge(value: Any, patch: Any, field: Field) -> Any:
@@ -89,7 +92,7 @@ def _merge(value: Any, patch: Any, field: Field) -> Any:
         return _clean(patch)
     have = value if isinstance(value, list) else []
     if not field.merge_key:
-        return have + [item for item in patch if item not in have]
+        return union(have, patch)
     return _merge_items(list(have), patch, field)
 
 
@@ -101,24 +104,37 @@ def _merge_items(have: list[Any], patch: list[Any], field: Field) -> list[Any]:
             raise PatchError(f"a list item of {field.name} is not an object")
         if item.get(_PATCH) == "replace" and set(item) == {_PATCH}:
             have = []
+    places: dict[Hashable, list[int]] = {}
+    for index, old in enumerate(have):
+        if isinstance(old, Mapping):
+            places.setdefault(mark(old.get(key)), []).append(index)
+    gone: set[int] = set()
     for item in patch:
         directive = item.get(_PATCH)
         if directive == "replace" and set(item) == {_PATCH}:
             continue
         if key not in item:
             raise Unmergeable(f"map: {go_text(item)} does not contain declared merge key: {key}")
-        at = next((i for i, old in enumerate(have) if _same(old, item, key)), None)
+        name = mark(item[key])
         if directive == "delete":
-            have = [old for old in have if not _same(old, item, key)]
-        elif at is None:
-            fresh.append(_merge_map({}, item, item_type))
-        else:
+            gone.update(places.pop(name, ()))
+        elif name in places:
+            at = places[name][0]
             have[at] = _merge_map(dict(have[at]), item, item_type)
-    return have + fresh
+        else:
+            fresh.append(_merge_map({}, item, item_type))
+    return [old for index, old in enumerate(have) if index not in gone] + fresh
 
 
-def _same(old: Any, item: Mapping[str, Any], key: str) -> bool:
-    return isinstance(old, Mapping) and old.get(key) == item[key]
+def union(have: Sequence[Any], more: Iterable[Any]) -> list[Any]:
+    """The values of the first, and those of the second that it lacks."""
+    there = set(map(mark, have))
+    return [*have, *(item for item in more if mark(item) not in there)]
+
+
+def mark(value: Any) -> Hashable:
+    """What equal values have in common; comparing each of many with all others would take too long."""
+    return _encode(value) if isinstance(value, Mapping | list) else value
 
 
 def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
@@ -127,12 +143,14 @@ def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
     def name(item: Any) -> Any:
         return item.get(key) if key and isinstance(item, Mapping) else item
 
-    wanted = [name(item) for item in order]
-    told = [item for item in items if name(item) in wanted]
-    told.sort(key=lambda item: wanted.index(name(item)))
+    wanted: dict[Hashable, int] = {}
+    for number, item in enumerate(order):
+        wanted.setdefault(mark(name(item)), number)
+    told = [item for item in items if mark(name(item)) in wanted]
+    told.sort(key=lambda item: wanted[mark(name(item))])
     if len(told) == len(items):
         return told
-    rest = [(index, item) for index, item in enumerate(items) if name(item) not in wanted]
+    rest = [(at, item) for at, item in enumerate(items) if mark(name(item)) not in wanted]
     for index, item in rest:
         told.insert(min(index, len(told)), item)
     return told
