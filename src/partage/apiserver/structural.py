@@ -5,12 +5,13 @@ It does not interpret CEL rules (`x-kubernetes-validations`), `oneOf` and its li
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from copy import deepcopy
 from functools import lru_cache
 from typing import Any, Final, cast
 
 from partage.apiserver.problems import Problems
+from partage.apiserver.strategic import mark
 from partage.wire.field_types import META, Field, ListKind, Type, catalogue
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
@@ -162,13 +163,17 @@ def _array(value: list[Any], schema: Mapping[str, Any], field: str, problems: Pr
             check(item, schema["items"], f"{field}[{index}]", problems)
     _size(len(value), schema, "Items", field, len(value), problems)
     keys = schema.get("x-kubernetes-list-map-keys") or ()
-    if schema.get("x-kubernetes-list-type") == "map" and keys:
-        seen: list[dict[str, Any]] = []
+    listing = schema.get("x-kubernetes-list-type")
+    if listing == "set" or (listing == "map" and keys):
+        seen: set[Hashable] = set()
         for index, item in enumerate(value):
-            key = {k: item.get(k) for k in keys} if isinstance(item, dict) else {}
-            if key in seen:
+            key = item
+            if listing == "map":
+                key = {k: item.get(k) for k in keys} if isinstance(item, dict) else {}
+            known = len(seen)
+            seen.add(mark(key))
+            if len(seen) == known:
                 problems.duplicate(f"{field}[{index}]", key)
-            seen.append(key)
 
 
 def _string(value: str, schema: Mapping[str, Any], field: str, problems: Problems) -> None:
