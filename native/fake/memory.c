@@ -111,7 +111,7 @@ static uint64_t in_block(uint64_t units)
 {
     for (uint32_t i = 0; blocks && i < BLOCKS; i++) {
         struct block *block = &blocks[i];
-        if (block->context != fake_current || !block->used) continue;
+        if (block->context != fake_current || !block->used || UNITS - block->used < units) continue;
         for (uint64_t from = 0, run = 0; from < UNITS; from++) {
             run = block->is_used[from] ? 0 : run + 1;
             if (run < units) continue;
