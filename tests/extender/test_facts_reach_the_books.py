@@ -455,6 +455,39 @@ async def test_a_quota_whose_limits_stay_the_same_is_not_read_again() -> None:
 
 
 @run
+async def test_the_last_good_settings_outlive_a_rebuild() -> None:
+    """Those of objects that are still there, and that are broken now; the next leader rebuilds too."""
+    broken = config("hami-scheduler-device", 2, device_config__yaml="nvidia: [")
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small", "namespace": "team", "uid": "q", "resourceVersion": "1"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": "1000"}},
+    }
+    world = await World().start(
+        config("hami-scheduler-device", device_config__yaml="nvidia:\n  deviceMemoryScaling: 2\n"),
+        quota,
+    )
+    odd = {**quota, "metadata": {**quota["metadata"], "resourceVersion": "2"}}
+    odd["spec"] = {"hard": {"limits.nvidia.com/gpumem": "many"}}
+    for manifest in (broken, odd):
+        world.service.changed(document(manifest))
+    before = world.service.books
+
+    await world.start(broken, odd)
+
+    after = world.service.books
+    assert after.cluster_cache.context.settings.hami.memory_scaling == 2
+    assert after.cluster_cache.context.settings == before.cluster_cache.context.settings
+    assert after.engine.quotas.quotas == before.engine.quotas.quotas
+    assert after.cluster_cache.problems.keys() == before.cluster_cache.problems.keys()
+
+    await world.start(broken | {"metadata": broken["metadata"] | {"uid": "another"}})
+    assert world.service.books.cluster_cache.context.settings.hami.memory_scaling == 1
+    assert not world.service.books.engine.quotas.quotas.by_namespace
+
+
+@run
 async def test_quotas_of_thousands_of_namespaces_are_read_once_each() -> None:
     """A rebuild of 2,000 took a minute when each was read again for each other."""
     read: list[str] = []

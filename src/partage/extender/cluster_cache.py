@@ -134,6 +134,11 @@ class ClusterCache:
         place = self._places.get(node)
         return place.device if place else None
 
+    def last_good(self) -> list[Document]:
+        """The state in force of each ConfigMap and quota whose newest state is refused."""
+        quotas = (one for mine in self._quotas.values() for one in mine.values())
+        return [one for one in (*self._configs.in_force, *quotas) if one.label in self.problems]
+
     def is_gone(self, uid: str) -> bool:
         """Whether the pod was deleted lately; a caller may not know it yet."""
         return uid in self._gone

@@ -8,7 +8,7 @@ from typing import Final
 from partage.extender.books import Books
 from partage.scheduler.events import Event
 from partage.scheduler.explain import deferred
-from partage.wire.documents import Document
+from partage.wire.documents import Document, outdated
 from partage.wire.snapshot import permuted
 
 _KINDS: Final = (
@@ -38,7 +38,8 @@ async def filled(
         books: empty books.
         documents: the objects of a cluster or of manifests; kinds without facts about devices are ignored.
         seed: the seed of the order of nodes (`permuted`); None keeps the order of the documents.
-        before: the books that these replace; their waiting pods stay known.
+        before: the books that these replace; their waiting pods stay known, and the last good state of each ConfigMap
+            and quota whose newest state is refused.
         now: seconds on the service's steady clock.
     """
     by: defaultdict[str, list[Document]] = defaultdict(list)
@@ -47,6 +48,10 @@ async def filled(
     if seed is not None:
         by["Node"] = permuted(by["Node"], seed)
     cluster_cache = books.cluster_cache
+    newest = {one.identity: one for kind in _KINDS[:2] for one in by[kind]}
+    for good in before.cluster_cache.last_good() if before is not None else ():
+        if outdated(good, newest.get(good.identity)):
+            books.digest(cluster_cache.changed(good))
     limits: Sequence[Event] = ()
     for number, document in enumerate([one for kind in _KINDS for one in by[kind]], 1):
         events = cluster_cache.changed(document)

@@ -57,6 +57,11 @@ class ConfigBook:
         )
 
     @property
+    def in_force(self) -> tuple[Document, ...]:
+        """The state in force of every ConfigMap, for a refused one its last good state."""
+        return tuple(self._held.values())
+
+    @property
     def documents(self) -> Mapping[tuple[str, str, str], Document]:
         """The newest state of every ConfigMap that sets something, refused ones included."""
         return self._seen
