@@ -352,6 +352,29 @@ async def test_a_vendors_lock_is_taken_before_its_pod_is_bound() -> None:
 
 
 @run
+async def test_nothing_is_kept_of_a_node_whose_lock_nobody_has() -> None:
+    """Nodes with other names come and go; meanwhile one pod at a time has a node's lock."""
+    world = await metax_world("n1", "n2")
+    world.api.gate = asyncio.Event()
+    for name in ("a", "b", "c"):
+        world.create(pod(name, sgpu()))
+    binds = [
+        asyncio.create_task(world.bind(name, where))
+        for name, where in (("a", "n1"), ("b", "n1"), ("c", "n2"))
+    ]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await world.service.tick()
+    assert [sent.name for sent in world.api.sent] == ["a", "c"]
+    world.api.locks.clear()
+    world.api.gate.set()
+
+    assert await asyncio.gather(*binds) == ["", "", ""]
+    assert world.service.bindings._locks is not None
+    assert not world.service.bindings._locks._turns
+
+
+@run
 async def test_a_lock_that_stays_taken_gives_the_reservation_back() -> None:
     """The service waits less than the extender's time-out, and then gives an answer that leads to a retry."""
     world = await metax_world()

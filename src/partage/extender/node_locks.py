@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+from weakref import WeakValueDictionary
 
 from partage.extender.ports import Answered, NodeLocks, Outcome, Taken
 from partage.kube.clock import Clock
@@ -166,11 +167,14 @@ class NodeLockKeeper:
             read: returns a pod by namespace and name in the API server's current state; may raise.
         """
         self._locks, self._read, self._clock, self._times = locks, read, clock, times
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.left: dict[str, list[Left]] = {}
 
     def turn(self, node: str) -> asyncio.Lock:
-        """The mutex of a node, held from before `take` until the pod is bound or `give_back` has returned."""
+        """The mutex of a node, held from before `take` until the pod is bound or `give_back` has returned.
+
+        It is kept only while somebody has it or waits for it, because nodes are deleted.
+        """
         return self._turns.setdefault(node, asyncio.Lock())
 
     def forget(self) -> None:
