@@ -1,5 +1,6 @@
 """`partage up` as a program: one line of JSON, a clean end, clear errors."""
 
+import fcntl
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from up_world import node, run, running
 
 from partage.cli.up import printed, up
 from partage.embedded.applying import Outcome
-from partage.embedded.cluster import Addresses
+from partage.embedded.cluster import Addresses, _held
 from partage.embedded.overview import Overview, WaitingLine
 from partage.model.errors import InvalidValue
 
@@ -169,6 +170,21 @@ def test_two_clusters_keep_their_objects_apart(tmp_path: Path) -> None:
 
     run(story())
     assert [one.name for one in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_lock_that_its_holder_removed_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened just before the end of the cluster before, and the next one would lock a new file."""
+    file, lock = tmp_path / "state", fcntl.flock
+
+    def late(opened: int, how: int) -> None:
+        (tmp_path / "state.lock").unlink()
+        lock(opened, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(InvalidValue, match="is another partage up's; end that one"), _held(file):
+        pass
 
 
 def test_pods_that_were_not_looked_at_do_not_count_as_waiting(

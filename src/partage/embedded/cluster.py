@@ -389,6 +389,9 @@ def _held(file: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The one before may have removed the file since we opened it; the next one locks another.
+            if not os.path.samestat(os.fstat(lock), mark.stat()):
+                raise FileNotFoundError(mark)
         except OSError as error:
             raise InvalidValue(
                 f"{file} is another partage up's; end that one, or name another file"
