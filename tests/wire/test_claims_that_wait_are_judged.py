@@ -371,6 +371,40 @@ def test_slices_stand_for_a_node_that_nothing_else_tells_of() -> None:
     assert any("pool n7 of driver gpu.example.com is left out" in one for one in outcome.notes)
 
 
+def test_parts_of_a_unit_are_counted_too() -> None:
+    """Two halves of one make it full, and a third waits."""
+    device = {
+        "name": "card-0",
+        "allowMultipleAllocations": True,
+        "capacity": {"parts": {"value": "1", "requestPolicy": {"default": "1"}}},
+    }
+    slice_ = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "theirs"},
+        "spec": {
+            "driver": "gpu.example.com",
+            "nodeName": "n7",
+            "pool": {"name": "n7", "generation": 1, "resourceSliceCount": 1},
+            "devices": [device],
+        },
+    }
+    class_ = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "theirs"},
+        "spec": {"selectors": [{"cel": {"expression": 'device.driver == "gpu.example.com"'}}]},
+    }
+    half = _request(deviceClassName="theirs", capacity={"requests": {"parts": "500m"}})
+    outcome = _run([slice_, class_], *(_asking(name, half) for name in ("a", "b", "c")))
+
+    assert [_by_name(outcome)[name].allocation is not None for name in "abc"] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_a_hard_claim_ends_and_says_so() -> None:
     """Requests that exclude each other in more ways than are tried."""
     bound = {"distinctAttribute": "gpu.partage.io/kind"}

@@ -786,7 +786,10 @@ def _result(slot: _Slot, offer: Offer, amounts: Mapping[str, int]) -> dict[str, 
     if slot.ask.admin:
         found["adminAccess"] = True
     if amounts:
-        found["consumedCapacity"] = {name: str(amount // NANO) for name, amount in amounts.items()}
+        found["consumedCapacity"] = {
+            name: f"{amount}n" if amount % NANO else str(amount // NANO)
+            for name, amount in amounts.items()
+        }
     return found
 
 
