@@ -15,8 +15,9 @@ definitions' validation rules, and does not interpret them; `Admission.policies`
 authorization (reviews allow everything to every authenticated user), exec, attach and port-forward, protobuf
 and CBOR answers (the server reads protobuf bodies), conversion webhooks, LimitRange, reinvocation of webhooks,
 token volumes in pods, ephemeral containers and resizing, impersonation, admission by RuntimeClass (a pod may
-name any), the taint of new nodes that are not ready, formats of texts in custom objects, and warnings about
-values of pods or old versions.
+name any), the taint of new nodes that are not ready, formats of texts in custom objects, warnings about
+values of pods or old versions, and other columns than name and age for endpoints, volumes and their claims, storage
+classes, ingresses, network policies, controller revisions and admission policies.
 
 The server records field ownership from the first write that names a manager. All writes of kubectl name one.
 """
