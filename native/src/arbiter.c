@@ -276,6 +276,19 @@ static bool take(struct arbiter *me, struct turn seen, uint64_t now)
     return true;
 }
 
+/*
+ * A sharer that wakes takes its virtual time from others, of whom one may lie: it would then be far from its equals for
+ * as long as they all have work. So the one behind, whose patience ends, owes the holder of the turn a bounded time.
+ */
+static void forgive(struct arbiter *me, struct sight holder, uint64_t now)
+{
+    uint64_t clock = LOAD(*me->clock), most;
+    if (!holder.waits || holder.priority != my_priority(me)) return;
+    if (__builtin_add_overflow(holder.clock, DEBT_NS * 1000 / weight(me, now), &most) || clock <= most) return;
+    atomic_compare_exchange_strong(me->clock, &clock, most);
+    STORE(me->own->clock, LOAD(*me->clock));
+}
+
 bool arbiter_try(struct arbiter *me, uint64_t now)
 {
     see(me, now - LATE_NS);
@@ -295,7 +308,10 @@ bool arbiter_try(struct arbiter *me, uint64_t now)
         uint64_t since = LOAD(me->own->wants), limit = PATIENCE_NS * (ahead + 1ull);
         bool impatient = since != 0 && since < now && now - since > limit && now - LOAD(me->own->active) > limit;
         if (!outranks && !impatient) return false;
-        if (!outranks) me->pressed_at = now, me->pressed = turn.author;
+        if (!outranks) {
+            me->pressed_at = now, me->pressed = turn.author;
+            forgive(me, other, now);
+        }
         return take(me, turn, now);
     }
     uint64_t freed = turn.until > now ? now - now % MS : turn.until;

@@ -9,8 +9,8 @@
  * Nothing here reads a clock, sleeps or locks: `now` is an argument, seats are plain atomic words.
  *
  * Trust: quotas are from the sharer's own limits file. Seats contain only statements. A false statement or a corrupt
- * word costs fairness for a bounded time (LEASE_NS, PATIENCE_NS), never memory safety. If a sharer at once takes back
- * a turn that another took out of impatience, its claims are ignored for a while (DEAF_NS).
+ * word costs fairness for a bounded time (LEASE_NS, PATIENCE_NS, DEBT_NS), never memory safety. If a sharer at once
+ * takes back a turn that another took out of impatience, its claims are ignored for a while (DEAF_NS).
  */
 #ifndef PARTAGE_ARBITER_H
 #define PARTAGE_ARBITER_H
@@ -30,6 +30,7 @@
 #define FRESH_NS (80 * MS)       /* a seat without a beat for this long does not count */
 #define PATIENCE_NS (400 * MS)   /* after waiting this long a sharer takes the turn regardless */
 #define DEAF_NS (2000 * MS)      /* the claims of a sharer that does not release the card are ignored for this long */
+#define DEBT_NS (2000 * MS)      /* device time that a sharer at most still owes its equals once it lost patience */
 #define LATE_NS (50000ull)       /* a look at the seats is good for this long */
 #define RETURN_NS (100 * MS)     /* offline work resumes after online work was idle for this long */
 #define WINDOW_NS (50 * MS)      /* an idle sharer may save this much wall time of its quota */

@@ -358,6 +358,33 @@ static void beside_a_liar(uint64_t seconds)
     }
 }
 
+/*
+ * A tenant wakes beside another that is busy or comes later, while a third says a false virtual time. After that has
+ * ended, both soon have their shares again.
+ */
+static void after_a_lie(const char *what, uint64_t said, bool waits, uint64_t other_from)
+{
+    const uint64_t old = 3600000 * MS; /* the virtual time of one that has worked for long */
+    struct tenant two[2] = {{.policy = POLICY_BURST_SHARE, .quota = 400, .from = 1000 * MS},
+                            {.policy = POLICY_BURST_SHARE, .quota = 400, .from = other_from}};
+    uint64_t before[2];
+    open_card(two, 2);
+    two[1].clock = old;
+    seats[1].floor = old;
+    arbiter_beat(&two[1].arbiter, MS);
+    for (uint64_t now = MS; now < 2000 * MS; now += MS) {
+        if (now > 500 * MS)
+            seats[2] = (struct seat){.magic = SEAT_MAGIC, .tenant = 3, .beat = now, .wants = waits, .clock = said, .floor = said,
+                                     .terms = terms_pack(POLICY_BURST_SHARE, PRIORITY_ORDINARY, 50)};
+        simulate(two, 2, now, now + MS);
+    }
+    memset(&seats[2], 0, sizeof seats[2]);
+    simulate(two, 2, 2000 * MS, 10000 * MS);
+    for (uint32_t i = 0; i < 2; i++) before[i] = two[i].done;
+    simulate(two, 2, 10000 * MS, 20000 * MS);
+    for (uint32_t i = 0; i < 2; i++) expect(what, i, two[i].done - before[i], 10000 * MS, 50);
+}
+
 int main(int argc, char **argv)
 {
     uint64_t seconds = argc > 1 ? strtoull(argv[1], NULL, 10) : 20;
@@ -372,6 +399,9 @@ int main(int argc, char **argv)
     for (uint32_t i = 0; i < sizeof quotas / sizeof *quotas; i++) wakes(quotas[i], 300000), wakes(quotas[i], 3 * MS);
     torn_look();
     beside_a_liar(seconds);
+    after_a_lie("after a low virtual time", 0, true, 0);
+    after_a_lie("after a high virtual time", UINT64_MAX / 2 - 1, true, 2500 * MS);
+    after_a_lie("after a high floor", UINT64_MAX / 2 - 1, false, 2500 * MS);
     printf("%d wrong\n", failures);
     return failures != 0;
 }
