@@ -173,7 +173,7 @@ class NodeLockKeeper:
     def turn(self, node: str) -> asyncio.Lock:
         """The mutex of a node, held from before `take` until the pod is bound or `give_back` has returned.
 
-        It is kept only while somebody has it or waits for it, because nodes are deleted.
+        It exists only while a task holds it or waits for it, because nodes are deleted.
         """
         return self._turns.setdefault(node, asyncio.Lock())
 
