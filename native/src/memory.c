@@ -132,14 +132,23 @@ static bool keep(struct card *card, CUdeviceptr pointer, uint64_t bytes, uint64_
     return good;
 }
 
-/* Releases one context's part of the measurement of all; the last context releases all of it. */
-static void give_context(struct holding *holding, uint64_t bytes)
+/* Is there another context on the card? A primary one that was reset is none until it is retained. */
+static bool has_context(uint32_t card)
+{
+    struct entry entry;
+    for (uint32_t i = 0; ledger_nth(KIND_CONTEXT, i, &entry); i++)
+        if (entry.card == card && entry.context) return true;
+    return false;
+}
+
+/* Releases one context's part of the measurement of all, by the estimates; the last context releases all of it. */
+static void give_context(struct holding *holding, uint64_t bytes, bool last)
 {
     uint64_t all = atomic_load(&holding->allowance), seen = atomic_load(&holding->overhead);
     memory_give(&holding->allowance, bytes);
-    while (bytes && seen &&
+    while ((bytes || last) && seen &&
            !atomic_compare_exchange_weak(&holding->overhead, &seen,
-                                         all > bytes ? seen - (uint64_t)((double)seen * (double)bytes / (double)all) : 0)) {
+                                         all > bytes && !last ? seen - (uint64_t)((double)seen * (double)bytes / (double)all) : 0)) {
     }
 }
 
@@ -161,7 +170,7 @@ void memory_release(const struct entry *entry)
     if (entry->kind == KIND_SWAP) {
         memory_give(&all->place->cards[entry->card].swapped, entry->bytes);
     } else if (entry->kind == KIND_CONTEXT) {
-        give_context(&all->place->cards[entry->card], entry->bytes);
+        give_context(&all->place->cards[entry->card], entry->bytes, !has_context(entry->card));
     } else if (entry->kind == KIND_MODULE || entry->kind == KIND_LIBRARY) {
         give_module(card, &all->place->cards[entry->card], entry->bytes);
     } else if (entry->kind == KIND_TILE) {

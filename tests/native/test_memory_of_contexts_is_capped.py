@@ -1,7 +1,10 @@
 """Contexts: what they and their settings cost, and that what was made in them ends with them."""
 
+import subprocess
+import sys
+
 import pytest
-from native_world import MIB, World
+from native_world import MIB, WAIT, World
 
 from partage.agent.isolation.account import read_account, set_overhead
 
@@ -13,6 +16,20 @@ STEPS = {
     "heap": 32 * MIB,
     "depth": 64 * MIB,
 }
+
+ENDS = """
+import ctypes, sys
+cuda, other, primary = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(primary), 0) == 0
+assert cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 0) == 0
+for end in (lambda: cuda.cuCtxDestroy_v2(other), lambda: cuda[sys.argv[1]](0)):
+    print("ready", flush=True)
+    input()
+    assert end() == 0
+    print("ended", flush=True)
+"""
+"""Two contexts that end one after the other."""
 
 
 def numbers(text: str, word: str) -> list[list[int]]:
@@ -70,6 +87,36 @@ def test_a_context_made_after_its_process_was_measured_counts(world: World) -> N
         "released\n",
     ], error
     assert (left.cards[0].allowance, left.cards[0].overhead) == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"])
+def test_what_was_measured_of_a_process_ends_with_its_last_context(world: World, how: str) -> None:
+    """Also where no context has an estimate; the driver tells nothing of the process from then on."""
+    tenant = world.tenant(memory=CAP)
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDS, how],
+        env=tenant.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    overheads = []
+    for _ in range(2):
+        assert process.stdout.readline() == "ready\n", process.communicate(timeout=WAIT)[1]
+        set_overhead(
+            tenant.folder / "account", *read_account(tenant.folder / "account"), 0, 300 * MIB
+        )
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ended\n", process.communicate(timeout=WAIT)[1]
+        (left,) = read_account(tenant.folder / "account")
+        overheads.append(left.cards[0].overhead // MIB)
+    _, error = process.communicate(timeout=WAIT)
+
+    assert overheads == [300, 0], error
 
 
 def test_a_pool_gives_way_to_a_context(world: World) -> None:
