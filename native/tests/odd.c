@@ -2,7 +2,7 @@
  * Corners of one process: what NVML shows, a fork, memory passed within the container, pools of others, bindings,
  * green contexts, a card whose events are all in use, what a stream waits for between launches. For the modelled card.
  *
- * Usage: odd nvml | fork | fork-after | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
+ * Usage: odd nvml | fork | fork-after | clone | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
  *            load IMAGE | names | often | ordered | unused-pool | late | both | mixed | waits HOW |
  *            large THREADS | cancelled | much-parent FILE | much-child FILE
@@ -10,10 +10,12 @@
 #include "../tools/driver.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,6 +77,22 @@ static int fork_child(int after)
     must(driver->info(&free, &total), "cuMemGetInfo");
     printf("parent %zu\n", total - free);
     return status != 0;
+}
+
+/* A child of a bare clone, of which no handler of a fork is told, ends as programs do. */
+static int clone_child(void)
+{
+    CUdeviceptr pointer;
+    int status = 0;
+    open_card();
+    must(driver->alloc(&pointer, 64 * MIB), "cuMemAlloc");
+    long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) exit(0);
+    waitpid((pid_t)child, &status, 0);
+    size_t free, total;
+    must(driver->info(&free, &total), "cuMemGetInfo");
+    printf("parent %zu\n", total - free);
+    return child < 0 || status != 0;
 }
 
 static int pass_memory(const char *path, int parent)
@@ -661,6 +679,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "nvml") == 0) return show_nvml();
     if (strcmp(what, "fork") == 0) return fork_child(0);
     if (strcmp(what, "fork-after") == 0) return fork_child(1);
+    if (strcmp(what, "clone") == 0) return clone_child();
     if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0);
     if (argc > 2 && strncmp(what, "pool-", 5) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
     if (argc > 2 && strncmp(what, "much-", 5) == 0) return pass_much(argv[2], strcmp(what, "much-parent") == 0);

@@ -335,6 +335,13 @@ def test_a_child_counts_for_itself(world: World, when: str, child: int, parent: 
     assert lines(done.stdout, "parent") == [[parent * MIB]], done.stderr
 
 
+def test_a_child_of_a_bare_clone_leaves_its_parent_counted(world: World) -> None:
+    """It has its parent's handlers at the end, and is not told that it is another process."""
+    done = world.tenant(memory=CAP).run("odd", "clone")
+
+    assert lines(done.stdout, "parent") == [[64 * MIB]], done.stderr
+
+
 def test_memory_passed_within_a_container_counts_once(world: World) -> None:
     """A handle that the container exported itself adds nothing where it is opened."""
     tenant = world.tenant(memory=CAP)
