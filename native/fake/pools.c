@@ -9,6 +9,8 @@ static struct cu_pool host_pool = {.host = 1};
 static CUpool current_pools[FAKE_CARDS]; /* NULL: the default */
 FAKE_LOCK(lock)
 
+static CUresult fault(void) { return getenv(FAKE_FAULT) ? atoi(getenv(FAKE_FAULT)) : CUDA_SUCCESS; }
+
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device);
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device)
 {
@@ -78,7 +80,7 @@ CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
 CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value);
 CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
 {
-    CUresult refused = fake_unsafe();
+    CUresult refused = fault() ? fault() : fake_unsafe();
     if (refused) return refused;
     pthread_mutex_lock(&lock);
     uint64_t result = attribute == CU_POOL_RESERVED_CURRENT ? pool->reserved : pool->used;
@@ -101,7 +103,8 @@ CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value)
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)
 {
     uint64_t whole = (bytes + 511) / 512 * 512;
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = fault();
+    if (result != CUDA_SUCCESS) return result;
     if (fake_captured(stream)) return fake_graph_allocate(fake_captured(stream), pool->device, bytes, pointer);
     pthread_mutex_lock(&lock);
     uint64_t need = pool->used + whole > pool->reserved ? pool->used + whole - pool->reserved : 0;

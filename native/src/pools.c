@@ -93,13 +93,16 @@ static void note(CUpool pool, uint32_t card)
     lock_give(&pools, LOCK_POOLS);
 }
 
-/* Finds room in the pool, or below the cap: counted before the driver grows the pool. */
+/*
+ * Finds room in the pool, or below the cap: counted before the driver grows the pool. A driver that does not answer has
+ * an error to return (a kernel's fault); if it allocates after all, count_pool releases that.
+ */
 static bool prepare(struct card *card, CUpool pool, uint64_t bytes, uint64_t *grown)
 {
     uint64_t reserved, used;
     *grown = 0;
     if (!ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) || !ask_pool(pool, CU_POOL_USED_CURRENT, &used))
-        return false;
+        return true;
     note(pool, card->index);
     uint64_t spare = reserved > used ? reserved - used : 0;
     if (bytes > spare) *grown = whole_granules(bytes - spare);

@@ -4,7 +4,7 @@
  *
  * Usage: odd nvml | fork | fork-after | clone | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | pools |
- *            load IMAGE | names | often | ordered | unused-pool | late | both | mixed | waits HOW |
+ *            load IMAGE | names | often | ordered | unused-pool | faulty | late | both | mixed | waits HOW |
  *            large THREADS | cancelled | much-parent FILE | much-child FILE
  */
 #include "../tools/driver.h"
@@ -354,6 +354,21 @@ static int destroy_unused_pool(void)
     return 0;
 }
 
+/* Allocations in stream order after a kernel's fault. */
+static int allocate_after_a_fault(void)
+{
+    CUdeviceptr pointer;
+    CUpool pool;
+    CUpoolProps props = {.allocType = 1, .location = {CU_LOCATION_DEVICE, 0}};
+    open_card();
+    must(driver->new_pool(&pool, &props), "cuMemPoolCreate");
+    must(driver->alloc_from(&pointer, MIB, pool, NULL), "cuMemAllocFromPoolAsync");
+    setenv("FAKE_GPU_FAULT", "700", 1);
+    CUresult own = driver->alloc_async(&pointer, MIB, NULL);
+    printf("result %d %d\n", own, driver->alloc_from(&pointer, MIB, pool, NULL));
+    return 0;
+}
+
 /* Memory that is released after the library said that the process ends. */
 static CUdeviceptr last;
 
@@ -689,6 +704,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "names") == 0) return by_threads(turn_over);
     if (strcmp(what, "pools") == 0) return destroy_pools();
     if (strcmp(what, "unused-pool") == 0) return destroy_unused_pool();
+    if (strcmp(what, "faulty") == 0) return allocate_after_a_fault();
     if (strcmp(what, "mixed") == 0) return by_threads(mix);
     if (strcmp(what, "both") == 0) return map_both();
     if (strcmp(what, "late") == 0) return end_with_memory();

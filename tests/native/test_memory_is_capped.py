@@ -504,6 +504,13 @@ def test_a_destroyed_pool_of_which_nothing_is_in_use_ends(
     assert least <= lines(done.stdout, "seconds")[0][0]
 
 
+def test_a_kernel_s_fault_is_not_told_as_a_lack_of_memory(world: World) -> None:
+    """The driver's own error is returned where it does not answer how large a pool is."""
+    done = world.tenant(memory=CAP).run("odd", "faulty")
+
+    assert lines(done.stdout, "result") == [[700, 700]], done.stderr
+
+
 @pytest.mark.parametrize("how", ["m", "m2", "a", "a2"])
 def test_memory_bound_to_a_multicast_object_counts_without_its_handle(
     world: World, how: str
