@@ -79,7 +79,7 @@ static int fork_child(int after)
     return status != 0;
 }
 
-/* A child of a bare clone, of which no handler of a fork is told, ends as programs do. */
+/* A child of a bare clone, which runs no fork handler, ends as programs do. */
 static int clone_child(void)
 {
     CUdeviceptr pointer;

@@ -148,9 +148,8 @@ async def follow(
             continue
         delay = settings.backoff.delay(failures - 1, client.chance())
         if heard and not lists:
-            delay = min(
-                delay, _SOON
-            )  # a watch that is cut again and again still brings what changes
+            # A watch that is cut again and again still brings all changes.
+            delay = min(delay, _SOON)
         if isinstance(failed, RequestError):
             delay = min(wait_before_retry(failed, delay), _LONGEST)
         yield [Interrupted(failed, delay)]
