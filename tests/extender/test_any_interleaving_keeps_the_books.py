@@ -8,13 +8,38 @@ import asyncio
 import os
 
 import pytest
-from interleaving import failure, sequence, shortest
+from interleaving import Step, failure, sequence, shortest
 
 from partage.extender.meters import Meters
 
 COUNT = int(os.environ.get("PARTAGE_SEQUENCES", "10000"))
 FIRST = int(os.environ.get("PARTAGE_SEED", "0"))
 PARTS = 8
+
+
+FOUND: dict[str, list[Step]] = {
+    "a pod that is gone is bound": [
+        ("create", 18, 39, 22),
+        ("schedule", 57, 38, 38),
+        ("delete", 15, 12, 30),
+        ("bind", 29, 11, 35),
+    ],
+    "a pod that was replaced is bound": [
+        ("create", 11, 15, 1),
+        ("schedule", 45, 15, 37),
+        ("devices", 32, 7, 53),
+        ("gap", 61, 46, 33),
+        ("replace", 57, 63, 59),
+        ("bind", 30, 48, 8),
+    ],
+}
+
+
+@pytest.mark.parametrize("steps", FOUND.values(), ids=FOUND)
+def test_interleavings_that_once_broke_a_law(steps: list[Step]) -> None:
+    """The shortest sequences that earlier faults needed."""
+    with asyncio.Runner() as runner:
+        assert not failure(steps, Meters(), runner.run)
 
 
 @pytest.mark.long(20)

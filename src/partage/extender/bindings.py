@@ -182,6 +182,8 @@ class Bindings:
         state = books.engine.states.get(uid)
         if state is State.UNKNOWN:
             await self.read_back(books, uid)
+            if books.cluster_cache.is_gone(uid):
+                return f"pod {entry.pod.key} is gone"
             state = books.engine.states.get(uid)
         if state is State.BOUND:
             held = books.engine.ledger.allocation(uid)
