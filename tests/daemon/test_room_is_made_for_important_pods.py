@@ -90,6 +90,11 @@ class Game:
         """Where room is made for a pod, as it says itself."""
         return str(self.cluster.stored(name)["status"].get("nominatedNodeName", ""))
 
+    def heard(self, name: str) -> str | None:
+        """Where room is made for a pod, as far as the service has heard."""
+        entry = self.daemon.service.books.cluster_cache.pod(self.uid(name))
+        return entry.nominated if entry is not None else None
+
     async def gets(self, name: str) -> str:
         """A pod is placed now; its node."""
         await until(lambda: self.state(name) is State.HELD)
@@ -438,6 +443,7 @@ async def test_room_that_cannot_be_had_after_all_is_looked_for_again() -> None:
         await g.waits("vip", priorityClassName="high")
         await until(lambda: g.going() == {"low"})
         await until(lambda: g.nominated("vip") == first)
+        await until(lambda: g.heard("vip") == first)
 
         g.cluster.names.remove(first)
         await g.refused("vip")
