@@ -175,6 +175,34 @@ def test_a_node_that_was_made_again_gets_labels_and_lease_again() -> None:
     asyncio.run(test())
 
 
+def test_a_lease_is_renewed_although_the_node_cannot_be_read() -> None:
+    """The agent reads its Node now and then; a refusal of that, or a long wait, closes no node."""
+
+    def renewals(server: KubeServer) -> int:
+        return sum("/leases" in one.path and one.method != "GET" for one in server.requests)
+
+    async def test() -> None:
+        async with KubeServer() as server, _client(server) as client:
+            server.store.create(NODES, "", {"metadata": {"name": "n1"}})
+            often = ReportingSettings(lease_period=0.01, period=0.01)
+            task = asyncio.create_task(Heartbeat(client, "n1", often).run())
+            async with asyncio.timeout(240):
+                for fault in (
+                    Fault(path=NODES, status=403, reason="Forbidden", times=1000),
+                    Fault(path=NODES, status=429, retry_after="600", times=1000),
+                ):
+                    while not renewals(server):  # noqa: ASYNC110 # the task renews
+                        await asyncio.sleep(0.01)
+                    server.fail(fault)
+                    enough = renewals(server) + 20
+                    while renewals(server) < enough:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.wait((task,))
+
+    asyncio.run(test())
+
+
 def test_changed_settings_are_passed_on_with_an_unchanged_node(tmp_path: Path) -> None:
     """A ConfigMap that changes while the agent runs holds for the kubelet's units and for new containers."""
     (tmp_path / "devices.yaml").write_text("{model: Tesla-T4, cards: 1}")

@@ -333,7 +333,6 @@ async def renew_lease(
     Raises:
         KubeError: the API server does not answer, or refuses.
     """
-    client = client.insistent(settings.period)
     name, space = f"{LEASE_PREFIX}{node}", settings.namespace
     spec = {
         "holderIdentity": node,

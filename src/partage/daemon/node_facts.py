@@ -95,18 +95,23 @@ class Heartbeat:
         settings: ReportingSettings = ReportingSettings(),  # noqa: B008 - a frozen value
     ) -> None:
         """A lease that is not renewed yet; the open client's clock is used."""
-        self._client, self._node, self._settings = client, node, settings
+        self._client = client.insistent(settings.period)
+        self._node, self._settings = node, settings
 
     async def run(self) -> None:
-        """Renew until cancelled; log errors, and try again."""
+        """Renew until cancelled; log errors, and try again.
+
+        The Lease is renewed although the known Node cannot be read: the two have rights and rate limits of their own.
+        """
         problem = uid = ""
         renewed = 0
         while True:
             try:
-                if not uid or renewed % _READ == 0:
-                    uid = await self._uid()
-                renewed += 1
+                uid = uid or await self._uid()
                 await renew_lease(self._client, self._node, self._settings, uid)
+                renewed += 1
+                if renewed % _READ == 0:
+                    uid = await self._uid()
                 problem = ""
             except KubeError as error:
                 if str(error) != problem:
