@@ -471,16 +471,14 @@ class ClusterCache:
             self.problems[document.label] = problem
         return self._settings() if changed else []
 
-    def _limited(
-        self, namespace: str, mine: Mapping[tuple[str, str, str], Document]
-    ) -> list[Event]:
+    def _limited(self, namespace: str, mine: dict[tuple[str, str, str], Document]) -> list[Event]:
         """Put the quotas of a namespace in force. Raises `InvalidDocument`: one of them cannot be read."""
         found, _notes = translate_quotas(mine.values())
         self._quotas.pop(namespace, None)
         self._limits.pop(namespace, None)
         self._limits |= found.by_namespace
         if mine:
-            self._quotas[namespace] = dict(mine)
+            self._quotas[namespace] = mine
         return [QuotasChanged(Quotas(dict(self._limits)))]
 
     def _settings(self) -> list[Event]:

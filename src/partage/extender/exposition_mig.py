@@ -28,9 +28,9 @@ _OLD_HELP: Final = "GPU Sharing mode. 0 for hami-core, 1 for mig, 2 for mps"
 _TODAY: Final = "hami_node_gpu_mig_instance_info"
 _TODAY_HELP: Final = "Hardware instances that pods hold."
 _FOREIGN: Final = "partage_foreign_instance_info"
+_FOREIGN_HELP: Final = "Hardware instances that Partage did not make and no pod's record names."
 _PIECE: Final = 64
 """Cards of one piece; each has up to seven lines."""
-_FOREIGN_HELP: Final = "Hardware instances that Partage did not make and no pod's record names."
 
 
 def mig_series(ledger: Ledger) -> Iterator[bytes]:

@@ -158,8 +158,7 @@ async def follow(
 
 def _never(failed: KubeError, failures: int) -> bool:
     """Whether a server may refuse this watch for ever, from this version at least; a list is no more than it can bear."""
-    busy = isinstance(failed, ApiError) and failed.status in _BUSY
-    return isinstance(failed, ApiError) and not busy and failures >= _FOR_EVER
+    return isinstance(failed, ApiError) and failed.status not in _BUSY and failures >= _FOR_EVER
 
 
 async def _list_then_watch(
