@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from fakes.clock import InstantClock
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
 from partage.agent.discovery.found import Inventory
@@ -116,7 +117,7 @@ class World:
         return self.tallies.registry.get_sample_value("partage_agent_devices_published")
 
 
-def run(story: Callable[[World], Awaitable[None]]) -> None:
+def run(story: Callable[[World], Awaitable[None]], clock: InstantClock | None = None) -> None:
     """Run a story against a fresh server."""
 
     async def main() -> None:
@@ -124,7 +125,7 @@ def run(story: Callable[[World], Awaitable[None]]) -> None:
             server.store.create("/api/v1/nodes", None, {"metadata": {"name": "n1"}})
             patience = ClientSettings(attempts=1, backoff=Backoff(base=0.001, cap=0.01))
             config = Config(ClusterConfig(server.url))
-            async with Client(config, settings=patience) as client:
+            async with Client(config, settings=patience, clock=clock) as client:
                 await story(World(server, client))
 
     asyncio.run(main())
@@ -322,6 +323,7 @@ def test_a_server_adds_the_time_of_a_taint() -> None:
 
 def test_a_slice_that_another_keeps_is_not_fought_over_without_an_end() -> None:
     """Tried again after a second, and then ever less often."""
+    clock = InstantClock()
 
     async def story(world: World) -> None:
         await world.publisher.once(node(card(0)))
@@ -330,17 +332,19 @@ def test_a_slice_that_another_keeps_is_not_fought_over_without_an_end() -> None:
         for one in world.stored:
             world.server.store.delete(COLLECTION, None, one)
         world.server.store.create(COLLECTION, None, theirs)
-        before = len(world.server.requests)
+        clock.slept.clear()
         world.publisher.take(node(card(0)), {})
         task = asyncio.create_task(world.publisher.run())
-        await asyncio.sleep(1)
+        async with asyncio.timeout(240):
+            while 4 not in clock.slept:  # noqa: ASYNC110 # the clock has no event for it
+                await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.wait((task,))
 
-        tries = [one for one in world.server.requests[before:] if one.method == "POST"]
-        assert 1 <= len(tries) <= 3
+        looks = 30  # the wait for the next look, which a conflict ends
+        assert [one for one in clock.slept if one != looks][:4] == [1, 2, 3, 4]
 
-    run(story)
+    run(story, clock)
 
 
 def test_publishing_goes_on_until_it_is_cancelled() -> None:
