@@ -44,6 +44,7 @@ CASES = {
         "say one",
     ),
     "no node": (["inspect", "x", "-f", MIXED], "no node x", "partage top nodes lists"),
+    "near node": (["inspect", "node/t4-nod", "-f", MIXED], "no node t4-nod", "there is t4-node"),
     "no file": (["schedule", "gone.yaml"], "gone.yaml: cannot be read", "name a file or folder"),
     "no file, up": (
         ["up", "-f", "gone.yaml"],

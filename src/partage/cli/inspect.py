@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Final
 
@@ -56,15 +57,22 @@ def inspect(node: str, **given: Any) -> None:
     """  # noqa: D301 # click wants the control character itself
     every = bool(node) or given["output"] != "table"
 
-    async def question(asked: Asked) -> tuple[Asked, list[Document]]:
-        if not node:
-            return asked, await all_nodes(asked, NodeQuery(cards="" if every else "used"))
-        found = await asked.views.node(node.removeprefix("node/"))
-        return asked, [found] if found else []
+    name = node.removeprefix("node/").removeprefix("nodes/")
 
-    asked, nodes = answered(given, question)
+    async def question(asked: Asked) -> tuple[Asked, list[Document], list[str]]:
+        if not node:
+            return asked, await all_nodes(asked, NodeQuery(cards="" if every else "used")), []
+        found = await asked.views.node(name)
+        if found:
+            return asked, [found], []
+        known = [one["name"] for one in await all_nodes(asked, NodeQuery(cards="no"))]
+        return asked, [], get_close_matches(name, known, n=1)
+
+    asked, nodes, near = answered(given, question)
     if node and not nodes:
-        end(f"there is no node {node}. partage top nodes lists those to choose from", NOT_FOUND)
+        hint = f"; there is {near[0]}" if near else ""
+        told(asked)
+        end(f"there is no node {name}{hint}. partage top nodes lists them", NOT_FOUND)
     if structured(given["output"], nodes[0] if node else {"nodes": nodes}):
         return
     wide = given["output"] == "wide"
