@@ -72,7 +72,7 @@ class History:
 
     def workload(self) -> None:
         """Another bound pod; some of them cannot be read."""
-        name = f"p{self.chance.randrange(6)}"
+        name = f"p{self.chance.randrange(3)}"
         self.drop("Pod", name)
         limits = dict(self.chance.choice(ASKS))
         if self.chance.random() < 0.4:
@@ -98,31 +98,29 @@ class History:
             given = self.chance.choice((share(), share("gpu-9"), result("nope"), result("gpu-1")))
             self.put(claim(given, name=name, uid=f"claim-{self.version}"))
 
-    async def run(self) -> None:
-        """A history, and a fresh start with what is left of it."""
+    async def run(self) -> bool:
+        """A history, and a fresh start with what is left of it; whether any card is open then."""
         await self.world.start()
         for _ in range(STEPS):
             self.chance.choice(
                 (self.machine, self.workload, self.workload, self.ends, self.claims)
             )()
         fresh = await World().start(*self.store.values())
-        free, wanted = _free(self.world), _free(fresh)
-        with_cards = {name for name in NODES if wanted.get(name)}
-        assert {name: free.get(name) for name in with_cards} == {
-            name: wanted[name] for name in with_cards
-        }
+        free = _free(self.world)
+        assert free == _free(fresh)
         found, expected = (
             {label for label in one.service.books.cluster_cache.problems if "Node" in label}
             for one in (self.world, fresh)
         )
         assert found == expected
         assert self.world.service.audit().clean
+        return bool(free)
 
 
 def _free(world: World) -> dict[str, list[tuple[int, int, int]]]:
-    """What each open card of each node has left."""
+    """What each open card has left, of each node that has one."""
     ledger = world.service.books.engine.ledger
-    return {
+    found = {
         name: [
             (one.device.minor, one.core_free, one.memory_free)
             for type_ in ledger.planes
@@ -131,10 +129,13 @@ def _free(world: World) -> dict[str, list[tuple[int, int, int]]]:
         ]
         for name, index in ledger.index.items()
     }
+    return {name: cards for name, cards in found.items() if cards}
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_books_are_those_of_a_fresh_start(seed: int) -> None:
     """No card is open that a restart would close, and none closed that it would open."""
+    with_cards = 0
     for number in range(SEQUENCES):
-        asyncio.run(History(seed * SEQUENCES + number).run())
+        with_cards += asyncio.run(History(seed * SEQUENCES + number).run())
+    assert with_cards >= SEQUENCES // 10, "most would compare nothing"
