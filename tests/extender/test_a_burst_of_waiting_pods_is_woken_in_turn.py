@@ -118,7 +118,7 @@ def test_a_victim_counts_once_for_a_pod() -> None:
 def test_namespaces_that_come_and_go_are_forgotten() -> None:
     """The stored data has a bound."""
     allowance = Allowance()
-    for number in range(20_000):
+    for number in range(20_100):
         allowance.evict(make_pod(f"p{number}", namespace=f"n{number}"), ["v"], float(number))
     assert len(allowance._evicted) <= 1001
     assert len(allowance._victims) <= 20_000
