@@ -191,8 +191,8 @@ def test_hostile_pods_get_their_record_or_nothing(
 
 @settings(max_examples=200)
 @given(st.text(max_size=300), st.integers(0, 400), st.text(max_size=5))
-def test_a_damaged_record_gives_nothing(junk: str, at: int, inserted: str) -> None:
-    """Junk, or a true record with something in it: refused, or exactly what a true one says."""
+def test_a_damaged_record_gives_no_other_card(junk: str, at: int, inserted: str) -> None:
+    """Junk, or a true record with something in it: refused, or of the card of the true one, whatever amounts it has then."""
     record = encode(Allocation("u1", "team", "p", "n1", (GRANT,)))
     for text in (junk, record[:at] + inserted + record[at:], record[:at]):
         pod = PodSandbox("s", "p", "u1", "team", annotations={names.ALLOCATION: text})
