@@ -118,8 +118,10 @@ async def test_a_binding_without_an_answer_is_waited_for_after_a_restart() -> No
         assert (given_back["holderIdentity"], given_back["leaseDurationSeconds"]) == ("", 2)
 
         async with SchedulerDaemon(await cluster.client(), options("two", fence=LONG)) as two:
-            await until(lambda: lease(cluster)["holderIdentity"] == "two")
+            await until(lambda: two._elector is not None and two._elector.leading)
 
+            assert two._elector is not None
+            assert not two._elector.handed_over
             assert not two.service.leading
         wire.held.set()
 
