@@ -1,8 +1,7 @@
-"""The extras of the list: waking, quotas, rehearsals, pods without devices."""
+"""The extras of the list: waking, rehearsals, pods without devices."""
 
 import asyncio
 import time
-from typing import Any
 
 from bed import HALF, WHOLE, bed, node, pod, told
 
@@ -26,25 +25,6 @@ async def test_who_waits_is_bound_soon_after_a_release() -> None:
         await cluster.sound("extra: woken")
     told("extra: release to next Binding, p50", sorted(gaps)[25])
     told("extra: release to next Binding, most of 50", max(gaps))
-
-
-async def test_a_quota_that_comes_under_running_pods_leaves_them_alone() -> None:
-    """It is exceeded from the start; what runs goes on, and the books stay right."""
-    quota: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "cards", "namespace": "default"},
-        "spec": {"hard": {"limits.nvidia.com/gpu": "1"}},
-    }
-    asks = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
-    async with bed(node(cards=2)) as cluster:
-        await cluster.daemon()
-        await cluster.led()
-        await cluster.pod("a", asks)
-        await cluster.pod("b", asks)
-        await cluster.bound("a", "b")
-        await cluster.create(quota, "resourcequotas")
-        await cluster.sound("extra: quota under running pods")
 
 
 async def test_a_rehearsal_leaves_no_trace() -> None:
