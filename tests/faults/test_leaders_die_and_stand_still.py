@@ -1,7 +1,6 @@
 """Scenarios 2, 5 and 6: leaders that are killed or paused, calls that come twice, clocks that lie."""
 
 import asyncio
-import os
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -249,5 +248,4 @@ async def test_time_zones_of_instances_do_not_matter(
         assert lease is not None
         renewed = datetime.fromisoformat(lease.value["spec"]["renewTime"])
         assert abs(renewed.timestamp() - time.time()) < 600
-        assert os.environ["TZ"] == "UTC"
         await cluster.sound("6: another time zone")
