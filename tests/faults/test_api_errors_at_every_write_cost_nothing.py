@@ -97,6 +97,7 @@ async def test_everything_may_fail_at_once(seam: str) -> None:
         await cluster.bound(*(f"p{number}" for number in range(8)))
         cluster.wire.heal()
 
+        assert cluster.wire.struck, "nothing was hit"
         found = await cluster.sound("7: every second request fails")
 
         assert found.metrics["partage_bindings_unknown"] == 0
