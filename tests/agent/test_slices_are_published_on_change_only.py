@@ -276,7 +276,7 @@ def test_a_gate_that_is_off_is_noticed_before_anything_is_offered(gate: str) -> 
         assert [one.code for one in world.notes.said] == ["ResourceSlices"]
         assert world.published == len(names)
         writes = [seen for seen in world.server.requests if seen.method == "POST"]
-        assert all(seen.query.get("dryRun") == "All" for seen in writes[:2])
+        assert [seen.query.get("dryRun") for seen in writes[:2]] == ["All", "All"]
         assert await world.publisher.once(node(card(0), card(1, healthy=False))) == 0
 
     run(story)
