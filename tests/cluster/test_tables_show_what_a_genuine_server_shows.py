@@ -86,7 +86,7 @@ STATUSES: dict[str, tuple[dict[str, Any], bool]] = {
     "one-failed": (two(ended(0, "Completed"), ended(1, "Error")), False),
     "one-failed-first": (two(ended(1, "Error"), ended(0, "Completed")), False),
     "going": (one(RUNS, ready=True), True),
-    "going-completed": ({**one(ended(0, "Completed")), "phase": "Succeeded"}, False),
+    "going-completed": ({**one(ended(0, "Completed")), "phase": "Succeeded"}, True),
     "lost": ({**one(RUNS), "reason": "NodeLost"}, True),
     "init-first": (begun(RUNS), False),
     "init-second": (begun(ended(0)), False),
@@ -123,7 +123,10 @@ def pods() -> list[Made]:
                 {"name": "i", "image": "b"},
                 {"name": "s", "image": "b", "restartPolicy": "Always"},
             ]
-        found.append((PODS, {"metadata": {"name": name}, "spec": spec}, status, going))
+        head: dict[str, Any] = {"name": name}
+        if going:  # one that has ended would be gone at once
+            head["finalizers"] = ["example.com/x"]
+        found.append((PODS, {"metadata": head, "spec": spec}, status, going))
     gated = {
         "schedulingGates": [{"name": "example.com/x"}],
         "containers": [{"name": "a", "image": "b"}],
