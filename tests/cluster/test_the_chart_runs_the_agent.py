@@ -125,8 +125,10 @@ def test_rights_follow_what_is_switched_on(
 )
 def test_values_that_cannot_be_are_refused(value: str) -> None:
     """The schema names the value."""
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(subprocess.CalledProcessError) as error:
         objects(*ON, "--set", f"agent.{value}")
+    name = value.partition("=")[0].replace(".", "/")
+    assert f"at '/agent/{name}'" in error.value.stderr
 
 
 @pytest.mark.parametrize("options", [SIMULATED, OWN, (*ON, "--set", "agent.mig=true")])
