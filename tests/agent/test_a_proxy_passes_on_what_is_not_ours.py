@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,9 @@ def folder() -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def _world(folder: Path) -> AsyncIterator[World]:
+async def _world(
+    folder: Path, containers: Mapping[str, cri.ListedContainer] | None = None
+) -> AsyncIterator[World]:
     (folder / "dev").mkdir(exist_ok=True)
     (folder / "dev/nvidia0").unlink(missing_ok=True)
     (folder / "dev/nvidia0").symlink_to("/dev/null")
@@ -262,7 +264,7 @@ async def _world(folder: Path) -> AsyncIterator[World]:
     place = Place(NODE, Settings(), FAMILIES, facts)
     journal = Journal(folder / "journal")
     keeper = Keeper(lambda: place, Host(folder), journal, Tallies())
-    runtime = Runtime()
+    runtime = Runtime(dict(containers or {}))
     server = grpc.aio.server()
     one = grpc.unary_unary_rpc_method_handler
     handlers = {
@@ -371,13 +373,12 @@ def test_a_proxy_that_died_in_between_learns_what_was_made(folder: Path) -> None
         async with _world(folder) as world:
             world.runtime.fail = (grpc.StatusCode.UNAVAILABLE, True)
             await world.create("u1")
-            kept = world.runtime.containers
+            made = world.runtime.containers
             (entry,) = world.keeper.journal.entries
             assert entry.startswith("cri-")
-            world.runtime.containers = {}
-            world.runtime.containers.update(kept)
-            await world.look()
-            assert list(world.keeper.journal.entries) == ["c1"]
+        async with _world(folder, made) as world:
+            assert list(world.keeper.journal.entries) == list(world.keeper.held) == ["c1"]
+            assert world.keeper.unprotected == {}
 
     _run(test())
 
