@@ -274,6 +274,17 @@ def _reconciling(world: World, folder: Path) -> Reconciling:
     return made
 
 
+def _started(world: World, folder: Path, name: str, card: int) -> None:
+    """Give a pod's container its card, by its record, as the runtime starts it."""
+    (folder / "dev").mkdir()
+    for file in ("nvidia0", "nvidia1"):
+        (folder / "dev" / file).symlink_to("/dev/null")
+    world.keeper.synchronize((), ())
+    record = _pod(name, card, {})["metadata"]["annotations"]
+    sandbox = PodSandbox(f"s-{name}", name, f"uid-{name}", "team", {}, record)
+    world.keeper.create(sandbox, Container(f"c-{name}", f"s-{name}", "main"))
+
+
 def _metrics(world: World) -> str:
     return generate_latest(world.keeper.tallies.registry).decode()
 
@@ -286,18 +297,12 @@ def test_units_of_another_card_are_told_once_two_looks_have_seen_them(
     async def test() -> None:
         async with _world(folder) as world:
             world.runtime.ready.set()
-            (folder / "dev").mkdir()
-            for name in ("nvidia0", "nvidia1"):
-                (folder / "dev" / name).symlink_to("/dev/null")
             await world.kubelet.until(GPU, 20)
             assert await world.kubelet.admit("team", "a", "main", GPU, 1) == ("GPU-0::0",)
             pod = _pod("a", 1, {GPU: "1"})
             world.server.store.create(PODS, "team", pod)
             await _until(lambda: bool(world.side.pods))
-            world.keeper.synchronize((), ())
-            record = pod["metadata"]["annotations"]
-            sandbox = PodSandbox("s-a", "a", "uid-a", "team", {}, record)
-            world.keeper.create(sandbox, Container("c-a", "s-a", "main"))
+            _started(world, folder, "a", 1)
             reconciling = _reconciling(world, folder)
 
             await reconciling.look()
@@ -359,6 +364,7 @@ def test_a_silent_kubelet_accuses_nobody(folder: Path) -> None:
             await world.kubelet.stop()
             assert await world.side.held() is None
             assert world.side.pods is None
+            _started(world, folder, "a", 0)
             reconciling = _reconciling(world, folder)
             await reconciling.look()
             await reconciling.look()
