@@ -77,12 +77,7 @@ def test_koordinator(stack: Stack) -> None:
     totals = yaml.safe_load(stack.shell("kubectl get node host04 -o yaml"))["status"]
     assert totals["allocatable"]["kubernetes.io/gpu"] == "200"
 
-    for name in [
-        d["metadata"]["name"] for d in documents(EXAMPLES / "koordinator/host04-pods.yaml")
-    ]:
-        if name != "pod-example":
-            continue
-        apply(stack, named("koordinator/host04-pods.yaml", name))
+    apply(stack, named("koordinator/host04-pods.yaml", "pod-example"))
     stack.bound("pod-example")
     shown = yaml.safe_load(stack.shell("kubectl get pod -n default pod-example -o yaml"))
     told = json.loads(
@@ -140,7 +135,7 @@ def test_koordinators_further_requests(stack: Stack) -> None:
 
 
 def test_qgpu(stack: Stack) -> None:
-    """The qGPU document: a Deployment with 30 % and 5 GiB a pod, a whole card, and what waits."""
+    """The qGPU document: a Deployment with 30 % and 5 GiB a pod, and a whole card."""
     nodes(stack, "qgpu/nodes.yaml")
     (deployment,) = documents(EXAMPLES / "qgpu/deployment.yaml")
     apply(stack, deployment, named("qgpu/pods.yaml", "qgpu-whole-card"))
