@@ -97,7 +97,14 @@ def test_room_is_what_others_left_of_the_very_card() -> None:
     assert short(engine.ledger, "node-1", elsewhere) == "card 0 is not there"
 
 
-@given(st.text(alphabet="computemry=/,0123456789.GiMkn- é٣", max_size=60))
+ODD = st.text(alphabet="computemry=/,0123456789.GiMkn- é٣", max_size=60)
+AMOUNTS = st.integers(-1, 110).map("compute={}".format) | st.builds(
+    "memory={}{}".format, st.integers(0, 1100), st.sampled_from(("Mi", "Gi", "Ti", "M", ""))
+)
+PARTS = st.builds("{}{}".format, st.sampled_from(("", "main/", " side/")), AMOUNTS)
+
+
+@given(ODD | st.lists(PARTS, min_size=1, max_size=2).map(",".join))
 def test_any_text_is_read_or_refused_by_name(text: str) -> None:
     """No other error, and nothing beyond a whole card."""
     try:
