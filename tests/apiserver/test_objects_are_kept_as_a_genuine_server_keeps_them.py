@@ -399,6 +399,31 @@ def test_a_refused_deletion_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
     run(story)
 
 
+def test_a_fault_in_one_namespace_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are deleted together are emptied, without another change."""
+    monkeypatch.setattr(server, "_TIDY_AFTER", 0.2)
+
+    async def story(w: World) -> None:
+        def fails(review: Review) -> None:
+            if review.operation == "DELETE" and review.namespace == "a":
+                raise RuntimeError("a fault of ours")
+
+        w.server.admission.validators.append(fails)
+        for name in "abc":
+            ok(await w.post("/api/v1/namespaces", {"metadata": {"name": name}}), 201)
+            ok(await w.post(f"/api/v1/namespaces/{name}/configmaps", config("inside")), 201)
+        for name in "abc":
+            ok(await w.delete(f"/api/v1/namespaces/{name}"))
+        async with asyncio.timeout(20):
+            for name in "bc":
+                while (await w.get(f"/api/v1/namespaces/{name}")).code != 404:  # noqa: ASYNC110 # only HTTP shows it
+                    await asyncio.sleep(0.02)
+
+        assert (await w.get("/api/v1/namespaces/a")).code == 200
+
+    run(story)
+
+
 def test_the_first_namespaces_cannot_be_deleted() -> None:
     """As in every cluster."""
 

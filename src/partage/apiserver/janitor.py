@@ -116,11 +116,11 @@ class Janitor:
         while not self.idle:
             while self._changes:
                 await self._follow(self._changes.popleft())
-            leaving, self._leaving = self._leaving, {}
-            for namespace in leaving:
+            for namespace in list(self._leaving):  # one that fails leaves the others
+                self._leaving.pop(namespace, None)
                 await self._empty(namespace)
-            quotas, self._quotas = self._quotas, {}
-            for namespace in quotas:
+            for namespace in list(self._quotas):
+                self._quotas.pop(namespace, None)
                 self._measure(namespace)
 
     async def _follow(self, change: Change) -> None:
