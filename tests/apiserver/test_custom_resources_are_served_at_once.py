@@ -8,7 +8,7 @@ from apiserver_world import DEFINITIONS, WIDGETS, World, definition, named, ok, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partage.apiserver import builtin, jsonpath, structural
+from partage.apiserver import builtin, gnostic, jsonpath, openapi, structural
 from partage.apiserver import server as module
 from partage.apiserver.kinds import Registry
 from partage.apiserver.problems import Problems
@@ -252,6 +252,35 @@ def test_malformed_definitions_are_refused(value: dict[str, Any], why: str) -> N
 
         assert answer.code == 422
         assert why in answer.message
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"type": ["string"]},
+        {"maxLength": "abc"},
+        {"minItems": {}},
+        {"multipleOf": "x"},
+        {"maximum": 10**400},
+        {"allOf": "x"},
+        {"allOf": ["x"]},
+        {"additionalProperties": "x"},
+        {"pattern": 5},
+        {"description": None, "maxLength": None, "nullable": None},
+    ],
+    ids=str,
+)
+def test_no_schema_spoils_the_document_of_all(odd: dict[str, Any]) -> None:
+    """A keyword of another type is refused, and null is no value: clients read the schemas of all kinds together."""
+
+    async def story(w: World) -> None:
+        schema = {"type": "object", "properties": {"a": odd}}
+        answer = await w.post(DEFINITIONS, definition(schema={"openAPIV3Schema": schema}))
+
+        gnostic.encoded(openapi.v2(w.server.registry))
+        assert answer.code == (201 if None in odd.values() else 422)
 
     run(story)
 

@@ -89,21 +89,50 @@ def _check_versions(versions: list[Any], problems: Problems) -> None:
         _check_schema(schema, f"{where}.schema.openAPIV3Schema", problems, 0)
 
 
+_KEYWORDS: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(
+        ("$ref", "description", "format", "pattern", "title", "type", "x-kubernetes-list-type"),
+        (str,),
+    ),
+    **dict.fromkeys(
+        ("exclusiveMaximum", "exclusiveMinimum", "nullable", "uniqueItems"),
+        (bool,),
+    ),
+    **dict.fromkeys(
+        ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"),
+        (int,),
+    ),
+    **dict.fromkeys(("maximum", "minimum", "multipleOf"), (int, float)),
+    **dict.fromkeys(
+        ("allOf", "anyOf", "enum", "oneOf", "required", "x-kubernetes-list-map-keys"), (list,)
+    ),
+    **dict.fromkeys(("items", "not", "properties"), (dict,)),
+    "additionalProperties": (bool, dict),
+}
+"""The types of a schema's keywords. OpenAPI documents have all of them, so one of another type would spoil these."""
+_LARGEST: Final = 2**64
+
+
+def _is(value: Any, kinds_: tuple[type, ...]) -> bool:
+    """Whether a value is of one of these types, and no number that clients cannot read.
+
+    null is no value, but refused for lists and objects, whose readers would have to expect it.
+    """
+    if value is None:
+        return kinds_ not in ((dict,), (list,))
+    if isinstance(value, bool):
+        return bool in kinds_
+    large = isinstance(value, int) and abs(value) > _LARGEST
+    return isinstance(value, kinds_) and not large
+
+
 def _check_schema(schema: Any, field: str, problems: Problems, depth: int) -> None:
     """Reports problems that would fail a schema's use later."""
     if not isinstance(schema, dict) or depth > 100:
         problems.invalid(field, "", "must be an object, nested less than 100 levels")
         return
-    for key, kinds_ in (
-        ("properties", dict),
-        ("required", list),
-        ("enum", list),
-        ("items", dict),
-        ("x-kubernetes-list-map-keys", list),
-        ("minimum", (int, float)),
-        ("maximum", (int, float)),
-    ):
-        if key in schema and not isinstance(schema[key], kinds_):
+    for key, kinds_ in _KEYWORDS.items():
+        if key in schema and not _is(schema[key], kinds_):
             problems.invalid(f"{field}.{key}", "", "has a wrong type")
             return
     if any(
@@ -114,8 +143,12 @@ def _check_schema(schema: Any, field: str, problems: Problems, depth: int) -> No
         problems.invalid(field, "", "names of fields must be strings")
     for name, inner in schema.get("properties", {}).items():
         _check_schema(inner, f"{field}.properties[{name}]", problems, depth + 1)
-    if "items" in schema:
-        _check_schema(schema["items"], f"{field}.items", problems, depth + 1)
+    for key in ("allOf", "anyOf", "oneOf"):
+        for index, inner in enumerate(schema.get(key, ())):
+            _check_schema(inner, f"{field}.{key}[{index}]", problems, depth + 1)
+    for key in ("items", "not"):
+        if key in schema:
+            _check_schema(schema[key], f"{field}.{key}", problems, depth + 1)
     if isinstance(schema.get("additionalProperties"), dict):
         _check_schema(
             schema["additionalProperties"], f"{field}.additionalProperties", problems, depth + 1

@@ -111,6 +111,8 @@ def _message(name: str, value: Mapping[str, Any]) -> bytes:
     places, made = _MESSAGES[name], []
     for key, one in value.items():
         place = places.get(key)
+        if one is None:
+            continue
         if place is not None:
             made.append(_field(place, one))
         elif key.startswith("x-") and name in _EXTENSIONS:
