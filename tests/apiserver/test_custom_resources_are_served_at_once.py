@@ -13,6 +13,7 @@ from partage.apiserver import server as module
 from partage.apiserver.kinds import Registry
 from partage.apiserver.problems import Problems
 from partage.apiserver.router import Router
+from partage.apiserver.status import invalid
 from partage.apiserver.verbs import Verbs
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -353,6 +354,33 @@ def test_schema_rules(schema: dict[str, Any], value: Any, *, good: bool) -> None
     structural.check(value, schema, "x", problems)
 
     assert bool(problems) is not good
+    assert process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (
+            {"type": "array", "items": {"enum": [f"{n:0300}" for n in range(5_000)]}},
+            ["x"] * 300_000,
+        ),
+        (
+            {"additionalProperties": {"additionalProperties": {"type": "string"}}},
+            {"x" * 1_000_000: {f"{n}": 1 for n in range(30_000)}},
+        ),
+    ],
+    ids=["against a large enumeration", "below a long name"],
+)
+def test_a_million_problems_are_told_briefly(schema: dict[str, Any], value: Any) -> None:
+    """Neither the work nor the text of each grows with what the others are compared with."""
+    problems, begun = Problems(), process_time()
+
+    structural.check(value, schema, "x", problems)
+
+    told = str(invalid("Widget", "example.com", "one", problems.causes))
+    assert len(problems.causes) == 1000
+    assert len(problems.causes[0].message) < 1200
+    assert len(told) < 3_000_000
     assert process_time() - begun < 5
 
 

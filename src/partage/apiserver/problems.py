@@ -1,11 +1,17 @@
 """Problems that validation finds in an object, in the genuine server's wording."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
 from partage.apiserver.status import Cause
+
+_MOST: Final = 1000
+"""Problems of one object; a body of a few megabytes may have a million."""
+_LONGEST: Final = 1024
+"""Characters of a value, an enumeration or the way to a field in a message."""
 
 
 class Problems:
@@ -13,11 +19,13 @@ class Problems:
 
     Attributes:
         relaxed: whether names may have upper-case letters, which the genuine server refuses.
+        enumerations: the values of schemas' enumerations and their texts, by the identity of their list.
     """
 
     def __init__(self, *, relaxed: bool = False) -> None:
         self.relaxed = relaxed
         self.causes: list[Cause] = []
+        self.enumerations: dict[int, tuple[frozenset[Hashable], list[str]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.causes)
@@ -55,8 +63,10 @@ class Problems:
         self._add("FieldValueDuplicate", field, f"Duplicate value: {_shown(value)}")
 
     def unsupported(self, field: str, value: Any, known: Iterable[str]) -> None:
-        """A value outside an enumeration, whose values are listed in the given order."""
-        names = ", ".join(f'"{name}"' for name in known)
+        """A value outside an enumeration, whose values are listed in the given order, the first ones of many."""
+        if len(self.causes) >= _MOST:
+            return
+        names = cut(", ".join(f'"{name}"' for name in islice(known, _LONGEST)))
         self._add(
             "FieldValueNotSupported",
             field,
@@ -85,7 +95,8 @@ class Problems:
         self._add("FieldValueTypeInvalid", field, f"Invalid value: {_shown(value)}: {why}")
 
     def _add(self, reason: str, field: str, message: str) -> None:
-        self.causes.append(Cause(reason, field or "<nil>", message))
+        if len(self.causes) < _MOST:
+            self.causes.append(Cause(reason, field or "<nil>", message))
 
 
 def _shown(value: Any) -> str:
@@ -94,4 +105,9 @@ def _shown(value: Any) -> str:
         text = msgspec.json.encode(value).decode()
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
         text = repr(value)
-    return text if len(text) <= 1024 else text[:1021] + "..."
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -10,7 +10,7 @@ from copy import deepcopy
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from partage.apiserver.problems import Problems
+from partage.apiserver.problems import Problems, cut
 from partage.apiserver.strategic import mark
 from partage.wire.field_types import META, Field, ListKind, Type, catalogue
 
@@ -102,8 +102,10 @@ def check(value: Any, schema: Mapping[str, Any], field: str, problems: Problems)
     if kind in _TYPES and not _is(value, kind):
         _wrong(value, kind, field, problems)
         return
-    if "enum" in schema and value not in schema["enum"]:
-        problems.unsupported(field, value, sorted(str(known) for known in schema["enum"]))
+    if "enum" in schema:
+        known, texts = _known(schema["enum"], problems)
+        if mark(value) not in known:
+            problems.unsupported(field, value, texts)
     if isinstance(value, dict):
         _object(value, schema, field, problems)
     elif isinstance(value, list):
@@ -112,6 +114,15 @@ def check(value: Any, schema: Mapping[str, Any], field: str, problems: Problems)
         _string(value, schema, field, problems)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         _number(value, schema, field, problems)
+
+
+def _known(values: list[Any], problems: Problems) -> tuple[frozenset[Hashable], list[str]]:
+    """The values of an enumeration, and their sorted texts, once for an object: each item of a list may ask."""
+    found = problems.enumerations.get(id(values))
+    if found is None:
+        found = frozenset(map(mark, values)), sorted(map(str, values))
+        problems.enumerations[id(values)] = found
+    return found
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -136,7 +147,7 @@ def _wrong(value: Any, kind: str, field: str, problems: Problems) -> None:
 
 
 def _join(field: str, name: str) -> str:
-    return f"{field}.{name}" if field else name
+    return cut(f"{field}.{name}" if field else name)
 
 
 def _object(
