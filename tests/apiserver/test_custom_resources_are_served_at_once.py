@@ -1,5 +1,6 @@
 """CustomResourceDefinitions: registration, validation, defaults, status, scale, columns."""
 
+import sys
 from time import process_time
 from typing import Any, cast
 
@@ -316,6 +317,13 @@ RULES: dict[str, tuple[dict[str, Any], Any, bool]] = {
     "pattern": ({"type": "string", "pattern": "^a+$"}, "b", False),
     "fits pattern": ({"type": "string", "pattern": "^a+$"}, "aa", True),
     "odd pattern": ({"type": "string", "pattern": "("}, "b", True),
+    "nested pattern": ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40 + "b", False),
+    "dear pattern": (
+        {"type": "string", "pattern": "a([ab]{300}|[ab]{200})c"},
+        "ab" * 200_000,
+        True,
+    ),
+    "long pattern": ({"type": "string", "pattern": "(" * 5_000 + ")" * 5_000}, "b", True),
     "short": ({"type": "string", "minLength": 2}, "b", False),
     "long": ({"type": "string", "maxLength": 2}, "bbb", False),
     "few": ({"type": "object", "minProperties": 1}, {}, False),
@@ -349,12 +357,26 @@ RULES: dict[str, tuple[dict[str, Any], Any, bool]] = {
 @pytest.mark.parametrize(("schema", "value", "good"), RULES.values(), ids=RULES)
 def test_schema_rules(schema: dict[str, Any], value: Any, *, good: bool) -> None:
     """Each keyword that is honoured, within a time that other clients can wait."""
+    if "pattern" in schema:
+        pytest.importorskip("re2", reason="google-re2 is not installed: patterns are left out")
     problems, begun = Problems(), process_time()
 
     structural.check(value, schema, "x", problems)
 
     assert bool(problems) is not good
     assert process_time() - begun < 5
+
+
+def test_patterns_are_left_out_without_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own expressions may take for ever."""
+    monkeypatch.setitem(sys.modules, "re2", None)
+    structural._pattern.cache_clear()
+    problems = Problems()
+
+    structural.check("a" * 40 + "b", {"type": "string", "pattern": "^(a+)+$"}, "x", problems)
+    structural._pattern.cache_clear()
+
+    assert not problems
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from partage.apiserver.status import Cause
 
 _MOST: Final = 1000
 """Problems of one object; a body of a few megabytes may have a million."""
+_STEPS: Final = 5 * 10**7
+"""A second's work at worst: characters times the size of their pattern's program."""
 _LONGEST: Final = 1024
 """Characters of a value, an enumeration or the way to a field in a message."""
 
@@ -20,12 +22,14 @@ class Problems:
     Attributes:
         relaxed: whether names may have upper-case letters, which the genuine server refuses.
         enumerations: the values of schemas' enumerations and their texts, by the identity of their list.
+        steps: steps that patterns may still take over the object's texts.
     """
 
     def __init__(self, *, relaxed: bool = False) -> None:
         self.relaxed = relaxed
         self.causes: list[Cause] = []
         self.enumerations: dict[int, tuple[frozenset[Hashable], list[str]]] = {}
+        self.steps = _STEPS
 
     def __bool__(self) -> bool:
         return bool(self.causes)
