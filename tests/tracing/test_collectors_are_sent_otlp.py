@@ -171,7 +171,9 @@ def test_a_slow_collector_keeps_nobody_waiting(
     [
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "otlp and none are known"),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http/protobuf only"),
-        ({"OTEL_BSP_MAX_QUEUE_SIZE": "0"}, "a number above 0"),
+        ({"OTEL_BSP_MAX_QUEUE_SIZE": "0"}, "a number from 1"),
+        ({"OTEL_BSP_MAX_QUEUE_SIZE": "9" * 5000}, "a number from 1"),
+        ({"OTEL_BSP_SCHEDULE_DELAY": "99999999999999"}, "to 999,999,999"),
         ({"OTEL_BSP_SCHEDULE_DELAY": "soon"}, "OTEL_BSP_SCHEDULE_DELAY=soon"),
         (
             {"OTEL_BSP_MAX_QUEUE_SIZE": "5", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "6"},

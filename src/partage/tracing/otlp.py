@@ -34,6 +34,7 @@ _SAMPLED: Final = api.TraceFlags(api.TraceFlags.SAMPLED)
 _SCOPE: Final = InstrumentationScope("partage", __version__)
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _HTTP: Final = "http/protobuf"
+_DIGITS: Final = 9
 
 
 def live_tracer(
@@ -78,7 +79,7 @@ def queue_settings(environ: Mapping[str, str]) -> QueueSettings:
     """The queue by the variables OTEL_BSP_*.
 
     Raises:
-        InvalidValue: a variable is no number above 0, or a batch is larger than the queue.
+        InvalidValue: a variable is no number above 0 of at most nine digits, or a batch is larger than the queue.
     """
     usual = QueueSettings()
     size = _number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", usual.size)
@@ -95,8 +96,9 @@ def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
     text = environ.get(name, "").strip()
     if not text:
         return usual
-    if not text.isascii() or not text.isdecimal() or int(text) <= 0:
-        raise InvalidValue(f"{name}={text}: a number above 0 is needed")
+    # A wait of more digits would be too long for the thread, and Python refuses thousands of digits.
+    if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS or int(text) <= 0:
+        raise InvalidValue(f"{name}={text[:64]}: a number from 1 to {10**_DIGITS - 1:,} is needed")
     return int(text)
 
 
