@@ -1,5 +1,6 @@
 """ResourceClaims in `partage up`: slices of its nodes, claims allocated beside pods, and given up with their pods."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 from up_world import EXAMPLES, PODS, World, eventually, from_files, node, pod, run, running
 
-from partage.apiserver import Record
+from partage.apiserver import ApiServer, Record
+from partage.embedded import claim_lives as lives_module
 from partage.embedded import claim_slices, scheduling
+from partage.embedded.claim_lives import ClaimLives
 from partage.embedded.claim_places import ClaimPlaces
 from partage.embedded.fleet import SimulatedNode
 from partage.vendors.names import CLAIM_FINALIZER
@@ -247,6 +250,45 @@ def test_a_pod_waits_for_what_is_not_there_yet() -> None:
         await w.phase("early", "Running")
 
     run(_up(story))
+
+
+async def test_each_claim_of_a_pod_is_found_without_a_look_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also one whose name the pod's status lacks."""
+    server = ApiServer()
+    await server.furnish()
+    lives = ClaimLives(server)
+    template = {"metadata": {"name": "half"}, "spec": {"spec": wanted()}}
+    await server.create(lives_module.TEMPLATES, template, "default")
+    read, every = Counter[str](), server.store.all
+
+    def counted(resource: str, namespace: str = "") -> list[Record]:
+        read[resource] += 1
+        return every(resource, namespace)
+
+    monkeypatch.setattr(server.store, "all", counted)
+    following = asyncio.create_task(lives.run())
+
+    def told(name: str) -> object:
+        record = server.store.get("pods", "default", name)
+        return record is not None and record.value["status"].get("resourceClaimStatuses")
+
+    async with asyncio.timeout(60):
+        for name in ("one", "two", "three"):
+            spec = user(name, resourceClaimTemplateName="half")
+            await server.create("pods", spec, "default")
+        while not all(map(told, ("one", "two", "three"))):  # noqa: ASYNC110 # the store tells nobody
+            await asyncio.sleep(0.01)
+        await server.patch(
+            "pods", "default", "one", {"status": {"resourceClaimStatuses": None}}, sub="status"
+        )
+        while not told("one"):  # noqa: ASYNC110 # the store tells nobody
+            await asyncio.sleep(0.01)
+    following.cancel()
+
+    assert len(every(lives_module.CLAIMS)) == 3
+    assert read[lives_module.CLAIMS] <= 1  # at the start
 
 
 def test_what_another_has_is_not_allocated() -> None:

@@ -24,6 +24,20 @@ class ClaimLives:
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
+        self._made_for: dict[tuple[str, str, str], str] = {}
+        server.store.observers.append(self._saw)
+        for claim in server.store.all(CLAIMS):
+            self._saw(Change("ADDED", claim, None))
+
+    def _saw(self, change: Change) -> None:
+        """Keep the names of claims that were made for pods, the first of several that say the same."""
+        claim, before = change.record, change.before
+        if claim.resource != CLAIMS:
+            return
+        if before is not None and self._made_for.get(_made_as(before)) == claim.name:
+            del self._made_for[_made_as(before)]
+        if change.kind != "DELETED" and _owner(claim):
+            self._made_for.setdefault(_made_as(claim), claim.name)
 
     async def run(self) -> None:
         """Follow pods, templates and claims until cancelled."""
@@ -76,17 +90,16 @@ class ClaimLives:
                     warning=True,
                 )
                 continue
-            made[name] = await self._made_for(pod, name, source)
+            made[name] = await self._claim_for(pod, name, source)
         if missing and made:
             statuses = [{"name": name, "resourceClaimName": claim} for name, claim in made.items()]
             await write_status(self._server, pod, {"resourceClaimStatuses": statuses}, _USER)
 
-    async def _made_for(self, pod: Record, name: str, template: Record) -> str:
+    async def _claim_for(self, pod: Record, name: str, template: Record) -> str:
         """The name of a pod's claim by the pod's own name for it; creates an absent one."""
-        for one in self._server.store.all(CLAIMS, pod.namespace):
-            notes = one.metadata.get("annotations") or {}
-            if notes.get(_POD_CLAIM) == name and _owner(one) == pod.uid:
-                return str(one.name)
+        known = self._made_for.get((pod.namespace, pod.uid, name))
+        if known is not None:
+            return known
         spec = template.value.get("spec") or {}
         head = spec.get("metadata") or {}
         body = {
@@ -140,26 +153,29 @@ class ClaimLives:
             left = [one for one in held if one != CLAIM_FINALIZER]
             body = {"metadata": {"uid": claim.uid, "finalizers": left}}
             await self._server.patch(CLAIMS, claim.namespace, claim.name, body, user=_USER)
-        pod = _owner(claim)
-        if pod and not any(
-            one.uid == pod and not is_over(one)
-            for one in self._server.store.all("pods", claim.namespace)
-        ):
+        above = _owner(claim)
+        if above and not self._uses(claim.namespace, {**above, "resource": "pods"}):
             options = DeleteOptions(uid=claim.uid)
             await self._server.delete(CLAIMS, claim.namespace, claim.name, options, _USER)
 
     def _uses(self, namespace: str, consumer: Mapping[str, Any]) -> bool:
-        """Whether a pod that a claim is reserved for still uses it."""
+        """Whether a pod that a claim is reserved or made for still uses it."""
         if consumer.get("resource") != "pods":
             return True
         pod = self._server.store.get("pods", namespace, str(consumer.get("name")))
         return pod is not None and pod.uid == consumer.get("uid") and not is_over(pod)
 
 
-def _owner(claim: Record) -> str:
-    """The uid of the pod that a claim was made for; empty for a claim that a user made."""
+def _owner(claim: Record) -> Mapping[str, Any]:
+    """The reference to the pod that a claim was made for; empty for a claim that a user made."""
     owners = claim.metadata.get("ownerReferences") or ()
-    return next((str(one["uid"]) for one in owners if one.get("kind") == "Pod"), "")
+    return next((one for one in owners if one.get("kind") == "Pod"), {})
+
+
+def _made_as(claim: Record) -> tuple[str, str, str]:
+    """The namespace and uid of the pod that a claim was made for, and its name for the claim."""
+    notes = claim.metadata.get("annotations") or {}
+    return claim.namespace, str(_owner(claim).get("uid")), str(notes.get(_POD_CLAIM))
 
 
 def _made(pod: Record) -> Iterator[tuple[str, str]]:
