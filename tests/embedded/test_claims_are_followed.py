@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from up_world import EXAMPLES, PODS, World, eventually, from_files, node, pod, run, running
 
-from partage.apiserver import ApiServer, Record
+from partage.apiserver import ApiServer, Record, Refused, Review
 from partage.embedded import claim_lives as lives_module
 from partage.embedded import claim_slices, scheduling
 from partage.embedded.claim_lives import ClaimLives
@@ -250,6 +250,30 @@ def test_a_pod_waits_for_what_is_not_there_yet() -> None:
         await w.phase("early", "Running")
 
     run(_up(story))
+
+
+async def test_a_claim_that_is_refused_leaves_other_pods_theirs() -> None:
+    """They all waited for one template."""
+    server = ApiServer()
+    await server.furnish()
+
+    def refuses(review: Review) -> None:
+        made = (review.object or {}).get("metadata") or {}
+        if review.kind.plural == "resourceclaims" and "one-" in made.get("generateName", ""):
+            raise Refused("not for this one")
+
+    server.admission.validators.append(refuses)
+    for name in ("one", "two", "three"):
+        spec = user(name, resourceClaimTemplateName="half")
+        await server.create("pods", spec, "default")
+    following = asyncio.create_task(ClaimLives(server).run())
+    await asyncio.sleep(0.05)
+    template = {"metadata": {"name": "half"}, "spec": {"spec": wanted()}}
+    await server.create(lives_module.TEMPLATES, template, "default")
+    async with asyncio.timeout(60):
+        while len(server.store.all(lives_module.CLAIMS)) < 2:  # noqa: ASYNC110 # the store tells nobody
+            await asyncio.sleep(0.01)
+    following.cancel()
 
 
 async def test_each_claim_of_a_pod_is_found_without_a_look_at_all(

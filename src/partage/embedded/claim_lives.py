@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
-from partage.embedded.watching import follow, is_over, owner, tell, write_status
+from partage.embedded.watching import follow, handled, is_over, owner, tell, write_status
 from partage.vendors.names import CLAIM_FINALIZER
 
 CLAIMS: Final = "resourceclaims.resource.k8s.io"
@@ -54,7 +54,7 @@ class ClaimLives:
             for _, name in claims_of(pod.value):
                 claim = self._server.store.get(CLAIMS, pod.namespace, name)
                 if claim is not None:
-                    await self._settle(claim)
+                    await handled(self._claim, Change("MODIFIED", claim, claim))
         elif not pod.metadata.get("deletionTimestamp"):
             await self._make(pod)
 
@@ -62,7 +62,7 @@ class ClaimLives:
         """Make the claims of pods that waited for this template."""
         if change.kind == "ADDED":
             for pod in list(self._server.store.all("pods", change.record.namespace)):
-                await self._pod(Change("MODIFIED", pod, pod))
+                await handled(self._pod, Change("MODIFIED", pod, pod))
 
     async def _claim(self, change: Change) -> None:
         if change.kind != "DELETED":

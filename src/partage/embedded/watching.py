@@ -34,16 +34,16 @@ async def follow(
         gone = [one for uid, one in known.items() if uid not in there]
         known = there
         for record in gone:
-            await _handled(handle, Change("DELETED", record, record))
+            await handled(handle, Change("DELETED", record, record))
         for record in list(there.values()):
-            await _handled(handle, Change("ADDED", record, None))
+            await handled(handle, Change("ADDED", record, None))
         try:
             async for change in server.changes(resource, since):
                 if change.kind == "DELETED":
                     known.pop(change.record.uid, None)
                 else:
                     known[change.record.uid] = change.record
-                await _handled(handle, change)
+                await handled(handle, change)
         except Compacted:
             continue
         return  # the server is closing
@@ -53,7 +53,8 @@ def _written(record: Record) -> int:
     return record.revision
 
 
-async def _handled(handle: Callable[[Change], Awaitable[None]], change: Change) -> None:
+async def handled(handle: Callable[[Change], Awaitable[None]], change: Change) -> None:
+    """Handles a change; logs one that cannot be handled."""
     try:
         await handle(change)
     except ApiError as error:
