@@ -365,6 +365,36 @@ def test_a_job_fails_once_its_limit_is_passed(
     run(story())
 
 
+def test_jobs_and_pods_end_at_their_deadlines() -> None:
+    """A Job's pods go; a pod that has run too long has failed, whatever its policy, and its Job makes another."""
+
+    async def story() -> None:
+        async with running([node(cards=4)]) as w:
+            late = workload("Job", SHARE, "sleep 1h", activeDeadlineSeconds=1)
+            await w.create(JOBS, late)
+            again = workload("Job", SHARE, "sleep 1h", backoffLimit=1)
+            again["metadata"]["name"] = "again"
+            again["spec"]["template"]["spec"]["activeDeadlineSeconds"] = 1
+            await w.create(JOBS, again)
+            found = {
+                name: await eventually(
+                    lambda name=name: w.get(f"{JOBS}/{name}"),
+                    lambda found: found["status"].get("conditions"),
+                )
+                for name in ("web", "again")
+            }
+            ends = {name: one["status"]["conditions"][0]["reason"] for name, one in found.items()}
+            assert ends == {"web": "DeadlineExceeded", "again": "BackoffLimitExceeded"}
+            pods = await eventually(lambda: w.get(PODS), lambda found: len(found["items"]) == 2)
+            for one in pods["items"]:
+                status = one["status"]
+                assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
+                (container,) = status["containerStatuses"]
+                assert container["state"]["terminated"]["exitCode"] == 137
+
+    run(story())
+
+
 async def rolled_out(w: World, image: str) -> None:
     """The Deployment has pods of this image alone."""
     await eventually(

@@ -19,7 +19,7 @@ from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.definitions import DEVICES
 from partage.embedded.injection import Injection, injection
 from partage.embedded.lifetimes import FOREVER, Course, course, lifetime
-from partage.embedded.pod_status import Life, back_off, failed, started
+from partage.embedded.pod_status import Life, back_off, failed, overdue, started
 from partage.embedded.turns import Turn, followed, length, turn_of
 from partage.embedded.watching import follow, is_over, node_user, now, tell, write_status
 from partage.tracing.tracer import NO_TRACES, Tracer
@@ -158,8 +158,15 @@ class Kubelet:
             clock() + length(turn, way, policy) - gone
             for turn, way, gone in zip(life.turns, ways, passed or [0.0] * len(ways), strict=True)
         ]
-        while not await _happens(run.deleting, max(min(ends) - clock(), 0.0)):
+        limit = float(spec.get("activeDeadlineSeconds", FOREVER))
+        last = clock() + limit - self._since(life.first)
+        while not await _happens(run.deleting, max(min(*ends, last) - clock(), 0.0)):
             moment, turns = now(self._server), list(life.turns)
+            if last <= min(ends):
+                status = overdue(pod, life, moment)
+                await self._write(record, status)
+                await self._tell(record, status["reason"], status["message"], warning=True)
+                return
             due = [number for number, end in enumerate(ends) if end <= max(min(ends), clock())]
             for number in due:
                 turns[number] = followed(turns[number], ways[number], policy, moment)
@@ -189,9 +196,13 @@ class Kubelet:
             turn.last.ended if turn.waits and turn.last is not None else turn.started
             for turn in turns
         ]
-        passed = [datetime.fromisoformat(moment) - datetime.fromisoformat(one) for one in since]
         life = Life(status.get("startTime") or turns[0].started, address, turns)
-        return life, [max(one.total_seconds(), 0.0) for one in passed]
+        return life, [self._since(one) for one in since]
+
+    def _since(self, moment: str) -> float:
+        """Seconds since a moment in Kubernetes' format."""
+        passed = datetime.fromisoformat(now(self._server)) - datetime.fromisoformat(moment)
+        return max(passed.total_seconds(), 0.0)
 
     async def _served(self, record: Record, name: str) -> None:
         """Act as node plugins do after they have served a pod.

@@ -2,12 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from partage.embedded.turns import Ran, Turn, pause
 
 _ALWAYS: Final = "Always"
+_KILLED: Final = 137
+"""Exit code of a killed container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,22 @@ def started(pod: Mapping[str, Any], life: Life, moment: str) -> dict[str, Any]:
             _container(one, turn, _state(pod, one, turn))
             for one, turn in zip(_main(pod), life.turns, strict=True)
         ],
+    }
+
+
+def overdue(pod: Mapping[str, Any], life: Life, moment: str) -> dict[str, Any]:
+    """Status of a pod whose containers were killed at its deadline."""
+    turns = (
+        turn
+        if turn.over is not None
+        else replace(turn, over=Ran(turn.started, moment, _KILLED), waits=False)
+        for turn in life.turns
+    )
+    return {
+        **started(pod, replace(life, turns=tuple(turns)), moment),
+        "phase": "Failed",
+        "reason": "DeadlineExceeded",
+        "message": "Pod was active on the node longer than the specified deadline",
     }
 
 

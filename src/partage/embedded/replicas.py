@@ -7,6 +7,7 @@ their order, and the status.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -256,12 +257,17 @@ def job_status(
         done = True
     conditions = list(status.get("conditions") or ())
     if done:
-        ended = [*conditions, _over("Complete", moment)]
+        ended = [*conditions, _over("CompletionsReached", moment)]
         return {**told, "completionTime": moment, "conditions": ended}, 0
     limit = int(spec.get("backoffLimit", 6))
+    why = ""
     if failed > limit or sum(map(_restarts, running)) >= max(limit, 1):
+        why = "BackoffLimitExceeded"
+    elif job_left(value, moment) <= 0:
+        why = "DeadlineExceeded"
+    if why:
         told["failed"] = failed + len(running)
-        return {**told, "conditions": [*conditions, _over("Failed", moment)]}, -len(running)
+        return {**told, "conditions": [*conditions, _over(why, moment)]}, -len(running)
     paused = any(one.get("type") == "Suspended" and one["status"] == "True" for one in conditions)
     if spec.get("suspend"):
         told |= {"startTime": None, "conditions": conditions if paused else [_suspended(moment)]}
@@ -272,6 +278,16 @@ def job_status(
     if completions is None and succeeded:
         left = len(running)  # a work queue: once one has succeeded, no more are started
     return told, left - len(running)
+
+
+def job_left(value: Mapping[str, Any], moment: str) -> float:
+    """Seconds until a Job's deadline; infinite where it has none or is suspended."""
+    spec, status = value["spec"], value.get("status") or {}
+    limit = spec.get("activeDeadlineSeconds")
+    if limit is None or spec.get("suspend"):
+        return float("inf")
+    start = datetime.fromisoformat(status.get("startTime") or moment)
+    return float(limit) - (datetime.fromisoformat(moment) - start).total_seconds()
 
 
 def _suspended(moment: str, *, holds: bool = True) -> dict[str, Any]:
@@ -293,15 +309,19 @@ def _restarts(pod: Record) -> int:
     return sum(int(one.get("restartCount") or 0) for one in states)
 
 
-def _over(kind: str, moment: str) -> dict[str, Any]:
-    failed = kind == "Failed"
+_ENDS: Final = {
+    "CompletionsReached": "Reached expected number of succeeded pods",
+    "BackoffLimitExceeded": "Job has reached the specified backoff limit",
+    "DeadlineExceeded": "Job was active longer than specified deadline",
+}
+
+
+def _over(reason: str, moment: str) -> dict[str, Any]:
     return {
-        "type": kind,
+        "type": "Complete" if reason == "CompletionsReached" else "Failed",
         "status": "True",
         "lastTransitionTime": moment,
         "lastProbeTime": moment,
-        "reason": "BackoffLimitExceeded" if failed else "CompletionsReached",
-        "message": "Job has reached the specified backoff limit"
-        if failed
-        else "Reached expected number of succeeded pods",
+        "reason": reason,
+        "message": _ENDS[reason],
     }

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
 from partage.embedded.adoption import claim, controller, selector, selects
+from partage.embedded.lifetimes import FOREVER
 from partage.embedded.replicas import (
     AT_ONCE,
     Rollout,
     active,
     deployment_status,
+    job_left,
     job_status,
     owned,
     pod_of,
@@ -70,6 +72,7 @@ class Workloads:
         self._server = server
         self._dirty: OrderedDict[_Key, None] = OrderedDict()
         self._changed = asyncio.Event()
+        self._alarms: dict[_Key, asyncio.TimerHandle] = {}
         self._work: Mapping[str, Callable[[Record], Awaitable[None]]] = {
             _DEPLOYMENTS: self._deployment,
             _REPLICA_SETS: self._replica_set,
@@ -90,6 +93,8 @@ class Workloads:
         record = change.record
         if record.resource in self._work and change.kind != "DELETED":
             self._look((record.resource, record.namespace, record.name))
+        elif record.resource == _JOBS:
+            self._alarm(record, FOREVER)
         by = controller(record)
         if by is not None and (resource := _KINDS.get(by.get("kind", ""))):
             self._look((resource, record.namespace, by["name"]))
@@ -268,6 +273,7 @@ class Workloads:
     async def _job(self, record: Record) -> None:
         pods = self._pods(record)
         status, lacking = job_status(record.value, pods, now(self._server))
+        self._alarm(record, job_left(record.value, now(self._server)))
         try:
             for number in range(min(lacking, AT_ONCE)):
                 made = pod_of(record.value, "Job", "batch/v1")
@@ -276,6 +282,15 @@ class Workloads:
                 await self._delete(pod)
         finally:
             await self._tell_status(record, status)
+
+    def _alarm(self, record: Record, seconds: float) -> None:
+        """Look at a Job again at its deadline, if that is to come."""
+        key = (record.resource, record.namespace, record.name)
+        if (known := self._alarms.pop(key, None)) is not None:
+            known.cancel()
+        if 0 < seconds < FOREVER:
+            loop = asyncio.get_running_loop()
+            self._alarms[key] = loop.call_later(seconds, self._look, key)
 
     # --- reading and writing -----------------------------------------------------------------
 

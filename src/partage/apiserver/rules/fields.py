@@ -101,6 +101,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "DeviceToleration.operator": _one_of("Equal", "Exists"),
     "ExactDeviceRequest.allocationMode": _ALLOCATION,
     "ExactDeviceRequest.deviceClassName": _CLASS,
+    "JobSpec.activeDeadlineSeconds": _not_negative,
     "JobSpec.backoffLimit": _not_negative,
     "JobSpec.completions": _not_negative,
     "JobSpec.parallelism": _not_negative,
