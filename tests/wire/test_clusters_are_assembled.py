@@ -38,6 +38,11 @@ def owned(by: str, name: str, kind: str = "ReplicaSet") -> Manifest:
     }
 
 
+def job(**status: object) -> Manifest:
+    """A Job of five pods, four at a time."""
+    return {**workload("Job", parallelism=4, completions=5), "status": status}
+
+
 def pods(*manifests: Manifest) -> list[Pod]:
     """The pods of these manifests."""
     return [translated.pod for translated in cluster(*manifests).pods]
@@ -56,6 +61,11 @@ def pods(*manifests: Manifest) -> list[Pod]:
         pytest.param(workload("Job", parallelism=4, completions=3), 3, id="completions"),
         pytest.param(workload("Job", suspend=True), 0, id="suspended"),
         pytest.param({**workload("Job"), "status": {"completionTime": "x"}}, 0, id="completed"),
+        pytest.param(job(succeeded=3), 2, id="pods that succeeded are deleted"),
+        pytest.param(job(conditions=[{"type": "Failed", "status": "True"}]), 0, id="failed"),
+        pytest.param(
+            {**workload("Job", parallelism=4), "status": {"succeeded": 1}}, 0, id="work queue"
+        ),
     ],
 )
 def test_workloads_make_pods(manifest: Manifest, count: int) -> None:
@@ -100,6 +110,27 @@ def test_a_dump_of_a_live_cluster_adds_only_what_is_missing() -> None:
     )
 
     assert [p.name for p in found] == ["web-1", "web-2", "web-5d-abc", "web-0"]
+
+
+def test_ended_pods_of_a_dump_are_replaced() -> None:
+    """By their workload, and by a Job if more have to succeed."""
+
+    def ended(name: str, phase: str, by: str, kind: str) -> Manifest:
+        return {**pod(name, meta=owned(by, "y", kind)), "status": {"phase": phase}}
+
+    found = pods(
+        workload("ReplicaSet", "web", replicas=2),
+        ended("web-a", "Failed", "web", "ReplicaSet"),
+        workload("Job", "five", parallelism=4, completions=5),
+        ended("five-a", "Succeeded", "five", "Job"),
+        ended("five-b", "Succeeded", "five", "Job"),
+        ended("five-c", "Failed", "five", "Job"),
+        pod("five-d", meta=owned("five", "y", "Job")),
+    )
+
+    assert [p.name for p in found if not p.finished] == [
+        *("web-0", "web-1", "five-0", "five-1", "five-d")
+    ]
 
 
 def test_a_replica_set_of_an_absent_deployment_counts_itself() -> None:

@@ -334,9 +334,11 @@ class WorkloadSpec(_Part, frozen=True):
 
 
 class WorkloadStatus(_Part, frozen=True):
-    """Whether a Job is over."""
+    """The progress of a Job, and whether it is over."""
 
     completion_time: str | None = None
+    succeeded: int | None = None
+    conditions: list[Condition] | None = None
 
 
 class Workload(Shape, frozen=True):

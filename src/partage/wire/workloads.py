@@ -2,7 +2,8 @@
 
 Names are like Kubernetes', but predictable: `<workload>-0`, `<workload>-1` and so on. A dump of a
 live cluster contains both a workload and its pods. Then only the missing pods are
-added, and a ReplicaSet that a Deployment of the dump owns adds none of its own. Claims have the names
+added, and a ReplicaSet that a Deployment of the dump owns adds none of its own. Ended pods are no present ones; a Job
+makes as many fewer as have succeeded. Claims have the names
 `<pod>-<name in the pod>`.
 
 Source: apps/v1, batch/v1 and resource.k8s.io/v1.
@@ -18,10 +19,14 @@ import msgspec
 from partage.wire import shapes
 from partage.wire.device_requests import claims_named
 from partage.wire.documents import Document
+from partage.wire.pod_phase import finished
 from partage.wire.pods import stable_uid
 
 _MOST: Final = 100_000
 """Pods of one workload; a larger number is a typing error, and would fill the memory."""
+
+_OVER: Final = ("Complete", "Failed", "FailureTarget", "SuccessCriteriaMet")
+"""Conditions of a Job that makes no more pods."""
 
 _Key = tuple[str, str, str]
 
@@ -40,18 +45,23 @@ def with_pods(documents: Sequence[Document]) -> list[Document]:
     }
     known = {d.identity for d in documents}
     present: Counter[_Key] = Counter()
+    succeeded: Counter[_Key] = Counter()
     for document in documents:
-        owner = _owner(document) if document.kind == "Pod" else None
-        if owner:
-            present[owner] += 1
+        owner = _owner(document) if isinstance(document.shape, shapes.Pod) else None
+        if owner and isinstance(document.shape, shapes.Pod):
+            status = document.shape.status
+            succeeded[owner] += status is not None and status.phase == "Succeeded"
+            present[owner] += not finished(document.shape)
             if owner in parents:
-                present[parents[owner]] += 1
+                present[parents[owner]] += not finished(document.shape)
     result: list[Document] = []
     for document in documents:
         if not isinstance(document.shape, shapes.Workload):
             result.append(document)
         elif parents.get(document.identity) not in known:
-            result.extend(_pods(document, document.shape, present[document.identity], taken))
+            there, done = present[document.identity], succeeded[document.identity]
+            wanted = _wanted(document, document.shape, there, done)
+            result.extend(_pods(document, document.shape, wanted - there, taken))
     return list(_with_claims(result))
 
 
@@ -63,14 +73,14 @@ def _owner(document: Document) -> _Key | None:
 
 
 def _pods(
-    document: Document, workload: shapes.Workload, present: int, taken: set[_Key]
+    document: Document, workload: shapes.Workload, missing: int, taken: set[_Key]
 ) -> Iterator[Document]:
     spec = workload.spec or shapes.WorkloadSpec()
     template = spec.template or shapes.Template()
     if template.spec is None:
         raise document.invalid("spec.template.spec", "missing")
     inner = template.metadata or shapes.Metadata()
-    index, missing = 0, _wanted(document, workload) - present
+    index = 0
     while missing > 0:
         name = f"{document.name}-{index}"
         index += 1
@@ -133,18 +143,25 @@ def _claim(name: str, namespace: str, template: Document) -> Document:
     return Document("ResourceClaim", template.source, template.number, claim)
 
 
-def _wanted(document: Document, workload: shapes.Workload) -> int:
-    """The number of pods that the workload wants at once."""
+def _wanted(document: Document, workload: shapes.Workload, present: int, succeeded: int) -> int:
+    """The number of pods that the workload wants at once.
+
+    Args:
+        present: its pods that have not ended.
+        succeeded: its pods in the documents that succeeded; others may be deleted already.
+    """
     spec = workload.spec or shapes.WorkloadSpec()
     if document.kind != "Job":
         return _count(document, "spec.replicas", spec.replicas)
     status = workload.status or shapes.WorkloadStatus()
-    if spec.suspend or status.completion_time:
-        return 0
     wanted = _count(document, "spec.parallelism", spec.parallelism)
+    over = any(one.type in _OVER and one.status == "True" for one in status.conditions or ())
+    if spec.suspend or status.completion_time or over:
+        return 0
+    done = max(succeeded, status.succeeded or 0)
     if spec.completions is not None:
-        wanted = min(wanted, _count(document, "spec.completions", spec.completions))
-    return wanted
+        return min(wanted, max(0, _count(document, "spec.completions", spec.completions) - done))
+    return min(wanted, present) if done else wanted  # a work queue, of which one has succeeded
 
 
 def _count(document: Document, field: str, value: int | None) -> int:
