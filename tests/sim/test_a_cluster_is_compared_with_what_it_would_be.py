@@ -191,11 +191,20 @@ def test_counting_room_leaves_no_trace_and_ends() -> None:
         (("--add-nodes", "z=1"), "no node is called 'z' to copy; there are a"),
         (("--add-nodes", "a"), "--add-nodes a: it must be NODE=N"),
         (("--add-nodes", "a=0"), "0 copies of node a"),
+        (("--add-nodes", "a=9999", "--add-nodes", "a=2"), "10,001 nodes to add: 10,000 at most"),
         (("--remove-nodes", "z*"), "no node is called 'z*'; there are a"),
         (("--policy", "best"), "best"),
         (("--page", "/nowhere/page.html"), "/nowhere/page.html: No such file"),
     ],
-    ids=["copy of nothing", "no number", "no copies", "no match", "no policy", "no folder"],
+    ids=[
+        "copy of nothing",
+        "no number",
+        "no copies",
+        "too many copies",
+        "no match",
+        "no policy",
+        "no folder",
+    ],
 )
 def test_changes_that_cannot_be_made_are_named(
     tmp_path: Path, options: tuple[str, ...], told: str

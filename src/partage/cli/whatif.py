@@ -42,7 +42,7 @@ _COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
     "add",
     multiple=True,
     metavar="NODE=N",
-    help="Add N nodes like NODE, empty and healthy. May be repeated.",
+    help="Add N nodes like NODE, empty and healthy. May be repeated, up to 10,000 nodes.",
 )
 @click.option(
     "--remove-nodes",

@@ -32,6 +32,8 @@ from partage.wire.pods import TranslatedPod
 
 MOST_MORE: Final = 1000
 """The limit of counting how many more pods would fit."""
+MOST_ADDED: Final = 10_000
+"""Copies of nodes; more are a typing error, and a million would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,13 @@ def changed(cluster: Cluster, change: Change) -> Cluster:
     """The changed cluster.
 
     Raises:
-        InvalidValue: a node to copy does not exist, a pattern matches none, or a number is invalid.
+        InvalidValue: a node to copy does not exist, a pattern matches none, or a number is invalid or too large.
     """
     gone = _removed(cluster, change.remove)
     nodes = [node for node in cluster.nodes if node.name not in gone]
+    added = sum(count for _, count in change.add)
+    if added > MOST_ADDED:
+        raise InvalidValue(f"{added:,} nodes to add: {MOST_ADDED:,} at most")
     allocatable = dict(cluster.allocatable)
     for name, count in change.add:
         for copy in _copies(nodes, cluster, name, count):
