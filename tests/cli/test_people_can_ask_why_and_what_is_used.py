@@ -19,10 +19,12 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from partage.cli.engine_here import settings_of_several
 from partage.cli.main import main
 from partage.cli.tables import Line, PlainTable, Styled, paper
 from partage.cli.top import _short_cards
 from partage.vendors import names
+from partage.wire.documents import decode
 
 ROOT = Path(__file__).parents[2]
 MIXED = str(ROOT / "examples/mixed")
@@ -874,3 +876,20 @@ def test_settings_that_are_refused_are_told(tmp_path: Path) -> None:
         "'mgi' is not one of hami-core, mig, either; this answer goes by the defaults"
         in result.stderr
     )
+
+
+def test_settings_of_tenants_are_told() -> None:
+    """Without a service nobody knows which namespaces it reads."""
+
+    def settings(namespace: str, name: str) -> dict[str, Any]:
+        head = {"namespace": namespace, "name": name}
+        return {"kind": "ConfigMap", "metadata": head, "data": {"policy": "spread"}}
+
+    def told(*manifests: dict[str, Any]) -> list[str]:
+        text = yaml.safe_dump_all([{"apiVersion": "v1", **one} for one in manifests])
+        return settings_of_several(decode("text", text.encode()).documents)
+
+    ours = settings("partage-system", "partage-config")
+    assert told(ours, settings("ml", "theirs")) == []
+    (note,) = told(ours, *(settings(f"team-{n}", "partage-config") for n in range(5)))
+    assert "in partage-system, team-0, team-1 and 3 more are" in note

@@ -24,6 +24,7 @@ from partage.scheduler.events import BindSucceeded, NodeSeen
 from partage.sim.claims import ClaimAllocator
 from partage.wire import shapes
 from partage.wire.cluster import twins_closed
+from partage.wire.config import keys_read
 from partage.wire.device_pools import bare_node, node_told
 from partage.wire.device_requests import claims_named
 from partage.wire.documents import Document
@@ -33,6 +34,8 @@ from partage.wire.workloads import with_pods
 
 _KEPT: Final = ("ConfigMap", "ResourceQuota")
 """Kinds whose last good object the service keeps in force."""
+_TOLD: Final = 3
+"""Most named namespaces with settings."""
 Offers = Callable[[], Awaitable[tuple[list[Document], tuple[str, ...]]]]
 
 
@@ -61,6 +64,7 @@ async def over_cluster(client: Client, config: Config) -> Asked:
         classes, unread = await of_kinds(client, [CLASSES])
         documents, notes = [*documents, *classes], (*notes, *unread)
     told = f"the engine, over the objects of {config.cluster.server}"
+    notes = (*notes, *settings_of_several(documents))
 
     async def offers() -> tuple[list[Document], tuple[str, ...]]:
         return await of_kinds(client, CLAIM_OFFERS)
@@ -149,6 +153,17 @@ def _unusable(books: Books, documents: Sequence[Document]) -> list[str]:
     texts = (problems.get(one.label) for one in documents if one.kind in _KEPT)
     tail = "this answer goes by the defaults, and a running service by what was in force before: ask that with --scheduler"
     return [f"{text}; {tail}" for text in texts if text]
+
+
+def settings_of_several(documents: Sequence[Document]) -> list[str]:
+    """A note where several namespaces have settings, since a tenant may have written some of them."""
+    found = sorted({one.namespace for one in documents if keys_read(one)})
+    more = f" and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
+    told = (
+        f"settings of ConfigMaps in {', '.join(found[:_TOLD])}{more} are in force here; a service may read those of "
+        "its --config-namespace alone: ask it with --scheduler"
+    )
+    return [told] if len(found) > 1 else []
 
 
 def _asked(books: Books, pods: Sequence[Document]) -> dict[str, Pod]:
