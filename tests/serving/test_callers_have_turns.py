@@ -102,6 +102,28 @@ async def test_no_place_is_lost_or_given_twice(seed: int) -> None:
         pass
 
 
+async def test_who_gives_up_as_another_comes_costs_no_place() -> None:
+    """The one that would be refused has gone already, in the same round."""
+    turns = Turns(1, 2, 5)
+    await turns.take("10.0.9.9")
+    gone = [asyncio.create_task(turns.take("10.0.0.1")) for _ in range(2)]
+    await asyncio.sleep(0)
+    for one in gone:
+        one.cancel()
+    coming = turns.take("10.0.1.1")  # before the others have noticed
+
+    async def gives() -> None:
+        turns.give("10.0.9.9")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(gives())
+        await coming
+    turns.give("10.0.1.1")
+
+    async with asyncio.timeout(PATIENCE):
+        await turns.take("10.0.2.2")
+
+
 @contextlib.asynccontextmanager
 async def served(app: web.Application, limits: Limits) -> AsyncIterator[int]:
     """An application on a port."""

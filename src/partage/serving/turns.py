@@ -110,7 +110,8 @@ class Turns:
             )
             gone = most[-1]
             self._out(gone)
-            gone.turn.set_exception(TooMany("too many requests wait; try again"))
+            if not gone.turn.done():  # else its caller is gone, and has not run since
+                gone.turn.set_exception(TooMany("too many requests wait; try again"))
         self._advance()
         try:
             await future
