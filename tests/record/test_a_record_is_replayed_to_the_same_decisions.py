@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from partage.daemon.recording import Recorder, RecordSettings
 from partage.kube.clock import SystemClock
 from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.node import Node
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
-from partage.scheduler.events import Placement, PodGone
+from partage.scheduler.events import NodeSeen, Placement, PodGone
 from partage.sim.rerun import Compared, rerun
 from partage.wire.journal import Line, read_lines
 
@@ -207,3 +209,56 @@ def test_what_is_being_written_comes_before_what_waits(tmp_path: Path) -> None:
 
     expected = [PodGone(f"u{number}") for number in range(20_000)]
     assert entries[1:] == [*expected, PodGone("last")]
+
+
+def test_a_batch_that_is_half_written_is_taken_back(tmp_path: Path) -> None:
+    """A disk that is full for a while costs entries, but leaves a file that can be read."""
+    path = tmp_path / "record"
+    before, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    async def story() -> None:
+        recorder = Recorder(RecordSettings(path), "a", SystemClock())
+        engine = recorder.engine(Policy())
+        await recorder.flush()
+        size = path.stat().st_size
+        engine.handle(NodeSeen(Node("n", labels={"large": "x" * 2**23})))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**22, hard))
+        try:
+            await recorder.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+        assert path.stat().st_size == size
+        engine.handle(PodGone("after"))
+        task = asyncio.create_task(recorder.run())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+
+    asyncio.run(story())
+
+    assert replayed(path) == []
+    with path.open("rb") as file:
+        entries = [one.entry for one in read_lines("record", file) if isinstance(one, Line)]
+    assert [node.name for node, _ in entries[-1].nodes] == ["n"]
+
+
+def test_an_entry_that_cannot_be_written_does_not_end_the_record(tmp_path: Path) -> None:
+    """Any error costs the batch; later entries follow a new state."""
+    path = tmp_path / "record"
+
+    async def story() -> None:
+        recorder = Recorder(RecordSettings(path), "a", SystemClock())
+        engine = recorder.engine(Policy())
+        engine.handle(PodGone("\ud800"))  # no text of a file
+        await recorder.flush()
+        engine._gone.clear()
+        engine.handle(PodGone("after"))
+        await recorder.flush()
+        engine.handle(PodGone("last"))
+        await recorder.flush()
+
+    asyncio.run(story())
+    with path.open("rb") as file:
+        entries = [one.entry for one in read_lines("record", file) if isinstance(one, Line)]
+
+    assert [tuple(entries[0].gone), entries[1]] == [("after",), PodGone("last")]

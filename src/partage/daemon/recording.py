@@ -3,12 +3,14 @@
 A decision only puts one reference on a list. A thread does the rest (encoding, writing, turning files)
 a few times a second. When a file has reached its limit, the recorder renames it to `FILE.1` and
 replaces the one before. The next file begins with the engine's state, so that each can be replayed
-alone. If the disk is too slow, the recorder drops the waiting entries and begins a new record with a
-state, so memory is bounded too.
+alone. If the disk is too slow or a batch cannot be written, the recorder drops the entries and begins
+again with a state, so memory is bounded too. It takes a half-written batch back, so the file stays readable.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -80,10 +82,12 @@ class Recorder:
         """Finish the present write, then write the waiting entries: a replay needs their order."""
         try:
             if self._writing is not None:
-                await self._writing
+                await asyncio.wait((self._writing,))
+                if self._writing.exception() is not None:
+                    self._lost = True
             self._store(self._taken())
             self._file.close()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 # the process ends all the same
             _LOG.warning("%s: the end is not recorded: %s", self._settings.path, error)
 
     async def _beside(self, work: Callable[[], bool]) -> bool:
@@ -93,19 +97,22 @@ class Recorder:
 
     async def flush(self) -> None:
         """Write the waiting entries; turn the file if it is full."""
-        batch = self._taken()
-        if not batch:
-            return
         try:
+            batch = self._taken()
+            if not batch:
+                return
             if await self._beside(partial(self._store, batch)):
                 # There is no await here, so that no entry gets between the state and the entries after it.
                 rest, self._waiting = self._waiting, []
                 self._checkpoint()
                 states, self._waiting = self._waiting, []
                 await self._beside(partial(self._turn, rest, states))
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 # without the recorder the entries would pile up
             self._lost = True
-            _LOG.warning("%s: decisions are not recorded: %s", self._settings.path, error)
+            ours = not isinstance(error, OSError)
+            _LOG.warning(
+                "%s: decisions are not recorded: %s", self._settings.path, error, exc_info=ours
+            )
 
     def _taken(self) -> Sequence[tuple[JournalledEngine, Entry]]:
         if len(self._waiting) > _MOST or (self._lost and self._waiting):
@@ -128,9 +135,7 @@ class Recorder:
         self._settings.path.parent.mkdir(parents=True, exist_ok=True)
         if self._settings.path.exists():
             self._settings.path.replace(self._settings.path.with_name(self._before))
-        file = self._settings.path.open("wb")
-        file.write(header_line(Header(self._instance, __version__, self._clock.now().isoformat())))
-        return file
+        return self._settings.path.open("wb")
 
     @property
     def _before(self) -> str:
@@ -140,10 +145,20 @@ class Recorder:
         """Write a batch. Returns whether the file is full now."""
         if self._file.closed:  # the last turn failed
             self._file = self._begin()
-        self._file.write(time_line(self._clock.now().isoformat()))
-        for engine, entry in batch:
-            self._file.write(encode_entry(engine.label, entry))
-        self._file.flush()
+        begin, now = self._file.tell(), self._clock.now().isoformat()
+        try:
+            if not begin:
+                self._file.write(header_line(Header(self._instance, __version__, now)))
+            self._file.write(time_line(now))
+            for engine, entry in batch:
+                self._file.write(encode_entry(engine.label, entry))
+            self._file.flush()
+        except Exception:
+            with contextlib.suppress(OSError):
+                self._file.close()  # drops the rest that it could not write
+            os.truncate(self._settings.path, begin)
+            self._file = self._settings.path.open("ab")
+            raise
         return self._file.tell() > self._settings.limit
 
     def _turn(
