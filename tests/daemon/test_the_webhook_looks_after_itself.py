@@ -285,6 +285,25 @@ async def test_a_secret_of_somebody_else_is_left_alone() -> None:
         assert kept(found) == {"tls.crt": b"theirs"}
 
 
+async def test_a_secret_that_becomes_somebody_elses_ends_no_replica(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A running webhook serves on with the last good certificate, and says so."""
+    port = free_port()
+    async with cluster() as found:
+        await install(found, place(port))
+        async with replica(found, port):
+            pem = kept(found)["tls.crt"]
+            theirs = {
+                "metadata": {"labels": {"app.kubernetes.io/part-of": None}},
+                "data": {"ca.key": coded(b"theirs")},
+            }
+            await found.api.patch("secrets", NAMESPACE, SECRET, theirs)
+            await until(lambda: "the present ones stay in use" in caplog.text)
+            await until_served(port, pem)
+            assert kept(found)["ca.key"] == b"theirs"
+
+
 async def test_an_api_server_that_is_away_changes_nothing_of_what_is_served(
     tmp_path: Path,
 ) -> None:

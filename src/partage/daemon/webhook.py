@@ -184,7 +184,7 @@ class WebhookDaemon(Beside):
     async def _again(self, folder: Path) -> None:
         try:
             await self._renew(folder)
-        except (KubeError, OSError) as error:
+        except (KubeError, OSError, ValueError) as error:
             _LOG.warning(
                 "certificates cannot be renewed now: %s; the present ones stay in use", error
             )
