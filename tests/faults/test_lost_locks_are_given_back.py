@@ -12,7 +12,7 @@ from ways import WAYS
 from fakes.wire import Fault, Wire
 from partage.daemon.binding import ApiNodeLocks
 from partage.extender.ports import Outcome
-from partage.kube.errors import Conflict
+from partage.kube.errors import Conflict, NotFound
 from partage.vendors import names
 
 ASKS = {"metax-tech.com/sgpu": "1", **HALF}
@@ -131,6 +131,9 @@ async def test_a_lock_is_only_taken_off_or_over_as_it_was_read() -> None:
         assert (await locks.take("m0", ours, theirs)).outcome is Outcome.DONE
         cluster.wire.fail(Fault(method="PATCH", path=NODE, times=5, **WAYS["conflict"]))
         with pytest.raises(Conflict):
+            await locks.give_back("m0", ours)
+        cluster.wire.fail(Fault(path=NODE, status=404))  # of a proxy, which knows no node
+        with pytest.raises(NotFound):
             await locks.give_back("m0", ours)
         assert held(cluster) == ours[KEY]
         assert await locks.give_back("m0", ours)

@@ -110,10 +110,10 @@ class Writer:
         self.sent += 1
         try:
             found = await request
-        except NotFound:
-            self._meters.wrote(what, "gone")
-            return None
         except KubeError as error:
+            if isinstance(error, NotFound) and error.of_the_object:
+                self._meters.wrote(what, "gone")
+                return None
             self._meters.wrote(what, "conflict" if _is_another(error) else "failed")
             raise
         self._meters.wrote(what, "done")

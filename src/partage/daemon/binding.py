@@ -181,7 +181,9 @@ class ApiNodeLocks:
                 ours = {k: None for k, value in annotations.items() if held.get(k) == value}
                 if ours:
                     await self._write(node, version, ours)
-            except NotFound:
+            except NotFound as error:
+                if not error.of_the_object:
+                    raise
                 return False
             except Conflict:
                 if attempt + 1 == _TRIES:

@@ -202,7 +202,9 @@ class Preempting:
                 }
                 await self._status(other, {"conditions": [condition]})
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
-        except NotFound:
+        except NotFound as error:
+            if not error.of_the_object:
+                raise
             return  # gone already
         # A conflict does not prove that the pod is gone; otherwise we would wait for its room forever.
         except EvictionBlocked:
