@@ -75,6 +75,11 @@ def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -
                 while _cards(await told.get()) != ["GPU-a", "GPU-b"]:
                     pass
             task.cancel()
+            server.fail(Fault(path=DEVICES, status=404))  # a proxy answers, which knows no Device
+            with pytest.raises(NotFound):
+                await facts.read()
+            server.store.delete(DEVICES, None, "n1")
+            assert not (await facts.read()).devices
 
     asyncio.run(test())
 

@@ -51,6 +51,7 @@ class NodeFacts:
         self._context = context
         self._tell = tell
         self._period = period
+        self._had_device = False
 
     async def read(self) -> Node:
         """The node as it is now.
@@ -64,8 +65,11 @@ class NodeFacts:
         try:
             found = await self._client.get(DEVICES, self._node, into=LiveDevice)
             device = as_document("Device", found)
-        except NotFound:
-            pass  # some protocols report devices in the Node itself
+        except NotFound as error:
+            # Some protocols report devices in the Node itself, and the cluster may not have the kind.
+            if self._had_device and not error.of_the_object:
+                raise
+        self._had_device = device is not None
         return translate_node(as_document("Node", node), device, self._context()).node
 
     async def run(self) -> None:
