@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
 from partage.extender import cluster_cache
+from partage.extender.books import Books
+from partage.extender.cluster_cache import ClusterCache
+from partage.extender.ports import Hooks
+from partage.extender.rebuild import filled
 from partage.model.policy import Policy
+from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import DeviceRequest
 from partage.scheduler.engine import State
 from partage.scheduler.events import Event, QuotasChanged
@@ -485,6 +490,28 @@ async def test_the_last_good_settings_outlive_a_rebuild() -> None:
     await world.start(broken | {"metadata": broken["metadata"] | {"uid": "another"}})
     assert world.service.books.cluster_cache.context.settings.hami.memory_scaling == 1
     assert not world.service.books.engine.quotas.quotas.by_namespace
+
+
+@run
+async def test_others_have_their_turn_in_every_part_of_a_rebuild() -> None:
+    """Documents, waiting pods and the pods once more are taken in by pieces."""
+    before = Books(ClusterCache(), Hooks())
+    documents = [document(pod(f"p{number}", half())) for number in range(1024)]
+    for one in documents:
+        before.digest(before.cluster_cache.changed(one))
+    for entry in before.cluster_cache.pods().values():
+        before.waiting.enter(entry, Refusal(ReasonCode.INSUFFICIENT_CARDS, "no card"), 0.0)
+    turns = 0
+    rebuilding = asyncio.create_task(
+        filled(Books(ClusterCache(), Hooks()), documents, before=before)
+    )
+
+    while not rebuilding.done():
+        await asyncio.sleep(0)
+        turns += 1
+
+    assert len((await rebuilding).waiting) == 1024
+    assert turns > 3 * (1024 // 512)
 
 
 @run

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final, TypeVar
 
 from partage.extender.books import Books
 from partage.scheduler.events import Event
@@ -21,7 +21,8 @@ _KINDS: Final = (
     "ResourceClaim",
 )
 _BREATH: Final = 512
-"""The number of documents to read before other tasks run, such as probes and the Lease."""
+"""The number of documents or pods to take in before other tasks run, such as probes and the Lease."""
+_T = TypeVar("_T")
 
 
 async def filled(
@@ -53,27 +54,33 @@ async def filled(
         if outdated(good, newest.get(good.identity)):
             books.digest(cluster_cache.changed(good))
     limits: Sequence[Event] = ()
-    for number, document in enumerate([one for kind in _KINDS for one in by[kind]], 1):
+    async for document in _breathing([one for kind in _KINDS for one in by[kind]]):
         events = cluster_cache.changed(document)
         if document.kind == "ResourceQuota":
             limits = events or limits  # each event has all quotas
         else:
             books.digest(events)
-        if not number % _BREATH:
-            await asyncio.sleep(0)
     books.digest(limits)
     # Nominations are read from the pods themselves.
-    for waiting in before.waiting if before is not None else ():
+    async for waiting in _breathing(list(before.waiting) if before is not None else ()):
         if cluster_cache.pod(waiting.entry.pod.uid) is not None:
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
             if waiting.deferred:
                 late = deferred(waiting.entry.pod.namespace)
                 books.waiting.enter(waiting.entry, late, waiting.since)
     books.counts += before.counts if before is not None else Counter()
-    for entry in list(cluster_cache.pods().values()):
+    async for entry in _breathing(list(cluster_cache.pods().values())):
         books.pod_seen(entry, now)
     # New books may have room that the old ones did not have, and no event will report it.
     for name in books.engine.ledger.index:
         books.waiting.room_on(name)
     books.settle(now)
     return books
+
+
+async def _breathing(items: Sequence[_T]) -> AsyncIterator[_T]:
+    """The items in order; other tasks run in between now and then."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % _BREATH:
+            await asyncio.sleep(0)
