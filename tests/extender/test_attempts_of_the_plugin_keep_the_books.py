@@ -313,16 +313,10 @@ async def test_an_unseen_pod_travels_and_is_read_before_it_is_bound(world: Plugg
     """kube-scheduler may know a pod before our watch does."""
     manifest = pod("web", half(), meta={"resourceVersion": "7"})
     raw = msgspec.Raw(json.dumps(manifest).encode())
+    world.api.pods["web"] = manifest
 
     assert world.propose("web", version="7").unseen
     assert world.propose("web", version="7", pod=raw).nodes == ["n1"]
-    world.reserve("web")
-    _, refused = await world.bind_by("web")
-    assert refused is not None  # the API server has no such pod
-    assert refused.code == "PodChanged"
-
-    world.api.pods["web"] = manifest
-    world.propose("web", version="7", pod=raw)
     world.reserve("web")
     _, refused = await world.bind_by("web")
     assert refused is None
@@ -407,6 +401,21 @@ async def test_a_travelled_pod_may_not_ask_for_more_than_the_api_servers(world: 
 
     assert refused is not None
     assert refused.code == "PodChanged"
+
+
+@plugged
+async def test_a_travelled_pod_that_is_gone_is_forgotten(world: Plugged) -> None:
+    """No watch has reported it, and perhaps none ever reports its end."""
+    raw = msgspec.Raw(json.dumps(pod("web", half())).encode())
+    world.propose("web", pod=raw)
+    world.reserve("web")
+
+    _, refused = await world.bind_by("web")
+
+    assert refused is not None
+    assert refused.code == "PodChanged"
+    assert "uid-web" not in world.states
+    assert not world.attempts._attempts
 
 
 @plugged

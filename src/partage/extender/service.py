@@ -534,7 +534,7 @@ class SchedulerService:
         return entry
 
     async def read(self, namespace: str, name: str, uid: str) -> PodEntry | None:
-        """Read a pod that kube-scheduler knows and this instance has never seen.
+        """Read a pod that kube-scheduler knows and this instance has never seen; forget it if it is gone.
 
         Raises:
             InvalidDocument: the pod does not exist or cannot be read.
@@ -544,5 +544,7 @@ class SchedulerService:
         except Exception as error:  # the port may raise any exception
             raise InvalidDocument(f"pod {namespace}/{name} cannot be read: {error}") from error
         if document is None or document.metadata.uid != uid:
+            if self.books.cluster_cache.pod(uid) is None:
+                self.pod_gone(uid)  # perhaps no watch ever reports its end
             raise InvalidDocument(f"there is no pod {namespace}/{name} with uid {uid}")
         return self._entry(document)
