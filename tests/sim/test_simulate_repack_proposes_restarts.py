@@ -226,6 +226,16 @@ def test_ways_that_fail_leave_the_next_ones_as_it_was(tmp_path: Path) -> None:
     assert "then batch/big gets 3g.20gb" in found.stdout
 
 
+def test_a_plan_counts_the_pods_that_earlier_tries_moved(tmp_path: Path) -> None:
+    """The tries for the first waiting pod end both others; they run all the same."""
+    pods = [*on("a", "1g.5gb@0 3g.20gb@4"), pod("all", 39000), pod("big", 19000)]
+
+    found = run(tmp_path, *pods)
+
+    assert found.exit_code == 3
+    assert found.stdout.count("no plan") == 2
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     """A missing file and a missing option are usage errors."""
     missing = CliRunner().invoke(

@@ -122,7 +122,8 @@ def _played(engine: Engine, proposal: Proposal, moved: Sequence[Pod]) -> Proposa
     """The proposal with places, if the engine finds one for every pod; afterwards the engine is restored."""
     before = [(pod, held) for pod in moved if (held := engine.ledger.allocation(pod.uid))]
     for pod, _ in before:
-        engine.handle(PodGone(pod.uid))
+        # Not `PodGone`: the engine would never take in the pod again.
+        engine.handle(PodSeen(replace(pod, finished=True)))
     tried: list[Placement] = []
     for pod in (proposal.pod, *(pod for pod, _ in before)):
         again = replace(pod, uid=f"{pod.uid}/again", node=None, record=None, finished=False)
@@ -133,7 +134,9 @@ def _played(engine: Engine, proposal: Proposal, moved: Sequence[Pod]) -> Proposa
     for one in tried:
         engine.handle(PodGone(one.allocation.uid))
     for pod, held in before:
-        engine.handle(PodSeen(replace(pod, node=held.node, record=Record(held.grants))))
+        engine.handle(
+            PodSeen(replace(pod, node=held.node, record=Record(held.grants, permit=held.permit)))
+        )
     if len(tried) <= len(before):
         return None
     place, *then = (one.allocation for one in tried)
