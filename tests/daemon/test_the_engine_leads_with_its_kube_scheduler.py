@@ -12,6 +12,8 @@ from partage.daemon.followed_lease import FollowedLease
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.election import LeaseSpec
+from partage.kube.errors import NotFound
+from partage.kube.errors import Status as ErrorStatus
 from partage.kube.objects import Meta
 
 
@@ -26,6 +28,7 @@ class Api:
         self.clock = SteppedClock()
         self.spec: LeaseSpec | None = None
         self.fails = False
+        self.error: Exception = TimeoutError()
         self.slow = 0.0
         self.times: list[tuple[float, float]] = []
         self.writes = 0
@@ -42,7 +45,7 @@ class Api:
         if before:
             await self.clock.sleep(before)
         if self.fails:
-            raise TimeoutError
+            raise self.error
         if self.spec is None:
             return into(Meta(), LeaseSpec())
         found = into(Meta(resource_version=str(self.version or self.writes)), self.spec)
@@ -141,6 +144,18 @@ async def test_a_busy_api_server_ends_no_lead(follower: Follower) -> None:
     follower.api.slow = 0.0
     await follower.pass_time(9, renews="ours")
     assert follower.lease.leading
+
+
+@following
+async def test_a_proxy_that_answers_for_the_api_server_ends_no_lead(follower: Follower) -> None:
+    """Its 404 does not show that the Lease is gone; kube-scheduler would not claim it anew."""
+    follower.lease.claim(True)
+    await follower.pass_time(6, renews="ours")
+    follower.api.fails, follower.api.error = True, NotFound("GET", "/", 404, ErrorStatus())
+    await follower.pass_time(3, renews="ours")
+    follower.api.fails = False
+    await follower.pass_time(6, renews="ours")
+    assert follower.reigns == ["begun"]
 
 
 @following

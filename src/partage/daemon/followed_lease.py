@@ -174,14 +174,14 @@ class FollowedLease:
         try:
             lease = look.answer.result()
             spec, version = lease.spec, lease.metadata.resource_version
-        except NotFound:
-            spec, version = LeaseSpec(""), ""
         except asyncio.CancelledError:
             _LOG.warning("lease %s cannot be read: no answer in time", self._name)
             return
         except (KubeError, TimeoutError) as error:
-            _LOG.warning("lease %s cannot be read: %s", self._name, error)
-            return
+            if not (isinstance(error, NotFound) and error.of_the_object):
+                _LOG.warning("lease %s cannot be read: %s", self._name, error)
+                return
+            spec, version = LeaseSpec(""), ""
         if look.sent >= self._looked:
             # The Lease is ours only if kube-scheduler claimed it before the look and still claims it.
             # Looks may overtake each other: each shows at least the version that was known when it was sent.
