@@ -22,6 +22,7 @@ from daemon_world import PATIENCE, World, pod, until, world
 from fakes.ports import free_port
 from partage.apiserver import write_kubeconfig
 from partage.apiserver.status import ApiError
+from partage.daemon.registration import Registration
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
@@ -268,6 +269,26 @@ async def test_what_somebody_changes_is_put_right() -> None:
                 await until(lambda: trusted(found) == {kept(found)["ca.crt"]})
             await until_served(port, kept(found)["tls.crt"])  # trusted first
             await found.pod("after", SHARE)
+
+
+async def test_a_change_of_another_at_the_same_moment_is_followed_at_once() -> None:
+    """The webhook serves with a new authority next, so the API server has to trust it by then."""
+    async with cluster() as found:
+        await install(found, place(443))
+        client = await found.client()
+        write, others = client.patch, ["1", "2"]
+
+        async def patch(*args: Any, **options: Any) -> Any:
+            if others:
+                change = {"metadata": {"labels": {"changed": others.pop()}}}
+                await found.api.patch(f"{KINDS[0]}.{GROUP}", "", "partage", change)
+            return await write(*args, **options)
+
+        client.patch = patch  # type: ignore[method-assign]
+        kept_now = await Registration(client, "partage").keep(b"new", Context.of(Settings()))
+
+        assert kept_now
+        assert trusted(found) == {b"new"}
 
 
 async def test_a_secret_of_somebody_else_is_left_alone() -> None:

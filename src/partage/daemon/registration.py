@@ -26,6 +26,8 @@ CONFIGURATIONS: Final = (
     Resource(_GROUP, "v1", "validatingwebhookconfigurations", namespaced=False),
 )
 _OURS: Final = (MUTATE, TRANSLATE, VALIDATE, CLAIMS)
+_TRIES: Final = 4
+"""Writes of a configuration that others change at the same moment, such as another replica or helm."""
 
 
 class _Configuration(msgspec.Struct, frozen=True):
@@ -55,13 +57,19 @@ class Registration:
 
     async def _keep(self, resource: Resource, trusted: bytes, context: Context) -> bool:
         try:
-            held = await self.client.get(resource, self.name, into=_Configuration)
-            steps = _steps(held, base64.b64encode(trusted).decode(), context)
-            if not steps:
-                return True
-            await self.client.patch(
-                resource, self.name, steps, kind=PatchKind.JSON, into=msgspec.Raw
-            )
+            for left in reversed(range(_TRIES)):
+                held = await self.client.get(resource, self.name, into=_Configuration)
+                steps = _steps(held, base64.b64encode(trusted).decode(), context)
+                if not steps:
+                    return True
+                try:
+                    await self.client.patch(
+                        resource, self.name, steps, kind=PatchKind.JSON, into=msgspec.Raw
+                    )
+                    break
+                except (Conflict, Invalid):
+                    if not left:
+                        raise
         except NotFound:
             _LOG.warning(
                 "%s %s is not installed; the API server does not ask the webhook",
