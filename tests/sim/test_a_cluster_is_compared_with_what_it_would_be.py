@@ -10,7 +10,12 @@ from click.testing import CliRunner, Result
 
 from partage.cli.main import main
 from partage.cli.reading import batches
+from partage.model.device import ForeignInstance
+from partage.model.mig import MigSlice
+from partage.model.node import Verdict
 from partage.model.policy import Policy
+from partage.model.reason import ReasonCode
+from partage.model.selector import Taint
 from partage.sim.page import page
 from partage.sim.whatif import Change, changed, evaluate
 from partage.wire.cluster import assemble
@@ -175,6 +180,31 @@ def test_copies_share_no_identity_with_their_model() -> None:
     assert [n.name for n in after.nodes] == ["a", "a-copy1", "a-copy2", "a-copy3"]
     uuids = [device.uuid for n in after.nodes for device in n.devices]
     assert len(uuids) == len(set(uuids)) == 7
+
+
+def test_copies_are_empty_and_healthy() -> None:
+    """Whatever is wrong with their model for now."""
+    known = assemble([decode("text", manifests(node("a", 1, healthy=False)).encode())])
+    (model,) = known.nodes
+    card = replace(
+        model.devices[0],
+        cordoned=True,
+        doubt="MIG mode is switched",
+        foreign=(ForeignInstance(MigSlice("1g.5gb", 0, 1)),),
+    )
+    ill = replace(
+        model,
+        unschedulable=True,
+        taints=(Taint("node.kubernetes.io/not-ready", "", "NoSchedule"),),
+        verdicts=(Verdict("", ReasonCode.AGENT_SILENT, "its agent is away"),),
+        devices=(card,),
+    )
+
+    _, copy = changed(replace(known, nodes=(ill,)), Change(add=(("a", 1),))).nodes
+
+    assert (copy.unschedulable, copy.taints, copy.verdicts) == (False, (), ())
+    (found,) = copy.devices
+    assert (found.healthy, found.cordoned, found.doubt, found.foreign) == (True, False, "", ())
 
 
 def test_counting_room_leaves_no_trace_and_ends() -> None:

@@ -90,6 +90,15 @@ def _opened(node: Node) -> Node:
     )
 
 
+def recovered(node: Node) -> Node:
+    """The node once nothing temporary is wrong with it or its devices."""
+    healthy = tuple(
+        replace(device, healthy=True, health_detail="", cordoned=False, doubt="")
+        for device in node.devices
+    )
+    return replace(_opened(node), devices=healthy)
+
+
 def _rest(node: Node, pod: Pod) -> tuple[object, ...]:
     """The node's resources beside cards that the pod finds once the node is idle."""
     room = tuple([node.allocatable.get(name) for name in pod.host])
@@ -99,11 +108,8 @@ def _rest(node: Node, pod: Pod) -> tuple[object, ...]:
 
 def _found(node: Node, pod: Pod, strategy: Strategy, work: Work) -> bool | None:
     """Whether the node, idle, hosts the pod; None if the search was given up."""
-    healthy = tuple(
-        replace(device, healthy=True, cordoned=False, doubt="") for device in node.devices
-    )
     idle = Ledger()
-    idle.upsert_node(replace(node, devices=healthy))
+    idle.upsert_node(recovered(node))
     if shortage(pod.host, idle.host_left(0, pod.host)) is not None:
         return False
     cards = {type_: idle.cards(type_, 0) for type_ in DeviceType}

@@ -25,6 +25,7 @@ from partage.placement.mix import Stock
 from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement, PodGone, TablesChanged
+from partage.scheduler.idle import recovered
 from partage.sim.offline import queue, started
 from partage.wire.cluster import Cluster
 from partage.wire.outcomes import closed_code
@@ -179,7 +180,7 @@ def _copies(nodes: Sequence[Node], cluster: Cluster, name: str, count: int) -> I
 
 
 def _copy(model: Node, number: int) -> Node:
-    mark = f"-copy{number}"
+    mark, model = f"-copy{number}", recovered(model)
     links = {tuple(sorted((a + mark, b + mark))): score for (a, b), score in model.links.items()}
     labels = dict(model.labels)
     if "kubernetes.io/hostname" in labels:
@@ -189,12 +190,8 @@ def _copy(model: Node, number: int) -> Node:
         name=model.name + mark,
         uid=model.uid and model.uid + mark,
         labels=labels,
-        unschedulable=False,
         devices=tuple(
-            replace(
-                device, uuid=device.uuid + mark, healthy=True, cordoned=False, health_detail=""
-            )
-            for device in model.devices
+            replace(device, uuid=device.uuid + mark, foreign=()) for device in model.devices
         ),
         links={(pair[0], pair[1]): score for pair, score in links.items()},
     )
