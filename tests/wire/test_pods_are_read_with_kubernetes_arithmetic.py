@@ -331,6 +331,19 @@ def test_node_affinity_is_kept_whole() -> None:
     assert constraint.preference("n1", {"k0": "1"}) == 7
 
 
+@pytest.mark.parametrize("weight", [-1, 101, 10**25])
+def test_a_weight_that_kubernetes_refuses_is_a_fault(weight: int) -> None:
+    """A sum of such weights would not fit the nodes' scores."""
+    term = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
+    preferred = [{"weight": weight, "preference": term}]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+
+    fault = read(pod(affinity=affinity)).request.fault
+
+    assert fault is not None
+    assert f"weight {weight} is not in 1 to 100" in fault.message
+
+
 @pytest.mark.parametrize("terms", [{"nodeSelectorTerms": []}, {}, {"nodeSelectorTerms": [{}]}])
 def test_required_affinity_without_terms_matches_nothing(terms: Manifest) -> None:
     """As in Kubernetes."""

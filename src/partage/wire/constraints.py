@@ -18,10 +18,11 @@ from partage.model.selector import (
 from partage.wire import shapes
 
 _FIELDS: Final = ("metadata.name",)
+_HEAVIEST: Final = 100
 
 
 def constraint_of(spec: shapes.PodSpec) -> NodeConstraint:
-    """The pod's `nodeSelector` and node affinity. Raises `InvalidValue`: an operator or field is unknown."""
+    """The pod's `nodeSelector` and node affinity. Raises `InvalidValue`: an operator, field or weight is none."""
     selector = Selector(
         tuple(
             Requirement(key, Operator.IN, (value or "",))
@@ -36,7 +37,7 @@ def constraint_of(spec: shapes.PodSpec) -> NodeConstraint:
         selector,
         None if terms is None else tuple(_term(term, "required") for term in terms),
         tuple(
-            (preferred.weight or 0, _term(preferred.preference, "preferred"))
+            (_weight(preferred), _term(preferred.preference, "preferred"))
             for preferred in affinity.preferred or ()
             if preferred.preference
         ),
@@ -61,6 +62,13 @@ def selector_of(given: shapes.LabelSelector) -> Selector:
     labels = (given.match_labels or {}).items()
     equal = tuple(Requirement(key, Operator.IN, (value or "",)) for key, value in labels)
     return Selector(equal + _requirements(given.match_expressions, "label selector"))
+
+
+def _weight(preferred: shapes.PreferredTerm) -> int:
+    weight = preferred.weight or 0
+    if not 0 <= weight <= _HEAVIEST:
+        raise InvalidValue(f"preferred node affinity: weight {weight} is not in 1 to {_HEAVIEST}")
+    return weight
 
 
 def _term(term: shapes.SelectorTerm, where: str) -> NodeTerm:
