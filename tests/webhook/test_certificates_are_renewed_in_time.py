@@ -1,10 +1,12 @@
 """The webhook's authority and certificate through the years, without a moment of distrust."""
 
+import base64
 import ssl
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from partage.model.errors import InvalidValue
@@ -120,3 +122,15 @@ def test_keys_of_another_certificate_are_refused() -> None:
         read_bundle(one.trusted, one.keys, one.certificate, two.key)
     with pytest.raises(InvalidValue, match="belong"):
         read_bundle(one.trusted, two.keys, one.certificate, one.key)
+
+
+def test_a_key_of_an_unknown_curve_is_refused() -> None:
+    """The Secret's reader makes a new certificate then, or names the Secret."""
+    bundle = renewed(Bundle(), NAMES, START)
+    der = x509.load_pem_x509_certificate(bundle.certificate).public_bytes(Encoding.DER)
+    ours, unknown = (bytes.fromhex(f"06082a8648ce3d03010{end}") for end in "76")
+    odd = base64.encodebytes(der.replace(ours, unknown))
+    pem = b"-----BEGIN CERTIFICATE-----\n" + odd + b"-----END CERTIFICATE-----\n"
+
+    with pytest.raises(InvalidValue, match="not supported"):
+        read_bundle(bundle.trusted, bundle.keys, pem, bundle.key)

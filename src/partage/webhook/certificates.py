@@ -79,7 +79,7 @@ def read_bundle(trusted: bytes, keys: bytes, certificate: bytes, key: bytes) -> 
             _check_pair(authority.certificate, authority.key)
         if certificate or key:
             _check_pair(certificate, key)
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise InvalidValue(str(error)) from error
     return bundle
 
