@@ -22,6 +22,7 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
+from partage.wire.documents import Document
 
 QUICK = SchedulerOptions(
     watches=WatchSettings(backoff=Backoff(base=0.02, cap=0.1)),
@@ -159,6 +160,27 @@ async def test_a_cluster_that_is_restored_from_a_backup_is_believed() -> None:
         assert await cluster.schedule(daemon.url, "late")
         assert not await bound(cluster, daemon, "another")
         assert sorted(cluster.taken().values()) == [1000, 1000, 1000]
+
+
+async def test_books_in_doubt_serve_nothing_until_they_are_rebuilt() -> None:
+    """The first rebuild begins at once. The second waits, and nothing is bound meanwhile."""
+    async with disturbed() as (cluster, _, daemon):
+        service = daemon.service
+        before, sound = service.books, service.changed
+
+        def broken(_: Document) -> str:
+            service.changed = sound  # type: ignore[method-assign] # only one fact is missed
+            raise RuntimeError
+
+        service.changed = broken  # type: ignore[method-assign]
+        await cluster.pod("first")
+        await until(lambda: service.books is not before and service.leading)
+        service.changed = broken  # type: ignore[method-assign]
+        await cluster.pod("second")
+        await until(lambda: not service.leading)
+
+        assert service.changed is sound
+        assert not daemon.may_bind()
 
 
 async def test_a_single_instance_binds_nothing_by_the_books_of_before_a_restore() -> None:

@@ -395,7 +395,8 @@ class SchedulerDaemon(Beside):
     async def _serve(self) -> None:
         """Answer the verbs and run the companions, until cancelled."""
         self._reigning = self._notices.speaks = True
-        self.service.lead()
+        if not self._doubt.is_set():  # otherwise it leads after the rebuild
+            self.service.lead()
         self._life.ready.set()
         waiting = [
             entry.pod.uid
@@ -456,7 +457,7 @@ class SchedulerDaemon(Beside):
     def may_bind(self) -> bool:
         """Whether this instance leads now, with books that are not in doubt; checked before every Binding."""
         leads = (self._elector or self._sole).leading
-        return self._reigning and self.service.leading and leads
+        return self._reigning and self.service.leading and leads and not self._doubt.is_set()
 
     # --- beside ------------------------------------------------------------------------------
 
@@ -491,20 +492,26 @@ class SchedulerDaemon(Beside):
             self._doubt.set()
 
     async def _mend(self) -> None:
-        """Rebuild the books whenever they are in doubt, by an audit, a fault of ours or a restored store."""
+        """Rebuild the books whenever they are in doubt, by an audit, a fault of ours or a restored store.
+
+        Books in doubt serve nothing, also in the pause between two rebuilds.
+        """
+        due = self._clock.monotonic()
         while True:
             await self._doubt.wait()
-            _LOG.error("the books are in doubt and are rebuilt")
+            left = max(0.0, due - self._clock.monotonic())
+            _LOG.error("the books are in doubt and are rebuilt in %.0f s", left)
             self.service.follow()
             self._serves()
+            await sleep_until(self._clock, left, self._restored)
             await self.service.bindings.drain()
             if self.service.books.unread:
                 await self._clock.sleep(self.fence)
             await self._load()
-            if self._reigning:
+            due = self._clock.monotonic() + _HEALING
+            if self._reigning and not self._doubt.is_set():
                 self.service.lead()
                 self._serves()
-            await sleep_until(self._clock, _HEALING, self._restored)
 
     def _serves(self) -> None:
         """Report to the plugin whether the service answers questions about pods."""
