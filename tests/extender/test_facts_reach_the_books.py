@@ -493,6 +493,24 @@ async def test_the_last_good_settings_outlive_a_rebuild() -> None:
 
 
 @run
+async def test_a_fact_that_cannot_be_applied_after_a_rebuild_loses_no_other() -> None:
+    """The caller learns of it, and rebuilds the books again."""
+    world = await World().start()
+    nodes = [document(node(f"n{number}")) for number in range(512)]
+    rebuilding = asyncio.create_task(world.service.rebuild(nodes))
+    await asyncio.sleep(0)
+    assert world.service._late is not None
+
+    world.service._late.append({}.popitem)
+    world.service.changed(document(node("late")))
+
+    assert not await rebuilding
+    assert world.service.rebuilt
+    assert "late" in world.service.books.engine.ledger.index
+    assert await world.service.rebuild(nodes)
+
+
+@run
 async def test_others_have_their_turn_in_every_part_of_a_rebuild() -> None:
     """Documents, waiting pods and the pods once more are taken in by pieces."""
     before = Books(ClusterCache(), Hooks())

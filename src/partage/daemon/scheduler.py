@@ -338,7 +338,8 @@ class SchedulerDaemon(Beside):
             documents = self._feed.documents()
             # From here on facts go to the service, which keeps them until the books exist.
             self._loaded = True
-            await self.service.rebuild(documents)
+            if not await self.service.rebuild(documents):
+                self._doubt.set()
             if self._plugin is not None:
                 self._plugin.rebuilt()
         _LOG.info(

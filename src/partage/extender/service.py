@@ -174,11 +174,14 @@ class SchedulerService:
 
     # --- start and leadership ----------------------------------------------------------------
 
-    async def rebuild(self, documents: Sequence[Document]) -> None:
+    async def rebuild(self, documents: Sequence[Document]) -> bool:
         """Build new books from a fresh list of all objects, after the Bindings on their way have ended.
 
         Facts that arrive meanwhile wait and enter the books last. The order in which equal nodes are preferred is a
         seeded permutation over creation time and uid. So it does not depend on names, and is the same after a restart.
+
+        Returns:
+            Whether every fact that arrived meanwhile entered the books; if not, a fault of ours is logged.
         """
         before, self.rebuilt = self.rebuilt, False
         late: list[Callable[[], object]] = []
@@ -202,9 +205,9 @@ class SchedulerService:
         finally:
             # After a failure the old books remain in use and must miss no fact.
             self._late = None
-            for fact in late:
-                fact()
+            missed = sum(not _entered(fact) for fact in late)
             self.rebuilt = before
+        return not missed
 
     def lead(self) -> None:
         """Serve the verbs. The caller has waited out the fence and rebuilt."""
@@ -548,3 +551,13 @@ class SchedulerService:
                 self.pod_gone(uid)  # perhaps no watch ever reports its end
             raise InvalidDocument(f"there is no pod {namespace}/{name} with uid {uid}")
         return self._entry(document)
+
+
+def _entered(fact: Callable[[], object]) -> bool:
+    """Apply a fact that waited for a rebuild; a fault of ours in one fact must not lose the others."""
+    try:
+        fact()
+    except Exception:  # noqa: BLE001 # logged, and the books are rebuilt
+        _LOG.exception("the books cannot apply a fact that arrived during their rebuild")
+        return False
+    return True
