@@ -163,7 +163,7 @@ async def test_a_cluster_that_is_restored_from_a_backup_is_believed() -> None:
 
 
 async def test_books_in_doubt_serve_nothing_until_they_are_rebuilt() -> None:
-    """The first rebuild begins at once. The second waits, and nothing is bound meanwhile."""
+    """The first rebuild begins at once. The second waits a little, and nothing is bound meanwhile."""
     async with disturbed() as (cluster, _, daemon):
         service = daemon.service
         before, sound = service.books, service.changed
@@ -175,12 +175,15 @@ async def test_books_in_doubt_serve_nothing_until_they_are_rebuilt() -> None:
         service.changed = broken  # type: ignore[method-assign]
         await cluster.pod("first")
         await until(lambda: service.books is not before and service.leading)
+        before = service.books
         service.changed = broken  # type: ignore[method-assign]
         await cluster.pod("second")
         await until(lambda: not service.leading)
 
         assert service.changed is sound
         assert not daemon.may_bind()
+        await until(daemon.may_bind)
+        assert service.books is not before
 
 
 async def test_a_single_instance_binds_nothing_by_the_books_of_before_a_restore() -> None:

@@ -64,8 +64,10 @@ _PARTING: Final = 1.5
 """Seconds that open Bindings have when the process ends; the next leader waits for those that are left."""
 _WORDS: Final = ("ConfigMap", "Node")
 """Kinds on which the names of device resources depend."""
-_HEALING: Final = 60.0
-"""Seconds between two rebuilds of the books that a doubt causes."""
+_SOONEST: Final = 2.0
+"""Seconds from a rebuild of the books to the next one; each further one waits twice as long."""
+_CALM: Final = 60.0
+"""Seconds without a doubt after which the books are rebuilt at once again; no rebuild waits longer."""
 
 
 class Companion(Facts, Protocol):
@@ -497,10 +499,14 @@ class SchedulerDaemon(Beside):
 
         Books in doubt serve nothing, also in the pause between two rebuilds.
         """
-        due = self._clock.monotonic()
+        rebuilt, pause = self._clock.monotonic(), 0.0
         while True:
             await self._doubt.wait()
-            left = max(0.0, due - self._clock.monotonic())
+            since = self._clock.monotonic() - rebuilt
+            if since >= _CALM:
+                pause = 0.0
+            left = max(0.0, pause - since)
+            pause = min(2 * pause or _SOONEST, _CALM)
             _LOG.error("the books are in doubt and are rebuilt in %.0f s", left)
             self.service.follow()
             self._serves()
@@ -509,7 +515,7 @@ class SchedulerDaemon(Beside):
             if self.service.books.unread:
                 await self._clock.sleep(self.fence)
             await self._load()
-            due = self._clock.monotonic() + _HEALING
+            rebuilt = self._clock.monotonic()
             if self._reigning and not self._doubt.is_set():
                 self.service.lead()
                 self._serves()
