@@ -211,6 +211,14 @@ def test_what_is_being_written_comes_before_what_waits(tmp_path: Path) -> None:
     assert entries[1:] == [*expected, PodGone("last")]
 
 
+async def ended(recorder: Recorder) -> None:
+    """Run the recorder to its orderly end, as when the service stops."""
+    task = asyncio.create_task(recorder.run())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+
+
 def test_a_batch_that_is_half_written_is_taken_back(tmp_path: Path) -> None:
     """A disk that is full for a while costs entries, but leaves a file that can be read."""
     path = tmp_path / "record"
@@ -229,10 +237,7 @@ def test_a_batch_that_is_half_written_is_taken_back(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
         assert path.stat().st_size == size
         engine.handle(PodGone("after"))
-        task = asyncio.create_task(recorder.run())
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait((task,))
+        await ended(recorder)
 
     asyncio.run(story())
 
@@ -256,6 +261,7 @@ def test_an_entry_that_cannot_be_written_does_not_end_the_record(tmp_path: Path)
         await recorder.flush()
         engine.handle(PodGone("last"))
         await recorder.flush()
+        await ended(recorder)
 
     asyncio.run(story())
     with path.open("rb") as file:
