@@ -236,6 +236,44 @@ async def test_bodies_that_are_never_whole_have_a_bound_together(
             writer.close()
 
 
+async def test_what_comes_ahead_of_its_turn_counts_too(tmp_path: Path) -> None:
+    """Bytes behind a request that is being answered, up to one read of each connection."""
+    async with served(tmp_path, replace(LIMITS, held=2**20)) as at:
+        held: list[Streams] = []
+        for _ in range(14):
+            streams = await at.connect(read=True)
+            streams[1].write(SLOW)
+            await streams[1].drain()
+            await asyncio.sleep(0.02)
+            streams[1].write(b"x" * 2**17)
+            held.append(streams)
+
+        def closed() -> int:
+            return sum(one[0].at_eof() or one[0].exception() is not None for one in held)
+
+        await until(lambda: closed() >= 3)
+        for _, writer in held:
+            writer.close()
+
+
+async def test_a_head_counts_until_it_is_whole(tmp_path: Path) -> None:
+    """Not for as long as its connection stays."""
+    async with served(tmp_path, replace(LIMITS, held=2**16)) as at:
+        held: list[Streams] = []
+        for _ in range(3):
+            reader, writer = await at.connect(read=True)
+            held.append((reader, writer))
+            writer.write(GET[:-2] + b"X: " + b"x" * 40_000)
+            await writer.drain()
+            await asyncio.sleep(0.1)
+            writer.write(b"\r\n\r\n")
+            assert (await reader.readline()).split()[1] == b"200"
+        await asyncio.sleep(0.1)
+        assert sum(1 for _ in at.site.connections()) == 3
+        for _, writer in held:
+            writer.close()
+
+
 @pytest.mark.parametrize("read", [True, False], ids=["read port", "TLS port"])
 async def test_answers_that_nobody_reads_have_a_bound_together(
     tmp_path: Path, *, read: bool

@@ -42,6 +42,7 @@ class Guarded(asyncio.Protocol):
         self._begun = self._stuck = self._passed = False
         self._over = False
         self._late = 0  # reads after the answer
+        self._counted = 0  # bytes of the present request or answer
         self.lined = False  # its request waits for its turn
         self._deadline = self._loop.time() + limits.patience
         self._timer = self._loop.call_later(limits.patience, self._check)
@@ -65,6 +66,7 @@ class Guarded(asyncio.Protocol):
         if framing.whole:
             framing.held += data
             self._transport.pause_reading()  # until the request before has its answer
+            self.holds(self._counted)
             return
         try:
             framing.came(data)
@@ -94,13 +96,15 @@ class Guarded(asyncio.Protocol):
             self._refuse(error)
             return
         if data:
+            if not self._passed:
+                self.holds(0)
             self._passed = True
             if self._inner is None:
                 self._inner = self._serve()
                 self._inner.connection_made(self._transport)
             self._inner.data_received(data)
         if not self._passed:
-            self._open.holds(self, len(framing.held))
+            self.holds(len(framing.held))
 
     def _next(self) -> None:
         """Start the next request, because this one has its answer."""
@@ -165,8 +169,10 @@ class Guarded(asyncio.Protocol):
         self._transport.abort()
 
     def holds(self, size: int) -> None:
-        """See `Holder`."""
-        self._open.holds(self, size)
+        """See `Holder`; adds what came ahead of its turn."""
+        self._counted = size
+        ahead = len(self._framing.held) if self._framing.whole else 0
+        self._open.holds(self, size + ahead)
 
     def asked(self, request: web.BaseRequest) -> None:
         """Record that the head of a request has arrived."""
