@@ -325,3 +325,18 @@ async def test_a_pod_that_asks_for_no_device_is_not_counted() -> None:
     told = pod("none", {"nvidia.com/gpu": "0"}, meta={"uid": "none", "labels": {"a": "b"}})
     books.take([*books.cluster_cache.pod_changed(document(told))], 0.0)
     assert (await overview_document(books, standing))["pods"] == seen["pods"]
+
+
+async def test_objects_that_cannot_be_read_are_named_to_their_readers_alone() -> None:
+    """And not all of very many: authors of pods or settings may make them unreadable."""
+    books = Books(ClusterCache(), Hooks())
+    for number in range(500):
+        books.cluster_cache.problems[f"ConfigMap team/c{number:03}"] = "no number"
+    books.cluster_cache.problems["Node n"] = "no list"
+
+    shown = (await overview_document(books))["problems"]
+    hidden = (await overview_document(books, names=False))["problems"]
+
+    assert len(shown) == 100
+    assert list(shown)[:2] == ["Node n", "ConfigMap team/c000"]
+    assert hidden == {"Node n": "no list"}

@@ -29,6 +29,8 @@ _EXAMPLES: Final = 20
 """Most listed waiting pods, closed cards and pods with doubtful records."""
 _NAMESPACES: Final = 500
 """Most listed namespaces."""
+_PROBLEMS: Final = 100
+"""Most listed objects that could not be read; authors of pods may make many."""
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
 
 
@@ -39,7 +41,7 @@ async def overview_document(
 
     Args:
         standing: cache between two looks; None keeps nothing.
-        names: whether to name waiting pods.
+        names: whether to name waiting pods, and objects of namespaces that could not be read.
     """
     kept = standing or Standing()
     await kept.all(books)
@@ -73,7 +75,7 @@ async def overview_document(
         "waiting": _first(books, kept.roster, claimants) if names else [],
         "namespaces": sorted(kept.roster.namespaces)[:_NAMESPACES] if names else [],
         "attention": _attention(books, catalogue, names=names),
-        "problems": dict(sorted(books.cluster_cache.problems.items())),
+        "problems": _problems(books, names=names),
     }
 
 
@@ -189,6 +191,17 @@ async def _first_claimants(books: Books) -> list[dict[str, Any]]:
 def _turn(claimant: dict[str, Any]) -> tuple[int, str, str, str]:
     """A pod's place in line."""
     return -claimant["priority"], claimant["namespace"], claimant["name"], claimant["uid"]
+
+
+def _problems(books: Books, *, names: bool) -> dict[str, str]:
+    """Objects that could not be read, nodes first, so that no author of others hides them."""
+    found = books.cluster_cache.problems.items()
+    seen = (one for one in found if names or _of_a_node(one[0]))
+    return dict(nsmallest(_PROBLEMS, seen, key=lambda one: (not _of_a_node(one[0]), one)))
+
+
+def _of_a_node(label: str) -> bool:
+    return label.startswith("Node ")
 
 
 def _first(
