@@ -4,7 +4,7 @@ One table for all built-in kinds. The other modules have the rules that depend o
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -154,20 +154,30 @@ RULES: Final[Mapping[str, Rule]] = {
 
 def check_fields(value: Any, type_: Type, where: str, problems: Problems) -> None:
     """Reports every field of an object that breaks its own rule."""
-    if not _ruled(type_):
-        return
     if type_.form == "struct" and isinstance(value, Mapping):
-        struct = type_.name.rpartition(".")[2]
-        for name, field in type_.fields.items():
+        for name, rule, of in _checked(type_):
             inner = value.get(name)
+            if rule is None and inner is None:
+                continue
             here = f"{where}.{name}" if where else name
-            rule = RULES.get(f"{struct}.{name}")
             if rule is not None:
                 rule(inner, here, problems)
-            check_fields(inner, field.type, here, problems)
-    elif type_.form == "list" and type_.item is not None and isinstance(value, list):
+            if of is not None and inner is not None:
+                check_fields(inner, of, here, problems)
+    elif type_.item is not None and isinstance(value, list) and _ruled(type_.item):
         for index, inner in enumerate(value):
             check_fields(inner, type_.item, f"{where}[{index}]", problems)
+
+
+@lru_cache(maxsize=4096)
+def _checked(type_: Type) -> Sequence[tuple[str, Rule | None, Type | None]]:
+    """The fields of a struct that have a rule or rules within, with both; most have none."""
+    struct = type_.name.rpartition(".")[2]
+    found = (
+        (name, RULES.get(f"{struct}.{name}"), field.type if _ruled(field.type) else None)
+        for name, field in type_.fields.items()
+    )
+    return [one for one in found if one[1] is not None or one[2] is not None]
 
 
 @lru_cache(maxsize=4096)
