@@ -134,3 +134,28 @@ async def test_a_probe_of_health_passes_a_crowd_of_requests() -> None:
             writer.close()
 
     assert order.index("health") < crowd / 2, order
+
+
+async def test_lists_that_nobody_reads_have_a_bound_together() -> None:
+    """The server has no copy of its own for each connection, and one that reads gets all of its list."""
+    limits = Limits(connections=64, per_address=64, held=2**23)
+    server = ApiServer(Settings(limits=limits))
+    get = b"GET /api/v1/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    async with serve(server) as url, asyncio.timeout(PATIENCE):
+        for number in range(6):
+            data = {"a": "x" * 700_000}
+            await server.create(
+                "configmaps", {"metadata": {"name": f"c{number}"}, "data": data}, "default"
+            )
+        held = []
+        for _ in range(6):
+            reader, writer = await opened(int(url.rpartition(":")[2]), get)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            held.append((reader, writer))
+        while len(server._open) > 2**23 // 4_200_000 + 1:  # noqa: ASYNC110 # nothing else shows it
+            await asyncio.sleep(0.01)
+        for _, writer in held:
+            writer.transport.abort()
+        reader, writer = await opened(int(url.rpartition(":")[2]), get)
+        assert len(await reader.read()) > 4_200_000
+        writer.close()

@@ -22,7 +22,7 @@ from partage.apiserver.status import (
     unknown_path,
 )
 from partage.apiserver.verbs import Verbs
-from partage.serving.guarded import asking
+from partage.serving.guarded import asking, in_pieces
 from partage.serving.local import stranger
 from partage.serving.turns import Pace
 
@@ -58,7 +58,7 @@ class Router:
         exchange = Exchange(request, parts, _ANYONE, self._pace)
         try:
             with asking(request):
-                return await self._route(request, parts)
+                return await in_pieces(request, await self._route(request, parts))
         except ApiError as error:
             return exchange.refusal(error)
         except ConnectionError:

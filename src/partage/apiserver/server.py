@@ -88,8 +88,8 @@ class Settings:
     history: int = 20_000
     beat: float = 60.0
     relaxed_names: bool = False
-    # All its clients usually run on one machine, and each watch holds a connection.
-    limits: Limits = Limits(connections=1024, per_address=1024)
+    # All its clients usually run on one machine, each watch holds a connection, and a list may have tens of megabytes.
+    limits: Limits = Limits(connections=1024, per_address=1024, held=2**28)
 
 
 class ApiServer:
@@ -267,7 +267,7 @@ class ApiServer:
         await runner.setup()
         most = known.limits.connections
         allow_files(most)
-        open_ = Connections(most, known.limits.per_address)
+        open_ = Connections(most, known.limits.per_address, known.limits.held)
         try:
             listening = await asyncio.get_running_loop().create_server(
                 lambda: Guarded(known.limits, open_, server),

@@ -256,13 +256,17 @@ def noticed() -> Middleware:
     @web.middleware
     async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
         with asking(request):
-            response = await handler(request)
-            body = response.body if isinstance(response, web.Response) else None
-            if isinstance(body, bytes) and len(body) > _PIECE and request.method != "HEAD":
-                return await _sent(request, response, body)
-            return response
+            return await in_pieces(request, await handler(request))
 
     return tell
+
+
+async def in_pieces(request: web.BaseRequest, response: web.StreamResponse) -> web.StreamResponse:
+    """Send a large answer piece by piece; a small one is left to aiohttp."""
+    body = response.body if isinstance(response, web.Response) else None
+    if isinstance(body, bytes) and len(body) > _PIECE and request.method != "HEAD":
+        return await _sent(request, response, body)
+    return response
 
 
 async def _sent(
