@@ -138,7 +138,7 @@ async def test_a_probe_of_health_passes_a_crowd_of_requests() -> None:
 
 async def test_lists_that_nobody_reads_have_a_bound_together() -> None:
     """The server has no copy of its own for each connection, and one that reads gets all of its list."""
-    limits = Limits(connections=64, per_address=64, held=2**23)
+    limits = Limits(connections=64, per_address=64, held=2**23, patience=2 * PATIENCE)
     server = ApiServer(Settings(limits=limits))
     get = b"GET /api/v1/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     async with serve(server) as url, asyncio.timeout(PATIENCE):
