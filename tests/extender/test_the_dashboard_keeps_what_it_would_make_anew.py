@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -256,6 +257,12 @@ def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -
             assert found == [n for n in nodes if true(n)], only
         seen = await overview_document(books, standing)
         assert seen["nodes"]["cordoned"] == sum("cordoned" in n["state"] for n in nodes)
+        shut = [card | {"node": n["name"]} for n in nodes for card in n["cards"] if card["closed"]]
+        told = seen["attention"]
+        assert told["closed"] == sum(one["cards"] for one in told["closed_by_code"]) == len(shut)
+        assert [(one["node"], one["minor"], one["code"]) for one in told["cards"]] == [
+            (one["node"], one["minor"], one["closed"]) for one in shut
+        ]
         held = [one for name in ledger.index for one in ledger.on_node(name)]
         assert {p["protocol"]: (p["pods"], p["core_milli"]) for p in seen["protocols"]} == {
             protocol: (
@@ -340,3 +347,31 @@ async def test_objects_that_cannot_be_read_are_named_to_their_readers_alone() ->
     assert len(shown) == 100
     assert list(shown)[:2] == ["Node n", "ConfigMap team/c000"]
     assert hidden == {"Node n": "no list"}
+
+
+async def test_a_fault_of_a_whole_fleet_makes_no_overview_dearer() -> None:
+    """The closed cards are counted in columns, and only the shown ones are looked at."""
+
+    async def calls(nodes: int) -> int:
+        books, standing, count = Books(ClusterCache(), Hooks()), Standing(), 0
+        for number in range(nodes):
+            name = f"n{number}"
+            books.take([*books.cluster_cache.node_changed(document(node(name)))], 0.0)
+            cards = [card(minor, health=False, id=f"{name}/{minor}") for minor in range(8)]
+            books.take([*books.cluster_cache.device_changed(document(device(name, *cards)))], 0.0)
+        await overview_document(books, standing)
+
+        def counted(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(counted)
+        try:
+            seen = await overview_document(books, standing)
+        finally:
+            sys.setprofile(None)
+        assert seen["attention"]["closed"] == 8 * nodes
+        assert len(seen["attention"]["cards"]) == 20
+        return count
+
+    assert await calls(200) < 1.2 * await calls(50)

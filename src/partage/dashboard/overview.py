@@ -9,19 +9,22 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from heapq import nsmallest
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
-from partage.dashboard.catalogue import Catalogue, natural
+from partage.dashboard.catalogue import Catalogue
 from partage.dashboard.roster import Roster
 from partage.dashboard.view_cache import Standing
 from partage.dashboard.workloads import claimant_document
 from partage.extender.books import Books
 from partage.extender.explain import born, unscheduled
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import CLOSED, Bools, Plane
 from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
+from partage.wire.outcomes import closed_code
 
 _PIECE: Final = 1024
 """Pods summed before other tasks run."""
@@ -82,39 +85,27 @@ async def overview_document(
 def _attention(books: Books, catalogue: Catalogue, *, names: bool) -> dict[str, Any]:
     """Items for an operator: cards and nodes that take no pod, doubtful records."""
     ledger = books.engine.ledger
-    cards: list[dict[str, Any]] = []
-    for type_, plane in ledger.planes.items():
-        shut = (plane.closed > 0) & (plane.closed != _HELD)
-        for index in np.flatnonzero(shut.any(axis=0)).tolist():
-            node = ledger.nodes[index]
-            if node is None:
-                continue
-            cards += [
-                {
-                    "node": node.name,
-                    "type": type_.value,
-                    "minor": device.minor,
-                    "code": code.value,
-                    "detail": "",
-                }
-                for row, device in enumerate(ledger.devices(type_, index))
-                if shut[row, index] and (code := CLOSED[int(plane.closed[row, index])])
-            ]
-    cards.sort(key=lambda one: (natural(one["node"]), one["type"], one["minor"]))
-    for one in cards[:_EXAMPLES]:
-        for card in ledger.cards(DeviceType(one["type"]), ledger.index[one["node"]]):
-            if card.device.minor == one["minor"]:
-                one["detail"] = card.closed_detail
+    codes, some = _closed(ledger, catalogue)
+    cards = (
+        {
+            "node": ledger.node_at(index).name,
+            "type": type_.value,
+            "minor": card.device.minor,
+            "code": code,
+            "detail": card.closed_detail,
+        }
+        for index in catalogue.order[some[catalogue.order]][:_EXAMPLES].tolist()
+        for type_ in sorted(ledger.planes)
+        for card in ledger.cards(type_, index)
+        if (code := closed_code(card))
+    )
     cordoned = catalogue.order[catalogue.cordoned[catalogue.order]].tolist()
     doubted = sorted(ledger.suspicions().items())
     held = [(ledger.allocation(uid), why) for uid, why in doubted[:_EXAMPLES]]
     return {
-        "closed": len(cards),
-        "closed_by_code": [
-            {"code": code, "cards": n}
-            for code, n in Counter(c["code"] for c in cards).most_common()
-        ],
-        "cards": cards[:_EXAMPLES],
+        "closed": codes.total(),
+        "closed_by_code": [{"code": code, "cards": n} for code, n in codes.most_common()],
+        "cards": list(islice(cards, _EXAMPLES)),
         "cordoned": [ledger.node_at(index).name for index in cordoned[:_EXAMPLES]],
         "doubted": len(doubted),
         "doubts": [
@@ -126,6 +117,22 @@ def _attention(books: Books, catalogue: Catalogue, *, names: bool) -> dict[str, 
             for pod, why in held
         ],
     }
+
+
+def _closed(ledger: Ledger, catalogue: Catalogue) -> tuple[Counter[str], Bools]:
+    """The numbers of closed cards by reason, and which nodes have some; a fault may close all cards of a fleet."""
+    codes: Counter[str] = Counter()
+    known = catalogue.known()
+    some = np.zeros_like(known)
+    for plane in ledger.planes.values():
+        there = known[: plane.closed.shape[1]]
+        shut = (plane.closed > 0) & (plane.closed != _HELD) & (plane.kind > 0) & there
+        some[: there.size] |= shut.any(axis=0)
+        numbers, cards = np.unique(plane.closed[shut], return_counts=True)
+        for number, count in zip(numbers.tolist(), cards.tolist(), strict=True):
+            if code := CLOSED[number]:
+                codes[code.value] += count
+    return codes, some
 
 
 def _models(plane: Plane, catalogue: Catalogue) -> list[dict[str, Any]]:
