@@ -98,6 +98,13 @@ def test_a_short_run_is_shown_whole(tmp_path: Path) -> None:
     assert ticks(picture, 1, 1)[-1] == 60
 
 
+def test_a_title_is_plain_text(tmp_path: Path) -> None:
+    """Dollar signs begin no formula: a broken one would lose the picture after a long run."""
+    path = tmp_path / "picture.svg"
+    plot_loads(path, "openb a$x^$", [("fgd", curves(130, 0))])
+    assert ">openb a$x^$<" in path.read_text(encoding="utf-8")
+
+
 def test_lines_have_names_at_their_ends(tmp_path: Path) -> None:
     """Every name is there once a side, in the order of the lines, and clear of the next."""
     picture = drawn(tmp_path)

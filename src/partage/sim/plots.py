@@ -177,7 +177,7 @@ def _start(group: Sequence[float], distance: float) -> float:
 def _write(figure: Any, path: Path, title: str) -> None:
     from matplotlib import rc_context  # noqa: PLC0415 # an extra, and slow to import
 
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # a trace may have any name
     for axes in figure.axes:
         axes.grid(visible=True, alpha=0.3)
     try:
