@@ -19,6 +19,7 @@ class Proxy:
         losing: what becomes of the next Bindings: "answer" carries one out and drops the
             connection, "request" drops it at once.
         cut: nothing but Bindings gets through; open watches are dropped.
+        unknown: paths that end so get a 404 of the proxy itself; empty for none.
     """
 
     def __init__(self, target: str) -> None:
@@ -27,6 +28,7 @@ class Proxy:
         self.held.set()
         self.arrived = asyncio.Event()
         self.losing: list[str] = []
+        self.unknown = ""
         self.url = ""
         self._cut = asyncio.Event()
         self._late: set[asyncio.Task[Any]] = set()
@@ -73,6 +75,8 @@ class Proxy:
             return await self._bind(request, body)
         if self.cut:
             return web.Response(status=503)
+        if self.unknown and request.path.endswith(self.unknown):
+            return web.Response(status=404)
         headers = {"Content-Type": request.headers.get("Content-Type", "application/json")}
         async with self._session.request(
             request.method, self.target + request.path_qs, data=body, headers=headers

@@ -385,7 +385,8 @@ async def test_a_pod_of_two_budgets_goes_where_both_allow_it() -> None:
         assert g.going() == {"guarded"}
 
 
-async def test_nobody_goes_while_budgets_cannot_be_read() -> None:
+@pytest.mark.parametrize("unknown", ["", "/poddisruptionbudgets"], ids=["cut", "404 of a proxy"])
+async def test_nobody_goes_while_budgets_cannot_be_read(unknown: str) -> None:
     """The spared pods are unknown; the next try follows after a while, not at once."""
     async with game(preemption=None) as g, Proxy(g.cluster.url) as proxy:
         await g.runs("calm")
@@ -397,10 +398,10 @@ async def test_nobody_goes_while_budgets_cannot_be_read() -> None:
         service = g.daemon.service
         loop = Preempting(client, lambda: service.books, recorder, lambda: True, FAST)
 
-        proxy.cut = True
+        proxy.cut, proxy.unknown = not unknown, unknown
         assert await loop.turn() == FAST.patience
         assert not g.going()
-        proxy.cut = False
+        proxy.cut, proxy.unknown = False, ""
         assert await loop.turn() == FAST.period
         assert g.going() == {"calm"}
 
