@@ -122,9 +122,13 @@ def test_somebody_elses_compute_instance_keeps_ours_alive() -> None:
 
 
 def test_a_place_that_is_being_freed_is_awaited() -> None:
-    """The next pod's intent is written only when the last one's instance is gone."""
+    """The next pod's intent is written only when the last one's instance is gone; until then it is told so."""
     following = (Wanted(AXIS.profile("1g.10gb").at(3), "b"),)
+    waiting = look(following, READY, FULL).hindrances
 
+    assert [(h.owner, h.obstacle) for h in waiting] == [("b", Obstacle.CONFLICT)]
+    assert "pod a still has 2g.20gb at 2" in waiting[0].message
+    assert not look(following, None).hindrances
     assert acts(look(following, READY, FULL)) == [Act.END_COMPUTE]
     assert acts(look(following, READY)) == [Act.FORGET]
     assert acts(look(following, None)) == [Act.NOTE]

@@ -104,7 +104,7 @@ class Obstacle(StrEnum):
     """Why an instance cannot be created or removed now."""
 
     FOREIGN = "Foreign"  # a foreign instance is there
-    CONFLICT = "Conflict"  # another pod's record has the place
+    CONFLICT = "Conflict"  # another pod's record has the place, or its instance is still there
     PROFILE = "Profile"  # the card has no such profile or place
     MODE = "Mode"  # MIG mode must be changed by an operator
     SHARED = "Shared"  # a foreign compute instance is inside ours
@@ -259,7 +259,12 @@ class _Planner:
                 )
                 continue
             promised.append(one)
-            if any(_overlap(one, entry.instance) for entry in self._journal.entries):
+            before = next((e for e in self._journal.entries if _overlap(one, e.instance)), None)
+            if before is not None:
+                message = f"pod {before.owner} still has {_place(before.instance)}, which is being removed"
+                self._hindrances.append(
+                    Hindrance(one.owner, one.instance, Obstacle.CONFLICT, message)
+                )
                 continue
             if self._possible(one) is not None:
                 on, step = self._mode_on(one.owner, one.instance)
