@@ -35,6 +35,15 @@ void container_complain(const char *what, const char *why, uint32_t line)
     if (size > 0 && kernel_write(STDERR_FILENO, text, (size_t)size) < 0) return;
 }
 
+void container_warn(const char *what, const char *why)
+{
+    static _Atomic uint32_t warned;
+    char text[512];
+    if (atomic_exchange(&warned, 1)) return;
+    int size = snprintf(text, sizeof text, "partage: %s: %s\n", what, why);
+    if (size > 0 && kernel_write(STDERR_FILENO, text, (size_t)size) < 0) return;
+}
+
 /* Finds the library's own folder; false if its path is not absolute or too long. */
 static bool find_home(void)
 {

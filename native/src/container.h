@@ -44,8 +44,10 @@ bool container_join(void);
 /* The card of a device; NULL: no limits are set for it. */
 struct card *card_of(CUdevice device);
 struct card *card_named(const char *uuid);
-/* Writes one line to standard error, once a process. */
+/* Writes why a card stays closed to standard error, one line, once a process. */
 void container_complain(const char *what, const char *why, uint32_t line);
+/* Likewise a fault that closes no card. */
+void container_warn(const char *what, const char *why);
 
 /* In a child after fork: it must join the container again. */
 void container_forget(void);

@@ -66,7 +66,7 @@ static void start(void)
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     if (!make || make(&thread, &detached, watch, NULL) != 0) {
         atomic_store(&state, 0);
-        container_complain("watch", "a thread cannot be made", 0);
+        container_warn("watch", "a thread cannot be made, so work counts only at the program's own calls");
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
 }

@@ -1,13 +1,14 @@
 """The library: old C libraries, programs that know no card, static programs, immutable names."""
 
 import re
+import resource
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from native_world import World
+from native_world import MIB, WAIT, World
 
 from partage.agent.isolation.library import install, is_genuine
 from partage.agent.isolation.programs import OLDEST_LIBC, Reach, newest_symbol, reach
@@ -168,3 +169,25 @@ def test_the_image_s_libc_tells_its_version(tmp_path: Path) -> None:
 
     assert newest_symbol(libc.read_bytes()) == (2, 17)
     assert newest_symbol(other.read_bytes()) is None
+
+
+def test_a_process_without_a_thread_to_spare_goes_on(world: World) -> None:
+    """The card stays open without the library's thread, and the message claims nothing else."""
+    tenant = world.tenant(memory=256 * MIB)
+    most = (
+        1 << 47,
+        resource.RLIM_INFINITY,
+    )  # the stack of a thread: larger than any address space
+
+    process = tenant.start(
+        "memory",
+        "plain",
+        str(32 * MIB),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, most),
+    )
+    out, error = process.communicate(timeout=WAIT)
+
+    assert process.returncode == 0
+    assert f"total {256 * MIB}\n" in out
+    assert "partage: watch: a thread cannot be made" in error
+    assert "closed" not in error
