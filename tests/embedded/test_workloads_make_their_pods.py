@@ -433,6 +433,26 @@ def test_undone_twice_a_rollout_is_done_again() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("text", ["9" * 5_000, "٣", "-1", "1e3"], ids=lambda text: text[:4])
+def test_a_revision_that_is_none_ends_no_rollout(text: str) -> None:
+    """Any user may write one on a ReplicaSet; Python reads no number of 5,000 digits."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            await w.create(f"{APPS}/deployments", workload("Deployment", SHARE, replicas=1))
+            await rolled_out(w, "busybox")
+            (made,) = (await w.get(f"{APPS}/replicasets"))["items"]
+            said = {"annotations": {"deployment.kubernetes.io/revision": text}}
+            await w.patch(f"{APPS}/replicasets/{made['metadata']['name']}", {"metadata": said})
+
+            container = {"name": "main", "image": "busybox:2", "resources": {"limits": SHARE}}
+            change = {"spec": {"template": {"spec": {"containers": [container]}}}}
+            await w.patch(f"{APPS}/deployments/web", change)
+            await rolled_out(w, "busybox:2")
+
+    run(story())
+
+
 def test_pods_are_taken_and_let_go_by_their_labels() -> None:
     """A pod that lost its label is replaced and stays; what was orphaned has its workload again."""
 

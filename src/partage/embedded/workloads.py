@@ -7,6 +7,7 @@ nothing acts on them.
 
 import asyncio
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -60,6 +61,7 @@ _AGAIN: Final = 5.0
 """Seconds after which a refused write is tried again."""
 _OTHERS: Final = ("daemonsets.apps", "cronjobs.batch")
 _SHOWN: Final = "deployment.kubernetes.io/revision"
+_REVISION: Final = re.compile(r"[0-9]{1,18}")
 _NOT_COPIED: Final = frozenset({_SHOWN, "kubectl.kubernetes.io/last-applied-configuration"})
 
 _Key = tuple[str, str, str]
@@ -355,5 +357,6 @@ def _step(by: Record, done: str, pod: Record) -> str:
 
 
 def _shown(record: Record) -> int:
+    """The revision in an object's annotation; any user may write another text there."""
     text = str((record.metadata.get("annotations") or {}).get(_SHOWN, "0"))
-    return int(text) if text.isdecimal() else 0
+    return int(text) if _REVISION.fullmatch(text) else 0
