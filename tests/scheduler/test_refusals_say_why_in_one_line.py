@@ -345,6 +345,23 @@ def test_a_card_that_is_named_and_nowhere_is_told() -> None:
     assert found.message == f"0/3 nodes: 3 other card uuid (asked {named} or 2 more)"
 
 
+@pytest.mark.parametrize("sign", ["\u200b", "\ufeff", "\u202e", "\n", "\x00"], ids=ascii)
+def test_a_sign_that_nobody_sees_is_shown(sign: str) -> None:
+    """Otherwise the line says that the card is A100 and that A100 was asked."""
+    nodes = [make_node("n", devices=[card(0, model="A100")])]
+
+    by_type = refusal(
+        make_pod("a", share(10, filter=CardFilter(use_types=(f"A100{sign}",)))), *nodes
+    )
+    by_uuid = refusal(
+        make_pod("b", share(10, filter=CardFilter(use_uuids=(f"GPU-0{sign}",)))), *nodes
+    )
+
+    shown = repr(f"A100{sign}")
+    assert by_type.message == f"0/1 nodes: 1 other card type (it is A100, asked {shown})"
+    assert by_uuid.message.isprintable()
+
+
 def test_a_wish_that_keeps_free_cards_apart_speaks_first() -> None:
     """Without it the pod would have its place at once, whatever other nodes lack."""
     apart = make_node(

@@ -1,14 +1,15 @@
 """Makes terminal commands in texts visible. Any user who may write objects chooses their names and notes.
 
 Escape sequences could hide a line, write another one, or set the terminal's title. Marks of the direction of writing
-could disguise a name. Bytes of a file's name that are no text would end the printing program. Line ends and tabs stay.
+and signs without width could disguise a name. Bytes of a file's name that are no text would end the printing program.
+Line ends and tabs stay.
 """
 
 import re
 from typing import Final
 
 COMMANDS: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 
 

@@ -106,7 +106,9 @@ def unsuitable(
 def alternatives(asked: Sequence[str]) -> str:
     """The values that a pod accepts, in one phrase; a list may be long."""
     more = len(asked) - _MOST_NAMED
-    return " or ".join([*asked[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
+    # A character that nobody sees would make a value look like the card's own.
+    words = [one if one.isprintable() else repr(one) for one in asked[:_MOST_NAMED]]
+    return " or ".join([*words, *([f"{more} more"] if more > 0 else [])])
 
 
 @lru_cache(maxsize=256)
