@@ -133,6 +133,8 @@ async def test_one_odd_object_does_not_hide_the_others() -> None:
         pytest.param(json.dumps({"metadata": {}, "items": [1]}).encode(), id="not-objects"),
         pytest.param(b'{"kind": "Status", "metadata": {}, "code": 500}', id="a-status"),
         pytest.param(b'{"metadata": {}, "items": []}', id="without-a-version"),
+        pytest.param(b'{"metadata": {"resourceVersion": "abc"}}', id="a-version-that-is-none"),
+        pytest.param('{"metadata": {"resourceVersion": "\uff11"}}'.encode(), id="other-digits"),
         pytest.param(b"<html><body>Please log in</body></html>", id="a-page"),
     ],
 )

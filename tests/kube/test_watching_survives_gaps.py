@@ -4,6 +4,7 @@ The informer's own file covers delivery; here it is what is told, and when.
 """
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -281,6 +282,26 @@ async def test_a_garbled_stream_is_left_and_listed_afresh() -> None:
             (interruption,) = [c for c in listener.told if isinstance(c, Interrupted)]
             assert isinstance(interruption.error, ProtocolError)
             assert interruption.delay == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("missing", ["name", "uid"])
+async def test_an_event_about_no_object_ends_none(missing: str) -> None:
+    """Without a name it took the place of another of its UID, without a UID that of another of its name."""
+    async with KubeServer() as server:
+        put(server, "a")
+        metadata = {"name": "a", "namespace": "default", "uid": "uid-1", "resourceVersion": "900"}
+        body = {"metadata": {**metadata, missing: ""}}
+        async with listening(server) as listener:
+            await eventually(lambda: server.watches)
+            await server.send_raw(
+                json.dumps({"type": "MODIFIED", "object": body}).encode() + b"\n"
+            )
+            await eventually(lambda: listener.count(Synced) == 2)
+
+            assert listener.names(Gone) == []
+            assert listener.names(Seen) == ["a"]
+            (interruption,) = [one for one in listener.told if isinstance(one, Interrupted)]
+            assert isinstance(interruption.error, ProtocolError)
 
 
 async def test_a_half_sent_event_is_not_lost() -> None:

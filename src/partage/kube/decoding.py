@@ -74,9 +74,15 @@ class Decoders:
         else:
             version, following = typed.metadata.resource_version, typed.metadata.continue_
             page = Page(tuple(typed.items or ()), version, following)
-        if not page.resource_version:
+        version = page.resource_version
+        if not version or not version.isascii() or not version.isdecimal():
             # A Status, or the answer of a proxy: decoded as a list, it would be an empty one.
-            raise UndecodableAnswer(request.method, request.path, "a list without a version")
+            problem = (
+                f"with the version {version[:40]!r}, which is no number"
+                if version
+                else "without a version"
+            )
+            raise UndecodableAnswer(request.method, request.path, f"a list {problem}")
         return page
 
     def _one_by_one(self, request: Request, data: bytes, into: type[H]) -> Page[H]:

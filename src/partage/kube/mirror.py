@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
-from partage.kube.errors import KubeError
+from partage.kube.errors import KubeError, ProtocolError
 from partage.kube.frames import Added, Bookmark, Deleted, Frame, Malformed, Modified
 from partage.kube.objects import HasMeta, Key, Listing, MetaLike, Undecodable, key_of
 
@@ -101,7 +101,12 @@ class Mirror(Generic[T]):
         self._expired = True
 
     def replace(self, listing: Listing[T]) -> list[Change[T]]:
-        """Take over a list; returns its differences from our objects."""
+        """Take over a list; returns its differences from our objects. Raises `ProtocolError`: an item is no object."""
+        for meta in (
+            *(one.metadata for one in listing.items),
+            *(one.meta for one in listing.undecodable),
+        ):
+            _demand_identity(meta)
         before, self._objects = self._objects, {}
         kept_odd = {key_of(odd.meta): odd for odd in listing.undecodable}
         changes: list[Change[T]] = []
@@ -143,8 +148,18 @@ class Mirror(Generic[T]):
         return False
 
     def apply(self, frames: Iterable[Frame[T]]) -> list[Change[T]]:
-        """Take over events, in order; `Failed` changes nothing, because it is for the reader of the watch."""
+        """Take over events, in order; `Failed` changes nothing, because it is for the reader of the watch.
+
+        Raises:
+            ProtocolError: an event is about no object; nothing of these events is taken over.
+        """
         changes: list[Change[T]] = []
+        frames = list(frames)
+        for frame in frames:
+            if isinstance(frame, Malformed):
+                _demand_identity(frame.object.meta)
+            elif isinstance(frame, Added | Modified | Deleted):
+                _demand_identity(frame.object.metadata)
         for frame in frames:
             if isinstance(frame, Added | Modified):
                 changes += self._set(frame.object)
@@ -245,6 +260,15 @@ def _rank(version: str | None) -> tuple[int, str] | None:
         return None
     digits = version.lstrip("0")
     return len(digits), digits
+
+
+def _demand_identity(meta: MetaLike) -> None:
+    """Refuse a document without a name or a UID: it would end the object that it stands for."""
+    if not meta.name or not meta.uid:
+        missing = "a UID" if meta.name else "a name"
+        raise ProtocolError(
+            f"an object without {missing}: {meta.namespace or ''}/{meta.name or ''}"
+        )
 
 
 def _same(one: MetaLike, other: MetaLike) -> bool:
