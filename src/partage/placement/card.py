@@ -106,7 +106,7 @@ def unsuitable(
 def alternatives(asked: Sequence[str]) -> str:
     """The values that a pod accepts, in one phrase; a list may be long."""
     more = len(asked) - _MOST_NAMED
-    # A character that nobody sees would make a value look like the card's own.
+    # An invisible character would make a value look like the card's own.
     words = [one if one.isprintable() else repr(one) for one in asked[:_MOST_NAMED]]
     return " or ".join([*words, *([f"{more} more"] if more > 0 else [])])
 
