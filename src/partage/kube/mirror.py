@@ -272,8 +272,8 @@ def _demand_identity(meta: MetaLike) -> None:
 
 
 def _same(one: MetaLike, other: MetaLike) -> bool:
-    """Whether two states are of one object; names decide if there are no UIDs."""
-    return (one.uid or "") == (other.uid or "")
+    """Whether two states under one name are of one object."""
+    return one.uid == other.uid
 
 
 def _follows(one: MetaLike, other: MetaLike) -> bool:
