@@ -323,7 +323,7 @@ class Books:
     def tick(self, now: float) -> None:
         """Do what is due: end holds, wake the next waiting pods, and wake those again that did not return."""
         while self._unsaid and self.hooks.leads():
-            self._say(self._unsaid.popleft())
+            self._follow([self._unsaid.popleft()])
         self._end_claims(now)
         self._follow(self.cycle.expire(now))
         # A nomination outlives its hold, and gets a new hold while there is room.
@@ -401,14 +401,6 @@ class Books:
             self.counts["woken"] += len(woken)
             self.hooks.wake(woken)
 
-    def _say(self, action: Quarantined | Unserviceable) -> None:
-        """Log closed capacity, and count a quarantine."""
-        if isinstance(action, Quarantined):
-            self.counts["quarantined"] += 1
-            _LOG.warning("node %s: quarantined: %s", action.node, action.message)
-        else:
-            _LOG.warning("node %s: %s", action.node, action.message)
-
     @staticmethod
     def _by_priority(entries: Iterable[PodEntry]) -> Sequence[PodEntry]:
         return sorted(entries, key=lambda entry: -entry.pod.priority)
@@ -421,10 +413,11 @@ class Books:
                 case Quarantined() | Unserviceable() if not self.hooks.leads():
                     self._unsaid.append(action)
                 case Quarantined():
-                    self._say(action)
+                    self.counts["quarantined"] += 1
+                    _LOG.warning("node %s: quarantined: %s", action.node, action.message)
                     self.hooks.quarantined(action)
                 case Unserviceable():
-                    self._say(action)
+                    _LOG.warning("node %s: %s", action.node, action.message)
                     self.hooks.unserviceable(action)
                 case ReadBack(uid):
                     entry = self.cluster_cache.pod(uid)
