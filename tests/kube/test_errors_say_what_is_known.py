@@ -32,6 +32,7 @@ CASES = [
     (403, "Forbidden", errors.Forbidden, Outcome.FINAL),
     (404, "NotFound", errors.NotFound, Outcome.FINAL),
     (405, "MethodNotAllowed", ApiError, Outcome.FINAL),
+    (408, "Timeout", ApiError, Outcome.UNKNOWN),
     (409, "Conflict", errors.Conflict, Outcome.FINAL),
     (409, "AlreadyExists", errors.AlreadyExists, Outcome.FINAL),
     (410, "Expired", errors.Expired, Outcome.FINAL),
@@ -72,6 +73,19 @@ def test_a_wait_beyond_all_numbers_is_no_fault_of_ours() -> None:
     error = api_error("GET", "/x", 503, status(503, retryAfterSeconds=10**400))
 
     assert error.outcome in {Outcome.REFUSED, Outcome.UNKNOWN}
+
+
+def test_what_is_missing_is_the_object_of_the_path() -> None:
+    """An answer about another object says nothing of this one."""
+
+    def gone(**details: object) -> bool:
+        error = api_error("GET", "/api/v1/nodes/n0", 404, status(404, "NotFound", **details))
+        assert isinstance(error, errors.NotFound)
+        return error.of_the_object
+
+    assert gone(name="n0", kind="nodes")
+    assert gone()
+    assert not gone(name="n1", kind="nodes")
 
 
 def test_a_blocked_eviction_is_told_from_a_busy_server() -> None:

@@ -113,6 +113,7 @@ class StatusCause(msgspec.Struct, frozen=True):
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     """The machine-readable part of a Status."""
 
+    name: str | None = None
     retry_after_seconds: float | None = None
     causes: tuple[StatusCause, ...] | None = None
 
@@ -133,6 +134,7 @@ class ApiError(RequestError):
     Attributes:
         status: HTTP status, or the code in a watch's error event.
         reason: the API's machine-readable reason, possibly empty.
+        named: the object that the API's answer is about, possibly empty.
         text: the API's message, shortened.
         retry_after: seconds after which the server accepts another try, or None.
     """
@@ -150,6 +152,7 @@ class ApiError(RequestError):
     ) -> None:
         self.status = status
         self.reason = document.reason or ""
+        self.named = (document.details or StatusDetails()).name or ""
         self.text = _shortened(document.message or "")
         self.retry_after = retry_after
         said = " ".join(part for part in (str(status), self.reason) if part)
@@ -157,8 +160,8 @@ class ApiError(RequestError):
         super().__init__(method, path, text, self.judge())
 
     def judge(self) -> Outcome:
-        """The outcome of the request by this answer."""
-        return self.usual_outcome
+        """The outcome of the request by this answer; a proxy says 408 of a request that it may have passed on."""
+        return Outcome.UNKNOWN if self.status == 408 else self.usual_outcome
 
 
 class BadRequest(ApiError):
@@ -178,11 +181,11 @@ class NotFound(ApiError):
 
     @property
     def of_the_object(self) -> bool:
-        """Whether the API server reports a missing object.
+        """Whether the API server reports that the object of the path is missing.
 
         For a path that it does not serve, its answer has only the code, as has the answer of a proxy.
         """
-        return self.reason == "NotFound"
+        return self.reason == "NotFound" and (not self.named or self.named in self.path.split("/"))
 
 
 class Conflict(ApiError):
