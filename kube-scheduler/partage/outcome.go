@@ -18,7 +18,10 @@ func outcomeOf(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		code := int(status.Status().Code)
-		if code >= 400 && code < 500 && code != http.StatusRequestTimeout {
+		// A conflict is perhaps with the Binding itself: this client repeats a request after 5xx with
+		// Retry-After, and so do proxies.
+		unclear := code == http.StatusRequestTimeout || code == http.StatusConflict
+		if code >= 400 && code < 500 && !unclear {
 			return protocol.OutcomeRefused
 		}
 		return protocol.OutcomeUnknown

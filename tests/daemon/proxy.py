@@ -17,7 +17,7 @@ class Proxy:
         held: Bindings are held until this is set; they arrive even if the sender gives up.
         arrived: set when a Binding has come in.
         losing: what becomes of the next Bindings: "answer" carries one out and drops the
-            connection, "request" drops it at once.
+            connection, "request" drops it at once, "repeat" sends it twice and passes the second answer on.
         cut: nothing but Bindings gets through; open watches are dropped.
         unknown: paths that end so get a 404 of the proxy itself; empty for none.
     """
@@ -98,6 +98,9 @@ class Proxy:
 
     async def _bind(self, request: web.Request, body: bytes) -> web.Response:
         lost = self.losing.pop(0) if self.losing else ""
+        if lost == "repeat":
+            await self._forward(request.method, request.path_qs, body)
+            return await self._forward(request.method, request.path_qs, body)
         if lost != "request":
             self.arrived.set()
             # Shielded: what was sent arrives, even if the sender has given up meanwhile.

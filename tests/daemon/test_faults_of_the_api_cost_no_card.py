@@ -80,6 +80,17 @@ async def test_a_binding_whose_outcome_is_unknown_is_read_back(lost: str) -> Non
         assert set(cluster.taken().values()) == {1000}
 
 
+async def test_a_binding_that_was_repeated_on_the_way_is_bound() -> None:
+    """The second conflicts with the first. A refusal would free the card until a watch tells of the pod."""
+    async with disturbed() as (cluster, proxy, daemon):
+        proxy.losing.append("repeat")
+
+        assert await bound(cluster, daemon, "a") == ""
+
+        assert holders(daemon) == {"a"}
+        assert cluster.placed("a") == "n0"
+
+
 async def test_a_binding_that_cannot_be_read_back_keeps_its_card_until_it_can() -> None:
     """While its outcome is unknown, no other pod gets the card."""
     async with disturbed() as (cluster, proxy, daemon):

@@ -22,6 +22,7 @@ from world import (
 )
 
 from partage.extender.bindings import BindLimits
+from partage.extender.ports import Answered, Outcome
 from partage.scheduler.engine import State
 from partage.vendors import names
 from partage.wire.documents import Document
@@ -99,6 +100,26 @@ def test_an_unknown_outcome_is_read_back(took: bool, bound: bool, answer: object
         await after_its_time(world)
         assert ("uid-web" in world.service.books.engine.ledger) is bound
         assert not world.service.books.unread
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("took", [True, False])
+def test_a_conflict_is_read_back_and_waits_for_nothing(took: bool) -> None:  # noqa: FBT001
+    """The pod conflicts perhaps with its own Binding, repeated on the way; the request has ended in any case."""
+
+    async def scene() -> None:
+        world = await World().start(node(), device())
+        world.create(pod("web", whole(2)))
+        world.api.answers.append(Answered(Outcome.UNKNOWN, "409 Conflict", ended=True))
+        world.api.takes.append(took)
+
+        error = await world.bind("web")
+
+        assert (error == "") is took
+        assert ("uid-web" in world.service.books.engine.ledger) is took
+        assert not world.service.books.unread
+        assert world.service.bindings.settled
 
     asyncio.run(scene())
 

@@ -63,6 +63,9 @@ class ApiBinder:
                 labels=binding.labels,
                 until=None if self._within is None else start + self._within,
             )
+        except Conflict as error:
+            # Perhaps with itself: what is between may repeat a request whose first answer was lost.
+            return Answered(Outcome.UNKNOWN, str(error), ended=True)
         except RequestError as error:
             return answer_of(error)
         return Answered(Outcome.DONE)

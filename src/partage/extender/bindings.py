@@ -281,7 +281,7 @@ class Bindings:
                     for key, until in self._late.items()
                     if until > now or key in books.unread
                 }
-                self._late[uid] = now + self.limits.late
+                self._late[uid] = now if answer.ended else now + self.limits.late
                 start = self._stories.now()
                 known = await self.read_back(books, uid)
                 outcome = "known" if known else "unknown"

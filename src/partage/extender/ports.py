@@ -25,10 +25,15 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The outcome of one request, with the API server's message."""
+    """The outcome of one request, with the API server's message.
+
+    Attributes:
+        ended: whether the API server answered, so that the request cannot arrive any more.
+    """
 
     outcome: Outcome
     message: str = ""
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

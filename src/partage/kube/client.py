@@ -321,7 +321,8 @@ class Client:
                 up each try by then. So the server does not carry out a queued try long after its sender has gone.
 
         Raises:
-            Conflict: bound already, being deleted, or of another UID.
+            Conflict: bound already (perhaps by this Binding, if it was repeated on the way), being deleted, or
+                of another UID.
             NotFound: no such pod.
             UnknownOutcome: read the pod back.
         """
