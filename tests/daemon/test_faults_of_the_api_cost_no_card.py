@@ -14,9 +14,11 @@ from proxy import Proxy
 from fakes.backups import backup_of, restore
 from fakes.ports import free_port
 from partage.apiserver import ApiServer, Settings, serve
+from partage.daemon.binding import ApiAmender
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.bindings import BindLimits
+from partage.extender.ports import Outcome
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
@@ -89,6 +91,21 @@ async def test_a_binding_that_was_repeated_on_the_way_is_bound() -> None:
 
         assert holders(daemon) == {"a"}
         assert cluster.placed("a") == "n0"
+
+
+async def test_a_record_that_was_repeated_on_the_way_is_read_back() -> None:
+    """The second write conflicts with the first, and what it reserved may be in the record."""
+    async with world(nodes=1) as cluster:
+        await cluster.pod("a")
+        client = await cluster.client()
+        amender = ApiAmender(client, lambda: True)
+        pod_now = await amender.read("default", "a")
+        assert pod_now is not None
+
+        first = await amender.amend(pod_now, {"example.com/x": "1"})
+        second = await amender.amend(pod_now, {"example.com/x": "1"})
+
+        assert (first.outcome, second.outcome) == (Outcome.DONE, Outcome.UNKNOWN)
 
 
 async def test_a_binding_that_cannot_be_read_back_keeps_its_card_until_it_can() -> None:

@@ -146,7 +146,7 @@ class Writer:
         await self._lives()
         if lost < 0.2:
             return Answered(Outcome.UNKNOWN, "no answer")
-        return Answered(Outcome.DONE if good else Outcome.REFUSED, "it has changed")
+        return Answered(Outcome.DONE if good else Outcome.UNKNOWN, "it has changed")
 
     async def answer(self, pod: Document, reason: str, message: str) -> None:
         """Why not."""

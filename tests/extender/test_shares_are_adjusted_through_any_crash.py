@@ -199,6 +199,32 @@ async def test_a_record_that_was_not_written_is_written_later(tmp_path: Path) ->
     world.keeper.journal.close()
 
 
+async def test_a_wish_that_comes_while_a_write_is_read_back_is_heard(tmp_path: Path) -> None:
+    """The write conflicted with it, and the watch told of it while the pod was still at work."""
+    world = await one_pod(tmp_path, "compute=60")
+    adjustments = world.service.adjustments
+    assert adjustments is not None
+    amended, tries = adjustments.amender.amend, iter(range(1))
+
+    async def amend(pod: Document, annotations: Mapping[str, str]) -> Answered:
+        if next(tries, None) is not None:
+            world.wish("p0", "compute=40")
+            world.tell(all_of_it=True)
+            return Answered(Outcome.UNKNOWN, "409")
+        return await amended(pod, annotations)
+
+    adjustments.amender.amend = amend  # type: ignore[method-assign]
+    world.tell(all_of_it=True)
+    await adjustments.drain()
+    world.clock.pass_time(1.0)
+    await world.service.tick()
+    await adjustments.drain()
+
+    (grant,) = world.records()["p0"]
+    assert grant.core_milli == 400
+    world.keeper.journal.close()
+
+
 async def test_every_wish_is_answered_however_many_there_are() -> None:
     """Over ten thousand pods of a namespace have impossible wishes: each gets its reason, and none is forgotten."""
     count, clock, answered = 10_050, InstantClock(), Counter[str]()

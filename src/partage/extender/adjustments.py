@@ -330,10 +330,11 @@ class Adjustments:
             _LOG.info("%s: its shares are adjusted", document.label)
             return
         _LOG.warning("%s: its record is not changed: %s", document.label, answer.message)
-        if answer.outcome is Outcome.UNKNOWN and await self._has_changed(document):
-            return  # the API server reports the change
+        # A change ends the reservation when the API server reports it.
+        changed = answer.outcome is Outcome.UNKNOWN and await self._has_changed(document)
         uid, now = document.metadata.uid or "", self.clock.monotonic()
-        books.take(self._ended(uid), now)
+        if not changed:
+            books.take(self._ended(uid), now)
         self.postpone(uid, now)
 
     async def _has_changed(self, document: Document) -> bool:
