@@ -78,14 +78,15 @@ def test_a_wait_beyond_all_numbers_is_no_fault_of_ours() -> None:
 def test_what_is_missing_is_the_object_of_the_path() -> None:
     """An answer about another object says nothing of this one."""
 
-    def gone(**details: object) -> bool:
-        error = api_error("GET", "/api/v1/nodes/n0", 404, status(404, "NotFound", **details))
+    def gone(path: str = "/api/v1/nodes/n0", **details: object) -> bool:
+        error = api_error("GET", path, 404, status(404, "NotFound", **details))
         assert isinstance(error, errors.NotFound)
         return error.of_the_object
 
     assert gone(name="n0", kind="nodes")
     assert gone()
     assert not gone(name="n1", kind="nodes")
+    assert gone("/apis/rbac.authorization.k8s.io/v1/clusterroles/a%3Ab?pretty=", name="a:b")
 
 
 def test_a_blocked_eviction_is_told_from_a_busy_server() -> None:

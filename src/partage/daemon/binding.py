@@ -115,10 +115,8 @@ class ApiAmender:
                 into=msgspec.Raw,
                 until=None if self._within is None else start + self._within,
             )
-        except Conflict as error:
-            return Answered(
-                Outcome.UNKNOWN, str(error)
-            )  # perhaps with itself, as in `ApiBinder.bind`
+        except Conflict as error:  # perhaps with itself, as in `ApiBinder.bind`
+            return Answered(Outcome.UNKNOWN, str(error))
         except RequestError as error:
             return answer_of(error)
         return Answered(Outcome.DONE)

@@ -26,6 +26,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import ClassVar, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -185,7 +186,8 @@ class NotFound(ApiError):
 
         For a path that it does not serve, its answer has only the code, as has the answer of a proxy.
         """
-        return self.reason == "NotFound" and (not self.named or self.named in self.path.split("/"))
+        parts = map(unquote, self.path.partition("?")[0].split("/"))
+        return self.reason == "NotFound" and (not self.named or self.named in parts)
 
 
 class Conflict(ApiError):
