@@ -218,6 +218,34 @@ def test_what_no_idle_card_has_is_named(request_: Manifest, code: ReasonCode, wh
     assert why in _told(outcome, "odd")
 
 
+def test_no_claim_gets_more_than_32_devices() -> None:
+    """As from Kubernetes' allocator: by its requests together, and where it asks for all devices."""
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    devices = [{"name": f"d{number}"} for number in range(40)]
+    spec = {"driver": "x.example", "nodeName": "n1", "pool": pool, "devices": devices}
+    theirs = {"selectors": [{"cel": {"expression": 'device.driver == "x.example"'}}]}
+    head = {"apiVersion": "resource.k8s.io/v1"}
+    others = [
+        {**head, "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec},
+        {**head, "kind": "DeviceClass", "metadata": {"name": "x"}, "spec": theirs},
+    ]
+
+    def some(name: str, **exactly: Any) -> Manifest:
+        return _request(name, deviceClassName="x", **exactly)
+
+    outcome = _run(
+        _node(),
+        others,
+        _asking("many", some("a", count=20), some("b", count=13)),
+        _asking("all", some("a", allocationMode="All")),
+        _asking("most", some("a", count=20), some("b", count=12)),
+    )
+
+    assert _places(outcome) == {"most": "n1:"}
+    assert "more than 32 devices" in _told(outcome, "many")
+    assert "not all together" in _told(outcome, "all")
+
+
 def test_a_claim_or_template_that_is_not_there_is_named() -> None:
     """And what is made of a template is a claim of the pod's own."""
     pod = _pod("late", "missing")

@@ -47,7 +47,7 @@ from partage.wire.device_pools import (
     plain_name,
     pools,
 )
-from partage.wire.device_requests import CLAIM_KINDS, Ask, Asked, asked, claims_named
+from partage.wire.device_requests import CLAIM_KINDS, MOST, Ask, Asked, asked, claims_named
 from partage.wire.device_selectors import NoLibrary, Selectors
 from partage.wire.documents import Document
 
@@ -383,6 +383,8 @@ class ClaimAllocator:
             slots = self._slots(list(zip(numbers, way, strict=True)), offers)
             if not self._each_alone(slots, offers):
                 continue
+            if max(Counter(one.claim for one in slots).values(), default=0) > MOST:
+                continue  # no claim gets as many
             before = tries[0]
             tries[0] += len(slots) * len(offers)
             found = self._search(node, waiting, slots, offers, [], tries)

@@ -140,7 +140,7 @@ def asked(spec: Mapping[str, Any] | None) -> Asked:
     if len(given) > MOST or len(bounds) > MOST:
         raise InvalidValue(f"field spec.devices: more than {MOST} requests or constraints")
     requests = tuple(_alternatives(one) for one in given)
-    if sum(one.count for some in requests for one in some) > MOST * MOST:
+    if sum(min(one.count for one in some) for some in requests) > MOST:
         raise InvalidValue(f"field spec.devices.requests: more than {MOST} devices")
     return Asked(
         requests,
