@@ -1,15 +1,17 @@
 """Readers of a namespace may ask at any rate why its pods wait, and the namespace pays for these searches."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
 from wire_client import Running
-from world import World, device, document, node, pod, run
+from world import World, card, device, document, node, pod, run
 
 from partage.dashboard.ways import ways_document
 from partage.extender.explain import explain
 from partage.placement.work import MOST
+from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
@@ -72,6 +74,36 @@ async def test_so_are_ways_to_make_a_pod_fit() -> None:
         return await ways_document(world.service.books, "team", name, now=now)
 
     await asked(question)
+
+
+@run
+async def test_others_have_their_turn_while_a_plan_is_searched_for() -> None:
+    """Whose end would make room for a hard pod takes many questions, each of them a search."""
+    cards = [card(minor, id=f"GPU-{minor}") for minor in range(8)]
+    world = await World().start(node(), device("n1", *cards))
+    part = {f"koordinator.sh/gpu-{what}": "10" for what in ("core", "memory-ratio")}
+    for number in range(72):
+        record = json.dumps({"gpu": [{"minor": number % 8, "resources": part}]})
+        notes = {names.DEVICE_ALLOCATED: record}
+        meta = {"uid": f"b{number}", "annotations": notes}
+        world.create(pod(f"b{number}", part, meta=meta, nodeName="n1"))
+    wanting = hard("hard")
+    wanting["spec"]["containers"] = wanting["spec"]["containers"][:16]
+    world.create(wanting)
+    turns, others = 0, True
+
+    async def another() -> None:
+        nonlocal turns
+        while others:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(another())
+    await ways_document(world.service.books, "team", "hard")
+    others = False
+    await beside
+
+    assert turns > 20, turns  # in one stretch there were 3
 
 
 def test_an_ordinary_pod_is_explained_whatever_its_namespace_owes() -> None:

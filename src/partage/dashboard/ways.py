@@ -5,7 +5,7 @@ Between two questions the event loop serves others, and questions are counted.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,7 @@ from partage.model.request import CardFilter, DeviceRequest
 from partage.model.selector import NodeConstraint, Toleration
 from partage.placement.work import FEW, Work
 from partage.scheduler.events import Placement
-from partage.scheduler.preemption import Occupant, plan_on
+from partage.scheduler.preemption import Occupant, Plan, planning
 from partage.wire.advice import ROOM
 
 _MOST: Final = 48
@@ -239,7 +239,7 @@ async def _without(trial: _Trial, refusal: Refusal, *, names: bool) -> None:
             for held in engine.ledger.on_node(name)
             if (entry := trial.books.cluster_cache.pod(held.uid)) is not None
         ]
-        plan = plan_on(engine, trial.pod, name, occupants, {})
+        plan = await _plan(trial, name, occupants)
         if plan is not None and 0 < len(plan.victims) <= _VICTIMS:
             plans.append(plan)
     for plan in sorted(plans, key=lambda one: len(one.victims))[:1]:
@@ -256,3 +256,15 @@ async def _without(trial: _Trial, refusal: Refusal, *, names: bool) -> None:
         ]
         few = len(pods) == 1
         trial.tell(f"wait until {'this pod ends' if few else 'these pods end'}", plan.node, pods)
+
+
+async def _plan(trial: _Trial, node: str, occupants: Sequence[Occupant]) -> Plan | None:
+    """The smallest plan that makes room on a node; others have their turn where the search takes long."""
+    steps = planning(trial.books.engine, trial.pod, node, occupants, {})
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Plan | None = end.value
+            return found
+        await asyncio.sleep(0)
