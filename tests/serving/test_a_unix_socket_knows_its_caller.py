@@ -110,6 +110,22 @@ def test_another_user_may_be_named() -> None:
     asyncio.run(test())
 
 
+async def test_what_others_make_meanwhile_has_the_usual_mode() -> None:
+    """The socket's mask would leave a folder that its owner cannot enter."""
+    with folder() as made:
+
+        async def another() -> None:
+            (made / "folder").mkdir()
+
+        making = asyncio.create_task(another())
+        server = UnixServer(made / "s", lambda link: Echo(link, []), [os.getuid()], 16)
+        await server.start()
+        await making
+        assert (made / "folder").stat().st_mode & 0o700 == 0o700
+        assert (made / "s").stat().st_mode & 0o777 == 0o660
+        await server.stop()
+
+
 def test_a_caller_that_floods_has_a_bound_and_the_log_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

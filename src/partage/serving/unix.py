@@ -171,12 +171,13 @@ class UnixServer:
                 raise FileExistsError(17, "is there and is no socket", str(self._path))
             self._path.unlink()
         before = os.umask(0o117)  # the owner and the folder's group may connect
-        try:
+        try:  # no other task runs meanwhile, since whatever it makes would have this mask
             self._server = await asyncio.get_running_loop().create_unix_server(
-                lambda: Link(self._begin, self._most, self._door), self._path
+                lambda: Link(self._begin, self._most, self._door), self._path, start_serving=False
             )
         finally:
             os.umask(before)
+        await self._server.start_serving()
 
     async def stop(self) -> None:
         """Accept no more connections, and end the open ones."""
