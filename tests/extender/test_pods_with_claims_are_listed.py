@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from world import document, half, pod
 
+from partage.dashboard import overview
 from partage.dashboard.overview import overview_document
 from partage.dashboard.queries import PodQuery
-from partage.dashboard.workloads import pods_document
+from partage.dashboard.workloads import claimant_document, pods_document
 from partage.extender import claimants
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
@@ -221,3 +222,21 @@ def test_a_crowd_of_one_namespace_hides_no_other() -> None:
     assert listed(known, PodQuery(namespace="other")) == ["late"]
     assert listed(known, PodQuery(text="late")) == ["late"]
     assert asyncio.run(overview_document(known))["pods"]["waiting"] == 1204
+
+
+def test_only_shown_pods_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The overview shows the first 20 in line, by priority and name, of however many wait."""
+    known = books(SHARE)
+    for number in range(200):
+        known.cluster_cache.pod_changed(claimant(f"p{number:03}", priority=number))
+    described: list[str] = []
+
+    def counted(of: Books, one: Document) -> dict[str, Any]:
+        described.append(one.name)
+        return claimant_document(of, one)
+
+    monkeypatch.setattr(overview, "claimant_document", counted)
+    seen = asyncio.run(overview_document(known))
+
+    assert [one["name"] for one in seen["waiting"]] == described
+    assert described == [f"p{number:03}" for number in range(199, 179, -1)]

@@ -24,6 +24,8 @@ from partage.inventory.ledger import Ledger
 from partage.inventory.plane import CLOSED, Bools, Plane
 from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
+from partage.wire import shapes
+from partage.wire.documents import Document
 from partage.wire.outcomes import closed_code
 
 _PIECE: Final = 1024
@@ -35,6 +37,7 @@ _NAMESPACES: Final = 500
 _PROBLEMS: Final = 100
 """Most listed objects that could not be read; authors of pods may make many."""
 _HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
+_Turn = tuple[int, str, str, str]
 
 
 async def overview_document(
@@ -186,18 +189,20 @@ async def _waiting(books: Books, roster: Roster) -> Counter[str]:
 
 async def _first_claimants(books: Books) -> list[dict[str, Any]]:
     """The first in line of pods that wait by ResourceClaims alone."""
-    first: list[dict[str, Any]] = []
+    first: list[tuple[_Turn, Document]] = []
     waiting = list(books.cluster_cache.claimants.waiting())
     for start in range(0, len(waiting), _PIECE):
-        piece = (claimant_document(books, one) for one in waiting[start : start + _PIECE])
-        first = nsmallest(_EXAMPLES, (*first, *piece), key=_turn)
+        piece = ((_turn(one), one) for one in waiting[start : start + _PIECE])
+        first = nsmallest(_EXAMPLES, (*first, *piece), key=lambda one: one[0])
         await asyncio.sleep(0)
-    return first
+    return [claimant_document(books, one) for _, one in first]
 
 
-def _turn(claimant: dict[str, Any]) -> tuple[int, str, str, str]:
+def _turn(claimant: Document) -> _Turn:
     """A pod's place in line."""
-    return -claimant["priority"], claimant["namespace"], claimant["name"], claimant["uid"]
+    spec = claimant.shape.spec if isinstance(claimant.shape, shapes.Pod) else None
+    priority = (spec.priority or 0) if spec else 0
+    return -priority, claimant.namespace, claimant.name, claimant.metadata.uid or ""
 
 
 def _problems(books: Books, *, names: bool) -> dict[str, str]:
@@ -217,7 +222,9 @@ def _first(
     """The first pods in line, and their reasons."""
     found = []
     by_claims = {one["uid"]: one for one in claimants}
-    turns = map(_turn, by_claims.values())
+    turns = (
+        (-one["priority"], one["namespace"], one["name"], one["uid"]) for one in by_claims.values()
+    )
     for _, namespace, name, uid in sorted((*roster.turns[:_EXAMPLES], *turns))[:_EXAMPLES]:
         if uid in by_claims:
             keys = ("namespace", "name", "code", "message", "created")
