@@ -51,7 +51,12 @@ class Cards:
             node.pci(f"0000:{0x38 + index:02x}:00.0", "0x10de", "0x030200")
             node.write(f"dev/nvidia{index}", "")
         self.set()
-        self.search = Search(node.roots, "n", clock=lambda: self.now)
+        self._roots = node.roots
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Search as an agent that has just started."""
+        self.search = Search(self._roots, "n", clock=lambda: self.now)
 
     def set(self, *, lost: int | None = None, xid: int | None = None) -> None:
         """Lose card `lost`, or none; report an error of card 0."""
@@ -178,6 +183,43 @@ def test_a_card_that_is_away_keeps_what_only_a_reboot_ends(cards: Cards) -> None
         book.restore(away, 0.0, datetime.fromtimestamp(0, UTC))
         assert (book.answers(UUIDS[0], 10_000.0) is None) == (xid == 48)
     assert entries == {48: "DeviceLost", 79: "Xid79"}
+    cards.search.close()
+
+
+def test_an_older_report_closes_no_card_that_was_reset_since(cards: Cards) -> None:
+    """The API server was away meanwhile, and has the report from before; what only a reboot ends stays closed."""
+    assert cards.healthy() == [True, True]
+    cards.set(xid=48)
+    before = device_document("n", cards.search(), None, "2026-01-01T00:00:00Z")
+    cards.set(lost=0)
+    assert cards.healthy() == [True]  # the other one
+    cards.set()
+    cards.search.health.restore(before, cards.now, datetime.fromtimestamp(0, UTC))
+    assert cards.healthy() == [True, True]
+
+    cards.set(xid=79)
+    assert cards.healthy() == [False, True]
+    cards.search.health.restore(before, cards.now, datetime.fromtimestamp(0, UTC))
+    cards.set(lost=0)
+    assert cards.healthy() == [True]
+    cards.set()
+    assert cards.healthy() == [False, True]
+    cards.search.close()
+
+
+def test_a_card_that_is_away_when_its_agent_begins_was_reset(cards: Cards) -> None:
+    """The agent ended before it could report the card as lost."""
+    assert cards.healthy() == [True, True]
+    cards.set(xid=48)
+    assert cards.healthy() == [False, True]
+    before = device_document("n", cards.search(), None, "2026-01-01T00:00:00Z")
+    cards.begin_anew()
+    cards.search.health.restore(before, cards.now, datetime.fromtimestamp(0, UTC))
+
+    cards.set(lost=0)
+    assert cards.healthy() == [True]  # the other one
+    cards.set()
+    assert cards.healthy() == [True, True]
     cards.search.close()
 
 

@@ -107,9 +107,20 @@ class HealthBook:
 
     def __init__(self) -> None:
         self._ailments: dict[str, Ailment] = {}
+        self._renewed: set[str] = (
+            set()
+        )  # cards that were away, or are trusted again, since this book began
+
+    @property
+    def ailing(self) -> frozenset[str]:
+        """The cards that are not trusted."""
+        return frozenset(self._ailments)
 
     def restore(self, document: Mapping[str, Any] | None, now: float, booted: datetime) -> None:
         """Take over the conditions of a Device object, unless the machine was rebooted since.
+
+        The object may be older than this book, if the API server was away. So a graver error of the book stays, and a
+        card that was reset meanwhile, or had its quiet time, is not closed again.
 
         Args:
             now: seconds of the clock.
@@ -121,7 +132,14 @@ class HealthBook:
                 if condition.get("status") == "False" and match:
                     since = _moment(condition.get("lastTransitionTime"))
                     if since is None or since >= booted:
-                        self._ailments[str(entry.get("id"))] = Ailment(int(match[1]), now)
+                        self._take_over(str(entry.get("id")), int(match[1]), now)
+
+    def _take_over(self, uuid: str, xid: int, now: float) -> None:
+        known = self._ailments.get(uuid)
+        if known is not None and _rank(known.xid) >= _rank(xid):
+            return
+        if uuid not in self._renewed or severity_of(xid) is Severity.REBOOT:
+            self._ailments[uuid] = Ailment(xid, now)
 
     def reported(self, uuid: str, xid: int, now: float) -> None:
         """Note an error of a card."""
@@ -133,6 +151,7 @@ class HealthBook:
 
     def missing(self, uuid: str) -> None:
         """Note that a card does not answer."""
+        self._renewed.add(uuid)
         known = self._ailments.get(uuid)
         if known is not None:
             self._ailments[uuid] = Ailment(known.xid, known.since, missed=True)
@@ -151,6 +170,7 @@ class HealthBook:
                 over = False
         if over:
             del self._ailments[uuid]
+            self._renewed.add(uuid)
             return None
         return known
 

@@ -132,7 +132,7 @@ class Nvidia:
         found: list[Found] = []
         problems: list[str] = []
         handles: dict[str, Any] = {}
-        before = set(self._uuids.values())
+        before = self._health.ailing.union(self._uuids.values())
         for index in range(count):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
