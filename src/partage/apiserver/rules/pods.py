@@ -113,8 +113,7 @@ def check_pod_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: P
     _check_gates(after, before, problems)
     _check_deadline(after.get("activeDeadlineSeconds"), before, problems)
     gated = bool(before.get("schedulingGates"))
-    added = after.get("tolerations") or []
-    if any(one not in added for one in before.get("tolerations") or []):
+    if not _tolerated(before) <= _tolerated(after):
         problems.forbidden(
             "spec.tolerations",
             "existing toleration can not be modified except its tolerationSeconds",
@@ -137,6 +136,12 @@ def check_pod_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: P
     if after != before:
         changed = sorted(k for k in {*after, *before} if after.get(k) != before.get(k))
         problems.forbidden("spec", f"{_IMMUTABLE}\n  changed: {', '.join(changed)}\n")
+
+
+def _tolerated(spec: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """The tolerations of a spec without their seconds, which may change."""
+    keys = ("key", "operator", "value", "effect")
+    return {tuple(one.get(key) or "" for key in keys) for one in spec.get("tolerations") or ()}
 
 
 def _check_deadline(after: int | None, spec: Mapping[str, Any], problems: Problems) -> None:
