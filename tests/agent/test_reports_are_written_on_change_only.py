@@ -1,6 +1,7 @@
 """An agent's reports beside a real API server in one process."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,27 @@ def test_what_the_object_says_is_read_before_the_first_search() -> None:
         assert heard == ["0 True", "1 False", "search", "search"]
 
     run(story)
+
+
+def test_hami_s_registration_goes_with_the_last_card() -> None:
+    """Once, and it comes back with the card."""
+
+    async def story(world: World) -> None:
+        def registered() -> Any:
+            node = world.server.store.get("nodes", "", "n1")
+            return node and json.loads(node.metadata["annotations"][names.HAMI_REGISTER])
+
+        await world.reporting.once()
+        whole, found = registered(), world.found
+        world.found = Inventory()
+        assert (await world.reporting.once()).wrote == ("device", "node")
+        assert (await world.reporting.once()).wrote == ()
+        assert registered() == []
+        world.found = found
+        await world.reporting.once()
+        assert registered() == whole
+
+    run(story, hami=True)
 
 
 def test_a_node_without_devices_has_no_object() -> None:

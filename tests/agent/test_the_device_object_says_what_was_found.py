@@ -169,6 +169,22 @@ def test_hami_reads_its_registration() -> None:
     assert f'"uuid":"{one}","score":{{"{two}":400}}' in said[names.HAMI_SCORE]
 
 
+def test_a_registration_ends_with_the_last_card() -> None:
+    """Its readers would give cards that are not there; a node that nobody registered gets no annotation."""
+    found = simulate(A100)
+    one, two = (card.uuid for card in found.devices if card.type is DeviceType.GPU)
+    known = hami_annotations(replace(found, links={(one, two): 4}), HamiSettings(), "n1")
+
+    said = hami_annotations(Inventory(), HamiSettings(), "n1", {**known, "other": "x"})
+
+    manifest = {"metadata": {"name": "n1", "annotations": said}, "status": {"allocatable": {}}}
+    read = translate_node(decoded("Node", manifest), None, Context.of(Settings(), FAMILIES))
+    assert said.keys() == known.keys()
+    assert (read.node.devices, read.node.links) == ((), {})
+    assert hami_annotations(found, HamiSettings(), "n1", known)[names.HAMI_SCORE] == "[]"
+    assert not hami_annotations(Inventory(), HamiSettings(), "n1")
+
+
 def test_a_card_in_mig_mode_is_registered_as_such() -> None:
     """Nobody can share it by software, whatever the other cards do."""
     found = simulate(A100)

@@ -19,6 +19,7 @@ from partage.vendors.traits import NVIDIA
 _MIB: Final = 2**20
 _LINK: Final = 100
 """HAMi's score of one NVLink between two cards."""
+_NONE: Final = "[]"
 
 
 def isolation_labels(provider: Provider) -> dict[str, str]:
@@ -100,19 +101,29 @@ def registered_cards(
     ]
 
 
-def hami_annotations(inventory: Inventory, hami: HamiSettings, node: str) -> dict[str, str]:
+def hami_annotations(
+    inventory: Inventory,
+    hami: HamiSettings,
+    node: str,
+    known: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     """Node annotations that HAMi's scheduler reads; empty without NVIDIA cards.
 
     A card in MIG mode is registered as one to be cut into instances, unless the node's
     configuration names a mode. Links are scored as HAMi's plugin scores NVLink: 100 a link.
+
+    Args:
+        known: the node's annotations; those of cards or links that are not found any more become empty lists,
+            as HAMi's plugin writes them.
     """
+    gone = {key: _NONE for key in (names.HAMI_REGISTER, names.HAMI_SCORE) if key in known}
     cards = [
         one
         for one in inventory.found
         if one.device.type is DeviceType.GPU and one.device.vendor == NVIDIA.name
     ]
     if not cards:
-        return {}
+        return gone
     registered = [
         known
         for one in cards
@@ -120,7 +131,7 @@ def hami_annotations(inventory: Inventory, hami: HamiSettings, node: str) -> dic
             [(one.device, one.product)], hami, node, "mig" if one.mig else ""
         )
     ]
-    said = {names.HAMI_REGISTER: encode_hami_cards(registered)}
+    said = gone | {names.HAMI_REGISTER: encode_hami_cards(registered)}
     if inventory.links:
         scores: dict[str, dict[str, int]] = {one.device.uuid: {} for one in cards}
         for (one, other), links in sorted(inventory.links.items()):

@@ -273,12 +273,12 @@ class AgentReporting:
             qgpu=self._settings.qgpu,
             isolation=self._settings.isolation,
         )
+        known = metadata.get("annotations") or {}
         wanted = (
-            hami_annotations(inventory, self._hooks.hami(), self._node)
+            hami_annotations(inventory, self._hooks.hami(), self._node, known)
             if self._settings.hami
             else {}
         )
-        known = metadata.get("annotations") or {}
         annotations: dict[str, str | None] = {
             key: text for key, text in wanted.items() if known.get(key) != text
         }
