@@ -125,9 +125,9 @@ def hami_annotations(
     if not cards:
         return gone
     registered = [
-        known
+        card
         for one in cards
-        for known in registered_cards(
+        for card in registered_cards(
             [(one.device, one.product)], hami, node, "mig" if one.mig else ""
         )
     ]

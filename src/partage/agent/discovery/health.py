@@ -107,9 +107,8 @@ class HealthBook:
 
     def __init__(self) -> None:
         self._ailments: dict[str, Ailment] = {}
-        self._renewed: set[str] = (
-            set()
-        )  # cards that were away, or are trusted again, since this book began
+        # Cards that were away, or are trusted again, since this book began.
+        self._renewed: set[str] = set()
 
     @property
     def ailing(self) -> frozenset[str]:
