@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 
 ROOT = Path(__file__).parents[2]
 GROUPS = yaml.safe_load((ROOT / "deploy/observability/alerts.yaml").read_text())["groups"]
@@ -18,7 +18,7 @@ def objects(*values: str) -> list[dict[str, Any]]:
     """What the chart renders to with these values."""
     options = [part for value in values for part in ("--set", value)]
     text = generate.rendered(str(HELM), "default", *options)
-    return [one for one in yaml.safe_load_all(text) if one]
+    return objects_of(text)
 
 
 def of(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

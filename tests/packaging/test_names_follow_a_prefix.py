@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 
 PARTS = ("scheduler", "kube-scheduler", "webhook", "agent", "metrics")
 STAY = {
@@ -23,7 +23,7 @@ def rendered(*options: str) -> list[dict[str, Any]]:
     """All objects of a chart with the agent and its users switched on, hooks left out."""
     everything = "agent.enabled=true,agent.simulated.model=T4,agent.simulated.cards=1"
     text = generate.rendered(str(HELM), "extender", "--set", everything, *options)
-    return [one for one in yaml.safe_load_all(text) if one]
+    return objects_of(text)
 
 
 def named(objects: list[dict[str, Any]]) -> set[tuple[str, str]]:

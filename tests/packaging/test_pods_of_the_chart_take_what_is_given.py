@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 
 COMPONENTS = ("scheduler", "kubeScheduler", "webhook", "agent")
 
@@ -23,7 +22,7 @@ def test_annotations_and_affinity_reach_every_pod() -> None:
     given += [part for one in COMPONENTS for part in ("--set-json", f"{one}.{zone}")]
     for options in ([], given):
         text = generate.rendered(str(HELM), "extender", "--set", "agent.enabled=true", *options)
-        found = [one for one in yaml.safe_load_all(text) if one]
+        found = objects_of(text)
         pods = [one["spec"]["template"] for one in found if "template" in one.get("spec", {})]
         assert len(pods) == len(COMPONENTS)
         for one in pods:
@@ -37,7 +36,7 @@ def test_annotations_and_affinity_reach_every_pod() -> None:
 def test_replicas_go_to_different_nodes() -> None:
     """Each component's pods spread over nodes, counted by labels that its pods have and no other's; the agent is on each."""
     text = generate.rendered(str(HELM), "extender", "--set", "agent.enabled=true")
-    found = [one for one in yaml.safe_load_all(text) if one]
+    found = objects_of(text)
     labels = {
         one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"]
         for one in found
@@ -65,7 +64,7 @@ CLAIMS = ("--set", "agent.enabled=true,scheduler.claims=true")
 def pods(seam: str) -> dict[str, dict[str, Any]]:
     """Specs of all pods of an installation, by what makes them."""
     text = generate.rendered(str(HELM), seam, *CLAIMS, hooks=True)
-    found = [one for one in yaml.safe_load_all(text) if one]
+    found = objects_of(text)
     return {
         one["metadata"]["name"]: one["spec"]["template"]["spec"]
         for one in found
@@ -126,7 +125,7 @@ def test_a_record_of_decisions_has_room_for_two(seam: str) -> None:
     text = generate.rendered(str(HELM), seam, "--set", "scheduler.recordMiB=256")
     (spec,) = (
         one["spec"]["template"]["spec"]
-        for one in yaml.safe_load_all(text)
+        for one in objects_of(text)
         if one and one["kind"] == "Deployment" and one["metadata"]["name"] == "partage-scheduler"
     )
     main = spec["containers"][0]

@@ -6,9 +6,8 @@ from typing import Any
 
 import own_fields
 import pytest
-import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 from partage.agent.discovery.found import Found, Inventory
 from partage.agent.dra.slices import PCIE_ROOT, Offered, resource_slices
 from partage.model.cutting import Cutting
@@ -96,7 +95,7 @@ def policies() -> dict[str, Json]:
     text = generate.rendered(str(HELM), "extender", "--set", options)
     return {
         one["metadata"]["name"].removeprefix("partage-"): one["spec"]
-        for one in yaml.safe_load_all(text)
+        for one in objects_of(text)
         if one and one["kind"] == "ValidatingAdmissionPolicy"
     }
 
@@ -362,7 +361,7 @@ def test_no_policy_of_claims_is_in_kube_schedulers_way(options: str) -> None:
     text = generate.rendered(str(HELM), "extender", *(["--set", options] if options else []))
     (policy,) = (
         one["spec"]
-        for one in yaml.safe_load_all(text)
+        for one in objects_of(text)
         if one
         and one["kind"] == "ValidatingAdmissionPolicy"
         and "own-fields" in str(one["metadata"])

@@ -7,9 +7,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 
 ROOT = Path(__file__).parents[2]
 pytestmark = needs_helm
@@ -21,7 +20,7 @@ def test_the_right_to_list_leases_goes_with_the_rule(seconds: str, listed: bool)
     text = generate.rendered(
         str(HELM), "default", "--set", f"scheduler.agentSilenceSeconds={seconds}"
     )
-    objects = [one for one in yaml.safe_load_all(text) if one]
+    objects = objects_of(text)
     rules = [
         (one["kind"], one["metadata"].get("namespace"), rule["verbs"])
         for one in objects
@@ -48,7 +47,7 @@ def test_a_silence_that_no_agent_keeps_is_refused(seconds: str) -> None:
 def test_with_another_certificate_the_webhook_changes_nothing(certificate: str) -> None:
     """Whoever may change a webhook configuration reads all that is written; without it no token of Partage's can."""
     text = generate.rendered(str(HELM), "default", "--set", f"webhook.certificate={certificate}")
-    objects = [one for one in yaml.safe_load_all(text) if one]
+    objects = objects_of(text)
     rights = {
         (resource, verb)
         for one in objects
@@ -95,7 +94,7 @@ def test_the_certificate_of_the_page_is_the_charts() -> None:
     """With the values of the page the webhook serves from the Secret of its Certificate, which is good for its Service."""
     page = (ROOT / "docs/how-to/certificates.md").read_text("utf-8")
     block = page.partition("    ```yaml\n")[2].partition("    ```")[0]
-    issuer, certificate = yaml.safe_load_all(textwrap.dedent(block))
+    issuer, certificate = objects_of(textwrap.dedent(block))
     (upgrade,) = re.findall(r"`(helm upgrade .*?)`", page)
     given = [one for one in upgrade.split() if one.startswith("webhook.")]
 
@@ -103,7 +102,7 @@ def test_the_certificate_of_the_page_is_the_charts() -> None:
         str(HELM), "default", *(word for one in given for word in ("--set", one))
     )
 
-    objects = [one for one in yaml.safe_load_all(text) if one]
+    objects = objects_of(text)
     (pod,) = (
         one["spec"]["template"]["spec"]
         for one in objects
@@ -126,7 +125,7 @@ def test_the_certificate_of_the_page_is_the_charts() -> None:
         "name": issuer["metadata"]["name"],
     }
     # What the release makes now it deletes at the hand-over.
-    kept = [one for one in yaml.safe_load_all(generate.rendered(str(HELM), "default")) if one]
+    kept = objects_of(generate.rendered(str(HELM), "default"))
     secrets = [
         {one["metadata"]["name"] for one in some if one["kind"] == "Secret"}
         for some in (kept, objects)

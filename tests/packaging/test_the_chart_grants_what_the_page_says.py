@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 from uses import can_send
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def granted(profile: str, *options: str) -> Iterator[Right]:
 def rendered(profile: str, *options: str) -> list[dict[str, Any]]:
     """The objects of a profile."""
     text = generate.rendered(str(HELM), profile, *options, hooks=True)
-    return [one for one in yaml.safe_load_all(text) if one]
+    return objects_of(text)
 
 
 def told(*, idle: bool = False) -> Iterator[Right]:

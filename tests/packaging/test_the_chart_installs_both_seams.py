@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 from partage.cli.scheduler import scheduler
 
 
@@ -14,7 +14,7 @@ def _chart(*values: str) -> list[dict[str, Any]]:
     """The objects of the default profile."""
     given = (part for value in values for part in ("--set", value))
     text = generate.rendered(str(HELM), "default", *given)
-    return [one for one in yaml.safe_load_all(text) if one]
+    return objects_of(text)
 
 
 def _of(found: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def test_one_lease_decides_by_the_name_of_the_other_seam() -> None:
     config = yaml.safe_load(
         _of(found, "ConfigMap", "partage-kube-scheduler")["data"]["config.yaml"]
     )
-    before = yaml.safe_load_all(generate.rendered(str(HELM), "extender"))
+    before = objects_of(generate.rendered(str(HELM), "extender"))
     other = yaml.safe_load(
         _of([one for one in before if one], "ConfigMap", "partage-kube-scheduler")["data"][
             "config.yaml"
@@ -138,7 +138,7 @@ def test_images_follow_the_seam(seam: str) -> None:
     text = generate.rendered(str(HELM), "default", "--set", f"scheduler.seam={seam}")
     pods = [
         one["spec"]["template"]["spec"]
-        for one in yaml.safe_load_all(text)
+        for one in objects_of(text)
         if one and one["kind"] == "Deployment"
     ]
     (image,) = (

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 
 ROOT = Path(__file__).parents[2]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
@@ -17,7 +16,7 @@ LASTING = ("Namespace", "CustomResourceDefinition")
 def read(profile: str, name: str) -> list[dict[str, Any]]:
     """The objects of a file."""
     text = (KUSTOMIZE / profile / f"{name}.yaml").read_text(encoding="utf-8")
-    return [one for one in yaml.safe_load_all(text) if one]
+    return objects_of(text)
 
 
 def known(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
@@ -49,7 +48,7 @@ def test_webhook_configurations_are_deleted_first(profile: str) -> None:
 @pytest.mark.parametrize("profile", generate.NAMESPACES)
 def test_both_files_are_the_chart(profile: str) -> None:
     """Each object once, the hooks of uninstalling aside; the namespace is what helm would make."""
-    rendered = yaml.safe_load_all(generate.rendered(str(HELM), profile))
+    rendered = objects_of(generate.rendered(str(HELM), profile))
     chart = known([one for one in rendered if one])
     namespace = generate.NAMESPACES[profile]
     made = [] if namespace == "kube-system" else [("Namespace", "", namespace)]

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 from partage.agent.container_edits import Given
 from partage.agent.host import Host
 from partage.agent.isolation.providers import Bind, Mps
@@ -22,7 +21,7 @@ def _agent(*values: str) -> dict[str, Any]:
     """The agent's pod as the chart makes it with these values."""
     options = [part for value in ("enabled=true", *values) for part in ("--set", f"agent.{value}")]
     text = generate.rendered(str(HELM), "default", *options)
-    (found,) = (one for one in yaml.safe_load_all(text) if one and one["kind"] == "DaemonSet")
+    (found,) = (one for one in objects_of(text) if one and one["kind"] == "DaemonSet")
     spec: dict[str, Any] = found["spec"]["template"]["spec"]
     return spec
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +16,7 @@ def _containers(*values: str) -> dict[str, dict[str, Any]]:
     """Containers of all programs by name, as the chart makes them with these values."""
     given = ("agent.enabled=true", *values)
     text = generate.rendered(str(HELM), "default", *(p for v in given for p in ("--set", v)))
-    found = [one for one in yaml.safe_load_all(text) if one]
+    found = objects_of(text)
     pods = [
         one["spec"]["template"]["spec"] for one in found if "template" in (one.get("spec") or {})
     ]

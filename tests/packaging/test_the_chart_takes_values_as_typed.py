@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 from partage.model.policy import Strategy
 from partage.vendors.settings import PermitRule
 from partage.wire.config import translate_config
@@ -28,7 +28,7 @@ def test_a_scaling_is_a_number(key: str, typed: str, meant: float) -> None:
 
     (found,) = (
         yaml.safe_load(one["data"]["device-config.yaml"])["nvidia"][key]
-        for one in yaml.safe_load_all(text)
+        for one in objects_of(text)
         if one and "device-config.yaml" in (one.get("data") or {})
     )
     assert found == meant

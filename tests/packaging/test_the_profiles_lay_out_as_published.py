@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from charts import HELM, generate, needs_helm
+from charts import HELM, generate, needs_helm, objects_of
 from partage.model.policy import Policy
 
 ROOT = Path(__file__).parents[2]
@@ -18,13 +17,13 @@ Manifest = dict[str, Any]
 
 def _plain(profile: str) -> list[Manifest]:
     """The plain manifests, which tests compare with the chart."""
-    return list(yaml.safe_load_all((KUSTOMIZE / profile / "partage.yaml").read_text()))
+    return objects_of((KUSTOMIZE / profile / "partage.yaml").read_text())
 
 
 def _objects(profile: str, *values: str) -> list[Manifest]:
     options = [part for value in values for part in ("--set", value)]
     text = generate.rendered(str(HELM), profile, *options)
-    return [one for one in yaml.safe_load_all(text) if one]
+    return objects_of(text)
 
 
 def _container(found: list[Manifest], kind: str, name: str) -> Manifest:
@@ -200,6 +199,6 @@ def test_a_profile_places_pods_as_its_original_does(profile: str, policy: str) -
 def test_the_definition_that_qgpus_page_keeps_is_there() -> None:
     """The page calls it deprecated and keeps its definition; so does every layout."""
     text = (KUSTOMIZE / "qgpu" / "definitions.yaml").read_text()
-    found = {one["metadata"]["name"]: one for one in yaml.safe_load_all(text) if one}
+    found = {one["metadata"]["name"]: one for one in objects_of(text) if one}
 
     assert found["gpus.elasticgpu.io"]["spec"]["names"]["plural"] == "gpus"

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import yaml
 
+from charts import objects_of
 from partage.kube.bodies import binding, delete_options, eviction
 from partage.wire import shapes
 
@@ -241,7 +242,7 @@ def chart() -> list[dict[str, Any]]:
         one
         for name in ("definitions", "partage")
         for path in sorted(KUSTOMIZE.glob(f"*/{name}.yaml"))
-        for one in yaml.safe_load_all(path.read_text())
+        for one in objects_of(path.read_text())
         if one
     ]
 
