@@ -5,7 +5,6 @@ import functools
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -125,10 +124,9 @@ def browse(tell: Callable[[Page], Awaitable[None]]) -> None:
     """A browser without a cluster."""
 
     async def story() -> None:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            async with browsing(Path(folder)) as page:
-                await tell(page)
-                assert page.problems == []
+        async with browsing() as page:
+            await tell(page)
+            assert page.problems == []
 
     asyncio.run(story())
 
