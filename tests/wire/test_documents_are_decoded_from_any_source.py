@@ -11,7 +11,7 @@ from manifests import card, device, node, pod
 
 from partage.model.errors import InvalidDocument
 from partage.wire import shapes
-from partage.wire.documents import decode, read_paths
+from partage.wire.documents import decode, precedes, read_paths
 from partage.wire.json_values import keys_given_twice
 
 A, B = json.dumps(node("a")), json.dumps(node("b"))
@@ -453,3 +453,22 @@ def test_keys_given_twice_in_json_are_told_by_path() -> None:
         "a[0].b",
     ]
     assert not keys_given_twice(b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "older"),
+    [
+        ("9", "10", True),
+        ("10", "9", False),
+        ("010", "10", False),
+        ("9" * 5_000, "1" + "0" * 5_000, True),
+        ("9" * 5_000, "1", False),
+        ("", "1", False),
+        ("1", "abc", False),
+        ("1", "\uff12", False),
+    ],
+    ids=lambda value: str(value)[:6],
+)
+def test_versions_of_any_length_are_compared(one: str, other: str, older: bool) -> None:  # noqa: FBT001
+    """Python makes no number of more than 4,300 digits, and its error ended what read the pod."""
+    assert precedes(one, other) is older

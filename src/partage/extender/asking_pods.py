@@ -5,7 +5,7 @@ from dataclasses import replace
 from partage.extender.books import Books
 from partage.model.errors import InvalidDocument
 from partage.wire.claim_requests import MOST_BYTES, request_of_claims
-from partage.wire.documents import outdated
+from partage.wire.documents import outdated, precedes
 from partage.wire.extender import decode_claim, decode_pod
 from partage.wire.plugin import Propose
 from partage.wire.pods import translate_pod
@@ -23,7 +23,7 @@ def pod_of(books: Books, question: Propose) -> tuple[PodEntry | None, bool]:
             if not books.cluster_cache.translation.concerns(document):
                 return None, True
             return books.cluster_cache.translation.read(document), True
-    if known is None or _newer(question.version, known.metadata.resource_version or ""):
+    if known is None or precedes(known.metadata.resource_version or "", question.version):
         return None, bool(bytes(question.pod))
     return books.cluster_cache.pod(question.uid), False
 
@@ -45,8 +45,3 @@ def claimant_of(books: Books, question: Propose) -> PodEntry | None:
     if request is None:
         return None
     return PodEntry(replace(translated.pod, request=request), translated.view)
-
-
-def _newer(one: str, other: str) -> bool:
-    """Whether a resourceVersion is newer than another; False if one of them is not a number."""
-    return one.isdecimal() and other.isdecimal() and int(one) > int(other)

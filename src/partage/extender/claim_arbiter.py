@@ -28,7 +28,7 @@ from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Event, HoldEnded, RoomKept
 from partage.vendors.names import CLAIM_FINALIZER
 from partage.wire.claims import Claim, claim_uid, is_protected, read_claim, share_name
-from partage.wire.documents import Document
+from partage.wire.documents import Document, precedes
 
 WAIT: Final = 66.0
 """Seconds that a reservation lasts without news: the longest life of a request in an API server, plus a tenth."""
@@ -265,9 +265,10 @@ def _unbounded(claim: Claim, document: Document) -> str:
 
 def _precedes(one: str, other: str) -> bool:
     """Whether a version of an object comes before another one, as far as they can be compared."""
-    if not (one.isdecimal() and other.isdecimal()):
-        return bool(one and other) and one != other
-    return int(one) < int(other)
+    if not (one and other):
+        return False
+    both = one + other
+    return precedes(one, other) if both.isascii() and both.isdecimal() else one != other
 
 
 def _ends(those: Sequence[Reserved]) -> list[Event]:

@@ -61,6 +61,7 @@ _CLUSTER_SCOPED: Final = frozenset(
     {"Node", "Device", "Namespace", "PriorityClass", "DeviceClass", "ResourceSlice"}
 )
 _KEY: Final = "key in "
+_VERSION: Final = re.compile(r"[0-9]+")
 _EXPECTATION: Final = re.compile(r"^(?P<rule>.*?)(?: - at (?P<at>.*))?$", re.DOTALL)
 
 
@@ -152,9 +153,15 @@ def outdated(document: Document, known: Document | None) -> bool:
     if known is None or known.metadata.uid != document.metadata.uid:
         return False
     new, old = document.metadata.resource_version, known.metadata.resource_version
-    if not new or not old or not new.isdecimal() or not old.isdecimal():
+    return precedes(new or "", old or "")
+
+
+def precedes(one: str, other: str) -> bool:
+    """Whether a resourceVersion is older than another; False if one of them is no decimal number, of any length."""
+    if not (_VERSION.fullmatch(one) and _VERSION.fullmatch(other)):
         return False
-    return int(new) < int(old)
+    one, other = one.lstrip("0"), other.lstrip("0")
+    return (len(one), one) < (len(other), other)
 
 
 def texts(given: Mapping[str, str | None] | None) -> dict[str, str]:
