@@ -480,7 +480,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "gateway",
-        "login pages, `{}`, 404, endless or compressed answers, waits of years",
+        "login pages, `{}`, 404, endless or compressed answers, waits of years; writes sent twice, events about no object",
         "nothing counts as done, deleted or free",
         (
             f"{_LISTS}::test_what_is_no_list_is_told",
@@ -491,6 +491,9 @@ ATTACKS: Final = (
             f"{_OBJECTS}::test_a_404_of_the_way_is_no_word_of_the_pod",
             "kube/test_leases_have_one_holder.py::test_a_leader_that_cannot_renew_stops_in_time",
             "kube/test_watching_survives_gaps.py::test_patience_has_an_end",
+            "kube/test_watching_survives_gaps.py::test_an_event_about_no_object_ends_none",
+            "daemon/test_faults_of_the_api_cost_no_card.py::test_a_binding_that_was_repeated_on_the_way_is_bound",
+            "daemon/test_faults_of_the_api_cost_no_card.py::test_a_record_that_was_repeated_on_the_way_is_read_back",
         ),
     ),
     Attack(
