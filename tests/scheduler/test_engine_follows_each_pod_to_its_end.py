@@ -179,6 +179,17 @@ def test_pods_that_are_gone_are_remembered_up_to_a_bound() -> None:
     assert not engine.is_gone("gone-0")
 
 
+def test_nodes_that_are_gone_are_remembered_up_to_a_bound() -> None:
+    """An autoscaler gives each new node a name of its own; late news of the last ones still counts as old."""
+    engine = Engine()
+    for number in range(REMEMBERED + 1):
+        engine.handle(NodeGone(f"gone-{number}", 5))
+
+    for name, known in (("gone-0", True), ("gone-1", False), (f"gone-{REMEMBERED}", False)):
+        engine.handle(NodeSeen(make_node(name, devices=[card(0)], version=3)))
+        assert (name in engine.ledger.index) == known
+
+
 def test_finished_pods_hold_nothing_though_they_are_there() -> None:
     """Release comes with the end of the containers."""
     engine = engine_of()

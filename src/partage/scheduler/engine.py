@@ -84,7 +84,8 @@ _HOLDS: Final = (State.HELD, State.CLEARING)
 """Places kept for a pod that another program schedules; nothing has been sent to the API server yet."""
 
 REMEMBERED: Final = 65_536
-"""The number of gone pods that are remembered: twenty minutes at 50 pods/s; late events arrive within seconds."""
+"""The number of gone pods that are remembered, and of gone nodes: twenty minutes at 50 pods/s; late events arrive within
+seconds."""
 
 
 class Engine(Chooser):
@@ -97,6 +98,7 @@ class Engine(Chooser):
         self._pods: dict[str, Pod] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()  # in order of going
         self._node_versions: dict[str, int] = {}
+        self._gone_nodes: OrderedDict[str, None] = OrderedDict()
         self._next_rank = 0
 
     @property
@@ -172,6 +174,7 @@ class Engine(Chooser):
         if node.version < self._node_versions.get(node.name, 0):
             return []
         self._node_versions[node.name] = node.version
+        self._gone_nodes.pop(node.name, None)
         new = node.name not in self.ledger.index
         before = None if new else self.ledger.node_at(self.ledger.index[node.name])
         if before is not None and _same(before, node):
@@ -208,7 +211,12 @@ class Engine(Chooser):
         known = self._node_versions.get(name, 0)
         if version and version < known:
             return
-        self._node_versions[name] = max(version, known)
+        self._node_versions.pop(name, None)
+        self._node_versions[name] = max(version, known)  # in order of going, for a journal
+        self._gone_nodes[name] = None
+        self._gone_nodes.move_to_end(name)
+        if len(self._gone_nodes) > REMEMBERED:
+            del self._node_versions[self._gone_nodes.popitem(last=False)[0]]
         self.ledger.remove_node(name)
 
     def _pod_seen(self, pod: Pod) -> list[Action]:

@@ -42,7 +42,7 @@ class EngineState:
     Attributes:
         nodes: in the order of the books, each with its rank.
         next_rank: the rank of the next new node.
-        versions: of all nodes ever seen, deleted ones included.
+        versions: of all nodes, the last deleted ones included.
         gone: uids of deleted pods.
         held: the pods' allocations in the books, with their states.
         suspicions: the capacity closed because of a pod, by uid.
@@ -185,6 +185,9 @@ class JournalledEngine(Engine):
             self._rank[self.ledger.index[node.name]] = rank
         self._next_rank = state.next_rank
         self._node_versions.update(state.versions)
+        self._gone_nodes.update(
+            (name, None) for name in state.versions if name not in self.ledger.index
+        )
         for pod in state.pods:
             handle(PodSeen(pod))
         self._gone.update(dict.fromkeys(state.gone))
