@@ -22,8 +22,8 @@ from partage.apiserver import ApiServer, Change, serve
 from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, PatchKind
 from partage.kube.config import ClusterConfig, Config
-from partage.kube.errors import Conflict, KubeError, NotFound, TooManyRequests
-from partage.kube.resources import LEASES
+from partage.kube.errors import Conflict, KubeError, NotFound, TooManyRequests, api_error
+from partage.kube.resources import LEASES, Resource
 from partage.kube.retry import Backoff, RateLimit
 from partage.kube.sender import ClientSettings
 from partage.vendors import names
@@ -300,6 +300,35 @@ def test_hami_s_registration_goes_with_the_last_card() -> None:
         assert registered() == whole
 
     run(story, hami=True)
+
+
+def test_a_404_of_a_proxy_is_not_the_absence_of_the_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the object says of a card is read back once the API server itself answers."""
+
+    async def story(world: World) -> None:
+        world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
+        await world.reporting.once()
+        heard: list[dict[str, Any] | None] = []
+        hooks = ReportingHooks(restore=heard.append)
+        again = AgentReporting(world.client, "n1", lambda: world.found, hooks=hooks)
+        genuine = Client.get
+
+        async def get(self: Client, resource: Resource, *args: Any, **more: Any) -> Any:
+            if resource == DEVICES:
+                raise api_error("GET", "/", 404, b"404 page not found")
+            return await genuine(self, resource, *args, **more)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Client, "get", get)
+            with pytest.raises(NotFound):
+                await again.once()
+        assert heard == []
+        await again.once()
+        assert heard == [await world.document()]
+
+    run(story)
 
 
 def test_a_node_without_devices_has_no_object() -> None:

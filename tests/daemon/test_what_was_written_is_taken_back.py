@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from partage.apiserver import ApiServer, serve
 from partage.cli.main import main
 from partage.controllers.withdrawal import removals, reported_by
+from partage.daemon.withdrawing import withdraw
 from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, PatchKind
 from partage.kube.config import ClusterConfig, Config
+from partage.kube.errors import NotFound, api_error
 from partage.kube.resources import NODES, Resource
 
 Manifest = dict[str, Any]
@@ -349,3 +351,22 @@ def test_nothing_is_done_while_partage_runs(tmp_path: Any) -> None:
         assert held(server, DEVICES, "n1") is not None
 
     run(story, tmp_path)
+
+
+async def test_a_404_of_a_proxy_does_not_look_as_if_nobody_held_a_card() -> None:
+    """Nothing is removed while the pods cannot be listed."""
+
+    class Behind(Client):
+        async def read(self, path: str, **more: Any) -> Any:
+            if path.endswith("/pods"):
+                raise api_error("GET", path, 404, b"404 page not found")
+            return await super().read(path, **more)
+
+    told: list[str] = []
+    server = ApiServer()
+    async with serve(server) as url:
+        await server.create("nodes", node())
+        async with Behind(Config(ClusterConfig(url))) as client:
+            with pytest.raises(NotFound):
+                await withdraw(client, told.append)
+    assert not told

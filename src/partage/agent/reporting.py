@@ -156,7 +156,9 @@ class AgentReporting:
         """The Device object in the API server; None if there is none. Raises `KubeError`."""
         try:
             return await self._client.get(DEVICES, self._node, into=Body)
-        except NotFound:
+        except NotFound as error:
+            if not error.of_the_object:
+                raise  # a proxy's: the object may say what is wrong with a card
             return None
 
     async def once(self) -> Round:
