@@ -29,6 +29,7 @@ from partage.daemon.kubelet_side import KubeletOptions, KubeletSide
 from partage.daemon.reconciling import Reconciling
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
+from partage.kube.errors import api_error
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
@@ -472,6 +473,27 @@ def test_a_disruption_budget_is_waited_for(folder: Path, caplog: pytest.LogCaptu
     _run(test())
 
     assert caplog.text.count("cannot be evicted") == 1
+
+
+def test_a_404_of_a_proxy_ends_no_eviction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod is there, so the next look asks again."""
+    genuine, answers = Client.evict, [b"404 page not found"]
+
+    async def evict(self: Client, *args: Any, **more: Any) -> None:
+        if answers:
+            raise api_error("POST", "/", 404, answers.pop())
+        await genuine(self, *args, **more)
+
+    monkeypatch.setattr(Client, "evict", evict)
+
+    async def test() -> None:
+        async with _world(folder) as world:
+            world.server.store.create(PODS, "team", _pod("early", 0, {}))
+            _unprotected(world.keeper, "early")
+            async with _evicting(world):
+                await _until(lambda: not _pods(world))
+
+    _run(test())
 
 
 async def test_units_that_cannot_be_told_are_noted(folder: Path) -> None:

@@ -406,6 +406,28 @@ async def test_nobody_goes_while_budgets_cannot_be_read(unknown: str) -> None:
         assert g.going() == {"calm"}
 
 
+async def test_a_404_of_a_proxy_does_not_show_that_a_victim_is_gone() -> None:
+    """Otherwise its room would be awaited for ever, and no other pod would be asked."""
+    async with game(preemption=None) as g, Proxy(g.cluster.url) as proxy:
+        await g.runs("calm")
+        await _budget(g, 1, "calm")
+        await g.waits("vip", priorityClassName="high")
+        vip = g.uid("vip")
+        await until(lambda: given_up_on(g.daemon.service.books, vip))
+        client = await g.cluster.client(proxy.url)
+        recorder = EventRecorder(client, component="test", instance="test")
+        books = g.daemon.service
+        loop = Preempting(client, lambda: books.books, recorder, lambda: True, FAST)
+
+        proxy.unknown = "/eviction"
+        await loop.look()
+        assert not g.going()
+        proxy.unknown = ""
+        await asyncio.sleep(2 * FAST.patience)
+        await loop.look()
+        assert g.going() == {"calm"}
+
+
 async def test_the_most_important_takes_over_what_was_made_for_another() -> None:
     """A more important pod gets room in the making, and no other pod is evicted."""
     async with game() as g:

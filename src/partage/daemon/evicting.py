@@ -44,9 +44,12 @@ class Evictions:
     async def _evict(self, one: Unprotected) -> None:
         try:
             await self._client.evict(one.namespace, one.pod, uid=one.uid)
-        except (NotFound, Conflict):
-            self._done.add(one.uid)  # it is gone, and another pod may have its name
         except KubeError as error:
+            if isinstance(error, Conflict) or (
+                isinstance(error, NotFound) and error.of_the_object
+            ):
+                self._done.add(one.uid)  # it is gone, and another pod may have its name
+                return
             if self._problems.get(one.uid) != str(error):
                 _LOG.warning("pod %s/%s cannot be evicted: %s", one.namespace, one.pod, error)
             self._problems[one.uid] = str(error)

@@ -202,9 +202,9 @@ class Preempting:
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
         except NotFound as error:
             if not error.of_the_object:
-                raise
+                raise  # a proxy's: the pod may be there
             return  # gone already
-        # A conflict does not prove that the pod is gone; otherwise we would wait for its room forever.
+        # A conflict does not prove that the pod is gone either; otherwise we would wait for its room forever.
         except EvictionBlocked:
             _LOG.info("pod %s is spared: its disruption budget is used up", pod.key)
             raise
