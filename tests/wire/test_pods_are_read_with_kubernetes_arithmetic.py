@@ -3,12 +3,17 @@
 from typing import Any
 
 import pytest
-from manifests import Manifest, cluster, container, only, pod, read
+from manifests import Manifest, cluster, container, documents, only, pod, read
 
 from partage.model.errors import InvalidDocument
 from partage.model.reason import ReasonCode
 from partage.model.request import Phase
 from partage.model.selector import Operator, Taint
+from partage.scheduler.facts import fact_of
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+from partage.wire.limits import LIMITS
+from partage.wire.translation import Translation
 
 SIDECAR = {"restartPolicy": "Always"}
 
@@ -577,6 +582,21 @@ def test_gates_hold_a_pod_back(gates: list[Manifest], node: str, message: str) -
 
     assert (fault.message if fault else "") == message
     assert fault is None or fault.code is ReasonCode.SCHEDULING_GATED
+
+
+def test_a_bound_pod_is_not_taken_for_a_pending_one_that_is_read_no_further() -> None:
+    """Both ask alike, beyond all bounds; nothing of the pending one was read, and the bound one holds devices."""
+    many = [
+        container(f"c{index}", limits={"koordinator.sh/gpu": 100})
+        for index in range(LIMITS["containers that ask for devices"] + 1)
+    ]
+    (pending,), (bound,) = documents(pod("a", *many)), documents(pod("b", *many, nodeName="n1"))
+    translation = Translation(Context.of(Settings()))
+
+    assert translation.read(pending).pod.request.fault is not None
+    _, suspicion = fact_of(translation.read(bound).pod)
+
+    assert suspicion is not None
 
 
 def test_a_request_by_the_old_name_gives_way_to_a_limit_by_the_new() -> None:

@@ -197,9 +197,11 @@ def _key(
     wrote.pop(names.TRACEPARENT, None)  # different for each pod, and no decision uses it
     for name in RESERVED.in_annotations(wrote):
         wrote[name] = ""
+    # Which node does not matter, but a bound pod is read however much it asks for.
+    bound = bool(spec.node_name)
     given = spec if spec.node_name is None else msgspec.structs.replace(spec, node_name=None)
     try:
-        told = _PACK.encode((document.namespace, given, document.metadata.labels, wrote))
+        told = _PACK.encode((document.namespace, bound, given, document.metadata.labels, wrote))
     except (OverflowError, RecursionError):
         return None  # an amount of twenty digits is a fault of the pod, reported when it is read
     return hashlib.blake2b(told, digest_size=_HASH).digest(), len(told)
