@@ -338,6 +338,21 @@ async def test_no_refusal_ends_it(fault: Fault, kind: type[RequestError]) -> Non
             assert clock.slept == pytest.approx([0.2, 0.4, 0.8])
 
 
+async def test_a_list_that_fails_late_is_no_watch_that_lasted() -> None:
+    """A server under load refuses lists after many seconds; asked again without growing waits, it would not recover."""
+    async with KubeServer() as server:
+        server.fail(Fault(status=500, times=15))
+        patient = Backoff(base=4.0, factor=1.0, jitter=0.0)
+        async with client_of(server, backoff=patient) as client:
+            listener = Listener(client)
+            task = started(listener.run())
+            await eventually(lambda: server.watches)
+            await stopped(task)
+
+    delays = [c.delay for c in listener.told if isinstance(c, Interrupted)]
+    assert delays == pytest.approx([0.2, 0.4, 0.8])
+
+
 async def test_a_server_that_asks_for_patience_gets_it() -> None:
     """Retry-After is honoured on watches too."""
     clock = InstantClock()

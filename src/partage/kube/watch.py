@@ -10,6 +10,7 @@ later. Each failure is reported as `Interrupted`.
 """
 
 import contextlib
+import math
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -19,12 +20,14 @@ from partage.kube.errors import (
     ApiError,
     Expired,
     KubeError,
+    Outcome,
     ProtocolError,
     RequestError,
+    TransportError,
     error_of_status,
 )
 from partage.kube.frames import Failed, Frame, WatchDecoder
-from partage.kube.mirror import Change, Interrupted, Mirror, Synced, is_older
+from partage.kube.mirror import Change, Interrupted, Mirror, is_older
 from partage.kube.objects import HasMeta
 from partage.kube.resources import Scope
 from partage.kube.retry import Backoff, wait_before_retry
@@ -121,21 +124,21 @@ async def follow(
     clock = client.clock
     failures = 0
     while True:
-        heard, began, failed = False, clock.monotonic(), None
+        tried, heard, began, failed = clock.monotonic(), False, math.inf, None
         try:
             rounds = _list_then_watch(client, scope, into, mirror, settings)
             async with contextlib.aclosing(rounds) as batches:
                 async for changes in batches:
                     # A list alone does not show success, because the server may refuse the watch.
-                    if changes and isinstance(changes[-1], Synced):
+                    heard = began < math.inf
+                    if not heard:
                         began = clock.monotonic()
-                    else:
-                        heard = True
                     if changes:
                         yield changes
         except KubeError as error:
             failed = error
-        if failed is None or clock.monotonic() - began >= _LASTING:
+        lasted = clock.monotonic() - (tried if _not_reached(failed) else began)
+        if failed is None or lasted >= _LASTING:
             failures = 0
         if failed is None:
             continue
@@ -156,6 +159,11 @@ async def follow(
         await clock.sleep(delay)
 
 
+def _not_reached(failed: KubeError | None) -> bool:
+    """Whether no connection was made: many seconds of tries cost the server nothing, and the next one is soon."""
+    return isinstance(failed, TransportError) and failed.outcome is Outcome.REFUSED
+
+
 def _never(failed: KubeError, failures: int) -> bool:
     """Whether a server may refuse this watch for ever, from this version at least; a list is no more than it can bear."""
     return isinstance(failed, ApiError) and failed.status not in _BUSY and failures >= _FOR_EVER
@@ -170,6 +178,8 @@ async def _list_then_watch(
 ) -> AsyncGenerator[list[Change[T]], None]:
     """One list if there is no version to start from, then one watch; may yield empty batches.
 
+    The first batch is what the list changed, empty without one: the watch begins after it.
+
     After a restore from a backup, a server sends nothing at all to a watch from a version that its store has not
     reached yet.
     """
@@ -179,6 +189,8 @@ async def _list_then_watch(
     if not mirror.resource_version:
         listing = await client.list_all(scope, into=into)
         yield mirror.replace(listing)
+    else:
+        yield []
     started = client.clock.monotonic()
     version = mirror.resource_version
     async with contextlib.aclosing(
