@@ -100,6 +100,14 @@ def test_numbers_of_pods_that_cannot_be(manifest: Manifest, field: str) -> None:
     assert field in str(caught.value)
 
 
+def test_workloads_of_two_kinds_and_one_name_make_all_their_pods() -> None:
+    """In a cluster their pods have names of their own, so none replaces another."""
+    found = cluster(workload("Deployment", replicas=2), workload("StatefulSet", replicas=2))
+
+    assert [one.pod.name for one in found.pods] == ["web-0", "web-1", "web-2", "web-3"]
+    assert found.notes == ()
+
+
 def test_a_dump_of_a_live_cluster_adds_only_what_is_missing() -> None:
     """A Deployment, its ReplicaSet and one of its three pods give three pods."""
     found = pods(

@@ -1,10 +1,9 @@
 """Replaces workloads by the pods they would make, and templates of ResourceClaims by the claims of these pods.
 
-Names are like Kubernetes', but predictable: `<workload>-0`, `<workload>-1` and so on. A dump of a
-live cluster contains both a workload and its pods. Then only the missing pods are
-added, and a ReplicaSet that a Deployment of the dump owns adds none of its own. Ended pods are no present ones; a Job
-makes as many fewer as have succeeded. Claims have the names
-`<pod>-<name in the pod>`.
+Names are like Kubernetes', but predictable: `<workload>-0`, `<workload>-1` and so on, without those that are taken, as
+by a workload of another kind with the same name. A dump of a live cluster contains both a workload and its pods. Then
+only the missing pods are added, and a ReplicaSet that a Deployment of the dump owns adds none of its own. Ended pods
+are no present ones; a Job makes as many fewer as have succeeded. Claims have the names `<pod>-<name in the pod>`.
 
 Source: apps/v1, batch/v1 and resource.k8s.io/v1.
 """
@@ -84,8 +83,10 @@ def _pods(
     while missing > 0:
         name = f"{document.name}-{index}"
         index += 1
-        if ("Pod", document.namespace, name) in taken:
+        identity = "Pod", document.namespace, name
+        if identity in taken:
             continue
+        taken.add(identity)
         missing -= 1
         metadata = msgspec.structs.replace(
             inner, name=name, namespace=document.namespace, uid=None, generate_name=None
