@@ -175,6 +175,18 @@ def test_quantities_may_be_texts_or_numbers() -> None:
         pytest.param(b"[" * 100_000, "f: not JSON: ", id="deep flow"),
         pytest.param(b"a: " + b"[" * 100_000, "nested deeper than 200", id="deep flow in yaml"),
         pytest.param(
+            b"a: " + b'["]",' * 100_000 + b"1" + b"]" * 100_000,
+            "nested deeper than 200",
+            id="deep flow with brackets in texts",
+        ),
+        pytest.param(
+            b"".join(b" " * 400 * line + b"- " * 199 + b"\n" for line in range(60))
+            + b" " * 24_000
+            + b"a",
+            "nested deeper than 200",
+            id="deep sequences on many lines",
+        ),
+        pytest.param(
             b"\n".join(b" " * i + b"a:" for i in range(300)),
             "nested deeper than 200",
             id="deep mapping",

@@ -33,9 +33,6 @@ LONGEST_NUMBER: Final = 64
 TEMPLATE: Final = "{{"
 """The start of a template's placeholder; a manifest with one was never rendered."""
 
-_FLOW: Final = re.compile(r"[\[\]{}]|^---", re.MULTILINE)
-_COMPACT: Final = re.compile(rf"(?:[-?:][ \t]+){{{DEEPEST}}}")
-_INDENTED: Final = re.compile(r"^ *(?=[^ \n#])", re.MULTILINE)
 _INTEGER: Final = re.compile(
     r"^(?:[-+]?0b[0-1_]+|[-+]?0x[0-9a-fA-F_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0[0-7_]+)$"
 )
@@ -131,8 +128,8 @@ def yaml_values(data: bytes, notes: list[Repeated] | None = None) -> list[Any]:
     except UnicodeDecodeError as error:
         wide = "; it looks like UTF-16: save it as UTF-8" if data[:2] in _WIDE else ""
         raise YamlError(f"not UTF-8 text (byte {error.start + 1}){wide}") from error
-    _refuse_depth(text)
     try:
+        _refuse_depth(text)
         return list(_documents(text, [] if notes is None else notes))
     except YamlError:
         raise
@@ -155,30 +152,20 @@ def _documents(text: str, notes: list[Repeated]) -> Iterator[Any]:
 
 
 def _refuse_depth(text: str) -> None:
-    """Refuse a depth that would overrun the C parser's stack; brackets in texts count too."""
+    """Refuse a depth that would overrun the C parser's stack, by its events, which it gives without recursion."""
+    loader = _Loader(text)
     depth = 0
-    for match in _FLOW.finditer(text):
-        mark = match.group()
-        depth = 0 if mark == "---" else max(depth + (1 if mark in "[{" else -1), 0)
-        if depth > DEEPEST:
-            break
-    deep = depth > DEEPEST or _COMPACT.search(text) is not None
-    if deep or _levels(text) > DEEPEST:
-        raise YamlError(f"nested deeper than {DEEPEST} levels")
-
-
-def _levels(text: str) -> int:
-    """The most levels that the indentation of the text can open, one for each new width."""
-    open_widths: list[int] = []
-    most = 0
-    for match in _INDENTED.finditer(text):
-        width = match.end() - match.start()
-        while open_widths and open_widths[-1] > width:
-            open_widths.pop()
-        if not open_widths or open_widths[-1] < width:
-            open_widths.append(width)
-            most = max(most, len(open_widths))
-    return most
+    try:
+        while loader.check_event():
+            event = loader.get_event()
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > DEEPEST:
+                raise YamlError(f"nested deeper than {DEEPEST} levels")
+    finally:
+        loader.dispose()
 
 
 def _refuse_expansion(root: yaml.Node | None) -> None:
