@@ -187,6 +187,11 @@ def test_quantities_may_be_texts_or_numbers() -> None:
             id="deep sequences on many lines",
         ),
         pytest.param(
+            b"a: &a " + b"[" * 150 + b"]" * 150 + b"\nb: " + b"[" * 150 + b"*a" + b"]" * 150,
+            "nested deeper than 200",
+            id="deep by an alias",
+        ),
+        pytest.param(
             b"\n".join(b" " * i + b"a:" for i in range(300)),
             "nested deeper than 200",
             id="deep mapping",

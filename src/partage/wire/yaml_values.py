@@ -169,8 +169,9 @@ def _refuse_depth(text: str) -> None:
 
 
 def _refuse_expansion(root: yaml.Node | None) -> None:
-    """Count the values behind every alias; each node is visited once."""
+    """Count the values and the levels behind every alias; each node is visited once."""
     sizes: dict[int, int] = {}
+    depths: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(root, False)]
     open_nodes: set[int] = set()
     while stack:
@@ -178,9 +179,14 @@ def _refuse_expansion(root: yaml.Node | None) -> None:
         identity = id(node)
         if done:
             open_nodes.discard(identity)
-            sizes[identity] = 1 + sum(sizes.get(id(child), 1) for child in _children(node))
+            children = _children(node)
+            sizes[identity] = 1 + sum(sizes.get(id(child), 1) for child in children)
             if sizes[identity] > LARGEST:
                 raise YamlError(f"aliases stand for more than {LARGEST} values")
+            inner = max((depths.get(id(child), 0) for child in children), default=0)
+            depths[identity] = inner + isinstance(node, yaml.CollectionNode)
+            if depths[identity] > DEEPEST:
+                raise YamlError(f"nested deeper than {DEEPEST} levels")
         elif identity in open_nodes:
             raise YamlError("an alias contains itself")
         elif identity not in sizes:
