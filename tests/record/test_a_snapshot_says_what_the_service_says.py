@@ -160,11 +160,15 @@ def test_a_mask_is_the_same_under_the_same_key() -> None:
         ("kind: Pod\n", "neither a snapshot nor a record"),
         ('{"v":1,"state":' + "[" * 200_000, "neither a snapshot nor a record"),
         ('{"kind":"Snapshot","apiVersion":"partage.io/v9","spec":{}}', "partage.io/v9"),
+        (
+            '{"kind":"Snapshot","apiVersion":"partage.io/v9","spec":{"seed":"of another kind"}}',
+            "partage.io/v9",
+        ),
         ('{"kind":"Snapshot","apiVersion":"partage.io/v1","spec":{"seed":"x"}}', "seed"),
         ('{"kind":"Snapshot","apiVersion":"partage.io/v1","spec":{"policy":"x"}}', "no policy"),
         ('{"kind":"Snapshot","apiVersion":"partage.io/v1","spec":{"policy":"\udcff"}}', "utf-8"),
     ],
-    ids=["empty", "manifest", "nested", "version", "header", "policy", "no-text"],
+    ids=["empty", "manifest", "nested", "version", "later-header", "header", "policy", "no-text"],
 )
 def test_a_broken_file_is_told_in_one_line(tmp_path: Path, text: str, told_: str) -> None:
     """Exit 2, and what is wrong."""

@@ -69,17 +69,16 @@ def snapshot_header(source: str, data: bytes) -> Snapshot | None:
         head = msgspec.json.decode(line, type=_Head)
         if head.kind != KIND:
             return None
-        found = msgspec.convert(head.spec, Snapshot)
+        if head.api == _FORMAT:
+            return msgspec.convert(head.spec, Snapshot)
     except UNREADABLE as error:
         if b'"Snapshot"' not in line:
             return None
         raise InvalidDocument(f"{source}: the header of the snapshot: {error}") from error
-    if head.api != _FORMAT:
-        raise InvalidDocument(
-            f"{source}: snapshot of format {head.api}; this version reads {_FORMAT}: use the "
-            "version of partage that wrote it"
-        )
-    return found
+    raise InvalidDocument(
+        f"{source}: snapshot of format {head.api}; this version reads {_FORMAT}: use the "
+        "version of partage that wrote it"
+    )
 
 
 def permuted(nodes: Iterable[Document], seed: int) -> list[Document]:
