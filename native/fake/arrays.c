@@ -3,8 +3,7 @@
 
 static uint64_t array_size(size_t width, size_t height, size_t depth, unsigned channels)
 {
-    uint64_t bytes = (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * channels * 4;
-    return (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE;
+    return (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * channels * 4;
 }
 static uint64_t own_size(const CUarray3D *shape)
 {
@@ -14,6 +13,7 @@ static uint64_t own_size(const CUarray3D *shape)
 static CUresult make_array(void **array, uint64_t bytes)
 {
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    bytes = (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE;
     CUresult result = fake_take(fake_current->device, bytes);
     if (result != CUDA_SUCCESS) return result;
     uint64_t name = fake_name();
@@ -31,8 +31,15 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3D *shape)
 }
 CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, unsigned levels)
 {
-    (void)levels;
-    return make_array((void **)array, own_size(shape) * 4 / 3);
+    size_t width = shape->Width, height = shape->Height, depth = shape->Depth;
+    uint64_t bytes = own_size(shape);
+    for (unsigned i = 1; bytes && i < levels && (width > 1 || height > 1); i++) {
+        width = width > 1 ? width / 2 : width;
+        height = height > 1 ? height / 2 : height;
+        if (!(shape->Flags & CU_ARRAY_LAYERED)) depth = depth > 1 ? depth / 2 : depth;
+        bytes += array_size(width, height, depth, shape->NumChannels);
+    }
+    return make_array((void **)array, bytes);
 }
 /* What is mapped to an array holds the memory, until it is unmapped there or the array is gone. */
 #define MOST 64

@@ -58,7 +58,7 @@ typedef struct {
     unsigned NumChannels, Flags;
 } CUarray3D;
 
-enum { CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
+enum { CU_ARRAY_LAYERED = 0x1, CU_ARRAY_CUBEMAP = 0x4, CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
 
 typedef struct {
     int resourceType;

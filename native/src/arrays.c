@@ -33,6 +33,27 @@ static uint64_t array_bytes(const CUarray3D *shape)
     return __builtin_mul_overflow(row * rows, layers, &bytes) ? UINT64_MAX / 4 : bytes;
 }
 
+static size_t halved(size_t size) { return size > 1 ? size / 2 : size; }
+
+/*
+ * All levels of a mipmap, the first of which is the array. They shrink to a quarter each only while the array has two
+ * sides to halve: the levels of a flat one take as much again as the first. Layers are not halved.
+ */
+static uint64_t mipmap_bytes(const CUarray3D *shape, unsigned levels)
+{
+    CUarray3D level = *shape;
+    bool layers = shape->Flags & (CU_ARRAY_LAYERED | CU_ARRAY_CUBEMAP);
+    uint64_t bytes = array_bytes(&level);
+    for (unsigned i = 1; i < levels && bytes < UINT64_MAX / 4; i++) {
+        if (level.Width <= 1 && level.Height <= 1 && (layers || level.Depth <= 1)) break; /* the driver makes no more */
+        level.Width = halved(level.Width);
+        level.Height = halved(level.Height);
+        if (!layers) level.Depth = halved(level.Depth);
+        bytes += array_bytes(&level);
+    }
+    return bytes;
+}
+
 static bool reserve(struct card *card, uint64_t bytes)
 {
     if (bytes == 0 || memory_reserve(card, bytes)) return true;
@@ -79,7 +100,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmap *array, const CUarray3D *shape, 
 {
     struct card *card = array && shape ? card_current() : NULL;
     if (!card) return CALL(cuMipmappedArrayCreate, array, shape, levels);
-    uint64_t base = array_bytes(shape), bytes = whole_granules(levels > 1 ? base / 3 * 4 + base / 8 : base);
+    uint64_t bytes = whole_granules(mipmap_bytes(shape, levels));
     if (!reserve(card, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CALL(cuMipmappedArrayCreate, array, shape, levels);
     return keep(card, KIND_MIPMAP, result, KEY(array), bytes, shape->Flags);

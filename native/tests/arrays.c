@@ -7,9 +7,11 @@
  *        failed            a mapping that the driver refuses
  *        context           in a context of its own, which is destroyed
  *        plain             none of that: an array of 64 MiB in a format of four channels of a byte
+ *        flat              a mipmap of 32 MiB and, as only its width halves, of as much again in its other levels
  * Each handle is of 128 MiB and released once it was mapped. Prints "used BYTES" as it goes.
  */
 #include "../tools/driver.h"
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,12 +61,14 @@ int main(int argc, char **argv)
     must(driver->set_current(primary), "cuCtxSetCurrent");
     if (is(how, "context")) must(driver->make_context(&context, 0, 0), "cuCtxCreate");
     if (is(how, "plain")) shape = (CUarray3D){4096, 4096, 0, 0xc2, 4, 0};
-    if (is(how, "mipmap")) must(driver->make_mipmap((CUmipmap *)&array, &shape, 3), "cuMipmappedArrayCreate");
+    if (is(how, "flat")) shape = (CUarray3D){4096, 0, 512, 0x20, 4, CU_ARRAY_LAYERED};
+    bool mipmap = is(how, "mipmap") || is(how, "flat");
+    if (mipmap) must(driver->make_mipmap((CUmipmap *)&array, &shape, 13), "cuMipmappedArrayCreate");
     else must(driver->array(&array, &shape), "cuArray3DCreate");
     show();
     if (is(how, "failed")) {
         printf("failed %d\n", map(NULL, 0));
-    } else if (!is(how, "plain")) {
+    } else if (!is(how, "plain") && !is(how, "flat")) {
         must(map(array, 0), "cuMemMapArrayAsync");
         must(map(array, is(how, "sparse") ? 512 : 0), "cuMemMapArrayAsync");
         show();
@@ -72,7 +76,7 @@ int main(int argc, char **argv)
     }
     show();
     if (context) must(driver->end_context(context), "cuCtxDestroy");
-    else if (is(how, "mipmap")) must(driver->end_mipmap((CUmipmap)array), "cuMipmappedArrayDestroy");
+    else if (mipmap) must(driver->end_mipmap((CUmipmap)array), "cuMipmappedArrayDestroy");
     else must(driver->end_array(array), "cuArrayDestroy");
     must(driver->set_current(primary), "cuCtxSetCurrent");
     show();

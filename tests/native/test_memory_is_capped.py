@@ -440,6 +440,15 @@ def test_an_array_without_memory_of_its_own_counts_as_what_is_mapped_to_it(
     assert lines(done.stdout, "used") == [[one * MIB] for one in used], done.stderr
 
 
+def test_a_mipmap_counts_all_its_levels(world: World) -> None:
+    """Those of an array with one side to halve take as much again as the first, beyond the third of a square one."""
+    done = world.tenant(memory=CAP).run("arrays", "flat")
+
+    first, second, after = (used for (used,) in lines(done.stdout, "used"))
+    assert 64 * MIB <= first == second <= 66 * MIB, done.stderr
+    assert after == 0
+
+
 def test_a_handle_opened_often_counts_once(world: World) -> None:
     """The driver gives the same memory each time: it counts until the last of the openings is closed."""
     done = world.tenant(memory=CAP).run("odd", "often")
