@@ -338,6 +338,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
     CUresult refused = fake_captured(stream) ? CUDA_SUCCESS : fake_unsafe();
     uint64_t i = (uintptr_t)event % FAKE_EVENTS;
     if (!refused) refused = fake_use(stream);
+    if (!refused && i % 2 == 0 && getenv(FAKE_ENDLESS)) refused = CUDA_ERROR_OUT_OF_MEMORY;
     if (refused) return refused;
     fake_captured_events[i] = fake_captured(stream);
     if (fake_is_graphics(stream)) {

@@ -340,6 +340,11 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
 
 void batch_drop(struct gate *gate, struct batch *batch) { count_batch(gate, batch, 0, 0); }
 
+void batch_lose(struct gate *gate, struct batch *batch, uint64_t now)
+{
+    if (batch->state != BATCH_FREE) count_batch(gate, batch, batch->expected, now);
+}
+
 void batch_mix(struct gate *gate, CUcontext context, CUstream stream)
 {
     for (uint64_t left = gate->open_batches; left; left &= left - 1) {
@@ -356,8 +361,8 @@ bool batch_mark(const struct batch *batch)
 
 void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
 {
-    if (batch->mixed) { /* not measured: its expected time counts */
-        count_batch(gate, batch, batch->expected, now);
+    if (batch->mixed) {
+        batch_lose(gate, batch, now);
         return;
     }
     if (!batch->marks && now - batch->last > expected_of_one(batch) && is_dry(batch)) {
@@ -366,7 +371,7 @@ void batch_close(struct gate *gate, struct batch *batch, uint64_t now)
     }
     if (batch->count == 1) gate->estimated = 0; /* it will be measured: the next need not be */
     set_state(gate, batch, BATCH_FLYING);
-    if (!batch->marks && record(batch, batch->end) != CUDA_SUCCESS) batch_drop(gate, batch);
+    if (!batch->marks && record(batch, batch->end) != CUDA_SUCCESS) batch_lose(gate, batch, now);
 }
 
 void batch_close_old(struct gate *gate, uint64_t age, uint64_t now)
@@ -498,12 +503,13 @@ void batch_began(struct gate *gate, struct batch *batch, uint64_t called, uint64
     batch->began = now;
 }
 
-void batch_forget_context(struct gate *gate, CUcontext context)
+void batch_forget_context(struct gate *gate, CUcontext context, uint64_t now)
 {
+    batch_harvest(gate, now);
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         if (batch->context != context) continue;
-        if (batch->state != BATCH_FREE) batch_drop(gate, batch);
+        batch_lose(gate, batch, now); /* also because the driver may refuse to end the context */
         free_events(batch);
         batch->context = NULL;
     }

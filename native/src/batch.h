@@ -33,12 +33,14 @@ void batch_harvest(struct gate *gate, uint64_t now);
 bool batch_stay(const struct gate *gate);
 /* Counts device time: measured, or expected where it cannot be. */
 void batch_charge(struct gate *gate, uint64_t ns, uint64_t now);
-/* Drops a batch without a measurement. */
+/* Ends a batch that cannot be measured: its expected time counts. */
+void batch_lose(struct gate *gate, struct batch *batch, uint64_t now);
+/* Drops a batch of which nothing was launched. */
 void batch_drop(struct gate *gate, struct batch *batch);
 /* Forgets the time of a graph. */
 void batch_forget_graph(struct gate *gate, uint64_t graph);
-/* Destroys a context's events, and forgets the times of its graphs. */
-void batch_forget_context(struct gate *gate, CUcontext context);
+/* Before the end of a context: counts its batches, destroys its events, and forgets the times of its graphs. */
+void batch_forget_context(struct gate *gate, CUcontext context, uint64_t now);
 
 /* Captures in progress in this process; while there are any, the library's own event calls step aside. */
 extern _Atomic uint32_t captures;

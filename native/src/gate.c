@@ -333,7 +333,8 @@ void gate_leave(struct ticket *ticket, bool launched)
     bool full = batch->expected >= BATCH_NS * times || batch->count >= BATCH_MOST * times ||
                 (batch->graph && batch->graph != GRAPH_KNOWN) ||
                 batch->alone || batch->mixed || batch_is_sample(gate);
-    if ((batch->count == 0 && batch->busy == 0) || !batch_mark(batch)) batch_drop(gate, batch);
+    if (batch->count == 0 && batch->busy == 0) batch_drop(gate, batch);
+    else if (!batch_mark(batch)) batch_lose(gate, batch, ticket->passed);
     else if (full && batch->busy == 0 && batch->state == BATCH_OPEN) batch_close(gate, batch, batch->last);
     lock_give(&gate->lock, LOCK_GATE);
 }
@@ -388,7 +389,7 @@ void gate_forget(struct gate *gate, CUcontext context, CUstream stream, bool all
         if (batch->busy == 0 && batch->stream == stream)
             batch_close(gate, batch, clock_now());
     }
-    if (all) batch_forget_context(gate, context);
+    if (all) batch_forget_context(gate, context, clock_now());
     lock_give(&gate->lock, LOCK_GATE);
 }
 

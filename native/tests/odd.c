@@ -3,7 +3,7 @@
  * green contexts, a card whose events are all in use, what a stream waits for between launches. For the modelled card.
  *
  * Usage: odd nvml | fork | fork-after | clone | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
- *            import | many HOW | early | green | eventless | pools |
+ *            import | many HOW | early | green | eventless | endless | mistaken | pools |
  *            load IMAGE | names | often | ordered | unused-pool | faulty | late | both | mixed | waits HOW |
  *            large THREADS | cancelled | much-parent FILE | much-child FILE
  */
@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -487,9 +488,10 @@ static int make_green(void)
     return 0;
 }
 
-/* A second of launches of a millisecond, when the driver has no events left to measure them by. */
-static int without_events(void)
+/* A second of launches of a millisecond. `spent`: all events are in use. `ends`: after each a refused end of its context. */
+static int without_times(bool spent, bool ends)
 {
+    CUcontext context;
     CUmodule module;
     CUfunction function;
     CUstream stream;
@@ -501,10 +503,12 @@ static int without_events(void)
     must(driver->load(&module, ""), "cuModuleLoadData");
     must(driver->function(&function, module, "spin"), "cuModuleGetFunction");
     must(driver->make_stream(&stream, 1), "cuStreamCreate");
-    while (driver->make_event(&event, 0) == CUDA_SUCCESS) {}
+    while (spent && driver->make_event(&event, 0) == CUDA_SUCCESS) {}
+    must(driver->retain(&context, 0), "cuDevicePrimaryCtxRetain");
     clock_gettime(CLOCK_MONOTONIC, &from);
     for (; span < 1000000000; count++) {
         must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
+        if (ends && driver->end_context(context) == CUDA_SUCCESS) return 5;
         must(driver->stream_wait(stream), "cuStreamSynchronize");
         clock_gettime(CLOCK_MONOTONIC, &now);
         span = (uint64_t)(now.tv_sec - from.tv_sec) * 1000000000ull + (uint64_t)now.tv_nsec - (uint64_t)from.tv_nsec;
@@ -712,7 +716,9 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(what, "many") == 0) return bind_many(argv[2]);
     if (strcmp(what, "early") == 0) return bind_before_all_are_added();
     if (strcmp(what, "green") == 0) return make_green();
-    if (strcmp(what, "eventless") == 0) return without_events();
+    if (strcmp(what, "eventless") == 0) return without_times(true, false);
+    if (strcmp(what, "endless") == 0) return without_times(false, false);
+    if (strcmp(what, "mistaken") == 0) return without_times(false, true);
     if (argc > 2 && strcmp(what, "large") == 0) return large_beside_small(atoi(argv[2]));
     if (strcmp(what, "cancelled") == 0) return cancel_threads();
     if (argc > 2 && strcmp(what, "waits") == 0) return between_waits(argv[2]);

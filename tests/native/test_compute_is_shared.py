@@ -201,11 +201,14 @@ def test_overlapping_batches_are_counted_once(build: object) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_launches_that_cannot_be_measured_are_not_free(world: World) -> None:
-    """Where the driver has no events left, or none for a stream, a launch counts as what is expected of it."""
+@pytest.mark.parametrize("how", ["eventless", "endless", "mistaken"])
+def test_launches_that_cannot_be_measured_are_not_free(world: World, how: str) -> None:
+    """Where the driver has no event for a stream or marks no end, or refuses to end a context: what is expected counts."""
     tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
+    if how == "endless":
+        tenant.environment["FAKE_GPU_ENDLESS"] = "1"
 
-    done = tenant.run("odd", "eventless")
+    done = tenant.run("odd", how)
 
     count, span = work(done.stdout)
     within(0.2, count * 1e6, span / 1e9)
