@@ -86,6 +86,29 @@ async def test_when_the_leader_ends_the_standby_takes_over_with_the_same_books()
         await second
 
 
+async def test_a_new_leader_does_not_rebuild_the_books_for_a_doubt_from_before() -> None:
+    """A standby in doubt waits before the next rebuild; the rebuild of its lead, meanwhile, ends the doubt."""
+    async with world(nodes=1) as cluster:
+        two = SchedulerDaemon(await cluster.client(), options("two"))
+        stop = asyncio.Event()
+        async with SchedulerDaemon(await cluster.client(), options("one")) as one:
+            await until(lambda: one.service.leading)
+            second = asyncio.create_task(two.run(stop))
+            await until(lambda: two.service.rebuilt)
+            before = two.service.books
+            two._doubt.set()
+            await until(lambda: two.service.books is not before and two.service.rebuilt)
+            two._doubt.set()  # the next rebuild waits two seconds
+        await until(lambda: two.service.leading)
+        before = two.service.books
+        await asyncio.sleep(2.5)
+
+        assert two.may_bind()
+        assert two.service.books is before
+        stop.set()
+        await second
+
+
 async def test_a_restart_in_order_costs_no_fence() -> None:
     """The earlier leader let its Bindings end and reported that, so none can still arrive."""
     async with world(nodes=1) as cluster:

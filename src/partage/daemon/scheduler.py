@@ -511,10 +511,15 @@ class SchedulerDaemon(Beside):
             self.service.follow()
             self._serves()
             await sleep_until(self._clock, left, self._restored)
-            await self.service.bindings.drain()
-            if self.service.books.unread:
-                await self._clock.sleep(self.fence)
-            await self._load()
+            async with self._loading:
+                if not self._doubt.is_set():
+                    continue  # this instance got the lead meanwhile, with new books
+                self.service.follow()
+                self._serves()
+                await self.service.bindings.drain()
+                if self.service.books.unread:
+                    await self._clock.sleep(self.fence)
+                await self._load_alone()
             rebuilt = self._clock.monotonic()
             if self._reigning and not self._doubt.is_set():
                 self.service.lead()
