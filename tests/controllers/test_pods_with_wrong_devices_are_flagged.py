@@ -246,10 +246,30 @@ def test_a_new_leader_does_not_call_a_lasting_problem_resolved() -> None:
             await world.clock.advance(40)
             await world.settled()
             assert condition(world)["status"] == "True"
-        world.controllers._away.clear()
         async with world.leading():
             assert condition(world)["status"] == "True"
             assert ("Pod", "web", "Normal", "Resolved") not in world.ears.heard
+
+    run(story)
+
+
+def test_who_led_before_counts_no_problem_and_knows_no_grace() -> None:
+    """A device comes back and goes again while another instance leads: nobody sees that here."""
+
+    async def story(world: World) -> None:
+        await world.create("nodes", node())
+        world.tell(device("n1", card(1)))
+        await bound(world, pod(), record())
+        async with world.leading():
+            await world.clock.advance(40)
+            await world.settled()
+            assert world.sample("partage_flagged_pods", problem="DeviceLost") == 1
+        assert world.sample("partage_flagged_pods", problem="DeviceLost") == 0
+        async with world.leading():
+            assert world.sample("partage_flagged_pods", problem="DeviceLost") == 0
+            await world.clock.advance(40)
+            await world.settled()
+            assert world.sample("partage_flagged_pods", problem="DeviceLost") == 1
 
     run(story)
 

@@ -214,6 +214,9 @@ class Controllers:
             )
         finally:
             self._running = False
+            # A standby looks at no pod, so it would not notice the end of a problem.
+            self._flags.clear()
+            self._away.clear()
 
     def _failed(self, key: _Key, error: Exception) -> None:
         again = self._queue.failures(key)
