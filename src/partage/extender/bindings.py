@@ -290,6 +290,8 @@ class Bindings:
             held = books.engine.ledger.allocation(uid)
             if held is not None and held.node == binding.node:
                 return ""
+        if known:
+            return f"the pod is not bound to node {binding.node}: {answer.message}"
         return f"what became of the Binding is not known: {answer.message}"
 
     def _placed(self, books: Books, entry: PodEntry) -> None:
