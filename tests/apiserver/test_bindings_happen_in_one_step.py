@@ -191,6 +191,7 @@ def test_evictions_hold_to_budgets() -> None:
         gone = await w.post(f"{PODS}/web/eviction", eviction)
 
         assert (kept.code, kept.headers["Retry-After"]) == (429, "10")
+        assert kept.body["details"]["causes"][0]["reason"] == "DisruptionBudget"
         assert (other.code, listed.code, torn.code, gone.code) == (400, 400, 500, 201)
         assert (await w.get(f"{PODS}/web")).code == 404
 

@@ -140,7 +140,9 @@ class Plugins:
             )
         if mine and (mine[0].get("status") or {}).get("disruptionsAllowed") == 0:
             return too_many(
-                "Cannot evict pod as it would violate the pod's disruption budget.", 10
+                "Cannot evict pod as it would violate the pod's disruption budget.",
+                10,
+                [{"reason": "DisruptionBudget", "message": "the disruption budget allows none"}],
             )
         return None
 

@@ -3,7 +3,7 @@
 Messages have the genuine server's wording, because people and programs recognise them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -209,10 +209,12 @@ def too_large(limit: int) -> ApiError:
     )
 
 
-def too_many(message: str, seconds: int = 0) -> ApiError:
+def too_many(message: str, seconds: int = 0, causes: Sequence[Mapping[str, str]] = ()) -> ApiError:
     """429: the client may retry later."""
-    details = {"retryAfterSeconds": seconds} if seconds else None
-    return ApiError(429, "TooManyRequests", message, details)
+    details: dict[str, Any] = {"retryAfterSeconds": seconds} if seconds else {}
+    if causes:
+        details["causes"] = list(causes)
+    return ApiError(429, "TooManyRequests", message, details or None)
 
 
 def internal(message: str) -> ApiError:
