@@ -306,6 +306,34 @@ def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
     run(tmp_path, story)
 
 
+def test_a_refused_eviction_is_not_called_a_condition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says what the API server did not allow."""
+
+    async def story(world: World) -> None:
+        await world.server.create(
+            "poddisruptionbudgets.policy",
+            {"metadata": {"name": "all"}, "spec": {"selector": {}, "minAvailable": 1}},
+            namespace="team",
+        )
+        status = {"status": {"disruptionsAllowed": 0}}
+        await world.server.patch(
+            "poddisruptionbudgets.policy", "team", "all", status, sub="status"
+        )
+        bad = await world.run_pod("bad")
+        await world.server.patch(
+            "pods", "team", "bad", {"status": {"phase": "Running"}}, sub="status"
+        )
+        world.process(8, bad, outside=True)
+        task = asyncio.create_task(world.statements(evict=True).run())
+        await _until(lambda: "pod team/bad: it cannot be evicted: " in caplog.text)
+        task.cancel()
+        assert "condition" not in caplog.text
+
+    run(tmp_path, story)
+
+
 def test_growth_is_told_and_evicts_nobody_but_what_passed_by_does(tmp_path: Path) -> None:
     """A program that filled its cap loads kernels: told, with a series. Beyond the slack it is not in force."""
     used = 4 * GIB + GIB // 2

@@ -251,17 +251,17 @@ class Statements:
         }
         self._written = {uid: self._written[uid] for _, uid in pods if uid in self._written}
         for (pod, uid), parts in pods.items():
+            failed = "the condition of its limits cannot be written"
             try:
                 await self._write(client, pod, uid, parts)
                 odd = any(self._odd.get(one.container, 0) >= _GRACE for one in parts)
                 if odd and self._settings.evict:
+                    failed = "it cannot be evicted"
                     await self._remove(client, pod, uid)
             except (Conflict, NotFound):
                 continue  # the pod is gone, or another pod has its name
             except KubeError as error:
-                _LOG.warning(
-                    "pod %s: the condition of its limits cannot be written: %s", pod, error
-                )
+                _LOG.warning("pod %s: %s: %s", pod, failed, error)
 
     async def _write(
         self, client: Client, pod: str, uid: str, parts: tuple[Statement, ...]
