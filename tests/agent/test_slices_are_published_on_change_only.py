@@ -299,6 +299,30 @@ def test_a_gate_that_is_switched_off_later_takes_everything_back() -> None:
     run(story)
 
 
+def test_a_gate_that_is_switched_on_later_is_noticed() -> None:
+    """The note says "until its feature gate is on": no agent needs to be restarted, nor asks at every look."""
+    clock = InstantClock()
+
+    async def story(world: World) -> None:
+        world.server.off = {"DRAConsumableCapacity"}
+        await world.publisher.once(node(card(0)))
+        assert world.stored == {}
+        world.server.off = set()
+        await world.publisher.once(node(card(0)))
+        assert world.stored == {}
+        await clock.sleep(600)
+        await world.publisher.once(node(card(0)))
+        assert "gpu-0" in world.devices
+        assert world.noted == ""
+        probes = [seen for seen in world.server.requests if seen.query.get("dryRun")]
+        assert len(probes) == 4
+        await clock.sleep(600)
+        assert await world.publisher.once(node(card(0))) == 0
+        assert len([seen for seen in world.server.requests if seen.query.get("dryRun")]) == 4
+
+    run(story, clock)
+
+
 def test_a_writer_who_was_faster_is_found_out() -> None:
     """A conflict is an error of this round; the next one reads and writes."""
 

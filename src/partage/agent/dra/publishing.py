@@ -3,7 +3,7 @@
 An API server whose feature gates are off drops fields without an error. Half of a slice is worse than
 none: instances without their counters would be allocated beside shares of the same card. The agent therefore first
 sends slices that the server checks and does not store. It does not offer devices whose fields the server drops, and
-its notes name the gate. It also compares stored slices with the sent ones, and withdraws everything if they differ.
+its notes name the gate. It sends them again at intervals while fields are dropped. It also compares stored slices with the sent ones, and withdraws everything if they differ.
 
 A pool changes in all of its slices at once: each gets a new generation, and the allocator ignores slices of an
 older one. The order of cards is a preference, so a card moves only if that changes which one is tried first. The agent
@@ -13,6 +13,7 @@ after the driver has gone. So an uninstalled agent leaves no slices.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -41,6 +42,8 @@ CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims")
 _LOG: Final = logging.getLogger("partage.agent")
 _LOOK: Final = 30.0
 """Seconds between two reads of the stored slices, and the pause after a failure."""
+_PROBE: Final = 600.0
+"""Seconds between two probes of an API server that drops fields: its gates may be switched on."""
 _ROUND: Final = 1.0
 """Seconds between two rounds of writes: pods change often, and a round writes every slice of the node."""
 
@@ -113,6 +116,7 @@ class Publisher:
         self._totals: Mapping[int, int] = {}
         self._uid = ""
         self._kept: _Kept | None = None
+        self._probed_at = -math.inf
         self._news = asyncio.Event()
 
     def take(
@@ -155,10 +159,7 @@ class Publisher:
         Raises:
             KubeError: the API server does not answer, or refuses; the next look tries again.
         """
-        if self._kept is None:
-            self._kept = await self._probe()
-            self._say(self._kept.lacking)
-        kept = self._kept
+        kept = await self._gates()
         stored = await self._stored()
         if not self._uid or not stored:  # deleted with their Node: this may be another
             found = await self._client.get(NODES, self._name, into=Body)
@@ -193,6 +194,17 @@ class Publisher:
         return resource_slices(node, self._found(), self._uid, 1, offered, order, self._totals)
 
     # --- the server's fields -----------------------------------------------------------------
+
+    async def _gates(self) -> _Kept:
+        """The kept fields; known ones are probed again at intervals while some are dropped."""
+        before, now = self._kept, self._client.clock.monotonic()
+        if before is not None and not (before.lacking and now - self._probed_at >= _PROBE):
+            return before
+        kept = await self._probe()
+        self._kept, self._probed_at = kept, now
+        if kept != before:
+            self._say(kept.lacking)
+        return kept
 
     async def _probe(self) -> _Kept:
         """The fields that it would keep of two small slices; it stores neither."""
