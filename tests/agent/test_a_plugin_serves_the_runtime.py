@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -219,6 +220,30 @@ def test_a_look_that_takes_long_does_not_end_the_connection(tmp_path: Path) -> N
             assert runtime.connections == 1
             stop.set()
             await task
+
+    _run(test())
+
+
+def test_a_look_that_fails_late_is_made_again(tmp_path: Path) -> None:
+    """The runtime lists its containers once a connection: after a failure the plugin opens another."""
+
+    class Failing(Decisions):
+        def synchronize(
+            self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]
+        ) -> None:
+            super().synchronize(pods, containers)
+            if len(self.told) == 1:
+                time.sleep(0.5)
+                raise OSError(24, "Too many open files")
+
+    async def test() -> None:
+        decisions = Failing()
+        async with (
+            fake_runtime(tmp_path / "s") as runtime,
+            asyncio.timeout(60),
+            _running(runtime, decisions, deadline=0.05),
+        ):
+            assert len(decisions.told) == runtime.connections == 2
 
     _run(test())
 

@@ -9,7 +9,6 @@ Source: docs/sources/kubernetes.md 1.4 and 1.5.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
@@ -291,8 +290,12 @@ class _Connection:
         return SynchronizeResponse(told.more)
 
     async def _ready_after(self, work: asyncio.Future[None]) -> None:
-        with contextlib.suppress(Exception):  # `_tell_late` reports it
+        try:
             await asyncio.shield(work)
+        except Exception:  # noqa: BLE001 # `_tell_late` reports it
+            if self._limit is not None:
+                self._limit.reschedule(0)  # the runtime lists its containers on a new connection
+        else:
             self._ready.set()
 
     async def _create(self, call: Called) -> Message:
