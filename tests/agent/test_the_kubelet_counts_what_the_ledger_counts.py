@@ -229,6 +229,37 @@ def _run(test: Awaitable[None]) -> None:
     asyncio.run(bounded())
 
 
+def test_resources_with_the_same_last_part_are_served_side_by_side(folder: Path) -> None:
+    """A node with cards of two vendors: each resource has a socket and a mark of its own."""
+    other = replace(_cards(3)[2], vendor="amd")
+
+    async def test() -> None:
+        async with (
+            fake_kubelet(folder) as kubelet,
+            _serving(folder, _node((*_cards(1), other), "")) as plugins,
+        ):
+            await kubelet.until(GPU, 10)
+            await kubelet.until(names.COUNT_AMD, 1)
+            await asyncio.sleep(0.5)
+            assert plugins.registered == {GPU, names.COUNT_AMD}
+            assert len(kubelet.registrations) == 2
+            marks = [
+                key
+                for resource in (GPU, names.COUNT_AMD)
+                for key in (await _given(kubelet, resource))
+            ]
+            assert len(set(marks)) == 2
+
+    _run(test())
+
+
+async def _given(kubelet: FakeKubelet, resource: str) -> dict[str, str]:
+    units = (kubelet.units(resource)[0].id,)
+    asked = said.AllocateRequest((said.ContainerIds(units),))
+    answer = said.AllocateResponse.decode(await kubelet.ask(resource, "Allocate", asked))
+    return dict(answer.containers[0].envs)
+
+
 def test_the_kubelet_is_told_of_units_and_of_their_health(folder: Path) -> None:
     """Registered by the published protocol; a card that fails takes its units with it, and back."""
 

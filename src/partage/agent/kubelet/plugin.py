@@ -19,6 +19,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 
 import grpc
@@ -76,9 +77,22 @@ class DevicePlugins:
             if offer.dropped:
                 _LOG.warning("%s: %d units more than the kubelet takes", resource, offer.dropped)
             self._plugins[resource] = _Served(
-                offer, self._advise, self._allow, self._files, self._chance, self._stories
+                self._word(resource),
+                offer,
+                self._advise,
+                self._allow,
+                self._files,
+                self._chance,
+                self._stories,
             )
             self._news.set()
+
+    def _word(self, resource: str) -> str:
+        """The last part of a resource's name; longer if another resource has the same (`nvidia.com/gpu`, `amd.com/gpu`)."""
+        word = resource.rpartition("/")[2]
+        if any(one.word == word for one in self._plugins.values()):
+            word += f"-{sha256(resource.encode()).hexdigest()[:8]}"
+        return word
 
     def again(self, resource: str) -> None:
         """Register a resource again if the kubelet counts none of its units although it listens."""
@@ -119,8 +133,12 @@ class DevicePlugins:
 
 @dataclass(eq=False)
 class _Served:
-    """The plugin of one resource; `watchers` are streams that send its units to the kubelet."""
+    """The plugin of one resource; `watchers` are streams that send its units to the kubelet.
 
+    Its `word` is unique on the node: it names the socket, and the mark of containers.
+    """
+
+    word: str
     offer: Offer
     advise: Advise
     allow: Callable[[], Awaitable[str]]
@@ -139,12 +157,12 @@ class _Served:
     @property
     def mark(self) -> str:
         """Variable of containers that get its units."""
-        return MARK + _WORD.sub("_", self.offer.resource.rpartition("/")[2].upper())
+        return MARK + _WORD.sub("_", self.word.upper())
 
     async def run(self) -> None:
         """Serve and register repeatedly, until cancelled."""
         # Short: a socket's path has at most 107 characters.
-        socket = f"partage-{self.offer.resource.rpartition('/')[2]}.sock"
+        socket = f"partage-{self.word}.sock"
         asked = said.RegisterRequest(said.VERSION, socket, self.offer.resource, _OPTIONS)
         await Registrar(self.files, asked, self._handlers, self.chance).run()
 
