@@ -271,6 +271,7 @@ async def _world(
         "CreateContainer": one(runtime.asked),
         "ListContainers": one(runtime.listed),
         "ListPodSandbox": one(runtime.nothing),
+        "StartContainer": one(runtime.nothing),
         "StopContainer": one(runtime.nothing),
         "GetContainerEvents": grpc.unary_stream_rpc_method_handler(runtime.events),
     }
@@ -443,7 +444,7 @@ def test_a_container_that_crashed_and_its_next_attempt_are_one_series(folder: Pa
 def test_a_journal_on_a_full_disk_ends_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The container is made and the kubelet is told so; the next look writes down which one it is."""
+    """The container is made and the kubelet is told so; with a library, it starts once it is written down which one it is."""
 
     async def test() -> None:
         async with _world(folder) as world:
@@ -458,7 +459,13 @@ def test_a_journal_on_a_full_disk_ends_nothing(
             assert await world.create("u1") == "c1"
             assert "No space left" in await world.proxy._look()
             assert "CardFull" in await world.create("u2")
+            await world.call("StartContainer", cri.Identity("c1").encode())
+            monkeypatch.setattr(world.keeper, "has_room", lambda one: one.startswith("cri-"))
+            with pytest.raises(grpc.aio.AioRpcError, match="No space left"):
+                await world.call("StartContainer", cri.Identity("c1").encode())
             monkeypatch.setattr(Journal, "give", genuine)
+            await world.call("StartContainer", cri.Identity("c1").encode())
+            assert list(world.keeper.held) == ["c1"]
             await world.look()
             assert list(world.keeper.held) == ["c1"]
             assert world.keeper.unprotected == {}

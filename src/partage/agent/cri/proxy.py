@@ -125,6 +125,7 @@ class Proxy:
         self._making: dict[str, Container] = {}  # decided, and not created yet
         self._fresh: dict[str, Container] = {}  # created since the last look began
         self._gone: set[str] = set()  # ended since then
+        self._unnamed: dict[str, str] = {}  # created, and not renamed: the disk refused it
         self._why = "it has not answered yet"
         self._heard = -math.inf
 
@@ -237,6 +238,7 @@ class Proxy:
         self._decider.synchronize(sandboxes, tuple(known.values()))
         for key in before:
             self._fresh.pop(key, None)
+        self._unnamed = {one: key for one, key in self._unnamed.items() if key not in before}
 
     async def _ask(self, method: str, of: type[M]) -> M:
         call = self._runtime.unary_unary(f"/{cri.RUNTIME}/{method}")
@@ -288,6 +290,8 @@ class Proxy:
         """Pass on the start of a container, unless it must not start."""
         try:
             identity = cri.Identity.decode(request).id
+            if self._decider.has_room(self._unnamed.get(identity, "")):
+                await self._decided(lambda: self._named(identity))
             if self._decider.has_room(identity):
                 found = await made(self._runtime, identity, self.options.root)
                 container = Container(identity, args=found.args, env=found.env)
@@ -351,8 +355,17 @@ class Proxy:
             # It is created, and recorded under its earlier name: the next look tries again.
             _LOG.warning("container %s: %s", identity, error.strerror or error)
             self._left_open(container)
+            self._unnamed[identity] = container.id
             return
         self._fresh[identity] = replace(self._making.pop(container.id, container), id=identity)
+
+    def _named(self, identity: str) -> None:
+        """Rename a container before it starts: its room has its earlier name. Raises `OSError`."""
+        if before := self._unnamed.get(identity):
+            self._decider.rename(before, identity)
+            self._unnamed.pop(identity, None)
+            if decided := self._fresh.pop(before, None):
+                self._fresh[identity] = replace(decided, id=identity)
 
     def _unmade(self, container: Container) -> None:
         self._making.pop(container.id, None)
@@ -372,6 +385,7 @@ class Proxy:
 
     def _ended(self, identity: str) -> None:
         self._gone.add(identity)
+        self._unnamed.pop(identity, None)
         self._fresh.pop(identity, None)
         self._removed(Container(identity))
 
