@@ -288,6 +288,13 @@ def test_what_is_known_of_a_card_is_there_to_select_by() -> None:
     assert Quantity.parse(part["capacity"]["memory"]["value"]).floor() == 40192 * 2**20
 
 
+def test_attributes_are_as_short_in_bytes_as_the_api_wants() -> None:
+    """One that is too long would have the server refuse the whole slice; no character is cut in two."""
+    known = named(slices([card(0, model="卡" * 40), card(1, model="x" * 80)]))
+    assert known["gpu-0"]["attributes"]["model"] == {"string": "卡" * 21}
+    assert known["gpu-1"]["attributes"]["model"] == {"string": "x" * 64}
+
+
 def test_a_cards_size_stays_whatever_pods_hold_of_it() -> None:
     """Amounts are what is left; the attribute is what the card has, by which claims choose its size."""
     node = Node("worker-1", devices=(card(0, memory_bytes=10 * GIB), card(1)))

@@ -237,9 +237,7 @@ class _Card:
             "nvlinkDomain": self.domain,
         }
         place = device.topology
-        attributes: Body = {
-            name: {"string": text[:_LONGEST_TEXT]} for name, text in texts.items() if text
-        }
+        attributes: Body = {name: {"string": _cut(text)} for name, text in texts.items() if text}
         if place is not None and place.numa >= 0:
             numbers["numaNode"] = place.numa
         attributes |= {
@@ -263,6 +261,11 @@ class _Card:
         if device.doubt:
             return _marked("closed", device.doubt)
         return _marked("cordoned", "") if device.cordoned or self.node.shut else None
+
+
+def _cut(text: str) -> str:
+    """A text of at most so many bytes of UTF-8 as an API server takes."""
+    return text.encode(errors="replace")[:_LONGEST_TEXT].decode(errors="ignore")
 
 
 def _marked(key: str, value: str) -> Body:
