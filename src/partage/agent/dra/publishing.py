@@ -3,7 +3,8 @@
 An API server whose feature gates are off drops fields without an error. Half of a slice is worse than
 none: instances without their counters would be allocated beside shares of the same card. The agent therefore first
 sends slices that the server checks and does not store. It does not offer devices whose fields the server drops, and
-its notes name the gate. It sends them again at intervals while fields are dropped. It also compares stored slices with the sent ones, and withdraws everything if they differ.
+its notes name the gate. While fields are dropped, it asks again at intervals. It also compares stored slices with the
+sent ones, and withdraws everything if they differ.
 
 A pool changes in all of its slices at once: each gets a new generation, and the allocator ignores slices of an
 older one. The order of cards is a preference, so a card moves only if that changes which one is tried first. The agent
