@@ -23,6 +23,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ sys.path.extend(
     str(Path(__file__).parents[1] / "tests" / name) for name in ("embedded", "daemon", "tools")
 )
 
-from browser import PROGRAM, Page, browsing, end
+from browser import PROGRAM, Page, browsing
 from daemon_world import World as BareWorld
 from daemon_world import pod as bare_pod
 from daemon_world import world as bare_world
@@ -137,18 +138,19 @@ async def loads(world: World) -> None:
         " if (v && v.dataset.shows === location.hash) done(performance.now());"
         " else setTimeout(look, 2); }; look(); })"
     )
-    async with browsing() as page:
-        for view in VIEWS:
-            taken = []
-            for number in range(LOADS):
-                await page.open(f"{url}/?{number}{view}", "true")
-                taken.append(await page.value(drawn))
-            print(
-                f"page {view:12} drawn after {statistics.median(taken):6.0f} ms "
-                f"({json.dumps([round(t) for t in taken])})"
-            )
-        if page.problems:
-            sys.exit(f"the page complains: {page.problems}")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        async with browsing(Path(folder)) as page:
+            for view in VIEWS:
+                taken = []
+                for number in range(LOADS):
+                    await page.open(f"{url}/?{number}{view}", "true")
+                    taken.append(await page.value(drawn))
+                print(
+                    f"page {view:12} drawn after {statistics.median(taken):6.0f} ms "
+                    f"({json.dumps([round(t) for t in taken])})"
+                )
+            if page.problems:
+                sys.exit(f"the page complains: {page.problems}")
 
 
 async def under_churn(nodes: int, pods: int) -> None:
@@ -156,35 +158,36 @@ async def under_churn(nodes: int, pods: int) -> None:
     async with bare_world(nodes, cards=8) as world:
         await stay(world, pods)
         options = SchedulerOptions(faces=Faces(Access(plain=True)))
-        async with (
-            SchedulerDaemon(await world.client(), options) as daemon,
-            browsing() as page,
-        ):
-            gc.collect()
-            gc.freeze()  # do not measure the API server's objects
-            print(f"{pods} pods bound, load average {os.getloadavg()[0]:.1f}", flush=True)
-            for view in (
-                "#/",
-                "#/fleet",
-                "#/nodes",
-                "#/nodes?order=used",
-                "#/pods",
-                "#/node/n0",
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with (
+                SchedulerDaemon(await world.client(), options) as daemon,
+                browsing(Path(folder)) as page,
             ):
-                await page.open("about:blank", "true")
-                without = await churned(world, daemon.url)
-                await page.open(
-                    f"{daemon.url}/{view}",
-                    f"document.querySelector('#view')?.dataset.shows === '{view}'",
-                )
-                settling = asyncio.create_task(churn(world, SETTLED, f"s{view[2:4]}"))
-                await settling
-                await page.value(PROBE)
-                await page.trace()
-                with_ = await churned(world, daemon.url, page)
-                await told(page, view, without, with_)
-            if page.problems:
-                sys.exit(f"the page complains: {page.problems}")
+                gc.collect()
+                gc.freeze()  # do not measure the API server's objects
+                print(f"{pods} pods bound, load average {os.getloadavg()[0]:.1f}", flush=True)
+                for view in (
+                    "#/",
+                    "#/fleet",
+                    "#/nodes",
+                    "#/nodes?order=used",
+                    "#/pods",
+                    "#/node/n0",
+                ):
+                    await page.open("about:blank", "true")
+                    without = await churned(world, daemon.url)
+                    await page.open(
+                        f"{daemon.url}/{view}",
+                        f"document.querySelector('#view')?.dataset.shows === '{view}'",
+                    )
+                    settling = asyncio.create_task(churn(world, SETTLED, f"s{view[2:4]}"))
+                    await settling
+                    await page.value(PROBE)
+                    await page.trace()
+                    with_ = await churned(world, daemon.url, page)
+                    await told(page, view, without, with_)
+                if page.problems:
+                    sys.exit(f"the page complains: {page.problems}")
 
 
 async def stay(world: BareWorld, pods: int) -> None:
@@ -340,7 +343,4 @@ if __name__ == "__main__":
     if given.client:
         filtering(int(given.client[0]), given.client[1], int(given.client[2]))
     else:
-        try:
-            asyncio.run(main(given))
-        finally:
-            end()
+        asyncio.run(main(given))

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import struct
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 sys.path.extend(str(Path(__file__).parents[1] / "tests" / name) for name in ("embedded", "tools"))
 
-from browser import PROGRAM, Page, browsing, end
+from browser import PROGRAM, Page, browsing
 from up_world import PODS, World, node, pod, running
 
 IMAGES: Final = Path(__file__).parents[1] / "docs/images"
@@ -129,23 +130,24 @@ async def main() -> None:
         node(f"t4-{number}", model="Tesla-T4", cards=4, registers=("qgpu",)) for number in (1, 2)
     ]
     nodes += [node("mig-1", model="A100-SXM4-40GB", cards=2, registers=("hami",), mode="mig")]
-    async with running(nodes) as world, browsing() as page:
-        for one in scene():
-            await world.create(PODS, one)
-        await settled(world)
-        sick = {"simulate.partage.io/unhealthy": "3=Xid 79"}
-        await world.patch("/api/v1/nodes/a100-4", {"metadata": {"annotations": sick}})
-        await asyncio.sleep(32)  # the charts over time get a point every half minute
-        await page.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=WIDTH,
-            height=HEIGHT,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        await page.call("Emulation.setScrollbarsHidden", hidden=True)
-        url = world.cluster.addresses.dashboard
-        frames = [(await shot(page, url, view), pause) for view, pause in SCENES]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        async with running(nodes) as world, browsing(Path(folder)) as page:
+            for one in scene():
+                await world.create(PODS, one)
+            await settled(world)
+            sick = {"simulate.partage.io/unhealthy": "3=Xid 79"}
+            await world.patch("/api/v1/nodes/a100-4", {"metadata": {"annotations": sick}})
+            await asyncio.sleep(32)  # the charts over time get a point every half minute
+            await page.call(
+                "Emulation.setDeviceMetricsOverride",
+                width=WIDTH,
+                height=HEIGHT,
+                deviceScaleFactor=1,
+                mobile=False,
+            )
+            await page.call("Emulation.setScrollbarsHidden", hidden=True)
+            url = world.cluster.addresses.dashboard
+            frames = [(await shot(page, url, view), pause) for view, pause in SCENES]
     IMAGES.joinpath("page.png").write_bytes(animated(frames))
     IMAGES.joinpath("dashboard.png").write_bytes(frames[3][0])
     for name in ("page.png", "dashboard.png"):
@@ -153,7 +155,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        asyncio.run(main())
-    finally:
-        end()
+    asyncio.run(main())

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -80,8 +79,6 @@ _FLAGS = (
     "--remote-debugging-port=0",
     "--window-size=1300,900",
 )
-_BAR = 56
-"""Pixels of the first window's bar, which others have not: pages have the height that they had in the first."""
 
 
 class Page:
@@ -223,63 +220,36 @@ class Page:
             )
 
 
-class _Kept:
-    """The browser of this process: starting one takes as long as many a test of a page."""
-
-    process: subprocess.Popen[bytes] | None = None
-    folder: tempfile.TemporaryDirectory[str] | None = None
-
-
-def end() -> None:
-    """End the browser, if one was started."""
-    if _Kept.process is not None:
-        _Kept.process.terminate()
-        _Kept.process.wait(30)
-        _Kept.process = None
-    if _Kept.folder is not None:
-        _Kept.folder.cleanup()
-        _Kept.folder = None
-
-
-def _started() -> tuple[subprocess.Popen[bytes], Path]:
-    """The browser, and the file in which it says where it listens."""
-    assert PROGRAM is not None
-    if _Kept.process is None or _Kept.folder is None or _Kept.process.poll() is not None:
-        end()
-        _Kept.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        _Kept.process = subprocess.Popen(
-            [PROGRAM, *_FLAGS, f"--user-data-dir={_Kept.folder.name}", "about:blank"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    return _Kept.process, Path(_Kept.folder.name) / "DevToolsActivePort"
-
-
 @contextlib.asynccontextmanager
-async def browsing() -> AsyncIterator[Page]:
-    """A page in a profile of its own: it shares storage and cache with no page before it."""
-    process, told = _started()
-    host = f"127.0.0.1:{await _port(told, process)}"
-    async with aiohttp.ClientSession() as http:
-        async with http.get(f"http://{host}/json/version") as answer:
-            whole = (await answer.json())["webSocketDebuggerUrl"]
-        async with http.ws_connect(whole, max_msg_size=0) as above:
-            browser = Page(above)
-            hearing = asyncio.create_task(browser.listen(), name="whole browser")
-            profile = await browser.call("Target.createBrowserContext", disposeOnDetach=True)
-            made = await browser.call(
-                "Target.createTarget", url="about:blank", width=1300, height=900 - _BAR, **profile
-            )
-            url = f"ws://{host}/devtools/page/{made['targetId']}"
+async def browsing(folder: Path) -> AsyncIterator[Page]:
+    """A new browser with one page.
+
+    Args:
+        folder: of its own, for the browser's files.
+    """
+    assert PROGRAM is not None
+    process = subprocess.Popen(  # noqa: ASYNC220 # ended below; starting it takes no time
+        [PROGRAM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        port = await _port(folder / "DevToolsActivePort", process)
+        async with aiohttp.ClientSession() as http:
+            async with http.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                (found,) = [one for one in await answer.json() if one["type"] == "page"]
+            url = found["webSocketDebuggerUrl"]
             async with http.ws_connect(url, max_msg_size=0) as socket:
                 page = Page(socket)
                 listening = asyncio.create_task(page.listen(), name="browser")
                 for domain in ("Page", "Runtime", "Log", "Accessibility"):
                     await page.call(f"{domain}.enable")
                 yield page
+                await page.call("Browser.close")
                 listening.cancel()
-            await browser.call("Target.disposeBrowserContext", **profile)
-            hearing.cancel()
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait, 30)
 
 
 async def _port(file: Path, process: subprocess.Popen[bytes]) -> int:

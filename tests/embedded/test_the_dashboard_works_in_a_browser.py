@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import product
@@ -36,13 +37,14 @@ def browse(tell: Callable[[World, Page, str], Awaitable[None]]) -> None:
 
     async def story() -> None:
         nodes = [node("n0", cards=2), node("m0", cards=1, registers=("hami",), mode="mig")]
-        async with running(nodes) as world, browsing() as page:
-            await world.create(PODS, pod("fits", HALF))
-            await world.phase("fits", "Running")
-            await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 400}))
-            await world.refused("waits")
-            await tell(world, page, world.cluster.addresses.dashboard)
-            assert page.problems == []
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running(nodes) as world, browsing(Path(folder)) as page:
+                await world.create(PODS, pod("fits", HALF))
+                await world.phase("fits", "Running")
+                await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 400}))
+                await world.refused("waits")
+                await tell(world, page, world.cluster.addresses.dashboard)
+                assert page.problems == []
 
     run(story())
 
@@ -99,24 +101,25 @@ def test_the_overview_begins_with_what_needs_a_hand() -> None:
         panel = "document.querySelector('#view .attention')"
         says = f"{panel}.innerText"
         links = f"[...{panel}.querySelectorAll('a')].map((a) => a.hash)"
-        async with running([node("n0", cards=2)]) as world, browsing() as page:
-            url = world.cluster.addresses.dashboard
-            await page.open(f"{url}/#/", shown("#/"))
-            assert (await page.value(says)).strip() == "Nothing needs a hand"
-            ill = {"metadata": {"annotations": {names.SIMULATE_UNHEALTHY: "1=Xid 79"}}}
-            await world.patch("/api/v1/nodes/n0", ill)
-            await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 400}))
-            await page.until(f"{says}.includes('1 card takes no pod')")
-            await page.until(f"{says}.includes('1 pod waiting')")
-            text = await page.value(says)
-            assert "n0 gpu 1 Unhealthy" in text
-            assert "Xid 79" in text
-            assert {"#/node/n0", "#/pods?state=waiting"} <= set(await page.value(links))
-            assert await page.value(
-                f"{panel}.compareDocumentPosition(document.querySelector('.tiles'))"
-                " === Node.DOCUMENT_POSITION_FOLLOWING"
-            )
-            assert page.problems == []
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running([node("n0", cards=2)]) as world, browsing(Path(folder)) as page:
+                url = world.cluster.addresses.dashboard
+                await page.open(f"{url}/#/", shown("#/"))
+                assert (await page.value(says)).strip() == "Nothing needs a hand"
+                ill = {"metadata": {"annotations": {names.SIMULATE_UNHEALTHY: "1=Xid 79"}}}
+                await world.patch("/api/v1/nodes/n0", ill)
+                await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 400}))
+                await page.until(f"{says}.includes('1 card takes no pod')")
+                await page.until(f"{says}.includes('1 pod waiting')")
+                text = await page.value(says)
+                assert "n0 gpu 1 Unhealthy" in text
+                assert "Xid 79" in text
+                assert {"#/node/n0", "#/pods?state=waiting"} <= set(await page.value(links))
+                assert await page.value(
+                    f"{panel}.compareDocumentPosition(document.querySelector('.tiles'))"
+                    " === Node.DOCUMENT_POSITION_FOLLOWING"
+                )
+                assert page.problems == []
 
     run(story())
 
@@ -426,45 +429,46 @@ def test_what_has_no_colour_of_its_own_is_hatched() -> None:
 
     async def story() -> None:
         nodes = [node(f"n{at}", model, 1) for at, model in enumerate(MODELS)]
-        async with running(nodes) as world, browsing() as page:
-            url = world.cluster.addresses.dashboard
-            await page.open(f"{url}/#/fleet?by=model", shown("#/fleet?by=model"))
-            looks = await page.value(
-                "[...document.querySelectorAll('.fleet .legend i')].map(getComputedStyle)"
-                ".map((style) => style.backgroundColor + style.backgroundImage)"
-            )
-            assert len(set(looks)) == len(looks) == len(nodes) > 8
-            boxes = (
-                "import(new URL('dashboard/picture.js', document.baseURI)).then(({box, paint, svgOf}) => {"
-                " const shapes = [0, 1, 2, 3].map((i) => box(30 * i, 0, 30, 30, 'set-0', null, false, i));"
-                " const picture = {width: 120, height: 30, title: '', shapes};"
-                " const canvas = document.createElement('canvas');"
-                " const context = canvas.getContext('2d', {willReadFrequently: true});"
-                " paint(context, picture);"
-                " return [svgOf(picture), ...[0, 30, 60, 90].map((x) =>"
-                " context.getImageData(x, 0, 30, 30).data.join())]; })"
-            )
-            svg, *painted = await page.value(boxes)
-            assert re.findall(r"url\(#hatch-(\d)\)", svg) == ["1", "2", "3"]
-            assert len(set(painted)) == 4
-            await page.value(
-                "URL.createObjectURL = (blob) => { window.saved = blob; return '#'; };"
-                "HTMLAnchorElement.prototype.click = () => {};"
-                "document.querySelector('.saving button').click()"
-            )
-            svg = await page.value("saved.text()")
-            assert svg.count("url(#hatch-1)") == 2 * (len(nodes) - 8)  # in legend and cells
-            await page.open(f"{url}/#/nodes", shown("#/nodes"))
-            assert await page.value(HATCHED % ".legend .other")
-            await page.value(
-                "document.querySelector('.lane').append(document.createElement('b'));"
-                "document.querySelector('.lane b').className = 'part other'"
-            )
-            assert await page.value(HATCHED % ".part.other")
-            await page.open(f"{url}/#/", shown("#/"))
-            assert await page.value(HATCHED % ".stack .closed")
-            assert await page.value(HATCHED % ".legend .closed")
-            assert page.problems == []
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running(nodes) as world, browsing(Path(folder)) as page:
+                url = world.cluster.addresses.dashboard
+                await page.open(f"{url}/#/fleet?by=model", shown("#/fleet?by=model"))
+                looks = await page.value(
+                    "[...document.querySelectorAll('.fleet .legend i')].map(getComputedStyle)"
+                    ".map((style) => style.backgroundColor + style.backgroundImage)"
+                )
+                assert len(set(looks)) == len(looks) == len(nodes) > 8
+                boxes = (
+                    "import(new URL('dashboard/picture.js', document.baseURI)).then(({box, paint, svgOf}) => {"
+                    " const shapes = [0, 1, 2, 3].map((i) => box(30 * i, 0, 30, 30, 'set-0', null, false, i));"
+                    " const picture = {width: 120, height: 30, title: '', shapes};"
+                    " const canvas = document.createElement('canvas');"
+                    " const context = canvas.getContext('2d', {willReadFrequently: true});"
+                    " paint(context, picture);"
+                    " return [svgOf(picture), ...[0, 30, 60, 90].map((x) =>"
+                    " context.getImageData(x, 0, 30, 30).data.join())]; })"
+                )
+                svg, *painted = await page.value(boxes)
+                assert re.findall(r"url\(#hatch-(\d)\)", svg) == ["1", "2", "3"]
+                assert len(set(painted)) == 4
+                await page.value(
+                    "URL.createObjectURL = (blob) => { window.saved = blob; return '#'; };"
+                    "HTMLAnchorElement.prototype.click = () => {};"
+                    "document.querySelector('.saving button').click()"
+                )
+                svg = await page.value("saved.text()")
+                assert svg.count("url(#hatch-1)") == 2 * (len(nodes) - 8)  # in legend and cells
+                await page.open(f"{url}/#/nodes", shown("#/nodes"))
+                assert await page.value(HATCHED % ".legend .other")
+                await page.value(
+                    "document.querySelector('.lane').append(document.createElement('b'));"
+                    "document.querySelector('.lane b').className = 'part other'"
+                )
+                assert await page.value(HATCHED % ".part.other")
+                await page.open(f"{url}/#/", shown("#/"))
+                assert await page.value(HATCHED % ".stack .closed")
+                assert await page.value(HATCHED % ".legend .closed")
+                assert page.problems == []
 
     run(story())
 
@@ -532,23 +536,24 @@ def test_the_longest_names_fit_a_phone() -> None:
 
     async def story() -> None:
         name = ".".join(("n" * 63, "n" * 63, "n" * 63, "n" * 61))
-        async with running([node(name)]) as world, browsing() as page:
-            url = world.cluster.addresses.dashboard
-            await world.create(PODS, pod("p" * 253, HALF))
-            await world.create(PODS, pod("q" * 253, {"koordinator.sh/gpu": 900}))
-            await world.refused("q" * 253)
-            views = (*VIEWS[:3], f"#/node/{name}", "#/pods")
-            for width, view in product(
-                (380, 1300), (*views, *(f"#/pod/default/{c * 253}" for c in "pq"))
-            ):
-                size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-                await page.call("Emulation.setDeviceMetricsOverride", **size)
-                await page.open(f"{url}/{view}", shown(view))
-                over = await page.value(
-                    "Math.max(...[...document.querySelectorAll('html, h1, h2, h2 a, p a')].map((e) =>"
-                    " e.getBoundingClientRect().right)) - document.documentElement.clientWidth"
-                )
-                assert over <= 0, (width, view)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running([node(name)]) as world, browsing(Path(folder)) as page:
+                url = world.cluster.addresses.dashboard
+                await world.create(PODS, pod("p" * 253, HALF))
+                await world.create(PODS, pod("q" * 253, {"koordinator.sh/gpu": 900}))
+                await world.refused("q" * 253)
+                views = (*VIEWS[:3], f"#/node/{name}", "#/pods")
+                for width, view in product(
+                    (380, 1300), (*views, *(f"#/pod/default/{c * 253}" for c in "pq"))
+                ):
+                    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+                    await page.call("Emulation.setDeviceMetricsOverride", **size)
+                    await page.open(f"{url}/{view}", shown(view))
+                    over = await page.value(
+                        "Math.max(...[...document.querySelectorAll('html, h1, h2, h2 a, p a')].map((e) =>"
+                        " e.getBoundingClientRect().right)) - document.documentElement.clientWidth"
+                    )
+                    assert over <= 0, (width, view)
 
     run(story())
 
@@ -611,16 +616,17 @@ def test_an_empty_cluster_says_so() -> None:
     """No nodes, no pods: each view says what would have to come."""
 
     async def story() -> None:
-        async with running([]) as world, browsing() as page:
-            url = world.cluster.addresses.dashboard
-            for view, says in (
-                ("#/", "There are no cards."),
-                ("#/nodes", "There are no nodes."),
-                ("#/pods", "No pod asks for a device."),
-            ):
-                await page.open(f"{url}/{view}", shown(view))
-                assert says in await page.value("document.querySelector('#view').innerText")
-            assert page.problems == []
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running([]) as world, browsing(Path(folder)) as page:
+                url = world.cluster.addresses.dashboard
+                for view, says in (
+                    ("#/", "There are no cards."),
+                    ("#/nodes", "There are no nodes."),
+                    ("#/pods", "No pod asks for a device."),
+                ):
+                    await page.open(f"{url}/{view}", shown(view))
+                    assert says in await page.value("document.querySelector('#view').innerText")
+                assert page.problems == []
 
     run(story())
 

@@ -1,6 +1,8 @@
 """The page of a large fleet, over time, while it loads and on a phone, in a real browser."""
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,23 +100,26 @@ def test_nodes_that_say_the_same_are_one_row_and_near_misses_come_first() -> Non
     async def story() -> None:
         near = [node("near", cards=1), node("far", cards=1)]
         small = [node(f"t4-{n}", "Tesla-T4", cards=1) for n in range(1, 5)]
-        async with running([*near, *small]) as world, browsing() as page:
-            for place, core in (("near", 20), ("far", 60)):
-                half = {"koordinator.sh/gpu-core": core, "koordinator.sh/gpu-memory-ratio": 10}
-                where = {"nodeSelector": {"kubernetes.io/hostname": place}}
-                await world.create(PODS, pod(f"on-{place}", half, **where))
-                await world.phase(f"on-{place}", "Running")
-            large = {"koordinator.sh/gpu-core": 90, "koordinator.sh/gpu-memory": "40Gi"}
-            await world.create(PODS, pod("waits", large))
-            await world.refused("waits")
-            for width, height in (PHONE, *SIZES):
-                await sized(page, width, height)
-                view = "#/pod/default/waits"
-                await page.open(f"{world.cluster.addresses.dashboard}/?{width}{view}", shown(view))
-                rows = await page.value(GROUPS)
-                assert rows[:2] == ["near", "far"], (width, rows)
-                assert rows[2] == "4 nodes: t4-1, t4-2, t4-3, t4-4", (width, rows)
-            assert page.problems == []
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running([*near, *small]) as world, browsing(Path(folder)) as page:
+                for place, core in (("near", 20), ("far", 60)):
+                    half = {"koordinator.sh/gpu-core": core, "koordinator.sh/gpu-memory-ratio": 10}
+                    where = {"nodeSelector": {"kubernetes.io/hostname": place}}
+                    await world.create(PODS, pod(f"on-{place}", half, **where))
+                    await world.phase(f"on-{place}", "Running")
+                large = {"koordinator.sh/gpu-core": 90, "koordinator.sh/gpu-memory": "40Gi"}
+                await world.create(PODS, pod("waits", large))
+                await world.refused("waits")
+                for width, height in (PHONE, *SIZES):
+                    await sized(page, width, height)
+                    view = "#/pod/default/waits"
+                    await page.open(
+                        f"{world.cluster.addresses.dashboard}/?{width}{view}", shown(view)
+                    )
+                    rows = await page.value(GROUPS)
+                    assert rows[:2] == ["near", "far"], (width, rows)
+                    assert rows[2] == "4 nodes: t4-1, t4-2, t4-3, t4-4", (width, rows)
+                assert page.problems == []
 
     run(story())
 
@@ -124,20 +129,21 @@ def test_nodes_that_a_pod_does_not_want_come_last() -> None:
 
     async def story() -> None:
         nodes = [node(f"n{number}", cards=1) for number in range(5)]
-        async with running(nodes) as world, browsing() as page:
-            label = {"metadata": {"labels": {"pool": "a"}}}
-            await world.patch("/api/v1/nodes/n3", label)
-            where = {"nodeSelector": {"pool": "a"}}
-            share = {"koordinator.sh/gpu-core": 20, "koordinator.sh/gpu-memory-ratio": 10}
-            await world.create(PODS, pod("holds", share, **where))
-            await world.phase("holds", "Running")
-            await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 100}, **where))
-            await world.refused("waits")
-            view = "#/pod/default/waits"
-            await page.open(f"{world.cluster.addresses.dashboard}/{view}", shown(view))
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running(nodes) as world, browsing(Path(folder)) as page:
+                label = {"metadata": {"labels": {"pool": "a"}}}
+                await world.patch("/api/v1/nodes/n3", label)
+                where = {"nodeSelector": {"pool": "a"}}
+                share = {"koordinator.sh/gpu-core": 20, "koordinator.sh/gpu-memory-ratio": 10}
+                await world.create(PODS, pod("holds", share, **where))
+                await world.phase("holds", "Running")
+                await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 100}, **where))
+                await world.refused("waits")
+                view = "#/pod/default/waits"
+                await page.open(f"{world.cluster.addresses.dashboard}/{view}", shown(view))
 
-            rows = await page.value(GROUPS)
-            assert rows[:2] == ["n3", "4 nodes: n0, n1, n2, n4"]
+                rows = await page.value(GROUPS)
+                assert rows[:2] == ["n3", "4 nodes: n0, n1, n2, n4"]
 
     run(story())
 

@@ -5,6 +5,7 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -124,9 +125,10 @@ def browse(tell: Callable[[Page], Awaitable[None]]) -> None:
     """A browser without a cluster."""
 
     async def story() -> None:
-        async with browsing() as page:
-            await tell(page)
-            assert page.problems == []
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with browsing(Path(folder)) as page:
+                await tell(page)
+                assert page.problems == []
 
     asyncio.run(story())
 
