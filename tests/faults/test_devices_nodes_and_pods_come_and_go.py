@@ -24,13 +24,18 @@ async def healthy(cluster: Bed, name: str, ill: set[int]) -> None:
     await until(lambda: now() == ill, f"cards {ill} of {name} are ill")
 
 
+async def runs(cluster: Bed, name: str) -> None:
+    """Wait until a pod runs."""
+    await until(lambda: cluster.stored(name)["status"].get("phase") == "Running", f"{name} runs")
+
+
 async def test_an_ill_card_takes_nobody_and_serves_again_once_it_is_well(seam: str) -> None:
     """Its pod runs on and keeps what it has; who waits is bound as soon as the card is back."""
     async with bed(node(cards=2), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("running", WHOLE)
-        await cluster.bound("running")
+        await runs(cluster, "running")
         minor = int(
             cluster.cards("running")[0]
             != cluster.stored("n0", DEVICES)["spec"]["devices"][0]["id"]
@@ -62,7 +67,7 @@ async def test_a_card_that_is_swapped_is_another_card(seam: str) -> None:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("before", WHOLE)
-        await cluster.bound("before")
+        await runs(cluster, "before")  # else the kubelet would refuse it, and its place be free
         device = cluster.stored("n0", DEVICES)
         (had,) = cluster.cards("before")
         for one in device["spec"]["devices"]:
@@ -173,7 +178,7 @@ async def test_a_pod_that_has_ended_gives_its_card_back_though_it_is_kept(
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("first", WHOLE)
-        await until(lambda: cluster.stored("first")["status"].get("phase") == "Running", "it runs")
+        await runs(cluster, "first")
         started = time.monotonic()
         await cluster.patch(
             "first", {"status": {"phase": phase, "reason": "Evicted"}}, sub="status"
