@@ -13,7 +13,8 @@ from partage.model.pod import Pod
 from partage.placement.work import Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement
-from partage.scheduler.preemption import Occupant, least, plan_on
+from partage.scheduler.preemption import Occupant, least
+from plans import plan_on
 
 SIZES = (100, 50, 30)
 asks = st.sampled_from([*SIZES, "whole"])

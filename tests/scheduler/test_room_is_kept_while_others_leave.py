@@ -16,7 +16,8 @@ from partage.scheduler.events import (
     Released,
     RoomKept,
 )
-from partage.scheduler.preemption import Bystanders, Occupant, plan_on
+from partage.scheduler.preemption import Bystanders, Occupant
+from plans import plan_on
 
 VIP = make_pod("vip", whole(), priority=9)
 

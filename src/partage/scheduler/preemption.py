@@ -81,19 +81,6 @@ class Plan:
         return (len(self.broken), highest, len(self.victims), total, -oldest)
 
 
-def plan_on(
-    chooser: Chooser,
-    pod: Pod,
-    node: str,
-    occupants: Sequence[Occupant],
-    allowed: Mapping[str, int],
-    beside: Bystanders = Bystanders(),
-    work: Work | None = None,
-) -> Plan | None:
-    """The result of `planning`, for a caller that gives no other task a turn."""
-    return _run_through(planning(chooser, pod, node, occupants, allowed, beside, work))
-
-
 def planning(
     chooser: Chooser,
     pod: Pod,
