@@ -444,7 +444,7 @@ def test_a_container_that_crashed_and_its_next_attempt_are_one_series(folder: Pa
 def test_a_journal_on_a_full_disk_ends_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The container is made and the kubelet is told so; with a library, it starts once it is written down which one it is."""
+    """The kubelet gets the answer that the container exists; with a library, it starts only once the journal has its name."""
 
     async def test() -> None:
         async with _world(folder) as world:

@@ -122,7 +122,7 @@ def test_somebody_elses_compute_instance_keeps_ours_alive() -> None:
 
 
 def test_a_place_that_is_being_freed_is_awaited() -> None:
-    """The next pod's intent is written only when the last one's instance is gone; until then it is told so."""
+    """The journal gets the next pod's intent only when the last one's instance is gone; until then a hindrance says so."""
     following = (Wanted(AXIS.profile("1g.10gb").at(3), "b"),)
     waiting = look(following, READY, FULL).hindrances
 

@@ -170,7 +170,7 @@ def test_hami_reads_its_registration() -> None:
 
 
 def test_a_registration_ends_with_the_last_card() -> None:
-    """Its readers would give cards that are not there; a node that nobody registered gets no annotation."""
+    """Its readers would allocate cards that are not there; a node without a registration gets no annotation."""
     found = simulate(A100)
     one, two = (card.uuid for card in found.devices if card.type is DeviceType.GPU)
     known = hami_annotations(replace(found, links={(one, two): 4}), HamiSettings(), "n1")

@@ -879,7 +879,7 @@ def test_settings_that_are_refused_are_told(tmp_path: Path) -> None:
 
 
 def test_settings_of_tenants_are_told() -> None:
-    """Without a service nobody knows which namespaces it reads."""
+    """Only the service knows which namespaces it reads."""
 
     def settings(namespace: str, name: str) -> dict[str, Any]:
         head = {"namespace": namespace, "name": name}

@@ -254,7 +254,7 @@ def test_a_new_leader_does_not_call_a_lasting_problem_resolved() -> None:
 
 
 def test_who_led_before_counts_no_problem_and_knows_no_grace() -> None:
-    """A device comes back and goes again while another instance leads: nobody sees that here."""
+    """A device comes back and goes again while another instance leads: this one does not see it."""
 
     async def story(world: World) -> None:
         await world.create("nodes", node())

@@ -271,7 +271,7 @@ async def test_a_claim_that_is_refused_leaves_other_pods_theirs() -> None:
     template = {"metadata": {"name": "half"}, "spec": {"spec": wanted()}}
     await server.create(lives_module.TEMPLATES, template, "default")
     async with asyncio.timeout(60):
-        while len(server.store.all(lives_module.CLAIMS)) < 2:  # noqa: ASYNC110 # the store tells nobody
+        while len(server.store.all(lives_module.CLAIMS)) < 2:  # noqa: ASYNC110 # the store sets no event
             await asyncio.sleep(0.01)
     following.cancel()
 
@@ -302,12 +302,12 @@ async def test_each_claim_of_a_pod_is_found_without_a_look_at_all(
         for name in ("one", "two", "three"):
             spec = user(name, resourceClaimTemplateName="half")
             await server.create("pods", spec, "default")
-        while not all(map(told, ("one", "two", "three"))):  # noqa: ASYNC110 # the store tells nobody
+        while not all(map(told, ("one", "two", "three"))):  # noqa: ASYNC110 # the store sets no event
             await asyncio.sleep(0.01)
         await server.patch(
             "pods", "default", "one", {"status": {"resourceClaimStatuses": None}}, sub="status"
         )
-        while not told("one"):  # noqa: ASYNC110 # the store tells nobody
+        while not told("one"):  # noqa: ASYNC110 # the store sets no event
             await asyncio.sleep(0.01)
     following.cancel()
 

@@ -80,7 +80,7 @@ class Model:
         await self.rest()
 
     def look(self) -> None:
-        """Who is bound is so in the books, and nobody who is gone holds devices."""
+        """The books have every bound pod, and no pod that is gone holds devices."""
         books = self.world.service.books
         for uid in self.bound:
             assert books.engine.states.get(uid) in (State.BOUND, State.UNKNOWN)
@@ -336,4 +336,4 @@ def test_any_order_keeps_the_books(part: int) -> None:
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         bindings += model.bindings
-    assert bindings >= SEQUENCES // 4, "most would bind nobody"
+    assert bindings >= SEQUENCES // 4, "most would bind no pod"

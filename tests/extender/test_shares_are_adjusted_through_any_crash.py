@@ -200,7 +200,7 @@ async def test_a_record_that_was_not_written_is_written_later(tmp_path: Path) ->
 
 
 async def test_a_wish_that_comes_while_a_write_is_read_back_is_heard(tmp_path: Path) -> None:
-    """The write conflicted with it, and the watch told of it while the pod was still at work."""
+    """The write conflicted with it, and the watch reported it while the adjustment was still in progress."""
     world = await one_pod(tmp_path, "compute=60")
     adjustments = world.service.adjustments
     assert adjustments is not None

@@ -7,7 +7,7 @@ from bed import HALF, WHOLE, bed, node, pod, told
 
 
 async def test_who_waits_is_bound_soon_after_a_release() -> None:
-    """Fifty releases in a row, each with somebody who waits: the first wake-up does it, none is repeated (after 15 s)."""
+    """Fifty releases in a row, a pod waiting for each: the first wake-up is enough, none is repeated (after 15 s)."""
     gaps, loop = [], asyncio.get_running_loop()
     async with bed(node(cards=1)) as cluster:
         await cluster.daemon()
