@@ -20,7 +20,8 @@ from partage.wire.outcomes import said
 
 _PIECE: Final = 64
 """Nodes read before other tasks run."""
-_HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
+HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
+"""In the column `closed`: the card is not closed; a pod has all of it."""
 _DIGITS: Final = re.compile(r"([0-9]{1,18})")
 _MAKER: Final = re.compile(r"^nvidia[ -]+", re.IGNORECASE)
 
@@ -106,7 +107,7 @@ class Catalogue:
         """Nodes that are cordoned or have a card closed by a fault or an operator."""
         found = self.cordoned.copy()
         for plane in ledger.planes.values():
-            shut = ((plane.closed > 0) & (plane.closed != _HELD)).any(axis=0)
+            shut = ((plane.closed > 0) & (plane.closed != HELD)).any(axis=0)
             found[: shut.size] |= shut
         return found & self.known()
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from partage.dashboard.catalogue import Catalogue
+from partage.dashboard.catalogue import HELD, Catalogue
 from partage.dashboard.holdings import SEVERAL
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
@@ -17,7 +17,6 @@ from partage.inventory.plane import CLOSED, Bools, Ints, Plane
 from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 
-_HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
 _CORDONED: Final = CLOSED.index(ReasonCode.CORDONED)
 _MOST: Final = 255
 _T = TypeVar("_T", str, tuple[str, str])
@@ -26,7 +25,7 @@ STATES: Final = (
     "idle",
     "shared",
     "whole",
-    *(code.value for code in CLOSED[1:_HELD] if code),
+    *(code.value for code in CLOSED[1:HELD] if code),
 )
 """Meanings of a card's byte of `state`: in use, or the reason why it takes no pod."""
 
@@ -96,9 +95,9 @@ def _percent(total: Ints, free: Ints) -> Ints:
 def _states(plane: Plane, catalogue: Catalogue) -> Ints:
     cordoned: Bools = np.zeros(plane.open.shape, np.bool_)
     cordoned |= catalogue.cordoned[: plane.open.shape[1]]
-    closed = np.where(plane.closed == _HELD, 0, plane.closed).astype(np.int64)
+    closed = np.where(plane.closed == HELD, 0, plane.closed).astype(np.int64)
     closed = np.where((closed == 0) & cordoned, _CORDONED, closed)
     used = np.where(
-        plane.closed == _HELD, STATES.index("whole"), (plane.tenants > 0).astype(np.int64)
+        plane.closed == HELD, STATES.index("whole"), (plane.tenants > 0).astype(np.int64)
     )
     return np.where(closed > 0, STATES.index("whole") + closed, used)

@@ -1,13 +1,13 @@
 """Nodes and their cards as documents: the capacity of each, and its tenants with their sizes and places."""
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.dashboard.catalogue import plain_model
+from partage.dashboard.catalogue import HELD, plain_model
 from partage.dashboard.queries import MOST_COUNTED, MOST_NODES, NodeQuery
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
@@ -18,12 +18,9 @@ from partage.inventory.plane import CLOSED
 from partage.model.allocation import Charge
 from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
-from partage.model.reason import ReasonCode
 from partage.wire.outcomes import closed_code, device_document, said
 
 Floats = NDArray[np.float64]
-_HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
-"""This card is not closed; a pod has all of it."""
 
 
 async def nodes_document(
@@ -191,7 +188,7 @@ def _head(ledger: Ledger, index: int) -> dict[str, Any]:
         number
         for type_, there in devices.items()
         for number in ledger.planes[type_].closed[: len(there), index].tolist()
-        if number and number != _HELD
+        if number and number != HELD
     )
     claimed = [one.claim for one in ledger.on_node(node.name)]
     state = [f"{count} {code.value}" for n, count in closed.items() if (code := CLOSED[n])]

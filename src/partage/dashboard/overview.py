@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from partage.dashboard.catalogue import Catalogue
+from partage.dashboard.catalogue import HELD, Catalogue
 from partage.dashboard.roster import Roster
 from partage.dashboard.view_cache import Standing
 from partage.dashboard.workloads import claimant_document
@@ -23,7 +23,6 @@ from partage.extender.explain import born, unscheduled
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import CLOSED, Bools, Plane
 from partage.model.device import DeviceType
-from partage.model.reason import ReasonCode
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.outcomes import closed_code
@@ -36,7 +35,6 @@ _NAMESPACES: Final = 500
 """Most listed namespaces."""
 _PROBLEMS: Final = 100
 """Most listed objects that could not be read; authors of pods may make many."""
-_HELD: Final = CLOSED.index(ReasonCode.CARD_NOT_IDLE)
 _Turn = tuple[int, str, str, str]
 
 
@@ -129,7 +127,7 @@ def _closed(ledger: Ledger, catalogue: Catalogue) -> tuple[Counter[str], Bools]:
     some = np.zeros_like(known)
     for plane in ledger.planes.values():
         there = known[: plane.closed.shape[1]]
-        shut = (plane.closed > 0) & (plane.closed != _HELD) & (plane.kind > 0) & there
+        shut = (plane.closed > 0) & (plane.closed != HELD) & (plane.kind > 0) & there
         some[: there.size] |= shut.any(axis=0)
         numbers, cards = np.unique(plane.closed[shut], return_counts=True)
         for number, count in zip(numbers.tolist(), cards.tolist(), strict=True):
@@ -151,7 +149,7 @@ def _models(plane: Plane, catalogue: Catalogue) -> list[dict[str, Any]]:
 def sums(plane: Plane, which: Bools) -> dict[str, Any]:
     """Amounts of those cards (cards, nodes): numbers by use, compute, memory and slots."""
     used = plane.tenants > 0
-    whole = ~plane.open & (plane.closed == CLOSED.index(ReasonCode.CARD_NOT_IDLE))
+    whole = ~plane.open & (plane.closed == HELD)
     closed = ~plane.open & ~whole
     kinds = {"idle": ~used & ~closed, "shared": used & ~whole, "whole": whole, "closed": closed}
     return {
