@@ -1,9 +1,15 @@
-"""Sockets of gRPC servers that only root may use, with any umask: they start containers and prepare devices."""
+"""gRPC servers at sockets that only root may use, with any umask: they start containers and prepare devices."""
 
 import errno
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import grpc
+
+from partage.agent.protobuf import Message
+from partage.wire.protobuf import Malformed
+
+M = TypeVar("M", bound=Message)
 _OWNER: Final = 0o600
 
 
@@ -19,3 +25,12 @@ def listen(server: Any, path: Path) -> None:
     except RuntimeError as error:
         raise OSError(errno.EADDRNOTAVAIL, str(error), str(path)) from error
     path.chmod(_OWNER)
+
+
+async def read(of: type[M], data: bytes, context: Any) -> M:
+    """A call's message; bytes that are none end the call."""
+    try:
+        return of.decode(data)
+    except Malformed as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"partage: {error}")
+        raise

@@ -130,7 +130,7 @@ class FakeRuntime:
             task.add_done_callback(self._work.discard)
 
     async def _introduce(self) -> None:
-        told = await self.ask("Configure", ConfigureRequest("", self.name, self.version))
+        told = await self.ask("Configure", ConfigureRequest(self.name, self.version))
         events = ConfigureResponse.decode(told.payload).events
         assert events >> 11 == 0, "containerd 1.7 refuses events that it does not know"
         for pod in self.pods:

@@ -23,10 +23,9 @@ import grpc
 from partage.agent.dra import messages as said
 from partage.agent.dra.admission import NotPrepared
 from partage.agent.dra.prepared import Prepared
-from partage.agent.sockets import listen
+from partage.agent.sockets import listen, read
 from partage.agent.trouble import Rounds
 from partage.vendors.names import DRA_DRIVER
-from partage.wire.protobuf import Malformed
 
 _LOG: Final = logging.getLogger("partage.agent")
 _MOST_CLAIMS: Final = 256
@@ -152,7 +151,7 @@ class DriverPlugin:
         return said.PluginInfo(said.TYPE, DRA_DRIVER, endpoint, said.VERSIONS).encode()
 
     async def _notified(self, request: bytes, context: Any) -> bytes:
-        told = await _read(said.RegistrationStatus, request, context)
+        told = await read(said.RegistrationStatus, request, context)
         self.registered = told.registered
         if told.registered:
             _LOG.info("%s: registered with the kubelet", DRA_DRIVER)
@@ -235,18 +234,11 @@ def _request(name: str) -> str:
 
 
 async def _claims(request: bytes, context: Any) -> tuple[said.Claim, ...]:
-    found: tuple[said.Claim, ...] = (await _read(said.ClaimRequest, request, context)).claims
+    found = (await read(said.ClaimRequest, request, context)).claims
     if len(found) > _MOST_CLAIMS:
         told = f"partage: {len(found)} claims in one call; {_MOST_CLAIMS} are the most"
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
     return found
-
-
-async def _read(of: Any, data: bytes, context: Any) -> Any:
-    try:
-        return of.decode(data)
-    except Malformed as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"partage: {error}")
 
 
 def _number(path: Path) -> int:

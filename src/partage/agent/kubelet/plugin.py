@@ -28,8 +28,8 @@ from partage.agent.container_edits import MARK
 from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.registering import PluginFiles, Registrar, Session
 from partage.agent.kubelet.units import Offer
+from partage.agent.sockets import read
 from partage.agent.stories import SILENT, Stories
-from partage.wire.protobuf import Malformed
 
 _LOG: Final = logging.getLogger("partage.agent")
 
@@ -199,13 +199,13 @@ class _Served:
             session.lost.set()
 
     async def _preferred(self, request: bytes, context: Any) -> bytes:
-        asked = await _read(said.PreferredRequest, request, context)
+        asked = await read(said.PreferredRequest, request, context)
         chosen = [said.ContainerIds(await self.advise(self.offer, c)) for c in asked.containers]
         return said.PreferredResponse(tuple(chosen)).encode()
 
     async def _allocate(self, request: bytes, context: Any) -> bytes:
         start = self.stories.now()
-        asked = await _read(said.AllocateRequest, request, context)
+        asked = await read(said.AllocateRequest, request, context)
         known = {unit.id for unit in self.offer.units}
         for unit in (unit for one in asked.containers for unit in one.ids):
             if unit not in known:
@@ -224,10 +224,3 @@ class _Served:
         if why:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"partage: {why}")
         return b""
-
-
-async def _read(of: Any, data: bytes, context: Any) -> Any:
-    try:
-        return of.decode(data)
-    except Malformed as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"partage: {error}")

@@ -114,7 +114,6 @@ class Container(Message):
     pod_sandbox_id: str = text(2)
     name: str = text(3)
     state: int = integer(4)
-    labels: Mapping[str, str] = text_map(5)
     annotations: Mapping[str, str] = text_map(6)
     args: tuple[str, ...] = texts(7)
     env: tuple[str, ...] = texts(8)
@@ -134,13 +133,10 @@ class RegisterPluginRequest(Message):
 
 
 class ConfigureRequest(Message):
-    """The runtime's first message. Time-outs are in milliseconds; 0 if it does not report them."""
+    """The runtime's first message."""
 
-    config: str = text(1)
     runtime_name: str = text(2)
     runtime_version: str = text(3)
-    registration_timeout: int = integer(4)
-    request_timeout: int = integer(5)
 
 
 class ConfigureResponse(Message):

@@ -46,7 +46,6 @@ class Answered:
     stream: int
     code: int
     message: str
-    payload: bytes
 
 
 class Session:
@@ -113,7 +112,7 @@ class Session:
         self._open.discard(message.stream)
         response = Response.decode(message.payload)
         status = response.status or Status()
-        return Answered(message.stream, status.code, status.message, response.payload)
+        return Answered(message.stream, status.code, status.message)
 
 
 def _sent(connection: int, message: TtrpcMessage) -> bytes:
