@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from partage.agent.discovery import pci
-from partage.agent.discovery.found import Found, Inventory, Roots
+from partage.agent.discovery.found import Found, Inventory, Roots, closed_card
 from partage.agent.discovery.nvidia import label_text
 from partage.model.device import Device, DeviceType
 from partage.vendors.traits import AMD, FIRST_RENDER, FPGA_MAKER, ROWS
@@ -90,17 +90,7 @@ def discover_by_tool(roots: Roots) -> Inventory:
         numbers[vendor] += 1
         ill = f"its memory is known to {tool} alone; let koord-device-daemon write a device file"
         problems.append(f"{vendor} card at {one.address}: {ill}")
-        device = Device(
-            type=DeviceType.GPU,
-            minor=minor,
-            uuid=one.address,
-            vendor=vendor,
-            model=one.model,
-            healthy=False,
-            topology=pci.place(one.folder),
-            health_detail=ill,
-        )
-        found.append(Found(device, reason="MemoryUnknown"))
+        found.append(closed_card(one, minor, vendor, "MemoryUnknown", ill))
     return Inventory(tuple(found), tuple(problems))
 
 

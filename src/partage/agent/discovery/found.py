@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from partage.model.device import Device
+from partage.agent.discovery.pci import PciFunction, place
+from partage.model.device import Device, DeviceType
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,21 @@ class Found:
     mig: bool | None = None
     files: tuple[str, ...] = ()
     use: CardUse | None = None
+
+
+def closed_card(one: PciFunction, minor: int, vendor: str, reason: str, ill: str) -> Found:
+    """A card of which sysfs alone tells: it is shown, and never given."""
+    device = Device(
+        type=DeviceType.GPU,
+        minor=minor,
+        uuid=one.address,
+        vendor=vendor,
+        model=one.model,
+        healthy=False,
+        topology=place(one.folder),
+        health_detail=ill,
+    )
+    return Found(device, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from partage.agent.discovery import pci
-from partage.agent.discovery.found import Found, Inventory, Roots
+from partage.agent.discovery.found import Found, Inventory, Roots, closed_card
 from partage.agent.discovery.nvidia import label_text
 from partage.model.device import Device, DeviceType, Topology
 from partage.vendors.traits import METAX
@@ -124,18 +124,8 @@ def _files(roots: Roots, folder: Path) -> tuple[str, ...]:
 def _by_sysfs(there: list[pci.PciFunction], why: str) -> Inventory:
     """Cards without memory and identity: shown, and closed."""
     found = tuple(
-        Found(
-            Device(
-                type=DeviceType.GPU,
-                minor=index,
-                uuid=one.address,
-                vendor=METAX.name,
-                model=one.model,
-                healthy=False,
-                topology=pci.place(one.folder),
-                health_detail=f"memory and identity are unknown: {why}",
-            ),
-            reason="LibraryMissing",
+        closed_card(
+            one, index, METAX.name, "LibraryMissing", f"memory and identity are unknown: {why}"
         )
         for index, one in enumerate(there)
     )

@@ -18,7 +18,8 @@ ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 _LONGEST: Final = 4096
 _ROOT: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
-_NUMBER: Final = re.compile(r"-?[0-9]{1,19}|0x[0-9a-fA-F]{1,16}")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})|0x[0-9a-fA-F]{1,16}")
+"""Without leading zeros: Python accepts no number such as `007`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def text(path: Path) -> str | None:
 def number(path: Path) -> int | None:
     """The number in the file, decimal or with `0x`; None if there is none."""
     found = text(path)
-    return int(found, 0) if found and _NUMBER.fullmatch(found) and _plain(found) else None
+    return int(found, 0) if found and _NUMBER.fullmatch(found) else None
 
 
 def entries(folder: Path) -> tuple[Path, ...]:
@@ -106,12 +107,6 @@ def entries(folder: Path) -> tuple[Path, ...]:
         return tuple(sorted(folder.iterdir()))
     except OSError:
         return ()
-
-
-def _plain(digits: str) -> bool:
-    """Whether digits have no leading zeros: Python accepts no number such as `007`."""
-    bare = digits.removeprefix("-")
-    return bare.startswith("0x") or bare == "0" or not bare.startswith("0")
 
 
 def _known(found: int | None) -> int:
