@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.apiserver.patch import merge_patch
-from partage.controllers.labels import label_changes
-from partage.controllers.totals import totals_patch
+from partage.controllers.totals import node_label_changes, totals_patch
 from partage.vendors.catalog import FAMILIES, koordinator_reports
 from partage.vendors.settings import HamiSettings, Settings
 from partage.wire.context import Context
@@ -91,10 +90,10 @@ def test_labels_are_right_after_one_change(
     manifest = node(labels=labels, totals=totals)
     two = document(reported([], vendor))
 
-    changes = label_changes(document(manifest), two)
+    changes = node_label_changes(document(manifest), two)
 
     after = {**labels, **changes}
-    assert label_changes(document(node(labels=after, totals=totals)), two) == {}
+    assert node_label_changes(document(node(labels=after, totals=totals)), two) == {}
     assert {
         k: v for k, v in after.items() if k in labels and k != "node.koordinator.sh/gpu-vendor"
     } == {k: v for k, v in labels.items() if k != "node.koordinator.sh/gpu-vendor"}

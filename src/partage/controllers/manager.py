@@ -1,7 +1,7 @@
 """Runs all controllers: takes in facts, queues keys, and writes differences.
 
 A standby takes in facts too, so a new leader knows everything at once. Only `run` looks at objects and writes,
-and only a leader calls it. Functions of an object's documents (`totals`, `labels`, `pods`) decide its intended
+and only a leader calls it. Functions of an object's documents (`totals`, `pods`) decide its intended
 state. The manager compares this with the API server's and writes a difference. It looks again later at a key
 that fails.
 """
@@ -13,12 +13,12 @@ from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from partage.controllers import labels, pods
+from partage.controllers import pods
 from partage.controllers.contention import Contention
 from partage.controllers.meters import ControllerMeters
 from partage.controllers.picture import Picture, bound_to
 from partage.controllers.pods import Problem
-from partage.controllers.totals import totals_patch
+from partage.controllers.totals import node_label_changes, totals_patch
 from partage.controllers.writer import Writer
 from partage.kube.client import Client
 from partage.kube.clock import Clock
@@ -26,6 +26,7 @@ from partage.kube.recorder import Regarding
 from partage.kube.retry import Backoff
 from partage.kube.workqueue import WorkQueue, work
 from partage.model.errors import InvalidDocument
+from partage.vendors.locks import LOCKS, read_lock
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.pod_phase import finished
@@ -33,6 +34,10 @@ from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.controllers")
 _CONFIG: Final = "ConfigMap"
+_LOCK_SECONDS: Final = 300.0
+"""Since a vendor's lock was first seen here: after this time HAMi's own scheduler takes a lock away from its holder. The
+lock's own time is not used: clocks of two machines may differ, and a lock removed too early lets a vendor's plugin mix up
+two pods."""
 _SHARE: Final = 0.5
 """Largest part of the process's time for looks."""
 _SLICE: Final = 0.005
@@ -250,7 +255,7 @@ class Controllers:
         if node is None:
             return
         await self._locked(key, node)
-        changes = labels.label_changes(node, device)
+        changes = node_label_changes(node, device)
         if changes:
             self._renewed(await self._writer.node_labels(node, changes))
         if self._settings.totals:
@@ -302,15 +307,14 @@ class Controllers:
 
     async def _locked(self, key: _Key, node: Document) -> None:
         """Remove vendors' locks whose holder has ended, or has held them too long."""
-        held = labels.held_locks(node)
-        known = {(node.name, name, text) for name, (text, _) in held.items()}
+        held = {name: node.annotations[name] for name in LOCKS if name in node.annotations}
+        known = {(node.name, *one) for one in held.items()}
         self._locks = {
             at: moment for at, moment in self._locks.items() if at[0] != node.name or at in known
         }
-        for name, (text, lock) in held.items():
-            now = self._clock.monotonic()
-            seen = self._locks.setdefault((node.name, name, text), now)
-            left = labels.lock_expires(seen, now)
+        for name, text in held.items():
+            lock, now = read_lock(text), self._clock.monotonic()
+            left = self._locks.setdefault((node.name, name, text), now) + _LOCK_SECONDS - now
             if left > 0 and not (lock.pod and await self._is_over(lock.namespace, lock.pod)):
                 self._queue.add_after(key, left)
                 continue

@@ -1,4 +1,4 @@
-"""Intended device totals of a node's status, as a patch of the present ones.
+"""Intended device totals of a node's status, and its intended labels, as changes of the present ones.
 
 The totals have both name families of Koordinator, always, in capacity and in allocatable, because the scheduler's
 fit and the kubelet check the name that a pod used. Amounts are of healthy devices, scaled
@@ -10,7 +10,13 @@ touches vendors' native units (`huawei.com/npu-core`) only if the node's Device 
 otherwise the vendor's plugin may report them. If the object is gone, the units are those of the vendor in the
 node's label, which stays.
 
-Source: docs/sources/koordinator.md 6; the MetaX and Koordinator documents.
+As upstream's manager does, Koordinator's labels of make, model and driver follow the Device object, and stay when it is
+deleted. qGPU's driver and card labels use the same keys, because those of the closed product are not published. A
+label that is an operator's decision is only added where it is absent: `qgpu-device-enable` on nodes that
+publish qGPU's totals.
+
+Source: docs/sources/koordinator.md 6; the MetaX and Koordinator documents; the qGPU document and docs/sources/qgpu.md 1.3
+to 1.5.
 """
 
 from collections.abc import Mapping
@@ -24,7 +30,7 @@ from partage.vendors.catalog import koordinator_reports, native_units
 from partage.vendors.settings import Settings
 from partage.wire import shapes
 from partage.wire.documents import Document
-from partage.wire.nodes import device_totals
+from partage.wire.nodes import COPIED_LABELS, allocatable_of, device_totals
 
 _OWN_DOMAINS = (names.KOORDINATOR_DOMAIN, names.KUBERNETES_DOMAIN)
 
@@ -51,6 +57,18 @@ def totals_patch(
         "allocatable": _difference(status.allocatable or {}, wanted, written),
     }
     return {part: changes for part, changes in parts.items() if changes}
+
+
+def node_label_changes(node: Document, device: Document | None) -> dict[str, str]:
+    """Labels to set on the node; empty when it has them. Raises `InvalidDocument`: an amount is no quantity."""
+    wanted = {}
+    if device is not None:
+        wanted = {key: device.labels[key] for key in COPIED_LABELS if device.labels.get(key)}
+    labels = node.labels
+    core = allocatable_of(node).get(names.QGPU_CORE)
+    if core is not None and core.nano > 0:
+        wanted.setdefault(names.QGPU_ENABLE, labels.get(names.QGPU_ENABLE, "enable"))
+    return {key: value for key, value in sorted(wanted.items()) if labels.get(key) != value}
 
 
 def _difference(
