@@ -4,10 +4,11 @@ All of it is optional. Without an agent that offers cards to claims, and without
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, warning
+from partage.doctor.scheduling import switched_off
 from partage.vendors import names
 from partage.webhook.installation import CLAIMS
 
@@ -81,14 +82,7 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
     if not any("--dra" in given for _, given in _run(facts, "agent")):
         return
     for pod in facts.pods:
-        off = {
-            gate.partition("=")[0]
-            for text in _words(pod)
-            if text.startswith("--feature-gates=")
-            for gate in text.partition("=")[2].split(",")
-            if gate.endswith("=false")
-        }
-        for gate in sorted(off.intersection(_GATES)):
+        for gate in switched_off(pod, _GATES):
             yield error(
                 "feature-gate",
                 named(pod),
@@ -165,8 +159,3 @@ def _run(facts: ClusterFacts, program: str) -> Iterator[tuple[Object, list[str]]
 
 def _runs(pod: Object) -> bool:
     return bool(pod.get("status", {}).get("phase") == "Running")
-
-
-def _words(pod: Object) -> Iterable[str]:
-    for container in pod.get("spec", {}).get("containers") or ():
-        yield from map(str, (*(container.get("command") or ()), *(container.get("args") or ())))

@@ -1,6 +1,6 @@
 """Checks that kube-scheduler asks us, about every pod and every node, and that no other program decides."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, ours, warning
@@ -213,15 +213,19 @@ def others(facts: ClusterFacts) -> Iterator[Finding]:
 def gates(facts: ClusterFacts) -> Iterator[Finding]:
     """No feature that Partage needs is switched off."""
     for pod in facts.pods:
-        given = _argument(pod, "--feature-gates")
-        off = {part.partition("=")[0] for part in given.split(",") if part.endswith("=false")}
-        for gate in sorted(off & _GATES.keys()):
+        for gate in switched_off(pod, _GATES):
             yield error(
                 "feature-gate",
                 named(pod),
                 f"feature gate {gate} must be on, and is off: {_GATES[gate]}",
                 f"remove {gate}=false from --feature-gates",
             )
+
+
+def switched_off(pod: Object, gates: Collection[str]) -> list[str]:
+    """Those of the feature gates that a pod's options switch off."""
+    given = _argument(pod, "--feature-gates").split(",")
+    return sorted(gate for gate in gates if f"{gate}=false" in given)
 
 
 def rights(facts: ClusterFacts) -> Iterator[Finding]:
