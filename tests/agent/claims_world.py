@@ -1,8 +1,9 @@
 """A node whose agent is a DRA driver, with what outlives the agent, and who asks it: kubelet and runtime."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -243,14 +244,11 @@ def share(card: int, cores: int, memory: str, identity: str = "s") -> dict[str, 
     }
 
 
-def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
-    """Run a story beside an API server and a runtime."""
-
-    async def main() -> None:
-        async with KubeServer() as server, fake_runtime(folder / "nri.sock") as runtime:
-            await story(World(folder, server, runtime))
-
-    asyncio.run(main())
+@contextlib.asynccontextmanager
+async def world_of(folder: Path) -> AsyncIterator[World]:
+    """A world beside an API server and a runtime."""
+    async with KubeServer() as server, fake_runtime(folder / "nri.sock") as runtime:
+        yield World(folder, server, runtime)
 
 
 def record(milli: int, memory: int, uid: str = "uid-pod-old", card: int = 0) -> str:

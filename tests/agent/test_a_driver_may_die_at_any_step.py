@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claims_world import CLAIMS, World, run, share, until
+from claims_world import CLAIMS, World, share, until, world_of
 
 from fakes.nvml import Trouble
 from partage.agent.dra import messages as said
@@ -97,6 +97,16 @@ def folders() -> Iterator[Path]:
     while True:
         with tempfile.TemporaryDirectory(prefix="dra") as made:
             yield Path(made)
+
+
+def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
+    """Run a story in a loop of its own, with which ends what a dead agent left there."""
+
+    async def main() -> None:
+        async with world_of(folder) as world:
+            await story(world)
+
+    asyncio.run(main())
 
 
 def left(world: World) -> list[str]:

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import os
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -246,13 +245,6 @@ class World:
         assert await self.proxy._look() == ""
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path, as sockets need."""
-    with tempfile.TemporaryDirectory(prefix="cri") as made:
-        yield Path(made)
-
-
 @contextlib.asynccontextmanager
 async def _world(
     folder: Path, containers: Mapping[str, cri.ListedContainer] | None = None
@@ -303,35 +295,23 @@ async def _world(
         journal.close()
 
 
-def _run(test: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(200):
-            await test
-
-    asyncio.run(bounded())
-
-
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="makes device files, which needs root")
 
 
 @ROOT
-def test_a_container_is_known_by_the_identity_that_it_gets(folder: Path) -> None:
+async def test_a_container_is_known_by_the_identity_that_it_gets(folder: Path) -> None:
     """Written down before it is made, renamed after; a second one on the card is refused."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            assert await world.create("u1") == "c1"
-            assert list(world.keeper.held) == ["c1"]
-            assert "CardFull" in await world.create("u2")
-            assert len(world.runtime.requests) == 1
-            await world.look()
-            assert world.keeper.unprotected == {}
-            assert list(world.keeper.held) == ["c1"]
-            await world.call("StopContainer", cri.Identity("c1").encode())
-            assert list(world.keeper.held) == []
-            assert await world.create("u2") == "c2"
-
-    _run(test())
+    async with _world(folder) as world:
+        assert await world.create("u1") == "c1"
+        assert list(world.keeper.held) == ["c1"]
+        assert "CardFull" in await world.create("u2")
+        assert len(world.runtime.requests) == 1
+        await world.look()
+        assert world.keeper.unprotected == {}
+        assert list(world.keeper.held) == ["c1"]
+        await world.call("StopContainer", cri.Identity("c1").encode())
+        assert list(world.keeper.held) == []
+        assert await world.create("u2") == "c2"
 
 
 @ROOT
@@ -344,58 +324,46 @@ def test_a_container_is_known_by_the_identity_that_it_gets(folder: Path) -> None
         pytest.param(grpc.StatusCode.DEADLINE_EXCEEDED, True, ["c1"], id="late"),
     ],
 )
-def test_whatever_becomes_of_a_call_what_is_held_is_what_runs(
+async def test_whatever_becomes_of_a_call_what_is_held_is_what_runs(
     folder: Path, code: grpc.StatusCode, *, made: bool, held: list[str]
 ) -> None:
     """The runtime's status and words reach the kubelet; the next look settles what nobody knows."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            world.runtime.fail = (code, made)
-            assert await world.create("u1") == f"{code.name}: the runtime's own words"
-            if code is not grpc.StatusCode.INTERNAL:
-                # Until that is known, the card is taken.
-                assert len(world.keeper.held) == 1
-            await world.look()
-            await world.look()
-            assert list(world.keeper.held) == held
-            assert world.keeper.unprotected == {}
-            other = await world.create("u2")
-            assert ("CardFull" in other) == bool(held)
-
-    _run(test())
+    async with _world(folder) as world:
+        world.runtime.fail = (code, made)
+        assert await world.create("u1") == f"{code.name}: the runtime's own words"
+        if code is not grpc.StatusCode.INTERNAL:
+            # Until that is known, the card is taken.
+            assert len(world.keeper.held) == 1
+        await world.look()
+        await world.look()
+        assert list(world.keeper.held) == held
+        assert world.keeper.unprotected == {}
+        other = await world.create("u2")
+        assert ("CardFull" in other) == bool(held)
 
 
 @ROOT
-def test_a_proxy_that_died_in_between_learns_what_was_made(folder: Path) -> None:
+async def test_a_proxy_that_died_in_between_learns_what_was_made(folder: Path) -> None:
     """Given and made, but never renamed: the next agent finds it by pod, name and attempt."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            world.runtime.fail = (grpc.StatusCode.UNAVAILABLE, True)
-            await world.create("u1")
-            made = world.runtime.containers
-            (entry,) = world.keeper.journal.entries
-            assert entry.startswith("cri-")
-        async with _world(folder, made) as world:
-            assert list(world.keeper.journal.entries) == list(world.keeper.held) == ["c1"]
-            assert world.keeper.unprotected == {}
-
-    _run(test())
+    async with _world(folder) as world:
+        world.runtime.fail = (grpc.StatusCode.UNAVAILABLE, True)
+        await world.create("u1")
+        made = world.runtime.containers
+        (entry,) = world.keeper.journal.entries
+        assert entry.startswith("cri-")
+    async with _world(folder, made) as world:
+        assert list(world.keeper.journal.entries) == list(world.keeper.held) == ["c1"]
+        assert world.keeper.unprotected == {}
 
 
 @ROOT
-def test_a_device_that_cannot_be_made_refuses_the_container(folder: Path) -> None:
+async def test_a_device_that_cannot_be_made_refuses_the_container(folder: Path) -> None:
     """Nothing is asked of the runtime, and nothing stays held."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            (folder / "devices").write_text("no folder")
-            assert "device file" in await world.create("u1")
-            assert world.runtime.requests == []
-            assert list(world.keeper.held) == []
-
-    _run(test())
+    async with _world(folder) as world:
+        (folder / "devices").write_text("no folder")
+        assert "device file" in await world.create("u1")
+        assert world.runtime.requests == []
+        assert list(world.keeper.held) == []
 
 
 def _series(keeper: Keeper) -> list[tuple[str, ...]]:
@@ -410,102 +378,86 @@ def _series(keeper: Keeper) -> list[tuple[str, ...]]:
 
 
 @ROOT
-def test_a_container_that_crashed_and_its_next_attempt_are_one_series(folder: Path) -> None:
+async def test_a_container_that_crashed_and_its_next_attempt_are_one_series(folder: Path) -> None:
     """Before the next look tells that the first has ended, while the second is made, and after."""
+    async with _world(folder) as world:
+        await world.create("u1")
+        once = _series(world.keeper)
+        crashed = world.runtime.containers["c1"]
+        world.runtime.containers["c1"] = replace(crashed, state=cri.EXITED)
+        seen = []
+        genuine = world.runtime.create
 
-    async def test() -> None:
-        async with _world(folder) as world:
-            await world.create("u1")
-            once = _series(world.keeper)
-            crashed = world.runtime.containers["c1"]
-            world.runtime.containers["c1"] = replace(crashed, state=cri.EXITED)
-            seen = []
-            genuine = world.runtime.create
+        async def create(request: bytes, context: Any) -> bytes:
+            seen.append(_series(world.keeper))
+            return await genuine(request, context)
 
-            async def create(request: bytes, context: Any) -> bytes:
-                seen.append(_series(world.keeper))
-                return await genuine(request, context)
-
-            world.runtime.made = create
-            assert await world.create("u1", attempt=1) == "c2"
-            assert sorted(world.keeper.held) == ["c1", "c2"]
-            assert seen == [once]
-            assert _series(world.keeper) == once
-            assert list(world.keeper.entries) == ["c2"]
-            await world.look()
-            assert list(world.keeper.held) == ["c2"]
-            assert _series(world.keeper) == once
-            assert len(set(once)) == len(once) > 0
-
-    _run(test())
+        world.runtime.made = create
+        assert await world.create("u1", attempt=1) == "c2"
+        assert sorted(world.keeper.held) == ["c1", "c2"]
+        assert seen == [once]
+        assert _series(world.keeper) == once
+        assert list(world.keeper.entries) == ["c2"]
+        await world.look()
+        assert list(world.keeper.held) == ["c2"]
+        assert _series(world.keeper) == once
+        assert len(set(once)) == len(once) > 0
 
 
 @ROOT
-def test_a_journal_on_a_full_disk_ends_nothing(
+async def test_a_journal_on_a_full_disk_ends_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kubelet gets the answer that the container exists; with a library, it starts only once the journal has its name."""
+    async with _world(folder) as world:
+        genuine = Journal.give
 
-    async def test() -> None:
-        async with _world(folder) as world:
-            genuine = Journal.give
+        def give(journal: Journal, entry: Entry) -> None:
+            if not entry.container.startswith("cri-"):
+                raise OSError(28, "No space left on device")
+            genuine(journal, entry)
 
-            def give(journal: Journal, entry: Entry) -> None:
-                if not entry.container.startswith("cri-"):
-                    raise OSError(28, "No space left on device")
-                genuine(journal, entry)
-
-            monkeypatch.setattr(Journal, "give", give)
-            assert await world.create("u1") == "c1"
-            assert "No space left" in await world.proxy._look()
-            assert "CardFull" in await world.create("u2")
+        monkeypatch.setattr(Journal, "give", give)
+        assert await world.create("u1") == "c1"
+        assert "No space left" in await world.proxy._look()
+        assert "CardFull" in await world.create("u2")
+        await world.call("StartContainer", cri.Identity("c1").encode())
+        monkeypatch.setattr(world.keeper, "has_room", lambda one: one.startswith("cri-"))
+        with pytest.raises(grpc.aio.AioRpcError, match="No space left"):
             await world.call("StartContainer", cri.Identity("c1").encode())
-            monkeypatch.setattr(world.keeper, "has_room", lambda one: one.startswith("cri-"))
-            with pytest.raises(grpc.aio.AioRpcError, match="No space left"):
-                await world.call("StartContainer", cri.Identity("c1").encode())
-            monkeypatch.setattr(Journal, "give", genuine)
-            await world.call("StartContainer", cri.Identity("c1").encode())
-            assert list(world.keeper.held) == ["c1"]
-            await world.look()
-            assert list(world.keeper.held) == ["c1"]
-            assert world.keeper.unprotected == {}
-
-    _run(test())
+        monkeypatch.setattr(Journal, "give", genuine)
+        await world.call("StartContainer", cri.Identity("c1").encode())
+        assert list(world.keeper.held) == ["c1"]
+        await world.look()
+        assert list(world.keeper.held) == ["c1"]
+        assert world.keeper.unprotected == {}
 
 
-def test_streams_and_what_does_not_exist_pass_through(folder: Path) -> None:
+async def test_streams_and_what_does_not_exist_pass_through(folder: Path) -> None:
     """Answers in their order, none at all, and the runtime's own word for a call it lacks."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            stream = world.channel.unary_stream(f"/{cri.RUNTIME}/GetContainerEvents")
-            for count in (0, 1, 50):
-                got = [answer async for answer in stream(bytes([count]), timeout=240)]
-                assert got == [bytes([number]) for number in range(count)]
-            for method in ("StreamContainers", "NoSuchMethod"):
-                many = world.channel.unary_stream(f"/{cri.RUNTIME}/{method}")
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    [answer async for answer in many(b"", timeout=240)]
-                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    async with _world(folder) as world:
+        stream = world.channel.unary_stream(f"/{cri.RUNTIME}/GetContainerEvents")
+        for count in (0, 1, 50):
+            got = [answer async for answer in stream(bytes([count]), timeout=240)]
+            assert got == [bytes([number]) for number in range(count)]
+        for method in ("StreamContainers", "NoSuchMethod"):
+            many = world.channel.unary_stream(f"/{cri.RUNTIME}/{method}")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await world.call("CreateContainer", b"\xff\xff")
-            assert "partage: CreateRequest" in caught.value.details()
+                [answer async for answer in many(b"", timeout=240)]
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await world.call("CreateContainer", b"\xff\xff")
+        assert "partage: CreateRequest" in caught.value.details()
 
-    _run(test())
 
-
-def test_a_kubelet_that_asks_elsewhere_is_noticed(folder: Path) -> None:
+async def test_a_kubelet_that_asks_elsewhere_is_noticed(folder: Path) -> None:
     """It asks its runtime every few seconds: one that has not asked here for long goes around us."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            needed = f"containerRuntimeEndpoint: unix://{folder / 'cri.sock'}"
-            assert needed in world.proxy.problem
-            await world.call("ListContainers", b"")
-            assert world.proxy.problem == ""
-            world.now[0] += 29
-            assert world.proxy.problem == ""
-            world.now[0] += 2
-            assert needed in world.proxy.problem
-
-    _run(test())
+    async with _world(folder) as world:
+        needed = f"containerRuntimeEndpoint: unix://{folder / 'cri.sock'}"
+        assert needed in world.proxy.problem
+        await world.call("ListContainers", b"")
+        assert world.proxy.problem == ""
+        world.now[0] += 29
+        assert world.proxy.problem == ""
+        world.now[0] += 2
+        assert needed in world.proxy.problem

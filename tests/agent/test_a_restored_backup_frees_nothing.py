@@ -1,7 +1,5 @@
 """The API server's data are of an earlier day: what runs keeps what it has, and what is back gets it afterwards."""
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -9,7 +7,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from claims_world import CLAIMS, GIB, World, record, run, share, until
+from claims_world import CLAIMS, GIB, record, share, until, world_of
 from test_the_journal_is_trusted_and_mended import SHARE, container_of, pod_of
 from test_the_journal_is_trusted_and_mended import World as SharesWorld
 
@@ -19,17 +17,11 @@ from partage.vendors import names
 from partage.wire.record import encode
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path, as sockets need."""
-    with tempfile.TemporaryDirectory(prefix="dra") as made:
-        yield Path(made)
-
-
-def test_claims_that_the_backup_does_not_know_are_held_by_their_containers(folder: Path) -> None:
+async def test_claims_that_the_backup_does_not_know_are_held_by_their_containers(
+    folder: Path,
+) -> None:
     """Of one that is back the devices are prepared once those have ended; an instance is not removed under a program."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         world.look = 0.01
         written = world.folder / "journal/claims"
         ended = world.claim("ended", {"device": "gpu-1-mig-1g-10gb-3"})
@@ -56,8 +48,6 @@ def test_claims_that_the_backup_does_not_know_are_held_by_their_containers(folde
             await until(lambda: not list(written.glob("*.json")))
             await world.prepared(ended)
             assert "CardFull" not in str(await world.create((), pod="old", annotations=said))
-
-    run(folder, story)
 
 
 def test_a_pod_that_is_placed_anew_has_its_new_devices(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import shutil
-import tempfile
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from claims_world import CLAIMS, GIB, NODE, PATIENCE, World, record, run, share, until
+from claims_world import CLAIMS, GIB, NODE, PATIENCE, World, record, share, until, world_of
 from click.testing import CliRunner
 
 from fakes.nvml import Trouble
@@ -31,17 +29,11 @@ from partage.model.node import Node
 from partage.vendors import names
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path, as sockets need."""
-    with tempfile.TemporaryDirectory(prefix="dra") as made:
-        yield Path(made)
-
-
-def test_the_kubelet_finds_the_driver_and_is_told_which_services_it_has(folder: Path) -> None:
+async def test_the_kubelet_finds_the_driver_and_is_told_which_services_it_has(
+    folder: Path,
+) -> None:
     """Both versions and health, at a socket of its own; both sockets go with the agent."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         async with world.agent():
             method = f"{said.REGISTRATION}/GetInfo"
             info = said.PluginInfo.decode(await world.call(world.files.registry, method, b""))
@@ -61,15 +53,12 @@ def test_the_kubelet_finds_the_driver_and_is_told_which_services_it_has(folder: 
         assert not world.files.registry.exists()
         assert not world.files.service.exists()
 
-    run(folder, story)
 
-
-def test_an_agent_that_cannot_serve_the_kubelet_says_why_and_serves_it_again(
+async def test_an_agent_that_cannot_serve_the_kubelet_says_why_and_serves_it_again(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line says why; the kubelet finds no socket meanwhile, and one once it can be made."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         place = world.files.service.parent
         async with world.agent():
             shutil.rmtree(place)
@@ -84,14 +73,11 @@ def test_an_agent_that_cannot_serve_the_kubelet_says_why_and_serves_it_again(
         assert "the kubelet cannot be served" in told[0]
         assert str(place) in told[0]
 
-    run(folder, story)
-
 
 @pytest.mark.parametrize("service", [0, 1], ids=["v1", "v1beta1"])
-def test_a_container_gets_the_share_that_its_claim_holds(folder: Path, service: int) -> None:
+async def test_a_container_gets_the_share_that_its_claim_holds(folder: Path, service: int) -> None:
     """The card and the limits of its provider; the mark is taken away; unprepared, nothing is left."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         world.isolation = IsolationOptions(HamiCore("/lib/libvgpu.so", "/lib/containers"))
         (world.folder / "lib").mkdir()
         (world.folder / "lib/libvgpu.so").touch()
@@ -117,33 +103,26 @@ def test_a_container_gets_the_share_that_its_claim_holds(folder: Path, service: 
             assert metric("partage_agent_claims_prepared") == 0
             assert "not prepared here" in str(await world.create(env, pod="late"))
 
-    run(folder, story)
 
-
-def test_requests_go_to_the_containers_that_name_them(folder: Path) -> None:
+async def test_requests_go_to_the_containers_that_name_them(folder: Path) -> None:
     """Two cards by one claim; the alternative that was chosen counts as its request."""
-
-    async def story(world: World) -> None:
-        async with world.agent():
-            claim = world.claim(
-                "two", share(0, 10, "1Gi"), {**share(1, 20, "2Gi"), "request": "big/first"}
-            )
-            devices = await world.prepared(claim)
-            assert [one.request_names for one in devices] == [("r0",), ("big",)]
-            both = await world.given(world.env(devices))
-            assert both["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-1"
-            one = await world.given(world.env(devices, "big"), "second")
-            assert one["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
-            other = await world.given((), "third")
-            assert other["NVIDIA_VISIBLE_DEVICES"] == "void"
-
-    run(folder, story)
+    async with world_of(folder) as world, world.agent():
+        claim = world.claim(
+            "two", share(0, 10, "1Gi"), {**share(1, 20, "2Gi"), "request": "big/first"}
+        )
+        devices = await world.prepared(claim)
+        assert [one.request_names for one in devices] == [("r0",), ("big",)]
+        both = await world.given(world.env(devices))
+        assert both["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-1"
+        one = await world.given(world.env(devices, "big"), "second")
+        assert one["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+        other = await world.given((), "third")
+        assert other["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
-def test_a_claim_is_prepared_over_every_restart(folder: Path) -> None:
+async def test_a_claim_is_prepared_over_every_restart(folder: Path) -> None:
     """Of the agent, and of the machine, whose CDI folder is empty afterwards."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         claim = world.claim("half", share(0, 60, "20Gi"))
         async with world.agent():
             before = world.env(await world.prepared(claim))
@@ -158,13 +137,10 @@ def test_a_claim_is_prepared_over_every_restart(folder: Path) -> None:
             assert (await world.given(before))["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
             assert "CardFull" in await world.refused(world.claim("more", share(0, 60, "1Gi")))
 
-    run(folder, story)
 
-
-def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Path) -> None:
+async def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Path) -> None:
     """Freed and given another card while nobody unprepared it; not before its last container has ended."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         claim = world.claim("moved", share(0, 100, "80Gi"))
         async with world.agent() as daemon:
             admission = daemon.keeper.claims
@@ -188,20 +164,17 @@ def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Path) ->
             assert given["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
             await world.prepared(world.claim("other", share(0, 100, "80Gi")))
 
-    run(folder, story)
-
 
 @pytest.mark.parametrize(
     "result",
     [{"device": "gpu-7"}, {"device": "gpu-1", "adminAccess": True}, {"pool": "other"}, None],
     ids=["unknown", "admin", "elsewhere", "none"],
 )
-def test_a_claim_whose_new_devices_cannot_be_given_does_not_get_the_old_ones(
+async def test_a_claim_whose_new_devices_cannot_be_given_does_not_get_the_old_ones(
     folder: Path, result: dict[str, Any] | None
 ) -> None:
     """They are free for others by the scheduler's books, and here too once two looks have found nobody with them."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         world.look = 0.01
         claim = world.claim("moved", share(0, 100, "80Gi"))
         async with world.agent():
@@ -217,13 +190,10 @@ def test_a_claim_whose_new_devices_cannot_be_given_does_not_get_the_old_ones(
             await until(lambda: not (world.folder / "journal/claims/uid-moved.json").exists())
             await world.prepared(world.claim("other", share(0, 100, "80Gi")))
 
-    run(folder, story)
 
-
-def test_a_claim_has_the_card_that_has_its_number_now(folder: Path) -> None:
+async def test_a_claim_has_the_card_that_has_its_number_now(folder: Path) -> None:
     """After a boot the driver numbers cards otherwise: slices, scheduler and claim mean the same one."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         claim = world.claim("half", share(0, 60, "20Gi"))
         async with world.agent(mig=False):
             before = await world.given(world.env(await world.prepared(claim)))
@@ -236,13 +206,10 @@ def test_a_claim_has_the_card_that_has_its_number_now(folder: Path) -> None:
         name = "NVIDIA_VISIBLE_DEVICES"
         assert (before[name], after[name]) == ("GPU-0", "GPU-1")
 
-    run(folder, story)
 
-
-def test_a_claim_that_the_kubelet_has_lost_is_released(folder: Path) -> None:
+async def test_a_claim_that_the_kubelet_has_lost_is_released(folder: Path) -> None:
     """Allocated no more, and no container has it; a kubelet without its checkpoint would never ask."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         world.look = 0.01
         lost, kept, freed = (
             world.claim(name, share(0, 20, "20Gi")) for name in ("lost", "kept", "freed")
@@ -266,14 +233,11 @@ def test_a_claim_that_the_kubelet_has_lost_is_released(folder: Path) -> None:
             await until(lambda: prepared() == 1)
             await world.given(world.env(await world.prepared(kept)))
 
-    run(folder, story)
-
 
 @pytest.mark.parametrize("fault", [{"status": 404}, {"body": b"{}"}], ids=["404", "an-object"])
-def test_no_gateway_releases_a_claim(folder: Path, fault: dict[str, Any]) -> None:
+async def test_no_gateway_releases_a_claim(folder: Path, fault: dict[str, Any]) -> None:
     """Whatever it answers, it is not the API server that says so of the claim."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         world.look = 0.01
         async with world.agent() as daemon:
             await world.prepare(world.claim("kept", share(0, 20, "20Gi")))
@@ -284,114 +248,99 @@ def test_no_gateway_releases_a_claim(folder: Path, fault: dict[str, Any]) -> Non
             held = daemon.tallies.registry.get_sample_value("partage_agent_claims_prepared")
             assert held == 1
 
-    run(folder, story)
 
-
-def test_how_long_claims_take_is_counted_by_what_became_of_them(folder: Path) -> None:
+async def test_how_long_claims_take_is_counted_by_what_became_of_them(folder: Path) -> None:
     """Each claim of a call, prepared, refused, unprepared, and what a disk did not take."""
+    async with world_of(folder) as world, world.agent() as daemon:
 
-    async def story(world: World) -> None:
-        async with world.agent() as daemon:
+        def counted(call: str, result: str) -> float:
+            found = daemon.tallies.registry.get_sample_value(
+                "partage_agent_claim_seconds_count", {"call": call, "result": result}
+            )
+            return found or 0
 
-            def counted(call: str, result: str) -> float:
-                found = daemon.tallies.registry.get_sample_value(
-                    "partage_agent_claim_seconds_count", {"call": call, "result": result}
-                )
-                return found or 0
-
-            good, bad = world.claim("good", share(0, 10, "1Gi")), world.claim("bad")
-            found = await world.prepare(good, bad)
-            assert [bool(one.error) for one in found.values()] == [False, True]
-            assert counted("prepare", "done") == counted("prepare", "refused") == 1
-            world.cdi.rename(world.folder / "away")
-            world.cdi.write_text("no folder")
-            assert "Exists" in (await world.refused(good)) or "exists" in await world.refused(good)
-            assert counted("prepare", "failed") >= 1
-            world.cdi.unlink()
-            world.cdi.mkdir()
-            assert world.env(await world.prepared(good))  # named to the runtime again
-            assert await world.unprepare(good) == [""]
-            assert counted("unprepare", "done") == 1
-
-    run(folder, story)
+        good, bad = world.claim("good", share(0, 10, "1Gi")), world.claim("bad")
+        found = await world.prepare(good, bad)
+        assert [bool(one.error) for one in found.values()] == [False, True]
+        assert counted("prepare", "done") == counted("prepare", "refused") == 1
+        world.cdi.rename(world.folder / "away")
+        world.cdi.write_text("no folder")
+        assert "Exists" in (await world.refused(good)) or "exists" in await world.refused(good)
+        assert counted("prepare", "failed") >= 1
+        world.cdi.unlink()
+        world.cdi.mkdir()
+        assert world.env(await world.prepared(good))  # named to the runtime again
+        assert await world.unprepare(good) == [""]
+        assert counted("unprepare", "done") == 1
 
 
-def test_no_card_is_given_twice_whichever_way_it_is_asked_for(folder: Path) -> None:
+async def test_no_card_is_given_twice_whichever_way_it_is_asked_for(folder: Path) -> None:
     """Claims beside claims, claims beside pods with records, and records beside claims."""
-
-    async def story(world: World) -> None:
-        async with world.agent() as daemon:
-            old = {names.ALLOCATION: record(600, 10 * GIB)}
-            container = Container("c-old", "s-old", "main")
-            pod = PodSandbox("s-old", "old", "uid-pod-old", "team", annotations=old)
-            assert isinstance(
-                await world.runtime.create(pod, container, PATIENCE), CreateContainerResponse
+    async with world_of(folder) as world, world.agent() as daemon:
+        old = {names.ALLOCATION: record(600, 10 * GIB)}
+        container = Container("c-old", "s-old", "main")
+        pod = PodSandbox("s-old", "old", "uid-pod-old", "team", annotations=old)
+        assert isinstance(
+            await world.runtime.create(pod, container, PATIENCE), CreateContainerResponse
+        )
+        late = world.claim("late", share(0, 50, "1Gi"))
+        assert "CardFull" in await world.refused(late)
+        assert "team/old" in await world.refused(late)
+        assert (
+            daemon.tallies.registry.get_sample_value(
+                "partage_agent_claim_failures_total", {"rule": "CardFull"}
             )
-            late = world.claim("late", share(0, 50, "1Gi"))
-            assert "CardFull" in await world.refused(late)
-            assert "team/old" in await world.refused(late)
-            assert (
-                daemon.tallies.registry.get_sample_value(
-                    "partage_agent_claim_failures_total", {"rule": "CardFull"}
-                )
-                == 2
-            )
-            fits = world.claim("fits", share(0, 40, "70Gi"))
-            await world.prepared(fits)
-            second = world.claim("second", share(0, 1, "1Gi"))
-            assert "team/fits" in await world.refused(second)
-            other = PodSandbox(
-                "s-n",
-                "new",
-                "uid-pod-new",
-                "team",
-                annotations={names.ALLOCATION: record(10, GIB, "uid-pod-new")},
-            )
-            refused = await world.runtime.create(other, Container("c-n", "s-n", "main"), PATIENCE)
-            assert "CardFull" in str(refused)
-            await world.runtime.removed(container)
-            await world.prepared(second)
-            await world.unprepare(fits)
-            assert isinstance(
-                await world.runtime.create(other, Container("c-n", "s-n", "main"), PATIENCE),
-                CreateContainerResponse,
-            )
-            assert "CardFull" in await world.refused(world.claim("large", share(1, 50, "81Gi")))
-
-    run(folder, story)
+            == 2
+        )
+        fits = world.claim("fits", share(0, 40, "70Gi"))
+        await world.prepared(fits)
+        second = world.claim("second", share(0, 1, "1Gi"))
+        assert "team/fits" in await world.refused(second)
+        other = PodSandbox(
+            "s-n",
+            "new",
+            "uid-pod-new",
+            "team",
+            annotations={names.ALLOCATION: record(10, GIB, "uid-pod-new")},
+        )
+        refused = await world.runtime.create(other, Container("c-n", "s-n", "main"), PATIENCE)
+        assert "CardFull" in str(refused)
+        await world.runtime.removed(container)
+        await world.prepared(second)
+        await world.unprepare(fits)
+        assert isinstance(
+            await world.runtime.create(other, Container("c-n", "s-n", "main"), PATIENCE),
+            CreateContainerResponse,
+        )
+        assert "CardFull" in await world.refused(world.claim("large", share(1, 50, "81Gi")))
 
 
-def test_instances_are_made_on_demand_and_removed(folder: Path) -> None:
+async def test_instances_are_made_on_demand_and_removed(folder: Path) -> None:
     """Prepare waits until the driver has made it; shares and instances of one card exclude each other."""
-
-    async def story(world: World) -> None:
-        async with world.agent():
-            claim = world.claim("part", {"device": "gpu-0-mig-1g-10gb-3"})
-            devices = await world.prepared(claim)
-            (made,) = world.nvml.instances("GPU-0")
-            assert made.start == 3
-            assert devices[0].share_id == ""
-            given = await world.given(world.env(devices))
-            assert given["NVIDIA_VISIBLE_DEVICES"] == made.computes[0].uuid
-            again = await world.given(world.env(devices), "second")
-            assert again == given
-            assert "CardFull" in await world.refused(world.claim("share", share(0, 10, "1Gi")))
-            over = world.claim("over", {"device": "gpu-0-mig-2g-20gb-2"})
-            assert "overlaps" in await world.refused(over)
-            for name in ("main", "second"):
-                await world.runtime.removed(Container(f"c-web-{name}", "s-web", name))
-            await world.unprepare(claim)
-            await until(lambda: not world.nvml.instances("GPU-0"))
-            await world.prepared(over)
-            assert [one.start for one in world.nvml.instances("GPU-0")] == [2]
-
-    run(folder, story)
+    async with world_of(folder) as world, world.agent():
+        claim = world.claim("part", {"device": "gpu-0-mig-1g-10gb-3"})
+        devices = await world.prepared(claim)
+        (made,) = world.nvml.instances("GPU-0")
+        assert made.start == 3
+        assert devices[0].share_id == ""
+        given = await world.given(world.env(devices))
+        assert given["NVIDIA_VISIBLE_DEVICES"] == made.computes[0].uuid
+        again = await world.given(world.env(devices), "second")
+        assert again == given
+        assert "CardFull" in await world.refused(world.claim("share", share(0, 10, "1Gi")))
+        over = world.claim("over", {"device": "gpu-0-mig-2g-20gb-2"})
+        assert "overlaps" in await world.refused(over)
+        for name in ("main", "second"):
+            await world.runtime.removed(Container(f"c-web-{name}", "s-web", name))
+        await world.unprepare(claim)
+        await until(lambda: not world.nvml.instances("GPU-0"))
+        await world.prepared(over)
+        assert [one.start for one in world.nvml.instances("GPU-0")] == [2]
 
 
-def test_a_call_that_the_kubelet_gives_up_is_made_again(folder: Path) -> None:
+async def test_a_call_that_the_kubelet_gives_up_is_made_again(folder: Path) -> None:
     """It ended while a card was busy: what was begun goes on, and the next call, of a kubelet that started anew, finds it."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         refused = 0
         busy = True
 
@@ -415,13 +364,10 @@ def test_a_call_that_the_kubelet_gives_up_is_made_again(folder: Path) -> None:
             given = await world.given(world.env(devices))
             assert given["NVIDIA_VISIBLE_DEVICES"] == made.computes[0].uuid
 
-    run(folder, story)
 
-
-def test_claims_of_one_call_wait_for_their_instances_together(folder: Path) -> None:
+async def test_claims_of_one_call_wait_for_their_instances_together(folder: Path) -> None:
     """One after the other they would outlast the call, and the pod's events would have no reason."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         busy = True
         world.nvml.before = lambda _call: Trouble.IN_USE if busy else None
         claims = [world.claim(f"c{n}", {"device": f"gpu-{n}-mig-7g-80gb-0"}) for n in (0, 1)]
@@ -433,72 +379,57 @@ def test_claims_of_one_call_wait_for_their_instances_together(folder: Path) -> N
             found = await call
             assert [found[one.uid].error for one in claims] == ["", ""]
 
-    run(folder, story)
 
-
-def test_an_agent_that_makes_no_instances_says_so(folder: Path) -> None:
+async def test_an_agent_that_makes_no_instances_says_so(folder: Path) -> None:
     """A claim of one waits with a reason."""
-
-    async def story(world: World) -> None:
-        async with world.agent(mig=False):
-            refused = await world.refused(world.claim("part", {"device": "gpu-0-mig-1g-10gb-3"}))
-            assert "--mig" in refused
-
-    run(folder, story)
+    async with world_of(folder) as world, world.agent(mig=False):
+        refused = await world.refused(world.claim("part", {"device": "gpu-0-mig-1g-10gb-3"}))
+        assert "--mig" in refused
 
 
-def test_claims_that_cannot_be_honoured_are_refused_with_their_reason(folder: Path) -> None:
+async def test_claims_that_cannot_be_honoured_are_refused_with_their_reason(folder: Path) -> None:
     """Another claim of the name, one of another node, of a device that is not there, for administrators, of nothing."""
-
-    async def story(world: World) -> None:
-        async with world.agent():
-            world.claim("a", share(0, 1, "1Gi"))
-            assert "another one now" in await world.refused(said.Claim("team", "uid-old", "a"))
-            assert "not found" in await world.refused(said.Claim("team", "uid-b", "b"))
-            elsewhere = world.claim("c", {**share(0, 1, "1Gi"), "pool": "m"})
-            assert "BadClaim" not in await world.refused(elsewhere)
-            assert "on node m" in await world.refused(elsewhere)
-            assert "no such card" in await world.refused(world.claim("d", share(7, 1, "1Gi")))
-            admin = world.claim("e", {**share(0, 1, "1Gi"), "adminAccess": True})
-            assert "administrators" in await world.refused(admin)
-            assert "not allocated" in await world.refused(world.claim("f"))
-            tuned = world.claim("t", share(0, 1, "1Gi"))
-            body = deepcopy(world.server.store.get(CLAIMS, "team", "t"))
-            opaque = {"driver": "gpu.partage.io", "parameters": {"burst": True}}
-            body["status"]["allocation"]["devices"]["config"] = [{"opaque": opaque}]
-            world.server.store.update(CLAIMS, "team", "t", body)
-            assert "takes none" in await world.refused(tuned)
-            opaque["driver"] = "gpu.example.com"
-            world.server.store.update(CLAIMS, "team", "t", body)
-            await world.prepared(tuned)
-            odd = world.claim("g", share(0, 1, "1Gi"), uid="../../etc/passwd")
-            assert "is none" in await world.refused(odd)
-            found = await world.prepare(odd, world.claim("h", share(0, 1, "1Gi")))
-            assert [bool(one.error) for one in found.values()] == [True, False]
-            assert not (world.folder / "etc").exists()
-
-    run(folder, story)
+    async with world_of(folder) as world, world.agent():
+        world.claim("a", share(0, 1, "1Gi"))
+        assert "another one now" in await world.refused(said.Claim("team", "uid-old", "a"))
+        assert "not found" in await world.refused(said.Claim("team", "uid-b", "b"))
+        elsewhere = world.claim("c", {**share(0, 1, "1Gi"), "pool": "m"})
+        assert "BadClaim" not in await world.refused(elsewhere)
+        assert "on node m" in await world.refused(elsewhere)
+        assert "no such card" in await world.refused(world.claim("d", share(7, 1, "1Gi")))
+        admin = world.claim("e", {**share(0, 1, "1Gi"), "adminAccess": True})
+        assert "administrators" in await world.refused(admin)
+        assert "not allocated" in await world.refused(world.claim("f"))
+        tuned = world.claim("t", share(0, 1, "1Gi"))
+        body = deepcopy(world.server.store.get(CLAIMS, "team", "t"))
+        opaque = {"driver": "gpu.partage.io", "parameters": {"burst": True}}
+        body["status"]["allocation"]["devices"]["config"] = [{"opaque": opaque}]
+        world.server.store.update(CLAIMS, "team", "t", body)
+        assert "takes none" in await world.refused(tuned)
+        opaque["driver"] = "gpu.example.com"
+        world.server.store.update(CLAIMS, "team", "t", body)
+        await world.prepared(tuned)
+        odd = world.claim("g", share(0, 1, "1Gi"), uid="../../etc/passwd")
+        assert "is none" in await world.refused(odd)
+        found = await world.prepare(odd, world.claim("h", share(0, 1, "1Gi")))
+        assert [bool(one.error) for one in found.values()] == [True, False]
+        assert not (world.folder / "etc").exists()
 
 
-def test_nobody_writes_a_mark_into_a_pod(folder: Path) -> None:
+async def test_nobody_writes_a_mark_into_a_pod(folder: Path) -> None:
     """A mark is a secret that no container sees; one that is guessed, copied or changed is refused."""
-
-    async def story(world: World) -> None:
-        async with world.agent():
-            claim = world.claim("two", share(0, 10, "1Gi"), share(1, 10, "1Gi"))
-            first, second = world.env(await world.prepared(claim))
-            name, _, token = first.partition("=")
-            for env in (f"{name}=1", f"{name[:-1]}9={token}", f"{name[:-1]}={token}"):
-                assert "NoRecord" in str(await world.create((env,)))
-            assert token not in json.dumps(await world.given((first, second)))
-
-    run(folder, story)
+    async with world_of(folder) as world, world.agent():
+        claim = world.claim("two", share(0, 10, "1Gi"), share(1, 10, "1Gi"))
+        first, second = world.env(await world.prepared(claim))
+        name, _, token = first.partition("=")
+        for env in (f"{name}=1", f"{name[:-1]}9={token}", f"{name[:-1]}={token}"):
+            assert "NoRecord" in str(await world.create((env,)))
+        assert token not in json.dumps(await world.given((first, second)))
 
 
-def test_what_cannot_be_counted_once_is_refused(folder: Path) -> None:
+async def test_what_cannot_be_counted_once_is_refused(folder: Path) -> None:
     """Two claims in a container, a claim beside a record, a share that two containers would each have in full."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         world.isolation = IsolationOptions(HamiCore("/lib/libvgpu.so", "/lib/containers"))
         (world.folder / "lib").mkdir()
         (world.folder / "lib/libvgpu.so").touch()
@@ -517,13 +448,10 @@ def test_what_cannot_be_counted_once_is_refused(folder: Path) -> None:
             assert (await world.given(whole, pod="a"))["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
             assert (await world.given(whole, pod="b"))["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
 
-    run(folder, story)
 
-
-def test_a_claim_that_cannot_be_read_back_closes_the_node(folder: Path) -> None:
+async def test_a_claim_that_cannot_be_read_back_closes_the_node(folder: Path) -> None:
     """Nobody knows what it holds, until the kubelet unprepares it."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         claim = world.claim("one", share(0, 10, "1Gi"))
         async with world.agent():
             await world.prepared(claim)
@@ -536,13 +464,10 @@ def test_a_claim_that_cannot_be_read_back_closes_the_node(folder: Path) -> None:
             assert "JournalDamaged" not in daemon.notes.text
             await world.prepared(other)
 
-    run(folder, story)
 
-
-def test_a_claim_that_cannot_be_read_back_may_be_prepared_again(folder: Path) -> None:
+async def test_a_claim_that_cannot_be_read_back_may_be_prepared_again(folder: Path) -> None:
     """By what the API server says, unless its containers have other devices."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         claim = world.claim("one", share(0, 60, "1Gi"))
         async with world.agent():
             await world.given(world.env(await world.prepared(claim)))
@@ -561,49 +486,39 @@ def test_a_claim_that_cannot_be_read_back_may_be_prepared_again(folder: Path) ->
             assert "CardFull" in await world.refused(world.claim("two", share(0, 60, "1Gi")))
             await world.prepared(world.claim("three", share(0, 40, "1Gi")))
 
-    run(folder, story)
 
-
-def test_the_kubelet_is_told_the_health_of_devices(folder: Path) -> None:
+async def test_the_kubelet_is_told_the_health_of_devices(folder: Path) -> None:
     """All of them at once, and again when one changes."""
-
-    async def story(world: World) -> None:
-        async with world.agent() as daemon:
-            options = (("grpc.use_local_subchannel_pool", 1),)
-            target = f"unix:{world.files.service}"
-            async with grpc.aio.insecure_channel(target, options=options) as channel:
-                stream = channel.unary_stream(f"/{said.HEALTH}/NodeWatchResources")(b"")
-                first = said.HealthResponse.decode(await stream.read())
-                assert {one.health for one in first.devices} == {said.HEALTHY}
-                assert len(first.devices) == 52
-                ill = replace(NODE.devices[1], healthy=False, health_detail="fell off")
-                daemon.take(replace(NODE, devices=(NODE.devices[0], ill)))
-                async with asyncio.timeout(PATIENCE):
-                    while True:
-                        told = said.HealthResponse.decode(await stream.read())
-                        found = {one.device.device_name: one for one in told.devices if one.device}
-                        if found["gpu-1"].health == said.UNHEALTHY:
-                            break
-                assert found["gpu-1"].message == "fell off"
-                assert found["gpu-0"].health == said.HEALTHY
-                stream.cancel()
-
-    run(folder, story)
+    async with world_of(folder) as world, world.agent() as daemon:
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        target = f"unix:{world.files.service}"
+        async with grpc.aio.insecure_channel(target, options=options) as channel:
+            stream = channel.unary_stream(f"/{said.HEALTH}/NodeWatchResources")(b"")
+            first = said.HealthResponse.decode(await stream.read())
+            assert {one.health for one in first.devices} == {said.HEALTHY}
+            assert len(first.devices) == 52
+            ill = replace(NODE.devices[1], healthy=False, health_detail="fell off")
+            daemon.take(replace(NODE, devices=(NODE.devices[0], ill)))
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    told = said.HealthResponse.decode(await stream.read())
+                    found = {one.device.device_name: one for one in told.devices if one.device}
+                    if found["gpu-1"].health == said.UNHEALTHY:
+                        break
+            assert found["gpu-1"].message == "fell off"
+            assert found["gpu-0"].health == said.HEALTHY
+            stream.cancel()
 
 
-def test_what_is_no_message_is_refused(folder: Path) -> None:
+async def test_what_is_no_message_is_refused(folder: Path) -> None:
     """And so are more claims than any pod has."""
-
-    async def story(world: World) -> None:
-        async with world.agent():
-            method = f"{said.SERVICES[0]}/NodePrepareResources"
-            many = said.ClaimRequest((said.Claim("a", "b", "c"),) * 257).encode()
-            for argument in (b"\x0a\xff", many):
-                with pytest.raises(grpc.aio.AioRpcError) as failed:
-                    await world.call(world.files.service, method, argument)
-                assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-    run(folder, story)
+    async with world_of(folder) as world, world.agent():
+        method = f"{said.SERVICES[0]}/NodePrepareResources"
+        many = said.ClaimRequest((said.Claim("a", "b", "c"),) * 257).encode()
+        for argument in (b"\x0a\xff", many):
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await world.call(world.files.service, method, argument)
+            assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize(
@@ -621,7 +536,7 @@ def test_options_that_do_not_go_with_claims_are_refused(options: list[str], told
     assert told in result.output
 
 
-def test_what_pods_hold_is_not_offered_to_claims(folder: Path) -> None:
+async def test_what_pods_hold_is_not_offered_to_claims(folder: Path) -> None:
     """A bound pod's share leaves the slices, and is back when the pod has ended; an odd record closes every card."""
 
     def offered(world: World) -> dict[str, tuple[str, bool]]:
@@ -634,7 +549,7 @@ def test_what_pods_hold_is_not_offered_to_claims(folder: Path) -> None:
             if "mig" not in one["name"]
         }
 
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         whole = {"gpu-0": ("80Gi", False), "gpu-1": ("80Gi", False)}
         pods = "/api/v1/pods"
         world.server.store.create(
@@ -660,10 +575,8 @@ def test_what_pods_hold_is_not_offered_to_claims(folder: Path) -> None:
             world.server.store.delete(pods, "team", "old")
             await until(lambda: offered(world) == whole)
 
-    run(folder, story)
 
-
-def test_the_card_with_the_least_room_is_offered_first(folder: Path) -> None:
+async def test_the_card_with_the_least_room_is_offered_first(folder: Path) -> None:
     """An allocator takes the first that fits: what is prepared decides which one that is."""
 
     def tried(world: World) -> list[str]:
@@ -671,17 +584,14 @@ def test_the_card_with_the_least_room_is_offered_first(folder: Path) -> None:
         listed = [one["name"] for part in found for one in part["spec"].get("devices", ())]
         return [name for name in listed if "mig" not in name]
 
-    async def story(world: World) -> None:
-        async with world.agent():
-            await until(lambda: tried(world) == ["gpu-0", "gpu-1"])
-            claims = [
-                world.claim("small", share(0, 20, "20Gi")),
-                world.claim("large", share(1, 70, "70Gi")),
-            ]
-            for one in claims:
-                await world.prepared(one)
-            await until(lambda: tried(world) == ["gpu-1", "gpu-0"])
-            assert await world.unprepare(claims[1]) == [""]
-            await until(lambda: tried(world) == ["gpu-0", "gpu-1"])
-
-    run(folder, story)
+    async with world_of(folder) as world, world.agent():
+        await until(lambda: tried(world) == ["gpu-0", "gpu-1"])
+        claims = [
+            world.claim("small", share(0, 20, "20Gi")),
+            world.claim("large", share(1, 70, "70Gi")),
+        ]
+        for one in claims:
+            await world.prepared(one)
+        await until(lambda: tried(world) == ["gpu-1", "gpu-0"])
+        assert await world.unprepare(claims[1]) == [""]
+        await until(lambda: tried(world) == ["gpu-0", "gpu-1"])

@@ -1,11 +1,11 @@
 """From a bound pod to its instance in the container, and back: agent, API server, driver and files."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -157,16 +157,15 @@ class _World:
             await asyncio.sleep(0.01)
 
 
-def _run(folder: Path, body: Callable[[_World], Any]) -> None:
-    async def main() -> None:
-        async with (
-            asyncio.timeout(PATIENCE),
-            KubeServer() as server,
-            fake_runtime(folder / "nri.sock") as runtime,
-        ):
-            await body(_World(folder, server, runtime))
-
-    asyncio.run(main())
+@contextlib.asynccontextmanager
+async def world_of(folder: Path) -> AsyncIterator[_World]:
+    """A world beside an API server and a runtime."""
+    async with (
+        asyncio.timeout(PATIENCE),
+        KubeServer() as server,
+        fake_runtime(folder / "nri.sock") as runtime,
+    ):
+        yield _World(folder, server, runtime)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -178,78 +177,67 @@ def _visible(given: Adjustment) -> list[str]:
     return next(one.value for one in given.env if one.key == "NVIDIA_VISIBLE_DEVICES").split(",")
 
 
-def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path) -> None:
+async def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path) -> None:
     """Made at exactly the places of the record, equal ones on two cards told apart; then removed."""
-
-    async def body(world: _World) -> None:
-        async with world.agent() as daemon:
-            pod = world.bound((0, 3), (1, 3))
-            given = await world.created(pod)
-            assert (world.starts("GPU-0"), world.starts("GPU-1")) == ([3], [3])
-            uuids = [world.nvml.instances(card)[0].computes[0].uuid for card in ("GPU-0", "GPU-1")]
-            assert _visible(given) == uuids
-            labels = {
-                "card": "GPU-0",
-                "profile": "1g.10gb",
-                "start": "3",
-                "size": "1",
-                "mig_uuid": uuids[0],
-                "gpu_instance": "1",
-                "compute_instance": "0",
-                "pod": pod.uid,
-                "state": "ready",
-            }
-            series = daemon.tallies.registry.get_sample_value
-            assert series("partage_agent_instance_info", labels) == 1
-            assert given.linux is not None
-            files = {one.path: (one.major, one.minor) for one in given.linux.devices}
-            assert files == {
-                "/dev/nvidiactl": (195, 255),
-                "/dev/nvidia0": (195, 0),
-                "/dev/nvidia1": (195, 1),
-                "/dev/nvidia-uvm": (510, 0),
-                "/dev/nvidia-uvm-tools": (510, 1),
-                "/dev/nvidia-caps/nvidia-cap10": (511, 10),
-                "/dev/nvidia-caps/nvidia-cap11": (511, 11),
-                "/dev/nvidia-caps/nvidia-cap110": (511, 110),
-                "/dev/nvidia-caps/nvidia-cap111": (511, 111),
-            }
-            world.server.store.delete(PODS, "team", "train")
-            await world.runtime.removed(MAIN)
-            await _until(lambda: not world.starts("GPU-0") + world.starts("GPU-1"))
-            refused = await world.runtime.create(pod, MAIN, PATIENCE)
-            assert isinstance(refused, Status)
-            assert "NoInstance" in refused.message
-
-    _run(tmp_path, body)
+    async with world_of(tmp_path) as world, world.agent() as daemon:
+        pod = world.bound((0, 3), (1, 3))
+        given = await world.created(pod)
+        assert (world.starts("GPU-0"), world.starts("GPU-1")) == ([3], [3])
+        uuids = [world.nvml.instances(card)[0].computes[0].uuid for card in ("GPU-0", "GPU-1")]
+        assert _visible(given) == uuids
+        labels = {
+            "card": "GPU-0",
+            "profile": "1g.10gb",
+            "start": "3",
+            "size": "1",
+            "mig_uuid": uuids[0],
+            "gpu_instance": "1",
+            "compute_instance": "0",
+            "pod": pod.uid,
+            "state": "ready",
+        }
+        series = daemon.tallies.registry.get_sample_value
+        assert series("partage_agent_instance_info", labels) == 1
+        assert given.linux is not None
+        files = {one.path: (one.major, one.minor) for one in given.linux.devices}
+        assert files == {
+            "/dev/nvidiactl": (195, 255),
+            "/dev/nvidia0": (195, 0),
+            "/dev/nvidia1": (195, 1),
+            "/dev/nvidia-uvm": (510, 0),
+            "/dev/nvidia-uvm-tools": (510, 1),
+            "/dev/nvidia-caps/nvidia-cap10": (511, 10),
+            "/dev/nvidia-caps/nvidia-cap11": (511, 11),
+            "/dev/nvidia-caps/nvidia-cap110": (511, 110),
+            "/dev/nvidia-caps/nvidia-cap111": (511, 111),
+        }
+        world.server.store.delete(PODS, "team", "train")
+        await world.runtime.removed(MAIN)
+        await _until(lambda: not world.starts("GPU-0") + world.starts("GPU-1"))
+        refused = await world.runtime.create(pod, MAIN, PATIENCE)
+        assert isinstance(refused, Status)
+        assert "NoInstance" in refused.message
 
 
-def test_an_instance_stays_while_a_container_has_it(tmp_path: Path) -> None:
+async def test_an_instance_stays_while_a_container_has_it(tmp_path: Path) -> None:
     """Its pod is gone, by force or by a restored backup, and another one, which is back from there, has its place."""
+    async with world_of(tmp_path) as world, world.agent() as daemon:
+        assert daemon.instances is not None
+        given = _visible(await world.created(world.bound((0, 3))))
+        world.server.store.delete(PODS, "team", "train")
+        back = world.bound((0, 3))
+        why = daemon.instances.instance
+        await _until(lambda: "Conflict" in why(back.uid, "GPU-0", MigSlice("1g.10gb", 3, 1)).why)
+        assert [one.computes[0].uuid for one in world.nvml.instances("GPU-0")] == given
 
-    async def body(world: _World) -> None:
-        async with world.agent() as daemon:
-            assert daemon.instances is not None
-            given = _visible(await world.created(world.bound((0, 3))))
-            world.server.store.delete(PODS, "team", "train")
-            back = world.bound((0, 3))
-            why = daemon.instances.instance
-            await _until(
-                lambda: "Conflict" in why(back.uid, "GPU-0", MigSlice("1g.10gb", 3, 1)).why
-            )
-            assert [one.computes[0].uuid for one in world.nvml.instances("GPU-0")] == given
+        await world.runtime.removed(MAIN)
 
-            await world.runtime.removed(MAIN)
-
-            assert _visible(await world.created(back)) != given
-
-    _run(tmp_path, body)
+        assert _visible(await world.created(back)) != given
 
 
-def test_how_long_a_pod_waited_for_its_instances_is_told(tmp_path: Path) -> None:
+async def test_how_long_a_pod_waited_for_its_instances_is_told(tmp_path: Path) -> None:
     """One span an instance, in the pod's trace; none for what was there before the agent."""
-
-    async def body(world: _World) -> None:
+    async with world_of(tmp_path) as world:
         kept = KeptSpans()
         async with world.agent(kept):
             pod = world.bound((0, 3), (1, 3))
@@ -275,13 +263,10 @@ def test_how_long_a_pod_waited_for_its_instances_is_told(tmp_path: Path) -> None
             }
             assert span.start < span.end
 
-    _run(tmp_path, body)
 
-
-def test_a_new_agent_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+async def test_a_new_agent_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
     """What is wanted stays with its UUID; what was wanted goes, although nobody told of the end."""
-
-    async def body(world: _World) -> None:
+    async with world_of(tmp_path) as world:
         pod = world.bound((0, 2))
         async with world.agent():
             before = _visible(await world.created(pod))
@@ -294,13 +279,10 @@ def test_a_new_agent_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
         async with world.agent():
             await _until(lambda: not world.starts("GPU-0"))
 
-    _run(tmp_path, body)
 
-
-def test_a_place_that_others_have_is_told(tmp_path: Path) -> None:
+async def test_a_place_that_others_have_is_told(tmp_path: Path) -> None:
     """The refusal names what is in the way; the instance of others stays."""
-
-    async def body(world: _World) -> None:
+    async with world_of(tmp_path) as world:
         foreign = world.nvml.foreign("1g.10gb", 3)
         async with world.agent() as daemon:
             pod = world.bound((0, 3))
@@ -315,8 +297,6 @@ def test_a_place_that_others_have_is_told(tmp_path: Path) -> None:
                 "partage_agent_instances", {"card": "GPU-0", "state": "foreign"}
             )
             assert value == 1
-
-    _run(tmp_path, body)
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ What a provider gives is looked at in a genuine container by `tests/runtime/test
 by records. Here the runtime asks the same agent for both.
 """
 
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from claims_world import GIB, NODE, PATIENCE, World, run, share
+from claims_world import GIB, NODE, PATIENCE, World, share, world_of
 
 from partage.agent.isolation.providers import (
     HamiCore,
@@ -61,13 +59,6 @@ PROVIDERS: dict[str, tuple[Provider, frozenset[str]]] = {
 """Each with variables that it must have set."""
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path, as sockets need."""
-    with tempfile.TemporaryDirectory(prefix="dra") as made:
-        yield Path(made)
-
-
 def prepared_host(world: World, provider: Provider) -> None:
     """A node with what the provider needs on it."""
     root = world.folder
@@ -103,11 +94,11 @@ def seen(found: Adjustment, world: World, room: str) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_a_claim_gives_what_a_record_gives(folder: Path, name: str) -> None:
+async def test_a_claim_gives_what_a_record_gives(folder: Path, name: str) -> None:
     """The same variables, mounts, limits, device files and note; the pod's own policy counts in both."""
     provider, variables = PROVIDERS[name]
 
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         prepared_host(world, provider)
         async with world.agent(mig=False):
             pod = PodSandbox(
@@ -130,13 +121,10 @@ def test_a_claim_gives_what_a_record_gives(folder: Path, name: str) -> None:
             limits = by_record[-1]
             assert bool(limits) is isinstance(provider, OwnLibrary)
 
-    run(folder, story)
 
-
-def test_where_only_instances_are_kept_shares_are_refused(folder: Path) -> None:
+async def test_where_only_instances_are_kept_shares_are_refused(folder: Path) -> None:
     """By a claim as by a record, with the same words."""
-
-    async def story(world: World) -> None:
+    async with world_of(folder) as world:
         prepared_host(world, MigOnly())
         async with world.agent(mig=False):
             env = world.env(await world.prepared(world.claim("both", share(1, 30, "4Gi"))))
@@ -145,5 +133,3 @@ def test_where_only_instances_are_kept_shares_are_refused(folder: Path) -> None:
             )
             whole = world.env(await world.prepared(world.claim("all", share(0, 100, "80Gi"))))
             assert (await world.given(whole, pod="other"))["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
-
-    run(folder, story)

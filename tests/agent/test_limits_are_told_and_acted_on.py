@@ -1,12 +1,13 @@
 """Statements on limits: metric, condition, eviction; and what is used, as series."""
 
 import asyncio
+import contextlib
 import os
 import re
 import struct
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,20 +137,18 @@ class World:
         return generate_latest(self.tallies.registry).decode()
 
 
-def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
-    """Run a story against a fresh server."""
-
-    async def told() -> None:
-        server = ApiServer()
-        await server.create("nodes", {"metadata": {"name": "n1"}})
-        await server.create("namespaces", {"metadata": {"name": "team"}})
-        async with (
-            serve(server) as url,
-            Client(Config(ClusterConfig(url)), environ={}) as client,
-        ):
-            await story(World(folder, server, client))
-
-    asyncio.run(asyncio.wait_for(told(), 240))
+@contextlib.asynccontextmanager
+async def world_of(folder: Path) -> AsyncIterator[World]:
+    """A world beside a fresh server."""
+    server = ApiServer()
+    await server.create("nodes", {"metadata": {"name": "n1"}})
+    await server.create("namespaces", {"metadata": {"name": "team"}})
+    async with (
+        asyncio.timeout(240),
+        serve(server) as url,
+        Client(Config(ClusterConfig(url)), environ={}) as client,
+    ):
+        yield World(folder, server, client)
 
 
 async def _until(holds: Callable[[], object]) -> None:
@@ -157,10 +156,9 @@ async def _until(holds: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_a_pod_says_that_its_limits_are_in_force_and_then_why_not(tmp_path: Path) -> None:
+async def test_a_pod_says_that_its_limits_are_in_force_and_then_why_not(tmp_path: Path) -> None:
     """Condition and metric; the change of status has a time of its own."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         world.process(7, container)
         task = asyncio.create_task(world.statements().run())
@@ -180,13 +178,10 @@ def test_a_pod_says_that_its_limits_are_in_force_and_then_why_not(tmp_path: Path
         assert "partage_agent_limits_not_in_force 1.0" in world.metrics()
         task.cancel()
 
-    run(tmp_path, story)
 
-
-def test_another_file_at_the_librarys_path_is_not_the_library(tmp_path: Path) -> None:
+async def test_another_file_at_the_librarys_path_is_not_the_library(tmp_path: Path) -> None:
     """The path says nothing: a tenant with a mount namespace of its own puts there what it likes."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         world.process(7, container, another=True)
         rooms = world.rooms.rooms
@@ -194,13 +189,10 @@ def test_another_file_at_the_librarys_path_is_not_the_library(tmp_path: Path) ->
         assert (said.answer, said.cause) == (Answer.NO, "ProcessOutside")
         assert said.message.endswith("another file at the library's path")
 
-    run(tmp_path, story)
 
-
-def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:
+async def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:
     """A copy of the driver under another name: the library is mapped, and the account knows nobody."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         world.process(7, await world.run_pod("train"))
         home = world.proc / "7"
         (home / "status").write_text("NSpid:\t7\t1\n")
@@ -213,10 +205,8 @@ def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:
         task.cancel()
         assert "process 7 (a) computes" in world.condition("train")["message"]
 
-    run(tmp_path, story)
 
-
-def test_one_look_reads_everything_once(tmp_path: Path) -> None:
+async def test_one_look_reads_everything_once(tmp_path: Path) -> None:
     """However many judge what was read: tables of processes are long, and what they say is of one moment."""
     opened: Counter[str] = Counter()
     on = True
@@ -225,7 +215,7 @@ def test_one_look_reads_everything_once(tmp_path: Path) -> None:
         if on and event in {"open", "os.listdir", "os.scandir"}:
             opened[str(arguments[0])] += 1
 
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         world.process(7, container)
         home = world.proc / "7"
@@ -235,12 +225,10 @@ def test_one_look_reads_everything_once(tmp_path: Path) -> None:
         found = Found(CARD, use=CardUse(1, processes={7: 1}))
         looked._found = lambda: Inventory((found,))
         sys.addaudithook(hear)  # there is no taking it away again
-        looked._look()
-
-    try:
-        run(tmp_path, story)
-    finally:
-        on = False
+        try:
+            looked._look()
+        finally:
+            on = False
 
     names = {Path(name).name for name in opened if name.startswith(str(tmp_path))}
     assert {"table", "cgroup", "status", "stat", "fd", "maps", "account", "limits"} <= names
@@ -251,10 +239,9 @@ def test_one_look_reads_everything_once(tmp_path: Path) -> None:
     assert {Path(name).name for name in twice if not name.endswith(".so")} <= {"cgroup"}
 
 
-def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
+async def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
     """Not by an agent that starts anew either."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         world.process(7, await world.run_pod("train"))
         first = asyncio.create_task(world.statements().run())
         await _until(lambda: world.condition("train"))
@@ -273,16 +260,13 @@ def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
         assert record is not None
         assert record.value["metadata"]["resourceVersion"] == version
 
-    run(tmp_path, story)
-
 
 @pytest.mark.parametrize("evict", [True, False])
-def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
+async def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
     tmp_path: Path, *, evict: bool
 ) -> None:
     """After three looks; else it stays and is told of."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         good, bad = await world.run_pod("good"), await world.run_pod("bad")
         world.process(7, good)
         world.process(8, bad, outside=True)
@@ -303,15 +287,12 @@ def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
         assert "deletionTimestamp" not in record.value["metadata"]
         task.cancel()
 
-    run(tmp_path, story)
 
-
-def test_a_refused_eviction_is_not_called_a_condition(
+async def test_a_refused_eviction_is_not_called_a_condition(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says what the API server did not allow."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         await world.server.create(
             "poddisruptionbudgets.policy",
             {"metadata": {"name": "all"}, "spec": {"selector": {}, "minAvailable": 1}},
@@ -331,14 +312,12 @@ def test_a_refused_eviction_is_not_called_a_condition(
         task.cancel()
         assert "condition" not in caplog.text
 
-    run(tmp_path, story)
 
-
-def test_growth_is_told_and_evicts_nobody_but_what_passed_by_does(tmp_path: Path) -> None:
+async def test_growth_is_told_and_evicts_nobody_but_what_passed_by_does(tmp_path: Path) -> None:
     """A program that filled its cap loads kernels: told, with a series. Beyond the slack it is not in force."""
     used = 4 * GIB + GIB // 2
 
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         world.process(7, await world.run_pod("train"))
         looked = world.statements(evict=True)
         samples: list[Inventory] = []
@@ -362,7 +341,6 @@ def test_growth_is_told_and_evicts_nobody_but_what_passed_by_does(tmp_path: Path
         assert not looked._odd
         assert not _is_ended(world, "train")
 
-        nonlocal used
         used = 5 * GIB + 1
         await _until(lambda: world.condition("train")["reason"] == "MemoryBeyondCap")
         await _until(lambda: _is_ended(world, "train"))
@@ -371,18 +349,15 @@ def test_growth_is_told_and_evicts_nobody_but_what_passed_by_does(tmp_path: Path
         await _until(lambda: series not in world.metrics())
         task.cancel()
 
-    run(tmp_path, story)
-
 
 def _is_ended(world: World, pod: str) -> bool:
     record = world.server.store.get("pods", "team", pod)
     return record is None or "deletionTimestamp" in record.value["metadata"]
 
 
-def test_shares_that_nobody_keeps_are_told_as_such(tmp_path: Path) -> None:
+async def test_shares_that_nobody_keeps_are_told_as_such(tmp_path: Path) -> None:
     """`--isolation none`."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         world.provider = NoIsolation()
         await world.run_pod("train")
         task = asyncio.create_task(world.statements().run())
@@ -391,16 +366,13 @@ def test_shares_that_nobody_keeps_are_told_as_such(tmp_path: Path) -> None:
         said = world.condition("train")
         assert (said["status"], said["reason"]) == ("False", "NoIsolation")
 
-    run(tmp_path, story)
-
 
 @pytest.mark.parametrize(
     ("name", "reason"), [("account", "AccountChanged"), ("limits", "LimitsChanged")]
 )
-def test_what_was_tampered_with_is_named(tmp_path: Path, name: str, reason: str) -> None:
+async def test_what_was_tampered_with_is_named(tmp_path: Path, name: str, reason: str) -> None:
     """Cut off, under the agent's own eyes: it goes on, and says so."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         room = world.rooms.rooms[container]
         path = {"account": room.account, "limits": room.folder / "limits"}[name]
@@ -410,8 +382,6 @@ def test_what_was_tampered_with_is_named(tmp_path: Path, name: str, reason: str)
         await _until(lambda: world.condition("train"))
         assert world.condition("train")["reason"] == reason
         task.cancel()
-
-    run(tmp_path, story)
 
 
 def _said(name: str, answer: Answer, message: str = "m") -> Statement:
@@ -464,12 +434,11 @@ def test_a_driver_that_nobody_tried_is_named(
 
 
 @pytest.mark.parametrize("compute", [True, False])
-def test_a_pod_without_a_quota_says_that_its_compute_is_not_held(
+async def test_a_pod_without_a_quota_says_that_its_compute_is_not_held(
     tmp_path: Path, *, compute: bool
 ) -> None:
     """It asked for half of the compute under `best-effort`: its limits are in force, and that half is none of them."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         world.provider = OwnLibrary(compute=compute)
         world.process(7, await world.run_pod("train"))
         looking = asyncio.create_task(world.statements().run())
@@ -480,13 +449,10 @@ def test_a_pod_without_a_quota_says_that_its_compute_is_not_held(
         assert "compute is best-effort, so no quota of it is held" in condition["message"]
         looking.cancel()
 
-    run(tmp_path, story)
 
-
-def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) -> None:
+async def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) -> None:
     """Beside that its limits hold, in the condition that `explain` prints; and the node's notes say it."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         world.process(7, container)
         looked = world.statements()
@@ -503,23 +469,18 @@ def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) -> None:
         assert "999.1" not in world.condition("train")["message"]
         task.cancel()
 
-    run(tmp_path, story)
 
-
-def test_the_log_tells_once_of_a_driver_that_nobody_tried(
+async def test_the_log_tells_once_of_a_driver_that_nobody_tried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However often the node is searched; of cards without that driver nothing is said."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         looked = world.statements()
         other = model.Device(DeviceType.GPU, 1, "GPU-1", vendor="amd", memory_bytes=GIB)
         for _ in range(3):
             found = Inventory((Found(CARD, driver="999.1"), Found(other, driver="6.0")))
             looked._found = lambda found=found: found  # type: ignore[misc]
             looked._look()
-
-    run(tmp_path, story)
 
     warned = [one.getMessage() for one in caplog.records if "was not tried" in one.getMessage()]
     assert len(warned) == 1
@@ -529,10 +490,9 @@ def test_the_log_tells_once_of_a_driver_that_nobody_tried(
 # --- what is used ----------------------------------------------------------------------------
 
 
-def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> None:
+async def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> None:
     """Between two looks; what a tenant claims beyond the time that passed is cut."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         room = world.rooms.rooms[container]
 
@@ -565,8 +525,6 @@ def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> None:
         os.truncate(room.account, ACCOUNT_BYTES - 1)
         world.meter.look(world.rooms.rooms, see(world.rooms.rooms, world.proc))
         assert not world.meter.uses
-
-    run(tmp_path, story)
 
 
 def _series(books: Books) -> dict[str, float]:
@@ -725,34 +683,30 @@ def test_what_instances_did_is_their_containers(tmp_path: Path) -> None:
     assert looked(405, both, busy) == [(0.5, 27.5), (0.25, 30)]
 
 
-def test_drivers_are_looked_at_without_a_scrape(
+async def test_drivers_are_looked_at_without_a_scrape(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Samples that nothing took in would be lost."""
+    enough, stop, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    looks: list[object] = []
 
-    async def serving() -> None:
-        enough, stop, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
-        looks: list[object] = []
+    def look(_self: DriverMeter, *given: object) -> None:
+        looks.append(given)
+        if len(looks) == 3:
+            loop.call_soon_threadsafe(enough.set)
 
-        def look(_self: DriverMeter, *given: object) -> None:
-            looks.append(given)
-            if len(looks) == 3:
-                loop.call_soon_threadsafe(enough.set)
-
-        monkeypatch.setattr(DriverMeter, "look", look)
-        options = AgentOptions(
-            tmp_path / "journal",
-            plugin=PluginOptions(tmp_path / "nri.sock"),
-            isolation=IsolationOptions(period=0.001),
-            roots=Host(tmp_path, simulated=True),
-        )
-        agent = AgentDaemon(NODE, Context.of(Settings(), FAMILIES), options)
-        task = asyncio.create_task(agent.run(stop))
-        await enough.wait()
-        stop.set()
-        await task
-
-    asyncio.run(serving())
+    monkeypatch.setattr(DriverMeter, "look", look)
+    options = AgentOptions(
+        tmp_path / "journal",
+        plugin=PluginOptions(tmp_path / "nri.sock"),
+        isolation=IsolationOptions(period=0.001),
+        roots=Host(tmp_path, simulated=True),
+    )
+    agent = AgentDaemon(NODE, Context.of(Settings(), FAMILIES), options)
+    task = asyncio.create_task(agent.run(stop))
+    await enough.wait()
+    stop.set()
+    await task
 
 
 def test_a_tenant_joins_series_of_other_exporters() -> None:
@@ -858,12 +812,11 @@ def test_two_parts_of_a_card_are_one_series() -> None:
     assert found["pod_mem_usage/team,n1,train"] == 1024
 
 
-def test_a_quota_of_compute_that_the_node_does_not_enforce_is_told_and_not_acted_on(
+async def test_a_quota_of_compute_that_the_node_does_not_enforce_is_told_and_not_acted_on(
     tmp_path: Path,
 ) -> None:
     """Memory is held; the pod runs on, and its condition and a metric of its own say what is not."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         world.provider = OwnLibrary(policy=Policy.FIXED_SHARE)
         world.process(7, await world.run_pod("train"))
         said, looks = world.statements(evict=True), 0
@@ -886,5 +839,3 @@ def test_a_quota_of_compute_that_the_node_does_not_enforce_is_told_and_not_acted
         series = world.metrics()
         assert 'partage_agent_compute_not_enforced{container="main",namespace="team"' in series
         assert "partage_agent_limits_not_in_force 0.0" in series
-
-    run(tmp_path, story)

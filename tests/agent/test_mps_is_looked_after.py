@@ -85,22 +85,19 @@ def test_nothing_starts_while_the_daemon_is_away() -> None:
         Mps("/m", lambda: "it does not answer").keep(SHARES)
 
 
-def test_a_daemon_is_started_once_and_again_when_it_is_gone(tmp_path: Path) -> None:
+async def test_a_daemon_is_started_once_and_again_when_it_is_gone(tmp_path: Path) -> None:
     """One that answers is used as it is, whoever started it."""
     tallies, notes = Tallies(), Notes()
     daemon = MpsDaemon(tmp_path / "mps", str(mps.install(tmp_path)))
     daemon.tell(tallies, notes)
     assert daemon.problem
 
-    async def story() -> None:
-        for _ in range(3):
-            daemon._take(await daemon.look())
-        assert daemon.problem == ""
-        assert _metric(tallies, "partage_agent_mps_starts_total") == 1
-        (tmp_path / "mps/pipe/control").unlink()  # it ended
+    for _ in range(3):
         daemon._take(await daemon.look())
-
-    asyncio.run(story())
+    assert daemon.problem == ""
+    assert _metric(tallies, "partage_agent_mps_starts_total") == 1
+    (tmp_path / "mps/pipe/control").unlink()  # it ended
+    daemon._take(await daemon.look())
     assert daemon.problem == ""
     assert _metric(tallies, "partage_agent_mps_starts_total") == 2
     assert _metric(tallies, "partage_agent_mps_up") == 1

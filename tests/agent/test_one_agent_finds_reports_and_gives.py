@@ -1,11 +1,12 @@
 """`partage agent` as one process: devices found and reported, containers served, whoever is away."""
 
 import asyncio
+import contextlib
 import json
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,67 +123,67 @@ class World:
         return await self.runtime.create(pod, Container(f"c-{uid}", f"s-{uid}", "main"), 60)
 
 
-def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
-    """Run a story against a fresh server with one Node."""
-
-    async def told() -> None:
-        server = ApiServer()
-        for definition in DEFINITIONS:
-            await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
-        labels = {names.QGPU_POLICY: "fixed-share"}
-        await server.create("nodes", {"metadata": {"name": "n1", "labels": labels}})
-        (folder / "devices.yaml").write_text("{model: H100-80GB-HBM3, cards: 2}")
-        async with serve(server) as url, fake_runtime(folder / "nri.sock") as runtime:
-            kubeconfig = folder / "kubeconfig"
-            kubeconfig.write_text(
-                json.dumps(
-                    {
-                        "apiVersion": "v1",
-                        "kind": "Config",
-                        "current-context": "c",
-                        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                        "users": [{"name": "u", "user": {}}],
-                        "clusters": [{"name": "c", "cluster": {"server": url}}],
-                    }
-                )
+@contextlib.asynccontextmanager
+async def world_of(folder: Path) -> AsyncIterator[World]:
+    """A world beside a fresh server with one Node."""
+    server = ApiServer()
+    for definition in DEFINITIONS:
+        await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
+    labels = {names.QGPU_POLICY: "fixed-share"}
+    await server.create("nodes", {"metadata": {"name": "n1", "labels": labels}})
+    (folder / "devices.yaml").write_text("{model: H100-80GB-HBM3, cards: 2}")
+    async with (
+        asyncio.timeout(SLOWEST),
+        serve(server) as url,
+        fake_runtime(folder / "nri.sock") as runtime,
+    ):
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "c",
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "users": [{"name": "u", "user": {}}],
+                    "clusters": [{"name": "c", "cluster": {"server": url}}],
+                }
             )
-            await story(World(folder, server, runtime, kubeconfig))
+        )
+        yield World(folder, server, runtime, kubeconfig)
 
-    asyncio.run(asyncio.wait_for(told(), SLOWEST))
 
-
-def test_devices_are_reported_and_containers_are_served(tmp_path: Path) -> None:
+async def test_devices_are_reported_and_containers_are_served(tmp_path: Path) -> None:
     """One command: the Device object, the node's labels, the lease, and a share given with its variables."""
-
-    async def story(world: World) -> None:
-        async with world.agent("--kubeconfig", str(world.kubeconfig), "--qgpu"):
-            await world.until(lambda: world.health() == [True, True])
-            answer = await world.create("u1")
-            assert isinstance(answer, CreateContainerResponse), answer
-            assert answer.adjust is not None
-            env = {one.key: one.value for one in answer.adjust.env}
-            devices = world.device()["spec"]["devices"]
-            assert env["NVIDIA_VISIBLE_DEVICES"] == devices[0]["id"]
-            await world.until(
-                lambda: world.server.store.get(
-                    "leases.coordination.k8s.io", "kube-node-lease", "partage-agent-n1"
-                )
+    async with (
+        world_of(tmp_path) as world,
+        world.agent("--kubeconfig", str(world.kubeconfig), "--qgpu"),
+    ):
+        await world.until(lambda: world.health() == [True, True])
+        answer = await world.create("u1")
+        assert isinstance(answer, CreateContainerResponse), answer
+        assert answer.adjust is not None
+        env = {one.key: one.value for one in answer.adjust.env}
+        devices = world.device()["spec"]["devices"]
+        assert env["NVIDIA_VISIBLE_DEVICES"] == devices[0]["id"]
+        await world.until(
+            lambda: world.server.store.get(
+                "leases.coordination.k8s.io", "kube-node-lease", "partage-agent-n1"
             )
-            node = world.server.store.get("nodes", "", "n1")
-            assert node is not None
-            assert node.value["metadata"]["labels"][names.GPU_VENDOR] == "nvidia"
-            metrics = await asyncio.to_thread(world.get, "/metrics")
-            assert 'gpu_core_allocated{card="0",node="n1"} 30.0' in metrics
-            assert 'pod_core_request{namespace="team",node="n1",pod="u1"} 30.0' in metrics
+        )
+        node = world.server.store.get("nodes", "", "n1")
+        assert node is not None
+        assert node.value["metadata"]["labels"][names.GPU_VENDOR] == "nvidia"
+        metrics = await asyncio.to_thread(world.get, "/metrics")
+        assert 'gpu_core_allocated{card="0",node="n1"} 30.0' in metrics
+        assert 'pod_core_request{namespace="team",node="n1",pod="u1"} 30.0' in metrics
 
-    run(tmp_path, story)
 
-
-def test_settings_of_config_maps_hold_for_kubelet_and_containers(tmp_path: Path) -> None:
+async def test_settings_of_config_maps_hold_for_kubelet_and_containers(tmp_path: Path) -> None:
     """From the start on: the published names of resources never reach the kubelet."""
     pytest.importorskip("grpc")
 
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         text = "nvidia:\n  resourceCountName: example.com/vgpu\n  deviceSplitCount: 3\n"
         made = {
             "metadata": {"name": "hami-scheduler-device"},
@@ -195,14 +196,12 @@ def test_settings_of_config_maps_hold_for_kubelet_and_containers(tmp_path: Path)
             assert 'partage_agent_kubelet_units{resource="example.com/vgpu"} 6.0' in metrics
             assert 'resource="nvidia.com/gpu"' not in metrics
 
-    run(tmp_path, story)
-
 
 @pytest.mark.parametrize("way", ["annotation", "file"])
-def test_a_simulated_card_breaks_on_demand(tmp_path: Path, way: str) -> None:
+async def test_a_simulated_card_breaks_on_demand(tmp_path: Path, way: str) -> None:
     """By an annotation of the Node, or by the file; and is well again."""
+    async with world_of(tmp_path) as world:
 
-    async def story(world: World) -> None:
         async def say(fault: str) -> None:
             if way == "file":
                 text = f"{{model: H100-80GB-HBM3, cards: 2, faults: '{fault}'}}"
@@ -218,15 +217,17 @@ def test_a_simulated_card_breaks_on_demand(tmp_path: Path, way: str) -> None:
             await say("")
             await world.until(lambda: world.health() == [True, True])
 
-    run(tmp_path, story)
 
-
-def test_an_agent_that_starts_while_the_api_server_is_away_serves_as_before(
+async def test_an_agent_that_starts_while_the_api_server_is_away_serves_as_before(
     tmp_path: Path,
 ) -> None:
     """What was last known of the node is on its disk; the policy of its label is among it."""
 
-    async def story(world: World) -> None:
+    def world_url(world: World) -> str:
+        url: str = json.loads(world.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        return url
+
+    async with world_of(tmp_path) as world:
         async with world.agent("--kubeconfig", str(world.kubeconfig)):
             await world.until(lambda: world.health() == [True, True])
         away = tmp_path / "away"
@@ -239,29 +240,19 @@ def test_an_agent_that_starts_while_the_api_server_is_away_serves_as_before(
             kept = json.loads((tmp_path / "journal/node.json").read_text())
             assert kept["node"]["metadata"]["labels"][names.QGPU_POLICY] == "fixed-share"
 
-    def world_url(world: World) -> str:
-        url: str = json.loads(world.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-        return url
 
-    run(tmp_path, story)
-
-
-def test_without_a_cluster_devices_are_given_and_nothing_is_reported(tmp_path: Path) -> None:
+async def test_without_a_cluster_devices_are_given_and_nothing_is_reported(tmp_path: Path) -> None:
     """`--standalone`."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         async with world.agent("--standalone"):
             answer = await world.create("u3")
             assert isinstance(answer, CreateContainerResponse), answer
         assert world.device() == {}
 
-    run(tmp_path, story)
 
-
-def test_what_operators_have_to_know_stands_on_the_node(tmp_path: Path) -> None:
+async def test_what_operators_have_to_know_stands_on_the_node(tmp_path: Path) -> None:
     """Not in the log alone: a journal of which lines are damaged."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         (tmp_path / "journal").mkdir(exist_ok=True)
         (tmp_path / "journal/containers.jsonl").write_text("damaged\ndamaged\n")
         async with world.agent("--kubeconfig", str(world.kubeconfig)):
@@ -276,13 +267,10 @@ def test_what_operators_have_to_know_stands_on_the_node(tmp_path: Path) -> None:
             assert note.code == "JournalDamaged"
             assert 'partage_agent_notes{code="JournalDamaged"} 1.0' in world.get("/metrics")
 
-    run(tmp_path, story)
 
-
-def test_a_definition_older_than_the_agent_is_named(tmp_path: Path) -> None:
+async def test_a_definition_older_than_the_agent_is_named(tmp_path: Path) -> None:
     """The agent serves all the same, and says which fields the API server does not keep."""
-
-    async def story(world: World) -> None:
+    async with world_of(tmp_path) as world:
         kind = "customresourcedefinitions.apiextensions.k8s.io"
         await world.server.patch(kind, "", DEVICES, {"spec": older_definition()["spec"]})
         async with world.agent("--kubeconfig", str(world.kubeconfig)):
@@ -294,5 +282,3 @@ def test_a_definition_older_than_the_agent_is_named(tmp_path: Path) -> None:
                 return 'code="DeviceFields"} 1.0' in world.get("/metrics")
 
             await world.until(noted)
-
-    run(tmp_path, story)

@@ -1,8 +1,9 @@
 """Instances that others made go from the driver into the Device object, and from there to the scheduler."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -179,34 +180,30 @@ class Story:
             await asyncio.sleep(0.01)
 
 
-def run(folder: Path, story: Callable[[Story], Awaitable[None]]) -> None:
-    """Run a story against a fresh server with one Node."""
-
-    async def main() -> None:
-        server, clock = ApiServer(), SteppedClock()
-        for definition in DEFINITIONS:
-            await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
-        await server.create("nodes", {"metadata": {"name": "n1"}})
-        async with (
-            asyncio.timeout(PATIENCE),
-            serve(server) as url,
-            Client(Config(ClusterConfig(url)), clock=clock) as client,
-        ):
-            found = Story(server, client, clock, folder)
-            task = asyncio.create_task(found.instances.run())
-            try:
-                await story(found)
-            finally:
-                task.cancel()
-                await asyncio.wait((task,))
-
-    asyncio.run(main())
+@contextlib.asynccontextmanager
+async def world_of(folder: Path) -> AsyncIterator[Story]:
+    """A story beside a fresh server with one Node."""
+    server, clock = ApiServer(), SteppedClock()
+    for definition in DEFINITIONS:
+        await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
+    await server.create("nodes", {"metadata": {"name": "n1"}})
+    async with (
+        asyncio.timeout(PATIENCE),
+        serve(server) as url,
+        Client(Config(ClusterConfig(url)), clock=clock) as client,
+    ):
+        found = Story(server, client, clock, folder)
+        task = asyncio.create_task(found.instances.run())
+        try:
+            yield found
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
 
 
-def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
+async def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
     """One that comes is told, one that goes is not any more; a card that is lost is unknown."""
-
-    async def story(world: Story) -> None:
+    async with world_of(tmp_path) as world:
         await world.discovered()
         await world.until({})
         foreign = world.nvml.foreign("3g.40gb", 4)
@@ -242,13 +239,10 @@ def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
             f"card {card}: nvmlDeviceGetMigMode: the card is lost" for card in ("GPU-0", "GPU-1")
         ]
 
-    run(tmp_path, story)
 
-
-def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:
+async def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:
     """Whoever deletes the object does not make others' instances vanish; nobody else's keys change."""
-
-    async def story(world: Story) -> None:
+    async with world_of(tmp_path) as world:
         world.nvml.foreign("1g.10gb", 2)
         entry = {"profile": "1g.10gb", "start": 2, "size": 1, "uuids": ["MIG-1"]}
         for _ in range(2):
@@ -261,13 +255,10 @@ def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:
             assert axes["GPU-1"].positions == world.nvml.axis("GPU-1").positions
             await world.client.delete(DEVICES, "n1")
 
-    run(tmp_path, story)
 
-
-def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
+async def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
     """There is no moment at which a card that nobody has looked at counts as free."""
-
-    async def story(world: Story) -> None:
+    async with world_of(tmp_path) as world:
         found = simulate(SimulatedHardware("n1", "A100-SXM4-80GB", MODELS["A100-SXM4-80GB"], 1))
         seen: list[Any] = []
         world.server.store.observers.append(
@@ -287,8 +278,6 @@ def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
         await reporting.once()
         assert names.FOREIGN_INSTANCES in seen[0]
         assert json.loads(seen[0][names.FOREIGN_INSTANCES])["v"] == 1
-
-    run(tmp_path, story)
 
 
 # --- and from there to the scheduler --------------------------------------------------------------
@@ -325,10 +314,9 @@ def decided(device: Body, memory: int) -> Body:
     }
 
 
-def test_the_scheduler_keeps_off_what_the_agent_tells(tmp_path: Path) -> None:
+async def test_the_scheduler_keeps_off_what_the_agent_tells(tmp_path: Path) -> None:
     """From the driver to the refusal, with the names of the driver; freed places are given."""
-
-    async def story(world: Story) -> None:
+    async with world_of(tmp_path) as world:
         await world.discovered()
         world.nvml.foreign("3g.40gb", 0)
         second = world.nvml.foreign("1g.20gb", 4, card="GPU-1")
@@ -367,5 +355,3 @@ def test_the_scheduler_keeps_off_what_the_agent_tells(tmp_path: Path) -> None:
         )
         assert half["places"] in ([(CARD, HIGH)], [("GPU-1", MigSlice("3g.40gb", 0, 4))])
         assert freed["places"] == [("GPU-1", MigSlice("7g.80gb", 0, 8))]
-
-    run(tmp_path, story)

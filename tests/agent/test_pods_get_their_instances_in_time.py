@@ -1,8 +1,9 @@
 """From a node's pods to ready instances, each card in its own turn."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
@@ -146,24 +147,20 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def run(body: Callable[[World, Instances], Awaitable[None]]) -> None:
+@contextlib.asynccontextmanager
+async def world_of() -> AsyncIterator[tuple[World, Instances]]:
     """A service over one card, for the length of a test; its time does not pass by itself."""
-
-    async def main() -> None:
-        world = World()
-        service = Instances({CARD: world.runner}, SteppedClock(), in_thread=at_once)
-        task = asyncio.create_task(service.run())
-        await body(world, service)
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(main())
+    world = World()
+    service = Instances({CARD: world.runner}, SteppedClock(), in_thread=at_once)
+    task = asyncio.create_task(service.run())
+    yield world, service
+    task.cancel()
+    await asyncio.wait([task])
 
 
-def test_a_bound_pod_finds_its_instance_ready() -> None:
+async def test_a_bound_pod_finds_its_instance_ready() -> None:
     """None until everything of the pod is there; then UUIDs, from memory; then gone."""
-
-    async def body(world: World, service: Instances) -> None:
+    async with world_of() as (world, service):
         both = [want(world, "1g.10gb", 0, "a"), want(world, "2g.20gb", 2, "a")]
         assert service.ready("a") == ()
         service.want({CARD: both})
@@ -174,13 +171,10 @@ def test_a_bound_pod_finds_its_instance_ready() -> None:
         await until(lambda: not world.nvml.instances(CARD))
         assert service.ready("a") == ()
 
-    run(body)
 
-
-def test_nothing_is_touched_before_pods_are_listed() -> None:
+async def test_nothing_is_touched_before_pods_are_listed() -> None:
     """An agent that has not listed yet must not take running pods for gone."""
-
-    async def body(world: World, service: Instances) -> None:
+    async with world_of() as (world, service):
         world.converge([want(world, "1g.10gb", 0)])
         before = world.effects
         for _ in range(50):
@@ -189,41 +183,32 @@ def test_nothing_is_touched_before_pods_are_listed() -> None:
         service.want({})
         await until(lambda: not world.nvml.instances(CARD))
 
-    run(body)
 
-
-def test_refused_steps_are_taken_up_again_by_themselves() -> None:
+async def test_refused_steps_are_taken_up_again_by_themselves() -> None:
     """The driver is busy for a while: the service comes back without being told."""
-
-    async def main() -> None:
-        world, told = World(), list[str]()
-        world.nvml.card().clients = 1
-        clock = InstantClock()
-        service = Instances({CARD: world.runner}, clock, told.append, at_once)
-        task = asyncio.create_task(service.run())
-        service.want({CARD: [want(world, "1g.10gb", 0, "a")]})
-        await until(lambda: len(clock.slept) > 3)
-        assert service.ready("a") is None
-        assert service.hindrances("a")
-        world.nvml.card().clients = 0
-        await until(lambda: bool(service.ready("a")))
-        assert not service.hindrances("a")
-        assert told[0] == CARD
-        task.cancel()
-        await asyncio.wait([task])
-
-    asyncio.run(main())
+    world, told = World(), list[str]()
+    world.nvml.card().clients = 1
+    clock = InstantClock()
+    service = Instances({CARD: world.runner}, clock, told.append, at_once)
+    task = asyncio.create_task(service.run())
+    service.want({CARD: [want(world, "1g.10gb", 0, "a")]})
+    await until(lambda: len(clock.slept) > 3)
+    assert service.ready("a") is None
+    assert service.hindrances("a")
+    world.nvml.card().clients = 0
+    await until(lambda: bool(service.ready("a")))
+    assert not service.hindrances("a")
+    assert told[0] == CARD
+    task.cancel()
+    await asyncio.wait([task])
 
 
-def test_instances_that_are_not_ours_are_reported() -> None:
+async def test_instances_that_are_not_ours_are_reported() -> None:
     """Whoever reports the card's state finds them in its outcome."""
-
-    async def body(world: World, service: Instances) -> None:
+    async with world_of() as (world, service):
         foreign = world.nvml.foreign("1g.10gb", 4)
         service.want({})
         await until(lambda: service.outcome(CARD) is not None)
         outcome = service.outcome(CARD)
         assert outcome is not None
         assert outcome.foreign == (foreign,)
-
-    run(body)

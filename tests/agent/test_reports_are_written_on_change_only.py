@@ -1,8 +1,9 @@
 """An agent's reports beside a real API server in one process."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,34 +81,27 @@ class World:
         return await self.client.get(DEVICES, "n1", into=dict[str, Any])
 
 
-def run(
-    story: Callable[[World], Awaitable[None]],
+@contextlib.asynccontextmanager
+async def world_of(
     definitions: Sequence[dict[str, Any]] = DEFINITIONS,
     clock: InstantClock | None = None,
     **settings: Any,
-) -> None:
-    """Run a story against a fresh server with one Node."""
-
-    async def main() -> None:
-        server = ApiServer()
-        for definition in definitions:
-            await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
-        await server.create("nodes", {"metadata": {"name": "n1"}})
-        async with serve(server) as url:
-            config = Config(ClusterConfig(url))
-            patience = ClientSettings(attempts=2, backoff=Backoff(base=0.001, cap=0.01))
-            async with Client(config, settings=patience, clock=clock) as client:
-                await asyncio.wait_for(
-                    story(World(server, client, ReportingSettings(**settings))), SLOWEST
-                )
-
-    asyncio.run(main())
+) -> AsyncIterator[World]:
+    """A world beside a fresh server with one Node."""
+    server = ApiServer()
+    for definition in definitions:
+        await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
+    await server.create("nodes", {"metadata": {"name": "n1"}})
+    async with asyncio.timeout(SLOWEST), serve(server) as url:
+        config = Config(ClusterConfig(url))
+        patience = ClientSettings(attempts=2, backoff=Backoff(base=0.001, cap=0.01))
+        async with Client(config, settings=patience, clock=clock) as client:
+            yield World(server, client, ReportingSettings(**settings))
 
 
-def test_a_steady_node_writes_nothing() -> None:
+async def test_a_steady_node_writes_nothing() -> None:
     """The first round writes object and labels; twenty more, some reading anew, write nothing."""
-
-    async def story(world: World) -> None:
+    async with world_of(resync=5, hami=True) as world:
         first = await world.reporting.once()
         assert first.wrote == ("device", "node")
         world.changes.clear()
@@ -120,13 +114,10 @@ def test_a_steady_node_writes_nothing() -> None:
         assert document["metadata"]["ownerReferences"][0]["uid"] == node.uid
         assert node.metadata["labels"][names.GPU_MODEL] == "Tesla-T4"
 
-    run(story, resync=5, hami=True)
 
-
-def test_health_is_written_once_each_way() -> None:
+async def test_health_is_written_once_each_way() -> None:
     """A card that falls ill and gets well is two writes of one object."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.reporting.once()
         world.changes.clear()
         world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
@@ -138,13 +129,10 @@ def test_health_is_written_once_each_way() -> None:
         assert world.changes == [("MODIFIED", "devices")] * 2
         assert [one["health"] for one in ill["spec"]["devices"]] == [True, False]
 
-    run(story)
 
-
-def test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then() -> None:
+async def test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then() -> None:
     """A few times at once, then a few times a minute, always as it is at that moment."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         clock = InstantClock()
         world.reporting._writes = RateLimit(1 / 15, 10, clock)
         await world.reporting.once()
@@ -161,16 +149,14 @@ def test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then
         last = await world.document()
         assert [one["health"] for one in last["spec"]["devices"]] == [True, False]
 
-    run(story)
 
-
-def test_notes_stand_on_the_node_as_long_as_they_last(
+async def test_notes_stand_on_the_node_as_long_as_they_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Written when they change, taken away with the last of them."""
     monkeypatch.setattr(reporting, "_BETWEEN_NOTES", 0.0)
 
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.reporting.once()
         assert world.noted() == []
         world.notes.say("x", Code.DRIVER_UNTRIED, ["driver 1", "driver 1"])
@@ -183,13 +169,10 @@ def test_notes_stand_on_the_node_as_long_as_they_last(
         await world.reporting.once()
         assert world.noted() == []
 
-    run(story)
 
-
-def test_notes_that_come_and_go_are_not_written_each_time() -> None:
+async def test_notes_that_come_and_go_are_not_written_each_time() -> None:
     """Once a minute at most: every scheduler hears of each write to a node."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         world.notes.say("x", Code.DISCOVERY, ["gone"])
         await world.reporting.once()
         world.changes.clear()
@@ -199,14 +182,12 @@ def test_notes_that_come_and_go_are_not_written_each_time() -> None:
         assert world.changes == []
         assert world.noted() == ["Discovery"]
 
-    run(story)
 
-
-def test_fields_that_the_definition_does_not_know_are_written_once_and_told() -> None:
+async def test_fields_that_the_definition_does_not_know_are_written_once_and_told() -> None:
     """An agent newer than Koordinator's definition: no write without a change, and a newer definition is noticed."""
     clock = InstantClock()
 
-    async def story(world: World) -> None:
+    async with world_of([older_definition()], clock, resync=5) as world:
         await world.reporting.once()
         (kept, *_) = (await world.document())["spec"]["devices"]
         assert set(kept) == {"type", "id", "minor", "health", "resources"}
@@ -236,13 +217,10 @@ def test_fields_that_the_definition_does_not_know_are_written_once_and_told() ->
         assert all({"conditions", "topology"} <= set(one) for one in whole)
         assert world.dropped[-1] == ()
 
-    run(story, [older_definition()], clock, resync=5)
 
-
-def test_what_others_add_stays_and_what_they_break_is_mended() -> None:
+async def test_what_others_add_stays_and_what_they_break_is_mended() -> None:
     """A write is for the version it was made for; the round after a conflict mends."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.reporting.once()
         theirs = {"metadata": {"labels": {"team": "a"}}, "spec": {"devices": []}}
         await world.client.patch(DEVICES, "n1", theirs, kind=PatchKind.MERGE, into=dict[str, Any])
@@ -254,13 +232,10 @@ def test_what_others_add_stays_and_what_they_break_is_mended() -> None:
         assert document["metadata"]["labels"]["team"] == "a"
         assert [one["health"] for one in document["spec"]["devices"]] == [False, True]
 
-    run(story)
 
-
-def test_what_the_object_says_is_read_before_the_first_search() -> None:
+async def test_what_the_object_says_is_read_before_the_first_search() -> None:
     """An agent that starts anew knows what was wrong before it looks, and asks once."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
         await world.reporting.once()
         heard: list[str] = []
@@ -278,13 +253,11 @@ def test_what_the_object_says_is_read_before_the_first_search() -> None:
         await again.once()
         assert heard == ["0 True", "1 False", "search", "search"]
 
-    run(story)
 
-
-def test_hami_s_registration_goes_with_the_last_card() -> None:
+async def test_hami_s_registration_goes_with_the_last_card() -> None:
     """Once, and it comes back with the card."""
+    async with world_of(hami=True) as world:
 
-    async def story(world: World) -> None:
         def registered() -> Any:
             node = world.server.store.get("nodes", "", "n1")
             return node and json.loads(node.metadata["annotations"][names.HAMI_REGISTER])
@@ -299,15 +272,12 @@ def test_hami_s_registration_goes_with_the_last_card() -> None:
         await world.reporting.once()
         assert registered() == whole
 
-    run(story, hami=True)
 
-
-def test_a_404_of_a_proxy_is_not_the_absence_of_the_object(
+async def test_a_404_of_a_proxy_is_not_the_absence_of_the_object(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the object says of a card is read back once the API server itself answers."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
         await world.reporting.once()
         heard: list[dict[str, Any] | None] = []
@@ -328,13 +298,10 @@ def test_a_404_of_a_proxy_is_not_the_absence_of_the_object(
         await again.once()
         assert heard == [await world.document()]
 
-    run(story)
 
-
-def test_a_node_without_devices_has_no_object() -> None:
+async def test_a_node_without_devices_has_no_object() -> None:
     """Nothing found is nothing written; what cannot be read is told once."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         world.found = Inventory(problems=("a card is odd",))
         for _ in range(3):
             assert (await world.reporting.once()).wrote == ()
@@ -342,13 +309,10 @@ def test_a_node_without_devices_has_no_object() -> None:
         with pytest.raises(NotFound):
             await world.document()
 
-    run(story)
 
-
-def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
+async def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
     """The loop goes on after errors, renews its lease, and ends at once."""
-
-    async def story(world: World) -> None:
+    async with world_of(period=0.01, lease_period=0.01) as world:
         stop = asyncio.Event()
         task = asyncio.create_task(world.reporting.run(stop))
         leases = "leases.coordination.k8s.io"
@@ -365,13 +329,10 @@ def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
         stop.set()
         await task
 
-    run(story, period=0.01, lease_period=0.01)
 
-
-def test_an_api_server_that_is_away_is_told_of_once() -> None:
+async def test_an_api_server_that_is_away_is_told_of_once() -> None:
     """Not in every round; it is told again after it was there."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         stop, rounds = asyncio.Event(), 0
 
         def search() -> Inventory:
@@ -390,13 +351,10 @@ def test_an_api_server_that_is_away_is_told_of_once() -> None:
 
         assert told == ["there is no answer"] * 2
 
-    run(story)
 
-
-def test_a_lease_goes_with_its_node() -> None:
+async def test_a_lease_goes_with_its_node() -> None:
     """Its owner is the Node, from the first renewal on that knows it, as of the kubelet's own Lease."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         lease: dict[str, Any] = {}
 
         async def renewed() -> list[str]:
@@ -418,8 +376,6 @@ def test_a_lease_goes_with_its_node() -> None:
         await world.client.delete(LEASES, "partage-agent-n1", namespace="kube-node-lease")
         assert await renewed() == [node.uid]
         assert lease["spec"]["holderIdentity"] == "n1"
-
-    run(story)
 
 
 def test_a_file_of_simulated_devices_is_followed(tmp_path: Path) -> None:

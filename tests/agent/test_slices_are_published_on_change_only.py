@@ -1,8 +1,9 @@
 """ResourceSlices in an API server: written on change, whole or not at all, whatever its feature gates are."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -117,24 +118,20 @@ class World:
         return self.tallies.registry.get_sample_value("partage_agent_devices_published")
 
 
-def run(story: Callable[[World], Awaitable[None]], clock: InstantClock | None = None) -> None:
-    """Run a story against a fresh server."""
-
-    async def main() -> None:
-        async with GatedServer() as server:
-            server.store.create("/api/v1/nodes", None, {"metadata": {"name": "n1"}})
-            patience = ClientSettings(attempts=1, backoff=Backoff(base=0.001, cap=0.01))
-            config = Config(ClusterConfig(server.url))
-            async with Client(config, settings=patience, clock=clock) as client:
-                await story(World(server, client))
-
-    asyncio.run(main())
+@contextlib.asynccontextmanager
+async def world_of(clock: InstantClock | None = None) -> AsyncIterator[World]:
+    """A world beside a fresh server."""
+    async with GatedServer() as server:
+        server.store.create("/api/v1/nodes", None, {"metadata": {"name": "n1"}})
+        patience = ClientSettings(attempts=1, backoff=Backoff(base=0.001, cap=0.01))
+        config = Config(ClusterConfig(server.url))
+        async with Client(config, settings=patience, clock=clock) as client:
+            yield World(server, client)
 
 
-def test_slices_that_went_with_their_node_are_of_the_one_that_is_there() -> None:
+async def test_slices_that_went_with_their_node_are_of_the_one_that_is_there() -> None:
     """A Node that was deleted and is back has another UID: what names the old one is removed again and again."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.publisher.once(node(card(0)))
         (before,) = {
             part["metadata"]["ownerReferences"][0]["uid"] for part in world.stored.values()
@@ -149,13 +146,10 @@ def test_slices_that_went_with_their_node_are_of_the_one_that_is_there() -> None
         owners = {part["metadata"]["ownerReferences"][0]["uid"] for part in world.stored.values()}
         assert owners == {made["metadata"]["uid"]} != {before}
 
-    run(story)
 
-
-def test_slices_are_written_once_and_then_on_change() -> None:
+async def test_slices_are_written_once_and_then_on_change() -> None:
     """Equal means that nothing is sent; a change writes every slice with the next generation."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         two = node(card(0), card(1))
         assert await world.publisher.once(two) == 2
         assert len(world.devices) == 52
@@ -175,13 +169,10 @@ def test_slices_are_written_once_and_then_on_change() -> None:
             owner["uid"] == world.server.store.get("/api/v1/nodes", None, "n1")["metadata"]["uid"]
         )
 
-    run(story)
 
-
-def test_cards_move_only_where_another_is_to_be_tried_first() -> None:
+async def test_cards_move_only_where_another_is_to_be_tried_first() -> None:
     """The order that is stored stays while it is as good as any, also for an agent that starts anew."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         three = node(card(0), card(1), card(2))
         whole, used = (True, 80 * 2**30), (False, 900)
 
@@ -199,13 +190,10 @@ def test_cards_move_only_where_another_is_to_be_tried_first() -> None:
         assert await world.publisher.once(three, {0: whole, 1: used, 2: whole}) == 3
         assert tried() == ["gpu-1", "gpu-2", "gpu-0"]
 
-    run(story)
 
-
-def test_a_node_that_grows_and_shrinks_leaves_no_slice() -> None:
+async def test_a_node_that_grows_and_shrinks_leaves_no_slice() -> None:
     """What is not wanted any more is deleted, in the same step as the others' new generation."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.publisher.once(node(*map(card, range(9))))
         assert len(world.stored) == 2 + 4
         await world.publisher.once(node(card(0)))
@@ -219,13 +207,10 @@ def test_a_node_that_grows_and_shrinks_leaves_no_slice() -> None:
         await world.publisher.once(node())
         assert world.stored == {}
 
-    run(story)
 
-
-def test_slices_that_somebody_changed_or_removed_are_mended() -> None:
+async def test_slices_that_somebody_changed_or_removed_are_mended() -> None:
     """A kubelet that starts removes those of its node; others' drivers' are not ours."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         theirs = {"metadata": {"name": "x"}, "spec": {"driver": "x.io", "nodeName": "n1"}}
         world.server.store.create(COLLECTION, None, theirs)
         older = {
@@ -252,14 +237,11 @@ def test_slices_that_somebody_changed_or_removed_are_mended() -> None:
         assert await world.publisher.once(node(card(0))) == 2
         assert len(world.devices) == 26
 
-    run(story)
-
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_gate_that_is_off_is_noticed_before_anything_is_offered(gate: str) -> None:
+async def test_a_gate_that_is_off_is_noticed_before_anything_is_offered(gate: str) -> None:
     """What it would drop is never stored: no share without its amounts, no instance without its counters."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         world.server.off = {gate}
         await world.publisher.once(node(card(0), card(1, healthy=False)))
         names = {
@@ -279,13 +261,10 @@ def test_a_gate_that_is_off_is_noticed_before_anything_is_offered(gate: str) -> 
         assert [seen.query.get("dryRun") for seen in writes[:2]] == ["All", "All"]
         assert await world.publisher.once(node(card(0), card(1, healthy=False))) == 0
 
-    run(story)
 
-
-def test_a_gate_that_is_switched_off_later_takes_everything_back() -> None:
+async def test_a_gate_that_is_switched_off_later_takes_everything_back() -> None:
     """What was stored otherwise than it was sent is removed at once, and asked for anew."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.publisher.once(node(card(0)))
         world.server.off = {"DRAPartitionableDevices"}
         await world.publisher.once(node(card(0), card(1)))
@@ -296,14 +275,12 @@ def test_a_gate_that_is_switched_off_later_takes_everything_back() -> None:
         assert set(world.devices) == {"gpu-0", "gpu-1"}
         assert "DRAPartitionableDevices" in world.noted
 
-    run(story)
 
-
-def test_a_gate_that_is_switched_on_later_is_noticed() -> None:
+async def test_a_gate_that_is_switched_on_later_is_noticed() -> None:
     """The note says "until its feature gate is on": no agent needs to be restarted, nor asks at every look."""
     clock = InstantClock()
 
-    async def story(world: World) -> None:
+    async with world_of(clock) as world:
         world.server.off = {"DRAConsumableCapacity"}
         await world.publisher.once(node(card(0)))
         assert world.stored == {}
@@ -320,21 +297,16 @@ def test_a_gate_that_is_switched_on_later_is_noticed() -> None:
         assert await world.publisher.once(node(card(0))) == 0
         assert len([seen for seen in world.server.requests if seen.query.get("dryRun")]) == 4
 
-    run(story, clock)
 
-
-def test_a_writer_who_was_faster_is_found_out() -> None:
+async def test_a_writer_who_was_faster_is_found_out() -> None:
     """A conflict is an error of this round; the next one reads and writes."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.publisher.once(node(card(0)))
         world.server.fail(Fault(method="PUT", path="resourceslices", status=409))
         with pytest.raises(KubeError):
             await world.publisher.once(node(card(0, cordoned=True)))
         assert await world.publisher.once(node(card(0, cordoned=True))) == 2
         assert world.generations == {2}
-
-    run(story)
 
 
 def test_a_server_adds_the_time_of_a_taint() -> None:
@@ -345,11 +317,11 @@ def test_a_server_adds_the_time_of_a_taint() -> None:
     assert as_sent({**stored, "more": 1}) != sent
 
 
-def test_a_slice_that_another_keeps_is_not_fought_over_without_an_end() -> None:
+async def test_a_slice_that_another_keeps_is_not_fought_over_without_an_end() -> None:
     """Tried again after a second, and then ever less often."""
     clock = InstantClock()
 
-    async def story(world: World) -> None:
+    async with world_of(clock) as world:
         await world.publisher.once(node(card(0)))
         (name,) = (one for one in world.stored if one.endswith("devices-0"))
         theirs = world.stored[name] | {"spec": {**world.stored[name]["spec"], "driver": "theirs"}}
@@ -368,13 +340,10 @@ def test_a_slice_that_another_keeps_is_not_fought_over_without_an_end() -> None:
         looks = 30  # the wait for the next look, which a conflict ends
         assert [one for one in clock.slept if one != looks][:4] == [1, 2, 3, 4]
 
-    run(story, clock)
 
-
-def test_publishing_goes_on_until_it_is_cancelled() -> None:
+async def test_publishing_goes_on_until_it_is_cancelled() -> None:
     """A node that is taken is published, and so is one that is taken later; an error before that is got over."""
-
-    async def story(world: World) -> None:
+    async with world_of(InstantClock()) as world:
         world.server.fail(Fault(path="resourceslices", status=500))
         world.publisher.take(node(card(0)), {})
         task = asyncio.create_task(world.publisher.run())
@@ -389,5 +358,3 @@ def test_publishing_goes_on_until_it_is_cancelled() -> None:
         finally:
             task.cancel()
             await asyncio.wait((task,))
-
-    run(story, InstantClock())

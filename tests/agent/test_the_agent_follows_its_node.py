@@ -44,49 +44,41 @@ def _cards(node: Node) -> list[str]:
     return [device.uuid for device in node.devices]
 
 
-def test_a_node_is_read_with_and_without_its_device() -> None:
+async def test_a_node_is_read_with_and_without_its_device() -> None:
     """A node that has no Device object is a node without devices."""
-
-    async def test() -> None:
-        async with KubeServer() as server, _client(server) as client:
-            server.store.create(NODES, None, {"metadata": {"name": "n1"}})
-            facts = NodeFacts(client, "n1", lambda: CONTEXT, [].append)
-            assert _cards(await facts.read()) == []
-            server.store.create(DEVICES, None, _device("GPU-a"))
-            assert _cards(await facts.read()) == ["GPU-a"]
-
-    asyncio.run(test())
+    async with KubeServer() as server, _client(server) as client:
+        server.store.create(NODES, None, {"metadata": {"name": "n1"}})
+        facts = NodeFacts(client, "n1", lambda: CONTEXT, [].append)
+        assert _cards(await facts.read()) == []
+        server.store.create(DEVICES, None, _device("GPU-a"))
+        assert _cards(await facts.read()) == ["GPU-a"]
 
 
-def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Refusals are told once; the node is told as soon as it can be read, and when it changes."""
-
-    async def test() -> None:
-        async with KubeServer() as server, _client(server) as client:
-            server.store.create(NODES, None, {"metadata": {"name": "n1"}})
-            server.store.create(DEVICES, None, _device("GPU-a"))
-            server.fail(Fault(path=NODES, status=403, reason="Forbidden", times=2))
-            told: asyncio.Queue[Node] = asyncio.Queue()
-            facts = NodeFacts(client, "n1", lambda: CONTEXT, told.put_nowait, period=0.05)
-            task = asyncio.create_task(facts.run())
-            async with asyncio.timeout(240):
-                assert _cards(await told.get()) == ["GPU-a"]
-                server.store.update(DEVICES, None, "n1", _device("GPU-a", "GPU-b"))
-                while _cards(await told.get()) != ["GPU-a", "GPU-b"]:
-                    pass
-            task.cancel()
-            server.fail(Fault(path=DEVICES, status=404))  # a proxy answers, which knows no Device
-            with pytest.raises(NotFound):
-                await facts.read()
-            server.store.delete(DEVICES, None, "n1")
-            assert not (await facts.read()).devices
-
-    asyncio.run(test())
+    async with KubeServer() as server, _client(server) as client:
+        server.store.create(NODES, None, {"metadata": {"name": "n1"}})
+        server.store.create(DEVICES, None, _device("GPU-a"))
+        server.fail(Fault(path=NODES, status=403, reason="Forbidden", times=2))
+        told: asyncio.Queue[Node] = asyncio.Queue()
+        facts = NodeFacts(client, "n1", lambda: CONTEXT, told.put_nowait, period=0.05)
+        task = asyncio.create_task(facts.run())
+        async with asyncio.timeout(240):
+            assert _cards(await told.get()) == ["GPU-a"]
+            server.store.update(DEVICES, None, "n1", _device("GPU-a", "GPU-b"))
+            while _cards(await told.get()) != ["GPU-a", "GPU-b"]:
+                pass
+        task.cancel()
+        server.fail(Fault(path=DEVICES, status=404))  # a proxy answers, which knows no Device
+        with pytest.raises(NotFound):
+            await facts.read()
+        server.store.delete(DEVICES, None, "n1")
+        assert not (await facts.read()).devices
 
     assert caplog.text.count("node n1 cannot be read") == 1
 
 
-def test_a_config_map_that_breaks_a_rule_leaves_what_was_in_force(
+async def test_a_config_map_that_breaks_a_rule_leaves_what_was_in_force(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As the scheduler service does; the published defaults hold once the ConfigMap is deleted."""
@@ -96,119 +88,106 @@ def test_a_config_map_that_breaks_a_rule_leaves_what_was_in_force(
         text = f'{{"nodeconfig": [{{"name": "n1", "devicesplitcount": {split}}}]}}'
         return {"metadata": {"name": name, "namespace": "team"}, "data": {"config.json": text}}
 
-    async def test() -> None:
-        async with KubeServer() as server, _client(server) as client:
-            settings = NodeSettings(client, [("team", name)])
+    async with KubeServer() as server, _client(server) as client:
+        settings = NodeSettings(client, [("team", name)])
 
-            async def read() -> list[int | None]:
-                await settings.read()
-                return [one.split_count for one in settings.settings.hami.nodes.values()]
+        async def read() -> list[int | None]:
+            await settings.read()
+            return [one.split_count for one in settings.settings.hami.nodes.values()]
 
-            assert await read() == []
-            server.store.create(where, "team", written("3"))
-            assert await read() == [3]
-            server.store.update(where, "team", name, written('"many"'))
-            assert await read() == [3]
-            server.store.update(where, "team", name, written("4"))
-            # A proxy answers this without knowing the object.
-            server.fail(Fault(path="/configmaps/", status=404))
-            with pytest.raises(NotFound):
-                await read()
-            assert settings.settings.hami.nodes["n1"].split_count == 3
-            assert await read() == [4]
-            server.store.delete(where, "team", name)
-            assert await read() == []
-
-    asyncio.run(test())
+        assert await read() == []
+        server.store.create(where, "team", written("3"))
+        assert await read() == [3]
+        server.store.update(where, "team", name, written('"many"'))
+        assert await read() == [3]
+        server.store.update(where, "team", name, written("4"))
+        # A proxy answers this without knowing the object.
+        server.fail(Fault(path="/configmaps/", status=404))
+        with pytest.raises(NotFound):
+            await read()
+        assert settings.settings.hami.nodes["n1"].split_count == 3
+        assert await read() == [4]
+        server.store.delete(where, "team", name)
+        assert await read() == []
 
     assert caplog.text.count("devicesplitcount") == 1
 
 
-def test_an_agent_that_reports_nothing_says_that_it_is_there() -> None:
+async def test_an_agent_that_reports_nothing_says_that_it_is_there() -> None:
     """By the lease that the scheduler looks at, through refusals."""
-
-    async def test() -> None:
-        async with KubeServer() as server, _client(server) as client:
-            kept = "/apis/coordination.k8s.io/v1/leases"
-            server.fail(Fault(path="/leases", status=403, reason="Forbidden", times=2))
-            made = asyncio.Event()
-            server.store.listeners.append(lambda _event: made.set())
-            often = ReportingSettings(lease_period=0.01)
-            task = asyncio.create_task(Heartbeat(client, "n1", often).run())
-            async with asyncio.timeout(240):
-                await made.wait()
-            task.cancel()
-            (lease,) = server.store.list(kept, "kube-node-lease")
-            assert lease["metadata"]["name"] == "partage-agent-n1"
-            assert names.AGENT in lease["metadata"]["labels"]
-
-    asyncio.run(test())
+    async with KubeServer() as server, _client(server) as client:
+        kept = "/apis/coordination.k8s.io/v1/leases"
+        server.fail(Fault(path="/leases", status=403, reason="Forbidden", times=2))
+        made = asyncio.Event()
+        server.store.listeners.append(lambda _event: made.set())
+        often = ReportingSettings(lease_period=0.01)
+        task = asyncio.create_task(Heartbeat(client, "n1", often).run())
+        async with asyncio.timeout(240):
+            await made.wait()
+        task.cancel()
+        (lease,) = server.store.list(kept, "kube-node-lease")
+        assert lease["metadata"]["name"] == "partage-agent-n1"
+        assert names.AGENT in lease["metadata"]["labels"]
 
 
-def test_a_node_that_was_made_again_gets_labels_and_lease_again() -> None:
+async def test_a_node_that_was_made_again_gets_labels_and_lease_again() -> None:
     """The kubelet makes it anew, with another UID; a Lease of the old one would be deleted again and again."""
     kept = "/apis/coordination.k8s.io/v1/leases"
     label = {names.ISOLATION_PROVIDER: "partage"}
 
-    async def test() -> None:
-        async with KubeServer() as server, _client(server) as client:
-            often = ReportingSettings(lease_period=0.01, isolation=label)
+    async with KubeServer() as server, _client(server) as client:
+        often = ReportingSettings(lease_period=0.01, isolation=label)
 
-            async def has(uid: str) -> None:
-                while True:
-                    node = next(server.store.list(NODES, ""))["metadata"]
-                    owners = [
-                        one["uid"]
-                        for lease in server.store.list(kept, "kube-node-lease")
-                        for one in lease["metadata"].get("ownerReferences", ())
-                    ]
-                    if node.get("labels") == label and owners == [uid]:
-                        return
-                    await asyncio.sleep(0.01)
+        async def has(uid: str) -> None:
+            while True:
+                node = next(server.store.list(NODES, ""))["metadata"]
+                owners = [
+                    one["uid"]
+                    for lease in server.store.list(kept, "kube-node-lease")
+                    for one in lease["metadata"].get("ownerReferences", ())
+                ]
+                if node.get("labels") == label and owners == [uid]:
+                    return
+                await asyncio.sleep(0.01)
 
-            made = server.store.create(NODES, "", {"metadata": {"name": "n1"}})
-            task = asyncio.create_task(Heartbeat(client, "n1", often).run())
-            async with asyncio.timeout(240):
-                await has(made["metadata"]["uid"])
-                server.store.delete(NODES, "", "n1")
-                again = server.store.create(NODES, "", {"metadata": {"name": "n1"}})
-                assert again["metadata"]["uid"] != made["metadata"]["uid"]
-                await has(again["metadata"]["uid"])
-            task.cancel()
-            await asyncio.wait((task,))
-
-    asyncio.run(test())
+        made = server.store.create(NODES, "", {"metadata": {"name": "n1"}})
+        task = asyncio.create_task(Heartbeat(client, "n1", often).run())
+        async with asyncio.timeout(240):
+            await has(made["metadata"]["uid"])
+            server.store.delete(NODES, "", "n1")
+            again = server.store.create(NODES, "", {"metadata": {"name": "n1"}})
+            assert again["metadata"]["uid"] != made["metadata"]["uid"]
+            await has(again["metadata"]["uid"])
+        task.cancel()
+        await asyncio.wait((task,))
 
 
-def test_a_lease_is_renewed_although_the_node_cannot_be_read() -> None:
+async def test_a_lease_is_renewed_although_the_node_cannot_be_read() -> None:
     """The agent reads its Node now and then; a refusal of that, or a long wait, closes no node."""
 
     def renewals(server: KubeServer) -> int:
         return sum("/leases" in one.path and one.method != "GET" for one in server.requests)
 
-    async def test() -> None:
-        async with KubeServer() as server, _client(server) as client:
-            server.store.create(NODES, "", {"metadata": {"name": "n1"}})
-            often = ReportingSettings(lease_period=0.01, period=0.01)
-            task = asyncio.create_task(Heartbeat(client, "n1", often).run())
-            async with asyncio.timeout(240):
-                for fault in (
-                    Fault(path=NODES, status=403, reason="Forbidden", times=1000),
-                    Fault(path=NODES, status=429, retry_after="600", times=1000),
-                ):
-                    while not renewals(server):  # noqa: ASYNC110 # the task renews
-                        await asyncio.sleep(0.01)
-                    server.fail(fault)
-                    enough = renewals(server) + 20
-                    while renewals(server) < enough:  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
-            task.cancel()
-            await asyncio.wait((task,))
-
-    asyncio.run(test())
+    async with KubeServer() as server, _client(server) as client:
+        server.store.create(NODES, "", {"metadata": {"name": "n1"}})
+        often = ReportingSettings(lease_period=0.01, period=0.01)
+        task = asyncio.create_task(Heartbeat(client, "n1", often).run())
+        async with asyncio.timeout(240):
+            for fault in (
+                Fault(path=NODES, status=403, reason="Forbidden", times=1000),
+                Fault(path=NODES, status=429, retry_after="600", times=1000),
+            ):
+                while not renewals(server):  # noqa: ASYNC110 # the task renews
+                    await asyncio.sleep(0.01)
+                server.fail(fault)
+                enough = renewals(server) + 20
+                while renewals(server) < enough:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait((task,))
 
 
-def test_changed_settings_are_passed_on_with_an_unchanged_node(tmp_path: Path) -> None:
+async def test_changed_settings_are_passed_on_with_an_unchanged_node(tmp_path: Path) -> None:
     """A ConfigMap that changes while the agent runs holds for the kubelet's units and for new containers."""
     (tmp_path / "devices.yaml").write_text("{model: Tesla-T4, cards: 1}")
     roots = Roots(simulated=tmp_path / "devices.yaml")
@@ -216,23 +195,20 @@ def test_changed_settings_are_passed_on_with_an_unchanged_node(tmp_path: Path) -
     settings = [Settings()]
     taken: list[tuple[Node, Settings]] = []
 
-    async def test() -> None:
-        discovery = NodeDiscovery(
-            "n1",
-            options,
-            lambda node: taken.append((node, settings[0])),
-            None,
-            lambda: settings[0],
-        )
-        task = asyncio.create_task(discovery.run())
-        settings[0] = Settings(hami=HamiSettings(count_name="example.com/vgpu"))
-        async with asyncio.timeout(240):
-            while len(taken) < 2:  # noqa: ASYNC110 # a thread searches
-                await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.wait((task,))
-
-    asyncio.run(test())
+    discovery = NodeDiscovery(
+        "n1",
+        options,
+        lambda node: taken.append((node, settings[0])),
+        None,
+        lambda: settings[0],
+    )
+    task = asyncio.create_task(discovery.run())
+    settings[0] = Settings(hami=HamiSettings(count_name="example.com/vgpu"))
+    async with asyncio.timeout(240):
+        while len(taken) < 2:  # noqa: ASYNC110 # a thread searches
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait((task,))
 
     (before, _), (after, said) = taken
     assert before.devices == after.devices

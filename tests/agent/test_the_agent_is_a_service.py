@@ -91,7 +91,7 @@ def test_without_files_a_cluster_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
     assert "/no-such-file" in found.stderr
 
 
-def test_an_api_server_that_is_away_keeps_nobody_from_serving(tmp_path: Path) -> None:
+async def test_an_api_server_that_is_away_keeps_nobody_from_serving(tmp_path: Path) -> None:
     """It starts, says that the node cannot be read, and ends well."""
     config = tmp_path / "config"
     config.write_text(
@@ -100,32 +100,29 @@ def test_an_api_server_that_is_away_keeps_nobody_from_serving(tmp_path: Path) ->
         "contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {}}]}"
     )
 
-    async def test() -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "partage.cli.main",
-            "agent",
-            "--node",
-            "n",
-            "--port",
-            "0",
-            "--kubeconfig",
-            config,
-            "--journal",
-            tmp_path / "journal",
-            "--no-discovery",
-            "--nri-socket",
-            tmp_path / "nri.sock",
-            stderr=asyncio.subprocess.PIPE,
-        )
-        assert process.stderr is not None
-        async with asyncio.timeout(240):
-            await _said(process.stderr, "node n cannot be read")
-            process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 0
-
-    asyncio.run(test())
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "partage.cli.main",
+        "agent",
+        "--node",
+        "n",
+        "--port",
+        "0",
+        "--kubeconfig",
+        config,
+        "--journal",
+        tmp_path / "journal",
+        "--no-discovery",
+        "--nri-socket",
+        tmp_path / "nri.sock",
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(240):
+        await _said(process.stderr, "node n cannot be read")
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
 
 
 async def _said(stream: asyncio.StreamReader, pattern: str) -> str:
@@ -144,7 +141,7 @@ def _get(url: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+async def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     """Not ready before the runtime asks; counts what it refused; SIGTERM ends it with 0."""
     probes = free_port()
 
@@ -182,11 +179,8 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
 
-    async def bounded() -> None:
-        async with asyncio.timeout(240):
-            await test()
-
-    asyncio.run(bounded())
+    async with asyncio.timeout(240):
+        await test()
 
 
 def _ask_and_reset(url: str) -> None:
@@ -198,7 +192,7 @@ def _ask_and_reset(url: str) -> None:
             client.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 3)
 
 
-def test_clients_that_go_away_fill_no_log(tmp_path: Path) -> None:
+async def test_clients_that_go_away_fill_no_log(tmp_path: Path) -> None:
     """Whoever reaches the port may do so."""
     files = ("--journal", tmp_path / "journal", "--nri-socket", tmp_path / "nri.sock")
     command = (sys.executable, "-m", "partage.cli.main", "agent", *NODE, "--port", "0", *files)
@@ -214,8 +208,5 @@ def test_clients_that_go_away_fill_no_log(tmp_path: Path) -> None:
         assert await process.wait() == 0
         assert "Traceback" not in said
 
-    async def bounded() -> None:
-        async with asyncio.timeout(240):
-            await test()
-
-    asyncio.run(bounded())
+    async with asyncio.timeout(240):
+        await test()

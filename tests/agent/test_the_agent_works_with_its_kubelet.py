@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,13 +65,6 @@ def _pod(name: str, card: int, requests: dict[str, str], milli: int = 100) -> di
             "containers": [{"name": "main", "resources": {"limits": requests}}],
         },
     }
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path, as sockets need."""
-    with tempfile.TemporaryDirectory(prefix="kl") as made:
-        yield Path(made)
 
 
 class Runtime:
@@ -138,131 +130,99 @@ async def _until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def _run(test: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(200):
-            await test
-
-    asyncio.run(bounded())
-
-
-def test_units_are_those_of_the_cards_in_the_records(folder: Path) -> None:
+async def test_units_are_those_of_the_cards_in_the_records(folder: Path) -> None:
     """Shares on both cards, admitted in any order: the kubelet's count is the ledger's, card by card."""
-
-    async def test() -> None:
-        async with _world(folder, patience=60) as world:
-            world.runtime.ready.set()
-            await world.kubelet.until(names.QGPU_MEMORY, 32)
-            await world.kubelet.until(names.QGPU_CORE, 200)
-            asked = {names.QGPU_CORE: "10", names.QGPU_MEMORY: "1"}
-            for number in range(4):
-                world.server.store.create(PODS, "team", _pod(f"p{number}", number % 2, asked))
-            for number in (3, 1, 0, 2):
-                for resource, size in ((names.QGPU_CORE, 10), (names.QGPU_MEMORY, 1)):
-                    await world.kubelet.admit("team", f"p{number}", "main", resource, size)
-            for resource, size in ((names.QGPU_CORE, 20), (names.QGPU_MEMORY, 2)):
-                cards = [
-                    unit.partition("::")[0]
-                    for key, units in world.kubelet.held.items()
-                    if key[3] == resource
-                    for unit in units
-                ]
-                assert {card: cards.count(card) for card in cards} == {
-                    "GPU-0": size,
-                    "GPU-1": size,
-                }
-
-    _run(test())
+    async with _world(folder, patience=60) as world:
+        world.runtime.ready.set()
+        await world.kubelet.until(names.QGPU_MEMORY, 32)
+        await world.kubelet.until(names.QGPU_CORE, 200)
+        asked = {names.QGPU_CORE: "10", names.QGPU_MEMORY: "1"}
+        for number in range(4):
+            world.server.store.create(PODS, "team", _pod(f"p{number}", number % 2, asked))
+        for number in (3, 1, 0, 2):
+            for resource, size in ((names.QGPU_CORE, 10), (names.QGPU_MEMORY, 1)):
+                await world.kubelet.admit("team", f"p{number}", "main", resource, size)
+        for resource, size in ((names.QGPU_CORE, 20), (names.QGPU_MEMORY, 2)):
+            cards = [
+                unit.partition("::")[0]
+                for key, units in world.kubelet.held.items()
+                if key[3] == resource
+                for unit in units
+            ]
+            assert {card: cards.count(card) for card in cards} == {
+                "GPU-0": size,
+                "GPU-1": size,
+            }
 
 
-def test_a_pod_that_the_kubelet_hears_of_first_is_waited_for(folder: Path) -> None:
+async def test_a_pod_that_the_kubelet_hears_of_first_is_waited_for(folder: Path) -> None:
     """The API server tells the agent a moment later: advice waits for it, and not for ever."""
-
-    async def test() -> None:
-        async with _world(folder, patience=60) as world:
-            world.runtime.ready.set()
-            await world.kubelet.until(names.QGPU_CORE, 200)
-            admitting = asyncio.create_task(
-                world.kubelet.admit("team", "late", "main", names.QGPU_CORE, 10)
-            )
-            await asyncio.sleep(0)
-            pod = _pod("late", 1, {names.QGPU_CORE: "10"})
-            world.server.store.create(PODS, "team", pod)
-            assert {unit.partition("::")[0] for unit in await admitting} == {"GPU-1"}
-        async with _world(folder) as world:
-            world.runtime.ready.set()
-            await world.kubelet.until(names.QGPU_CORE, 200)
-            assert len(await world.kubelet.admit("team", "x", "main", names.QGPU_CORE, 7)) == 7
-
-    _run(test())
+    async with _world(folder, patience=60) as world:
+        world.runtime.ready.set()
+        await world.kubelet.until(names.QGPU_CORE, 200)
+        admitting = asyncio.create_task(
+            world.kubelet.admit("team", "late", "main", names.QGPU_CORE, 10)
+        )
+        await asyncio.sleep(0)
+        pod = _pod("late", 1, {names.QGPU_CORE: "10"})
+        world.server.store.create(PODS, "team", pod)
+        assert {unit.partition("::")[0] for unit in await admitting} == {"GPU-1"}
+    async with _world(folder) as world:
+        world.runtime.ready.set()
+        await world.kubelet.until(names.QGPU_CORE, 200)
+        assert len(await world.kubelet.admit("team", "x", "main", names.QGPU_CORE, 7)) == 7
 
 
-def test_without_an_api_server_the_kubelet_chooses(folder: Path) -> None:
+async def test_without_an_api_server_the_kubelet_chooses(folder: Path) -> None:
     """No pods are known, nothing is advised, units are given."""
-
-    async def test() -> None:
-        async with _world(folder, api=False) as world:
-            world.runtime.ready.set()
-            await world.kubelet.until(GPU, 20)
-            assert len(await world.kubelet.admit("team", "a", "main", GPU, 3)) == 3
-
-    _run(test())
+    async with _world(folder, api=False) as world:
+        world.runtime.ready.set()
+        await world.kubelet.until(GPU, 20)
+        assert len(await world.kubelet.admit("team", "a", "main", GPU, 3)) == 3
 
 
-def test_containers_with_units_wait_for_who_injects(folder: Path) -> None:
+async def test_containers_with_units_wait_for_who_injects(folder: Path) -> None:
     """Units are given; while the runtime does not ask the agent no container starts, and it says why."""
-
-    async def test() -> None:
-        async with _world(folder, wait=0.05) as world:
-            await world.kubelet.until(GPU, 20)
-            await world.kubelet.admit("team", "a", "main", GPU, 1)
-            why = "the container would get no devices: NRI is off"
-            with pytest.raises(NotStarted, match=why):
-                await world.kubelet.start_container("team", "a", "main", GPU)
-            world.runtime.ready.set()
+    async with _world(folder, wait=0.05) as world:
+        await world.kubelet.until(GPU, 20)
+        await world.kubelet.admit("team", "a", "main", GPU, 1)
+        why = "the container would get no devices: NRI is off"
+        with pytest.raises(NotStarted, match=why):
             await world.kubelet.start_container("team", "a", "main", GPU)
+        world.runtime.ready.set()
+        await world.kubelet.start_container("team", "a", "main", GPU)
 
-    _run(test())
 
-
-def test_a_runtime_that_comes_back_in_time_is_not_missed(folder: Path) -> None:
+async def test_a_runtime_that_comes_back_in_time_is_not_missed(folder: Path) -> None:
     """The start of a container waits a moment for it, and goes on."""
-
-    async def test() -> None:
-        async with _world(folder, wait=60) as world:
-            await world.kubelet.until(GPU, 20)
-            await world.kubelet.admit("team", "a", "main", GPU, 1)
-            starting = asyncio.create_task(world.kubelet.start_container("team", "a", "main", GPU))
-            await asyncio.sleep(0)
-            world.runtime.ready.set()
-            await starting
-
-    _run(test())
+    async with _world(folder, wait=60) as world:
+        await world.kubelet.until(GPU, 20)
+        await world.kubelet.admit("team", "a", "main", GPU, 1)
+        starting = asyncio.create_task(world.kubelet.start_container("team", "a", "main", GPU))
+        await asyncio.sleep(0)
+        world.runtime.ready.set()
+        await starting
 
 
-def test_who_holds_units_and_was_given_nothing_is_counted(
+async def test_who_holds_units_and_was_given_nothing_is_counted(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By the kubelet's word alone: told once, and shown in the metrics."""
+    async with _world(folder) as world:
+        world.runtime.ready.set()
+        await world.kubelet.until(GPU, 20)
+        await world.kubelet.admit("team", "a", "main", GPU, 1)
 
-    async def test() -> None:
-        async with _world(folder) as world:
-            world.runtime.ready.set()
-            await world.kubelet.until(GPU, 20)
-            await world.kubelet.admit("team", "a", "main", GPU, 1)
+        def metrics() -> str:
+            return generate_latest(world.keeper.tallies.registry).decode()
 
-            def metrics() -> str:
-                return generate_latest(world.keeper.tallies.registry).decode()
-
-            await _until(lambda: "partage_agent_kubelet_unserved 1.0" in metrics())
-            assert 'partage_agent_kubelet_units{resource="nvidia.com/gpu"} 20.0' in metrics()
-            assert 'partage_agent_kubelet_registered{resource="nvidia.com/gpu"} 1.0' in metrics()
-            world.kubelet.release("team", "a")
-            await _until(lambda: "partage_agent_kubelet_unserved 0.0" in metrics())
-            world.side.take(replace(world.place, node=Node("n1")))  # its cards have gone
-            assert 'partage_agent_kubelet_units{resource="nvidia.com/gpu"} 0.0' in metrics()
-
-    _run(test())
+        await _until(lambda: "partage_agent_kubelet_unserved 1.0" in metrics())
+        assert 'partage_agent_kubelet_units{resource="nvidia.com/gpu"} 20.0' in metrics()
+        assert 'partage_agent_kubelet_registered{resource="nvidia.com/gpu"} 1.0' in metrics()
+        world.kubelet.release("team", "a")
+        await _until(lambda: "partage_agent_kubelet_unserved 0.0" in metrics())
+        world.side.take(replace(world.place, node=Node("n1")))  # its cards have gone
+        assert 'partage_agent_kubelet_units{resource="nvidia.com/gpu"} 0.0' in metrics()
 
     assert caplog.text.count("team/a/main holds units") == 1
 
@@ -292,107 +252,91 @@ def _metrics(world: World) -> str:
     return generate_latest(world.keeper.tallies.registry).decode()
 
 
-def test_units_of_another_card_are_told_once_two_looks_have_seen_them(
+async def test_units_of_another_card_are_told_once_two_looks_have_seen_them(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kubelet chose before the API server told of the pod; in the log, by kind, and in the file for the doctor."""
+    async with _world(folder) as world:
+        world.runtime.ready.set()
+        await world.kubelet.until(GPU, 20)
+        assert await world.kubelet.admit("team", "a", "main", GPU, 1) == ("GPU-0::0",)
+        pod = _pod("a", 1, {GPU: "1"})
+        world.server.store.create(PODS, "team", pod)
+        await _until(lambda: bool(world.side.pods))
+        _started(world, folder, "a", 1)
+        reconciling = _reconciling(world, folder)
 
-    async def test() -> None:
-        async with _world(folder) as world:
-            world.runtime.ready.set()
-            await world.kubelet.until(GPU, 20)
-            assert await world.kubelet.admit("team", "a", "main", GPU, 1) == ("GPU-0::0",)
-            pod = _pod("a", 1, {GPU: "1"})
-            world.server.store.create(PODS, "team", pod)
-            await _until(lambda: bool(world.side.pods))
-            _started(world, folder, "a", 1)
-            reconciling = _reconciling(world, folder)
-
-            await reconciling.look()
-            assert 'partage_agent_findings{kind="OtherCard"} 0.0' in _metrics(world)
-            await reconciling.look()
-            await reconciling.look()
-            assert 'partage_agent_findings{kind="OtherCard"} 1.0' in _metrics(world)
-            assert _metrics(world).count("partage_agent_findings{") == len(Kind)
-            _, told = read_findings(folder / "journal" / "findings.json")
-            assert [(one.kind, one.pod, one.container) for one in told] == [
-                ("OtherCard", "team/a", "main")
-            ]
-            world.kubelet.release("team", "a")
-            world.keeper.remove(Container("c-a"))
-            await reconciling.look()
-            assert 'partage_agent_findings{kind="OtherCard"} 0.0' in _metrics(world)
-            assert read_findings(folder / "journal" / "findings.json")[1] == []
-
-    _run(test())
+        await reconciling.look()
+        assert 'partage_agent_findings{kind="OtherCard"} 0.0' in _metrics(world)
+        await reconciling.look()
+        await reconciling.look()
+        assert 'partage_agent_findings{kind="OtherCard"} 1.0' in _metrics(world)
+        assert _metrics(world).count("partage_agent_findings{") == len(Kind)
+        _, told = read_findings(folder / "journal" / "findings.json")
+        assert [(one.kind, one.pod, one.container) for one in told] == [
+            ("OtherCard", "team/a", "main")
+        ]
+        world.kubelet.release("team", "a")
+        world.keeper.remove(Container("c-a"))
+        await reconciling.look()
+        assert 'partage_agent_findings{kind="OtherCard"} 0.0' in _metrics(world)
+        assert read_findings(folder / "journal" / "findings.json")[1] == []
 
     assert caplog.text.count("the kubelet counts units of GPU-0, its record names GPU-1") == 1
 
 
-def test_a_pod_that_runs_with_units_and_without_a_record_is_evicted(folder: Path) -> None:
+async def test_a_pod_that_runs_with_units_and_without_a_record_is_evicted(folder: Path) -> None:
     """Behind a proxy nobody sees its variables; the kubelet's word tells. By UID, and in no exempt namespace."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            world.runtime.ready.set()
-            await world.kubelet.until(GPU, 20)
-            await world.kubelet.admit("team", "old", "main", GPU, 1)
-            old = _pod("old", 0, {GPU: "1"})
-            del old["metadata"]["annotations"]
-            world.server.store.create(PODS, "team", old)
-            await _until(lambda: bool(world.side.pods))
-            sandbox = PodSandbox("s-old", "old", "uid-old", "team")
-            world.keeper.synchronize((sandbox,), (Container("c-old", "s-old", "main"),))
-            assert world.keeper.unprotected == {}
-            reconciling = _reconciling(world, folder)
-            async with _evicting(world):
-                reconciling.take(replace(world.place, exempt=frozenset({"team"})))
-                for _ in range(3):
-                    await reconciling.look()
-                    assert world.keeper.suspected == ()
-                assert [one.kind for one in reconciling.findings] == [Kind.RUNS_WITHOUT_RECORD]
-                reconciling.take(world.place)
+    async with _world(folder) as world:
+        world.runtime.ready.set()
+        await world.kubelet.until(GPU, 20)
+        await world.kubelet.admit("team", "old", "main", GPU, 1)
+        old = _pod("old", 0, {GPU: "1"})
+        del old["metadata"]["annotations"]
+        world.server.store.create(PODS, "team", old)
+        await _until(lambda: bool(world.side.pods))
+        sandbox = PodSandbox("s-old", "old", "uid-old", "team")
+        world.keeper.synchronize((sandbox,), (Container("c-old", "s-old", "main"),))
+        assert world.keeper.unprotected == {}
+        reconciling = _reconciling(world, folder)
+        async with _evicting(world):
+            reconciling.take(replace(world.place, exempt=frozenset({"team"})))
+            for _ in range(3):
                 await reconciling.look()
-                await _until(lambda: not _pods(world))
-            assert _asked(world) == 1
-
-    _run(test())
-
-
-def test_a_silent_kubelet_accuses_nobody(folder: Path) -> None:
-    """It does not answer, and no API server is there: what journal and runtime agree on is no finding."""
-
-    async def test() -> None:
-        async with _world(folder, api=False) as world:
-            await world.kubelet.stop()
-            assert await world.side.held() is None
-            assert world.side.pods is None
-            _started(world, folder, "a", 0)
-            reconciling = _reconciling(world, folder)
-            await reconciling.look()
-            await reconciling.look()
-            assert reconciling.findings == []
-
-    _run(test())
-
-
-def test_of_a_node_without_devices_nothing_is_said(folder: Path) -> None:
-    """Its cards are not known yet: every container's device would be gone."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            _unprotected(world.keeper, "early")
-            reconciling = _reconciling(world, folder)
-            reconciling.take(replace(world.place, node=Node("n1")))
-            await reconciling.look()
-            await reconciling.look()
-            assert reconciling.findings == []
+                assert world.keeper.suspected == ()
+            assert [one.kind for one in reconciling.findings] == [Kind.RUNS_WITHOUT_RECORD]
             reconciling.take(world.place)
             await reconciling.look()
-            await reconciling.look()
-            assert [one.kind for one in reconciling.findings] == [Kind.STARTED_UNASKED]
+            await _until(lambda: not _pods(world))
+        assert _asked(world) == 1
 
-    _run(test())
+
+async def test_a_silent_kubelet_accuses_nobody(folder: Path) -> None:
+    """It does not answer, and no API server is there: what journal and runtime agree on is no finding."""
+    async with _world(folder, api=False) as world:
+        await world.kubelet.stop()
+        assert await world.side.held() is None
+        assert world.side.pods is None
+        _started(world, folder, "a", 0)
+        reconciling = _reconciling(world, folder)
+        await reconciling.look()
+        await reconciling.look()
+        assert reconciling.findings == []
+
+
+async def test_of_a_node_without_devices_nothing_is_said(folder: Path) -> None:
+    """Its cards are not known yet: every container's device would be gone."""
+    async with _world(folder) as world:
+        _unprotected(world.keeper, "early")
+        reconciling = _reconciling(world, folder)
+        reconciling.take(replace(world.place, node=Node("n1")))
+        await reconciling.look()
+        await reconciling.look()
+        assert reconciling.findings == []
+        reconciling.take(world.place)
+        await reconciling.look()
+        await reconciling.look()
+        assert [one.kind for one in reconciling.findings] == [Kind.STARTED_UNASKED]
 
 
 # --- evictions -------------------------------------------------------------------------------
@@ -427,55 +371,51 @@ def _unprotected(keeper: Keeper, *names_: str) -> None:
     keeper.synchronize(tuple(pods), tuple(containers))
 
 
-def test_pods_of_unprotected_containers_are_evicted_once(folder: Path) -> None:
+async def test_pods_of_unprotected_containers_are_evicted_once(folder: Path) -> None:
     """By UID: one that is gone is left, and its successor of the same name is never hit."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            store = world.server.store
-            store.create(PODS, "team", _pod("early", 0, {}))
-            store.create(
-                PODS,
-                "team",
-                {
-                    **_pod("again", 0, {}),
-                    "metadata": {
-                        "name": "again",
-                        "namespace": "team",
-                        "uid": "uid-of-its-successor",
-                    },
+    async with _world(folder) as world:
+        store = world.server.store
+        store.create(PODS, "team", _pod("early", 0, {}))
+        store.create(
+            PODS,
+            "team",
+            {
+                **_pod("again", 0, {}),
+                "metadata": {
+                    "name": "again",
+                    "namespace": "team",
+                    "uid": "uid-of-its-successor",
                 },
-            )
-            _unprotected(world.keeper, "early", "again", "gone")
-            async with _evicting(world):
-                await _until(lambda: _asked(world) >= 3)
-                await _until(lambda: "early" not in _pods(world))
-            assert _pods(world) == {"again"}
-            text = generate_latest(world.keeper.tallies.registry)
-            assert b"partage_agent_evicted_total 1.0" in text
+            },
+        )
+        _unprotected(world.keeper, "early", "again", "gone")
+        async with _evicting(world):
+            await _until(lambda: _asked(world) >= 3)
+            await _until(lambda: "early" not in _pods(world))
+        assert _pods(world) == {"again"}
+        text = generate_latest(world.keeper.tallies.registry)
+        assert b"partage_agent_evicted_total 1.0" in text
 
-    _run(test())
 
-
-def test_a_disruption_budget_is_waited_for(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disruption_budget_is_waited_for(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Told once while it forbids, and evicted when it does not any more."""
-
-    async def test() -> None:
-        async with _world(folder) as world:
-            world.server.budget_blocked = True
-            world.server.store.create(PODS, "team", _pod("early", 0, {}))
-            _unprotected(world.keeper, "early")
-            async with _evicting(world):
-                await _until(lambda: _asked(world) >= 3)
-                world.server.budget_blocked = False
-                await _until(lambda: not _pods(world))
-
-    _run(test())
+    async with _world(folder) as world:
+        world.server.budget_blocked = True
+        world.server.store.create(PODS, "team", _pod("early", 0, {}))
+        _unprotected(world.keeper, "early")
+        async with _evicting(world):
+            await _until(lambda: _asked(world) >= 3)
+            world.server.budget_blocked = False
+            await _until(lambda: not _pods(world))
 
     assert caplog.text.count("cannot be evicted") == 1
 
 
-def test_a_404_of_a_proxy_ends_no_eviction(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_404_of_a_proxy_ends_no_eviction(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pod is there, so the next look asks again."""
     genuine, answers = Client.evict, [b"404 page not found"]
 
@@ -486,14 +426,11 @@ def test_a_404_of_a_proxy_ends_no_eviction(folder: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Client, "evict", evict)
 
-    async def test() -> None:
-        async with _world(folder) as world:
-            world.server.store.create(PODS, "team", _pod("early", 0, {}))
-            _unprotected(world.keeper, "early")
-            async with _evicting(world):
-                await _until(lambda: not _pods(world))
-
-    _run(test())
+    async with _world(folder) as world:
+        world.server.store.create(PODS, "team", _pod("early", 0, {}))
+        _unprotected(world.keeper, "early")
+        async with _evicting(world):
+            await _until(lambda: not _pods(world))
 
 
 async def test_units_that_cannot_be_told_are_noted(folder: Path) -> None:

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import random
 import socket
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,13 +29,6 @@ GIB = 2**30
 GPU = "nvidia.com/gpu"
 _SOON = Backoff(0.02, cap=0.1)
 _NEVER = Backoff(3600, cap=3600, jitter=0)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path, as sockets need."""
-    with tempfile.TemporaryDirectory(prefix="kl") as made:
-        yield Path(made)
 
 
 def _cards(count: int, memory: int = 16, **fields: object) -> tuple[Device, ...]:
@@ -221,36 +213,23 @@ async def _serving(
         await asyncio.wait((task,))
 
 
-def _run(test: Awaitable[None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(200):
-            await test
-
-    asyncio.run(bounded())
-
-
-def test_resources_with_the_same_last_part_are_served_side_by_side(folder: Path) -> None:
+async def test_resources_with_the_same_last_part_are_served_side_by_side(folder: Path) -> None:
     """A node with cards of two vendors: each resource has a socket and a mark of its own."""
     other = replace(_cards(3)[2], vendor="amd")
 
-    async def test() -> None:
-        async with (
-            fake_kubelet(folder) as kubelet,
-            _serving(folder, _node((*_cards(1), other), "")) as plugins,
-        ):
-            await kubelet.until(GPU, 10)
-            await kubelet.until(names.COUNT_AMD, 1)
-            await asyncio.sleep(0.5)
-            assert plugins.registered == {GPU, names.COUNT_AMD}
-            assert len(kubelet.registrations) == 2
-            marks = [
-                key
-                for resource in (GPU, names.COUNT_AMD)
-                for key in (await _given(kubelet, resource))
-            ]
-            assert len(set(marks)) == 2
-
-    _run(test())
+    async with (
+        fake_kubelet(folder) as kubelet,
+        _serving(folder, _node((*_cards(1), other), "")) as plugins,
+    ):
+        await kubelet.until(GPU, 10)
+        await kubelet.until(names.COUNT_AMD, 1)
+        await asyncio.sleep(0.5)
+        assert plugins.registered == {GPU, names.COUNT_AMD}
+        assert len(kubelet.registrations) == 2
+        marks = [
+            key for resource in (GPU, names.COUNT_AMD) for key in (await _given(kubelet, resource))
+        ]
+        assert len(set(marks)) == 2
 
 
 async def _given(kubelet: FakeKubelet, resource: str) -> dict[str, str]:
@@ -260,200 +239,164 @@ async def _given(kubelet: FakeKubelet, resource: str) -> dict[str, str]:
     return dict(answer.containers[0].envs)
 
 
-def test_the_kubelet_is_told_of_units_and_of_their_health(folder: Path) -> None:
+async def test_the_kubelet_is_told_of_units_and_of_their_health(folder: Path) -> None:
     """Registered by the published protocol; a card that fails takes its units with it, and back."""
+    async with (
+        fake_kubelet(folder) as kubelet,
+        _serving(folder, _node(_cards(2))) as plugins,
+    ):
+        await kubelet.registered(3)
+        await kubelet.until(GPU, 20, healthy=20)
+        await kubelet.until(names.QGPU_MEMORY, 32)
+        assert {one.version for one in kubelet.registrations} == {"v1beta1"}
+        assert all(
+            one.options and one.options.preferred_available for one in kubelet.registrations
+        )
+        topology = kubelet.units(GPU)[0].topology
+        assert topology is not None
+        assert [one.id for one in topology.nodes] == [0]
 
-    async def test() -> None:
-        async with (
-            fake_kubelet(folder) as kubelet,
-            _serving(folder, _node(_cards(2))) as plugins,
-        ):
-            await kubelet.registered(3)
-            await kubelet.until(GPU, 20, healthy=20)
-            await kubelet.until(names.QGPU_MEMORY, 32)
-            assert {one.version for one in kubelet.registrations} == {"v1beta1"}
-            assert all(
-                one.options and one.options.preferred_available for one in kubelet.registrations
-            )
-            topology = kubelet.units(GPU)[0].topology
-            assert topology is not None
-            assert [one.id for one in topology.nodes] == [0]
-
-            good, bad = _cards(2)
-            plugins.take(offers(_node((good, replace(bad, healthy=False))), Settings()))
-            await kubelet.until(GPU, 20, healthy=10)
-            plugins.take(offers(_node((good, bad)), Settings()))
-            await kubelet.until(GPU, 20, healthy=20)
-            plugins.take(offers(_node((good,), ""), Settings()))
-            await kubelet.until(GPU, 10)
-            await kubelet.until(names.QGPU_CORE, 0)
-            assert plugins.registered == {GPU, names.QGPU_CORE, names.QGPU_MEMORY}
-            assert len(kubelet.registrations) == 3
-
-    _run(test())
+        good, bad = _cards(2)
+        plugins.take(offers(_node((good, replace(bad, healthy=False))), Settings()))
+        await kubelet.until(GPU, 20, healthy=10)
+        plugins.take(offers(_node((good, bad)), Settings()))
+        await kubelet.until(GPU, 20, healthy=20)
+        plugins.take(offers(_node((good,), ""), Settings()))
+        await kubelet.until(GPU, 10)
+        await kubelet.until(names.QGPU_CORE, 0)
+        assert plugins.registered == {GPU, names.QGPU_CORE, names.QGPU_MEMORY}
+        assert len(kubelet.registrations) == 3
 
 
-def test_a_kubelet_that_comes_late_goes_and_returns_is_served(folder: Path) -> None:
+async def test_a_kubelet_that_comes_late_goes_and_returns_is_served(folder: Path) -> None:
     """Restarts empty the folder of sockets; hanging up alone is noticed as well."""
-
-    async def test() -> None:
-        kubelet = FakeKubelet(folder)
-        async with _serving(folder, _node(_cards(1), "")) as plugins:
-            await asyncio.sleep(0)
-            for time in range(1, 4):
-                await kubelet.start()
-                await kubelet.registered(time)
-                await kubelet.until(GPU, 10)
-                held = await kubelet.admit("team", f"p{time}", "main", GPU, 1)
-                assert len(held) == 1
-                await kubelet.stop()
+    kubelet = FakeKubelet(folder)
+    async with _serving(folder, _node(_cards(1), "")) as plugins:
+        await asyncio.sleep(0)
+        for time in range(1, 4):
             await kubelet.start()
-            await kubelet.registered(4)
+            await kubelet.registered(time)
             await kubelet.until(GPU, 10)
-            await kubelet.forget(GPU)
-            await kubelet.registered(5)
-            await kubelet.until(GPU, 10)
-            assert plugins.registered == {GPU}
+            held = await kubelet.admit("team", f"p{time}", "main", GPU, 1)
+            assert len(held) == 1
             await kubelet.stop()
+        await kubelet.start()
+        await kubelet.registered(4)
+        await kubelet.until(GPU, 10)
+        await kubelet.forget(GPU)
+        await kubelet.registered(5)
+        await kubelet.until(GPU, 10)
+        assert plugins.registered == {GPU}
+        await kubelet.stop()
 
-    _run(test())
 
-
-def test_a_refused_registration_is_tried_again(
+async def test_a_refused_registration_is_tried_again(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kubelet's own words are in the log, once."""
-
-    async def test() -> None:
-        async with fake_kubelet(folder) as kubelet:
-            kubelet.refusal = "the node is being drained"
-            async with _serving(folder, _node(_cards(1), "")):
-                async with asyncio.timeout(240):
-                    while "the node is being drained" not in caplog.text:  # noqa: ASYNC110 # a log has no event
-                        await asyncio.sleep(0.01)
-                kubelet.refusal = ""
-                await kubelet.until(GPU, 10)
-
-    _run(test())
+    async with fake_kubelet(folder) as kubelet:
+        kubelet.refusal = "the node is being drained"
+        async with _serving(folder, _node(_cards(1), "")):
+            async with asyncio.timeout(240):
+                while "the node is being drained" not in caplog.text:  # noqa: ASYNC110 # a log has no event
+                    await asyncio.sleep(0.01)
+            kubelet.refusal = ""
+            await kubelet.until(GPU, 10)
 
     assert caplog.text.count("not registered") == 1
 
 
-def test_units_come_marked_and_nothing_else(folder: Path) -> None:
+async def test_units_come_marked_and_nothing_else(folder: Path) -> None:
     """Allocate knows no pod and gives none a card: the runtime's side does, by the record."""
-
-    async def test() -> None:
-        async with fake_kubelet(folder) as kubelet, _serving(folder, _node(_cards(1), "")):
-            await kubelet.until(GPU, 10)
-            await kubelet.admit("team", "a", "main", GPU, 2)
-            assert kubelet.given["team", "a", "main", GPU] == {"PARTAGE_DEVICES_GPU": "1"}
-            with pytest.raises(NotAdmitted, match="9 asked, 8 left"):
-                await kubelet.admit("team", "b", "main", GPU, 9)
-
-    _run(test())
+    async with fake_kubelet(folder) as kubelet, _serving(folder, _node(_cards(1), "")):
+        await kubelet.until(GPU, 10)
+        await kubelet.admit("team", "a", "main", GPU, 2)
+        assert kubelet.given["team", "a", "main", GPU] == {"PARTAGE_DEVICES_GPU": "1"}
+        with pytest.raises(NotAdmitted, match="9 asked, 8 left"):
+            await kubelet.admit("team", "b", "main", GPU, 9)
 
 
-def test_a_start_between_our_socket_and_our_registration_costs_no_time(
+async def test_a_start_between_our_socket_and_our_registration_costs_no_time(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kubelet dials a socket that it has just removed: a new one is registered, nothing is waited out."""
     caplog.set_level("INFO", logger="partage.agent")
 
-    async def test() -> None:
-        async with fake_kubelet(folder) as kubelet:
-            kubelet.removes = 3
-            async with _serving(folder, _node(_cards(1), ""), again=_NEVER):
-                await kubelet.until(GPU, 10)
-                await kubelet.admit("team", "a", "main", GPU, 1)
-
-    _run(test())
+    async with fake_kubelet(folder) as kubelet:
+        kubelet.removes = 3
+        async with _serving(folder, _node(_cards(1), ""), again=_NEVER):
+            await kubelet.until(GPU, 10)
+            await kubelet.admit("team", "a", "main", GPU, 1)
 
     assert caplog.text.count("has restarted") == 3
     assert "not registered" not in caplog.text
 
 
-def test_a_registration_that_nobody_listens_to_is_made_again(
+async def test_a_registration_that_nobody_listens_to_is_made_again(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kubelet took it and let go of it with an earlier one, without a word."""
-
-    async def test() -> None:
-        async with fake_kubelet(folder) as kubelet:
-            kubelet.deaf = 1
-            async with _serving(folder, _node(_cards(1), ""), listening=0.5) as plugins:
-                await kubelet.registered(1)
-                assert plugins.registered == frozenset()
-                await kubelet.until(GPU, 10)
-                assert plugins.registered == {GPU}
-
-    _run(test())
+    async with fake_kubelet(folder) as kubelet:
+        kubelet.deaf = 1
+        async with _serving(folder, _node(_cards(1), ""), listening=0.5) as plugins:
+            await kubelet.registered(1)
+            assert plugins.registered == frozenset()
+            await kubelet.until(GPU, 10)
+            assert plugins.registered == {GPU}
 
     assert "the kubelet took it and does not listen" in caplog.text
 
 
-def test_a_socket_that_a_kubelet_left_is_not_waited_on(
+async def test_a_socket_that_a_kubelet_left_is_not_waited_on(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody answers there; the next kubelet's own socket ends the pause, however long."""
     caplog.set_level("DEBUG", logger="partage.agent")
     growing = Backoff(0.02, factor=10**6, cap=3600, jitter=0)  # the second pause is an hour
 
-    async def test() -> None:
-        left = folder / "device-plugins/kubelet.sock"
-        left.parent.mkdir()
-        with socket.socket(socket.AF_UNIX) as old:
-            old.bind(str(left))
-        async with _serving(folder, _node(_cards(1), ""), again=growing):
-            await _until(lambda: caplog.text.count("trying again") == 2)
-            async with fake_kubelet(folder) as kubelet:
-                await kubelet.until(GPU, 10)
-
-    _run(test())
+    left = folder / "device-plugins/kubelet.sock"
+    left.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as old:
+        old.bind(str(left))
+    async with _serving(folder, _node(_cards(1), ""), again=growing):
+        await _until(lambda: caplog.text.count("trying again") == 2)
+        async with fake_kubelet(folder) as kubelet:
+            await kubelet.until(GPU, 10)
 
 
-def test_two_agents_do_not_keep_each_other_busy(
+async def test_two_agents_do_not_keep_each_other_busy(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who finds another's socket in the place of its own says so, and rests before it takes it back."""
-
-    async def test() -> None:
-        async with (
-            fake_kubelet(folder) as kubelet,
-            _serving(folder, _node(_cards(1), ""), again=_NEVER),
-        ):
-            await kubelet.until(GPU, 10)
-            async with _serving(folder, _node(_cards(2), "")):
-                await _until(lambda: "another process serves" in caplog.text)
-                await kubelet.until(GPU, 20)
-                assert len(kubelet.registrations) <= 4
-
-    _run(test())
+    async with (
+        fake_kubelet(folder) as kubelet,
+        _serving(folder, _node(_cards(1), ""), again=_NEVER),
+    ):
+        await kubelet.until(GPU, 10)
+        async with _serving(folder, _node(_cards(2), "")):
+            await _until(lambda: "another process serves" in caplog.text)
+            await kubelet.until(GPU, 20)
+            assert len(kubelet.registrations) <= 4
 
 
-def test_units_are_given_at_once_and_starts_wait_for_who_injects(folder: Path) -> None:
+async def test_units_are_given_at_once_and_starts_wait_for_who_injects(folder: Path) -> None:
     """A refusal of units fails a pod for good; one of the start says why, and is tried again."""
     why = "the container runtime does not ask the agent"
 
     async def allow() -> str:
         return why
 
-    async def test() -> None:
-        nonlocal why
-        async with fake_kubelet(folder) as kubelet:
-            async with _serving(folder, _node(_cards(1), ""), allow=allow):
-                await kubelet.until(GPU, 10)
-                await kubelet.admit("team", "a", "main", GPU, 1)
-                with pytest.raises(
-                    NotStarted, match="UNAVAILABLE: partage: the container runtime"
-                ):
-                    await kubelet.start_container("team", "a", "main", GPU)
-                why = ""
+    async with fake_kubelet(folder) as kubelet:
+        async with _serving(folder, _node(_cards(1), ""), allow=allow):
+            await kubelet.until(GPU, 10)
+            await kubelet.admit("team", "a", "main", GPU, 1)
+            with pytest.raises(NotStarted, match="UNAVAILABLE: partage: the container runtime"):
                 await kubelet.start_container("team", "a", "main", GPU)
-            await kubelet.until(GPU, 0)
-            with pytest.raises(NotStarted, match="endpoint stopped"):
-                await kubelet.start_container("team", "a", "main", GPU)
-
-    _run(test())
+            why = ""
+            await kubelet.start_container("team", "a", "main", GPU)
+        await kubelet.until(GPU, 0)
+        with pytest.raises(NotStarted, match="endpoint stopped"):
+            await kubelet.start_container("team", "a", "main", GPU)
 
 
 async def _until(holds: Callable[[], bool]) -> None:
@@ -471,45 +414,38 @@ async def _answer(kubelet: FakeKubelet, method: str, request: bytes) -> str:
     return ""
 
 
-def test_nonsense_is_refused_and_the_next_call_is_served(folder: Path) -> None:
+async def test_nonsense_is_refused_and_the_next_call_is_served(folder: Path) -> None:
     """Random bytes, units that are not there, methods that do not exist: an error each, and no end."""
     chance = random.Random(7)  # noqa: S311 # repeatable
     requests = [chance.randbytes(chance.randrange(1, 60)) for _ in range(200)]
     good = said.AllocateRequest((said.ContainerIds(()),)).encode()
     requests += [good[:cut] + chance.randbytes(3) for cut in range(len(good))]
 
-    async def test() -> None:
-        async with fake_kubelet(folder) as kubelet, _serving(folder, _node(_cards(1), "")):
-            await kubelet.until(GPU, 10)
-            for request in requests:
-                for method in ("Allocate", "GetPreferredAllocation", "PreStartContainer"):
-                    assert await _answer(kubelet, method, request) in {"", "INVALID_ARGUMENT"}
-            unknown = said.AllocateRequest((said.ContainerIds(("GPU-z::0",)),))
-            with pytest.raises(NotAdmitted, match="has no unit 'GPU-z::0'"):
-                await kubelet.ask(GPU, "Allocate", unknown)
-            with pytest.raises(NotAdmitted, match="UNIMPLEMENTED"):
-                await kubelet.ask(GPU, "NoSuchMethod", b"")
-            await kubelet.admit("team", "a", "main", GPU, 10)
-
-    _run(test())
+    async with fake_kubelet(folder) as kubelet, _serving(folder, _node(_cards(1), "")):
+        await kubelet.until(GPU, 10)
+        for request in requests:
+            for method in ("Allocate", "GetPreferredAllocation", "PreStartContainer"):
+                assert await _answer(kubelet, method, request) in {"", "INVALID_ARGUMENT"}
+        unknown = said.AllocateRequest((said.ContainerIds(("GPU-z::0",)),))
+        with pytest.raises(NotAdmitted, match="has no unit 'GPU-z::0'"):
+            await kubelet.ask(GPU, "Allocate", unknown)
+        with pytest.raises(NotAdmitted, match="UNIMPLEMENTED"):
+            await kubelet.ask(GPU, "NoSuchMethod", b"")
+        await kubelet.admit("team", "a", "main", GPU, 10)
 
 
-def test_who_holds_units_is_told_by_the_kubelet(folder: Path) -> None:
+async def test_who_holds_units_is_told_by_the_kubelet(folder: Path) -> None:
     """The list of its pods; a kubelet that is not there is an error that says so."""
-
-    async def test() -> None:
-        async with fake_kubelet(folder) as kubelet, _serving(folder, _node(_cards(1), "")):
-            await kubelet.until(GPU, 10)
-            await kubelet.admit("team", "a", "main", GPU, 1)
-            await kubelet.admit("team", "a", "side", GPU, 2)
-            resources = Resources(folder / "pod-resources/kubelet.sock")
-            try:
-                (pod,) = await resources.pods()
-                assert [len(one.devices) for one in pod.containers] == [1, 2]
-                await kubelet.stop()
-                with pytest.raises(KubeletSilent, match="PodResources List"):
-                    await resources.pods()
-            finally:
-                await resources.close()
-
-    _run(test())
+    async with fake_kubelet(folder) as kubelet, _serving(folder, _node(_cards(1), "")):
+        await kubelet.until(GPU, 10)
+        await kubelet.admit("team", "a", "main", GPU, 1)
+        await kubelet.admit("team", "a", "side", GPU, 2)
+        resources = Resources(folder / "pod-resources/kubelet.sock")
+        try:
+            (pod,) = await resources.pods()
+            assert [len(one.devices) for one in pod.containers] == [1, 2]
+            await kubelet.stop()
+            with pytest.raises(KubeletSilent, match="PodResources List"):
+                await resources.pods()
+        finally:
+            await resources.close()

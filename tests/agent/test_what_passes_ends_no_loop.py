@@ -128,7 +128,7 @@ def test_looks_go_on_once_there_is_a_thread(monkeypatch: pytest.MonkeyPatch) -> 
     assert lookers.look("a", lambda: 2) == 2
 
 
-def test_the_loop_that_answers_the_runtime_writes_no_file(
+async def test_the_loop_that_answers_the_runtime_writes_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that does not answer would keep it from refusing containers in time, and they would start unchecked."""
@@ -150,19 +150,16 @@ def test_the_loop_that_answers_the_runtime_writes_no_file(
 
         return call
 
-    async def story() -> None:
-        monkeypatch.setattr(os, "replace", noted(os.replace))
-        monkeypatch.setattr(os, "fsync", noted(os.fsync))
-        before = (tmp_path / "node.json").read_bytes()
-        searching = asyncio.create_task(discovery.run())
-        hardware.write_text("{model: Tesla-T4, cards: 2}")
-        while (tmp_path / "node.json").read_bytes() == before:  # noqa: ASYNC110 # a file has no event
-            await asyncio.sleep(0.01)
-        searching.cancel()
-        await asyncio.wait((searching,))
-        await comparing.look()
-
-    asyncio.run(story())
+    monkeypatch.setattr(os, "replace", noted(os.replace))
+    monkeypatch.setattr(os, "fsync", noted(os.fsync))
+    before = (tmp_path / "node.json").read_bytes()
+    searching = asyncio.create_task(discovery.run())
+    hardware.write_text("{model: Tesla-T4, cards: 2}")
+    while (tmp_path / "node.json").read_bytes() == before:  # noqa: ASYNC110 # a file has no event
+        await asyncio.sleep(0.01)
+    searching.cancel()
+    await asyncio.wait((searching,))
+    await comparing.look()
     keeper.journal.close()
 
     assert len(taken) == 2

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fakes.clock import SteppedClock
@@ -156,18 +156,15 @@ class World:
         return self.controllers.meters.registry.get_sample_value(name, labels)
 
 
-def run(story: Callable[[World], Awaitable[None]], **settings: Any) -> None:
-    """Run a story against a fresh server."""
-
-    async def main() -> None:
-        server = ApiServer()
-        async with serve(server) as url:
-            config = Config(ClusterConfig(url))
-            patience = ClientSettings(attempts=2, backoff=Backoff(base=0.001, cap=0.01))
-            async with Client(config, settings=patience) as client:
-                await story(World(server, client, ControllerSettings(**settings)))
-
-    asyncio.run(main())
+@contextlib.asynccontextmanager
+async def world_of(**settings: Any) -> AsyncIterator[World]:
+    """A world beside a fresh server."""
+    server = ApiServer()
+    async with serve(server) as url:
+        config = Config(ClusterConfig(url))
+        patience = ClientSettings(attempts=2, backoff=Backoff(base=0.001, cap=0.01))
+        async with Client(config, settings=patience) as client:
+            yield World(server, client, ControllerSettings(**settings))
 
 
 def node(name: str = "n1", **fields: Any) -> Manifest:

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from controllers_world import Manifest, World, device, document, node, run
+from controllers_world import Manifest, World, device, document, node, world_of
 
 from partage.controllers.routes import config_routes
 from partage.wire.config_book import ConfigBook
@@ -46,10 +46,9 @@ async def ask(world: World, path: str) -> tuple[int, Any]:
         await runner.cleanup()
 
 
-def test_scaling_changes_the_totals_live_and_a_bad_map_changes_nothing() -> None:
+async def test_scaling_changes_the_totals_live_and_a_bad_map_changes_nothing() -> None:
     """Good, bad, good again: totals follow the good ones, the bad one is told on itself."""
-
-    async def story(world: World) -> None:
+    async with world_of(namespaces=("kube-system",)) as world:
         await world.create("nodes", node())
         world.tell(device(**{"node.koordinator.sh/gpu-vendor": "nvidia"}))
         async with world.leading():
@@ -75,13 +74,10 @@ def test_scaling_changes_the_totals_live_and_a_bad_map_changes_nothing() -> None
             await world.settled()
             assert world.totals()["koordinator.sh/gpu-memory"] == "32Gi"
 
-    run(story, namespaces=("kube-system",))
 
-
-def test_the_effective_configuration_of_a_node_can_be_read() -> None:
+async def test_the_effective_configuration_of_a_node_can_be_read() -> None:
     """The node's own settings, what they make of its cards, where they come from, what was refused."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device(**{"node.koordinator.sh/gpu-vendor": "nvidia"}))
         own = {"nodeconfig": [{"name": "n1", "devicesplitcount": 5, "devicememoryscaling": 1.5}]}
@@ -113,8 +109,6 @@ def test_the_effective_configuration_of_a_node_can_be_read() -> None:
         assert list(found["refused"]) == ["ConfigMap kube-system/x-metax-device-config"]
         assert (await ask(world, "/api/config/nowhere"))[0] == 404
         assert (await ask(world, "/api/config"))[1]["policy"] == "spread"
-
-    run(story)
 
 
 MODES = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from controllers_world import Manifest, World, card, device, document, node, run
+from controllers_world import Manifest, card, device, document, node, world_of
 
 from partage.cli.main import main
 from partage.controllers.totals import totals_patch
@@ -39,10 +39,9 @@ METAXS_DOCUMENT = {
 }
 
 
-def test_koordinators_node_comes_out_in_both_dialects() -> None:
+async def test_koordinators_node_comes_out_in_both_dialects() -> None:
     """Two cards written in the older names: the page's totals, today's beside them, nvidia.com/gpu kept."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node(totals={"nvidia.com/gpu": "2"}))
         world.tell(device("n1", card(0, domain="kubernetes.io"), card(1, domain="kubernetes.io")))
         async with world.leading():
@@ -53,13 +52,10 @@ def test_koordinators_node_comes_out_in_both_dialects() -> None:
                     "nvidia.com/gpu": "2",
                 }
 
-    run(story)
 
-
-def test_metaxs_node_comes_out_and_the_plugin_keeps_its_name() -> None:
+async def test_metaxs_node_comes_out_and_the_plugin_keeps_its_name() -> None:
     """One MetaX card: the page's totals, no `gpu` for another vendor, metax-tech.com/sgpu untouched."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node(totals={"metax-tech.com/sgpu": "16"}))
         world.tell(device("n1", card(0, "64Gi"), **{VENDOR: "metax", MODEL: "C500"}))
         async with world.leading():
@@ -69,17 +65,15 @@ def test_metaxs_node_comes_out_and_the_plugin_keeps_its_name() -> None:
             assert found["metax-tech.com/sgpu"] == "16"
             assert "koordinator.sh/gpu" not in found
 
-    run(story)
 
-
-def test_totals_are_those_that_schedule_prints(tmp_path: Path) -> None:
+async def test_totals_are_those_that_schedule_prints(tmp_path: Path) -> None:
     """`partage schedule` and the controller agree, because they ask one function."""
     manifests = [node(totals={"nvidia.com/gpu": "2"}), device()]
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"kind": "List", "items": manifests}))
     printed = json.loads(CliRunner().invoke(main, ["schedule", str(path), "-o", "json"]).output)
 
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", manifests[0])
         world.tell(manifests[1])
         async with world.leading():
@@ -87,8 +81,6 @@ def test_totals_are_those_that_schedule_prints(tmp_path: Path) -> None:
                 world.get("nodes", "n1")["status"]["allocatable"]
                 == printed["nodes"][0]["allocatable"]
             )
-
-    run(story)
 
 
 CHANGES: dict[str, tuple[Manifest, dict[str, str]]] = {
@@ -126,10 +118,11 @@ CHANGES: dict[str, tuple[Manifest, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("changed", "expected"), CHANGES.values(), ids=CHANGES)
-def test_a_changed_device_changes_the_totals(changed: Manifest, expected: dict[str, str]) -> None:
+async def test_a_changed_device_changes_the_totals(
+    changed: Manifest, expected: dict[str, str]
+) -> None:
     """What a Device object says now is what the node reports; names without devices go."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         async with world.leading():
@@ -140,13 +133,10 @@ def test_a_changed_device_changes_the_totals(changed: Manifest, expected: dict[s
             assert {key: found.get(key) for key in expected} == expected
             assert bool(found) == bool(expected)
 
-    run(story)
 
-
-def test_a_removed_device_object_takes_its_totals_along() -> None:
+async def test_a_removed_device_object_takes_its_totals_along() -> None:
     """The names go, the labels stay, and what plugins report is left alone."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create(
             "nodes", node(totals={"nvidia.com/gpu": "2", "huawei.com/npu-core": "8"})
         )
@@ -158,13 +148,10 @@ def test_a_removed_device_object_takes_its_totals_along() -> None:
             labels = world.get("nodes", "n1")["metadata"]["labels"]
             assert labels == {VENDOR: "nvidia", MODEL: "T4", DRIVER: "535.1.1"}
 
-    run(story)
 
-
-def test_nothing_is_written_while_nothing_changes() -> None:
+async def test_nothing_is_written_while_nothing_changes() -> None:
     """Heartbeats, repeated facts and a new leader's first look cause no write."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device(**{VENDOR: "nvidia"}))
         async with world.leading():
@@ -178,8 +165,6 @@ def test_nothing_is_written_while_nothing_changes() -> None:
                 await world.settled()
         assert world.version("nodes", "n1") == version
         assert world.writes() == 2
-
-    run(story)
 
 
 def test_equal_amounts_in_other_words_are_equal() -> None:
@@ -202,10 +187,9 @@ def test_equal_amounts_in_other_words_are_equal() -> None:
     assert totals_patch(one, two, read.node, Settings()) == {}
 
 
-def test_a_foreign_edit_is_put_right_and_a_fight_slows_down() -> None:
+async def test_a_foreign_edit_is_put_right_and_a_fight_slows_down() -> None:
     """The first overwriting is corrected within seconds; the tenth waits for minutes, and is told."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         async with world.leading():
@@ -222,13 +206,10 @@ def test_a_foreign_edit_is_put_right_and_a_fight_slows_down() -> None:
             await world.settled()
             assert world.totals()["koordinator.sh/gpu"] == "200"
 
-    run(story)
 
-
-def test_a_race_converges() -> None:
+async def test_a_race_converges() -> None:
     """A refused write, an old picture and a failing server end in the right totals."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         refusals: list[Any] = [404, 409, 500, 503]  # the first of a proxy, which knows no node
         original = world.client.patch
@@ -248,13 +229,10 @@ def test_a_race_converges() -> None:
             await world.settled()
             assert world.totals()["koordinator.sh/gpu"] == "200"
 
-    run(story)
 
-
-def test_a_node_made_anew_is_not_hit_by_what_was_meant_for_the_old_one() -> None:
+async def test_a_node_made_anew_is_not_hit_by_what_was_meant_for_the_old_one() -> None:
     """Every patch carries the uid; another object of the same name refuses it."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         world.deaf.add("nodes")
@@ -272,13 +250,10 @@ def test_a_node_made_anew_is_not_hit_by_what_was_meant_for_the_old_one() -> None
             await world.settled()
             assert world.totals()["koordinator.sh/gpu"] == "200"
 
-    run(story)
 
-
-def test_labels_follow_the_device_and_leave_the_operators_alone() -> None:
+async def test_labels_follow_the_device_and_leave_the_operators_alone() -> None:
     """Make, model and driver follow; `qgpu-device-enable` is only filled in where it is absent."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         qgpu = {
             "tke.cloud.tencent.com/qgpu-core": "200",
             "tke.cloud.tencent.com/qgpu-memory": "30",
@@ -302,13 +277,10 @@ def test_labels_follow_the_device_and_leave_the_operators_alone() -> None:
                 {DRIVER: "535.1.1", "tke.cloud.tencent.com/qgpu-schedule-policy": "fs"},
             ]
 
-    run(story)
 
-
-def test_a_device_object_that_cannot_be_read_changes_nothing() -> None:
+async def test_a_device_object_that_cannot_be_read_changes_nothing() -> None:
     """The totals stay as they are, and the metric says so."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         async with world.leading():
@@ -319,13 +291,10 @@ def test_a_device_object_that_cannot_be_read_changes_nothing() -> None:
             assert world.totals()["koordinator.sh/gpu"] == "200"
             assert world.sample("partage_controller_unreadable_total") == 1
 
-    run(story)
 
-
-def test_a_standby_takes_facts_in_and_writes_nothing() -> None:
+async def test_a_standby_takes_facts_in_and_writes_nothing() -> None:
     """Before `run`, and after it was cancelled, nothing is queued."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         assert (world.totals(), world.sample("partage_controller_queue")) == ({}, 0)
@@ -336,27 +305,21 @@ def test_a_standby_takes_facts_in_and_writes_nothing() -> None:
         async with world.leading():
             assert world.totals()["koordinator.sh/gpu"] == "100"
 
-    run(story)
 
-
-def test_totals_can_be_left_to_another_manager() -> None:
+async def test_totals_can_be_left_to_another_manager() -> None:
     """With `totals` off labels are still written, amounts are not."""
-
-    async def story(world: World) -> None:
+    async with world_of(totals=False) as world:
         await world.create("nodes", node())
         world.tell(device(**{VENDOR: "nvidia"}))
         async with world.leading():
             assert world.totals() == {}
             assert world.get("nodes", "n1")["metadata"]["labels"] == {VENDOR: "nvidia"}
 
-    run(story, totals=False)
-
 
 @pytest.mark.parametrize("vendor", ["huawei", "nvidia"])
-def test_native_units_go_with_the_device_object_of_their_vendor(vendor: str) -> None:
+async def test_native_units_go_with_the_device_object_of_their_vendor(vendor: str) -> None:
     """Of the vendor's own label it is known that a Device object described them."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node(totals={"huawei.com/npu-core": "20"}))
         npu = {"huawei.com/npu-core": "20", "koordinator.sh/gpu-memory": "32Gi"}
         world.tell(device("n1", card(0) | {"resources": npu}, **{VENDOR: vendor}))
@@ -365,5 +328,3 @@ def test_native_units_go_with_the_device_object_of_their_vendor(vendor: str) -> 
             world.controllers.gone(document(device()))
             await world.settled()
             assert ("huawei.com/npu-core" in world.totals()) is (vendor == "nvidia")
-
-    run(story)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from controllers_world import Manifest, World, card, device, document, node, run
+from controllers_world import Manifest, World, card, device, document, node, world_of
 
 from partage.kube.resources import Resource
 
@@ -63,10 +63,9 @@ def condition(world: World, name: str = "web") -> dict[str, str]:
     return {key: found[0][key] for key in ("status", "reason", "message")} if found else {}
 
 
-def test_a_sound_pod_is_left_alone() -> None:
+async def test_a_sound_pod_is_left_alone() -> None:
     """Its record names devices that the node has: no condition, no event, no write."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         await bound(world, pod(), record())
@@ -78,13 +77,10 @@ def test_a_sound_pod_is_left_alone() -> None:
             await world.settled()
             assert (condition(world), world.ears.heard, world.writes()) == ({}, [], before)
 
-    run(story)
 
-
-def test_a_pod_that_bypassed_admission_is_flagged_once() -> None:
+async def test_a_pod_that_bypassed_admission_is_flagged_once() -> None:
     """Condition, event and metric; a new leader repeats none of the writes."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         await bound(world, pod())
@@ -104,14 +100,11 @@ def test_a_pod_that_bypassed_admission_is_flagged_once() -> None:
             )
             assert world.sample("partage_flagged_pods", problem="NoAllocationRecord") == 0
 
-    run(story)
-
 
 @pytest.mark.parametrize("kind", ["Pod", "Node"])
-def test_an_answer_that_comes_after_a_deletion_brings_nothing_back(kind: str) -> None:
+async def test_an_answer_that_comes_after_a_deletion_brings_nothing_back(kind: str) -> None:
     """A write's answer and the watch come by two connections; no later event would remove the object again."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         before = {"Pod": await bound(world, pod()), "Node": world.get("nodes", "n1")}
@@ -131,8 +124,6 @@ def test_an_answer_that_comes_after_a_deletion_brings_nothing_back(kind: str) ->
             left = world.sample("partage_flagged_pods", problem="NoAllocationRecord")
             assert left == (0 if kind == "Pod" else 1)
 
-    run(story)
-
 
 @pytest.mark.parametrize(
     "protocols_own",
@@ -144,12 +135,11 @@ def test_an_answer_that_comes_after_a_deletion_brings_nothing_back(kind: str) ->
     ],
     ids=["koordinator's"],
 )
-def test_a_pod_that_somebody_else_placed_with_a_record_is_taken_over(
+async def test_a_pod_that_somebody_else_placed_with_a_record_is_taken_over(
     protocols_own: dict[str, str],
 ) -> None:
     """A running cluster's pods have their protocol's record and are not flagged."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         created = await world.create("pods", pod())
@@ -159,13 +149,10 @@ def test_a_pod_that_somebody_else_placed_with_a_record_is_taken_over(
         async with world.leading():
             assert condition(world) == {}
 
-    run(story)
 
-
-def test_a_record_that_cannot_be_trusted_is_flagged() -> None:
+async def test_a_record_that_cannot_be_trusted_is_flagged() -> None:
     """A record written for another pod is refused."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         text = json.dumps({"v": 1, "uid": "other", "node": "n1", "containers": []})
@@ -173,8 +160,6 @@ def test_a_record_that_cannot_be_trusted_is_flagged() -> None:
         async with world.leading():
             assert condition(world)["reason"] == "AllocationRecordRefused"
             assert "was written for pod 'other'" in condition(world)["message"]
-
-    run(story)
 
 
 LOSSES: dict[str, tuple[Manifest, str]] = {
@@ -185,10 +170,11 @@ LOSSES: dict[str, tuple[Manifest, str]] = {
 
 
 @pytest.mark.parametrize(("after", "reason"), LOSSES.values(), ids=LOSSES)
-def test_a_pod_whose_device_goes_is_flagged_after_the_grace(after: Manifest, reason: str) -> None:
+async def test_a_pod_whose_device_goes_is_flagged_after_the_grace(
+    after: Manifest, reason: str
+) -> None:
     """Not at once, because agents restart; then until the device is back."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         await bound(world, pod(), record())
@@ -212,13 +198,10 @@ def test_a_pod_whose_device_goes_is_flagged_after_the_grace(after: Manifest, rea
                 ("Normal", "Resolved"),
             ]
 
-    run(story)
 
-
-def test_a_device_that_is_back_in_time_is_never_told() -> None:
+async def test_a_device_that_is_back_in_time_is_never_told() -> None:
     """An agent that restarts within the grace causes nothing."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         await bound(world, pod(), record())
@@ -232,13 +215,10 @@ def test_a_device_that_is_back_in_time_is_never_told() -> None:
             await world.settled()
             assert (condition(world), world.ears.heard) == ({}, [])
 
-    run(story)
 
-
-def test_a_new_leader_does_not_call_a_lasting_problem_resolved() -> None:
+async def test_a_new_leader_does_not_call_a_lasting_problem_resolved() -> None:
     """While its own grace runs it leaves the condition as the old leader wrote it."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device("n1", card(1)))
         await bound(world, pod(), record())
@@ -250,13 +230,10 @@ def test_a_new_leader_does_not_call_a_lasting_problem_resolved() -> None:
             assert condition(world)["status"] == "True"
             assert ("Pod", "web", "Normal", "Resolved") not in world.ears.heard
 
-    run(story)
 
-
-def test_who_led_before_counts_no_problem_and_knows_no_grace() -> None:
+async def test_who_led_before_counts_no_problem_and_knows_no_grace() -> None:
     """A device comes back and goes again while another instance leads: this one does not see it."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device("n1", card(1)))
         await bound(world, pod(), record())
@@ -271,13 +248,10 @@ def test_who_led_before_counts_no_problem_and_knows_no_grace() -> None:
             await world.settled()
             assert world.sample("partage_flagged_pods", problem="DeviceLost") == 1
 
-    run(story)
 
-
-def test_labels_that_the_binding_did_not_carry_are_filled_in() -> None:
+async def test_labels_that_the_binding_did_not_carry_are_filled_in() -> None:
     """QGPU's labels follow the record, whoever took them off."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device("n1", card(0), card(1), **{"node.koordinator.sh/gpu-vendor": "nvidia"}))
         asked = {"tke.cloud.tencent.com/qgpu-core": "50", "tke.cloud.tencent.com/qgpu-memory": "8"}
@@ -295,8 +269,6 @@ def test_labels_that_the_binding_did_not_carry_are_filled_in() -> None:
             await world.settled()
             assert world.get("pods", "web", "default")["metadata"]["labels"] == wanted
 
-    run(story)
-
 
 LOCK = "hami.io/mutex.lock"
 LOCKS = {
@@ -311,10 +283,9 @@ LOCKS = {
 
 
 @pytest.mark.parametrize(("text", "kept"), LOCKS.values(), ids=LOCKS)
-def test_a_lock_that_was_left_behind_is_taken_off(text: str, kept: float) -> None:
+async def test_a_lock_that_was_left_behind_is_taken_off(text: str, kept: float) -> None:
     """At once where its pod is over, after five minutes in any case; a living holder keeps it."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node(annotations={LOCK: text, "other": "stays"}))
         await world.create("pods", pod())
         async with world.leading():
@@ -328,13 +299,10 @@ def test_a_lock_that_was_left_behind_is_taken_off(text: str, kept: float) -> Non
             await world.settled()
             assert world.get("nodes", "n1")["metadata"]["annotations"] == {"other": "stays"}
 
-    run(story)
 
-
-def test_a_lock_comes_off_when_its_pod_ends() -> None:
+async def test_a_lock_comes_off_when_its_pod_ends() -> None:
     """The holder fails before its plugin took the lock off."""
-
-    async def story(world: World) -> None:
+    async with world_of() as world:
         await world.create("nodes", node(annotations={LOCK: "2026-01-01T00:00:00Z,default,web"}))
         world.tell(device())
         await bound(world, pod(), record())
@@ -345,5 +313,3 @@ def test_a_lock_comes_off_when_its_pod_ends() -> None:
             )
             await world.settled()
             assert LOCK not in world.get("nodes", "n1")["metadata"].get("annotations", {})
-
-    run(story)
