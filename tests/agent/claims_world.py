@@ -228,7 +228,7 @@ class World:
         return {one.key: one.value for one in found.env}
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds: Callable[[], object]) -> None:
     """Wait for something that tells nobody when it happens."""
     async with asyncio.timeout(PATIENCE):
         while not holds():  # noqa: ASYNC110 # files have no event here

@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from claims_world import until
 from click.testing import CliRunner
 
 from fakes.kept_spans import KeptSpans
@@ -168,11 +169,6 @@ async def world_of(folder: Path) -> AsyncIterator[_World]:
         yield _World(folder, server, runtime)
 
 
-async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 # any condition
-        await asyncio.sleep(0.01)
-
-
 def _visible(given: Adjustment) -> list[str]:
     return next(one.value for one in given.env if one.key == "NVIDIA_VISIBLE_DEVICES").split(",")
 
@@ -213,7 +209,7 @@ async def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path
         }
         world.server.store.delete(PODS, "team", "train")
         await world.runtime.removed(MAIN)
-        await _until(lambda: not world.starts("GPU-0") + world.starts("GPU-1"))
+        await until(lambda: not world.starts("GPU-0") + world.starts("GPU-1"))
         refused = await world.runtime.create(pod, MAIN, PATIENCE)
         assert isinstance(refused, Status)
         assert "NoInstance" in refused.message
@@ -227,7 +223,7 @@ async def test_an_instance_stays_while_a_container_has_it(tmp_path: Path) -> Non
         world.server.store.delete(PODS, "team", "train")
         back = world.bound((0, 3))
         why = daemon.instances.instance
-        await _until(lambda: "Conflict" in why(back.uid, "GPU-0", MigSlice("1g.10gb", 3, 1)).why)
+        await until(lambda: "Conflict" in why(back.uid, "GPU-0", MigSlice("1g.10gb", 3, 1)).why)
         assert [one.computes[0].uuid for one in world.nvml.instances("GPU-0")] == given
 
         await world.runtime.removed(MAIN)
@@ -277,7 +273,7 @@ async def test_a_new_agent_goes_on_where_the_last_one_ended(tmp_path: Path) -> N
         world.server.store.delete(PODS, "team", "train")
         assert world.starts("GPU-0") == [2]
         async with world.agent():
-            await _until(lambda: not world.starts("GPU-0"))
+            await until(lambda: not world.starts("GPU-0"))
 
 
 async def test_a_place_that_others_have_is_told(tmp_path: Path) -> None:

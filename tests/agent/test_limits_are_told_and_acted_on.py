@@ -7,11 +7,12 @@ import re
 import struct
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from claims_world import until
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
@@ -151,30 +152,25 @@ async def world_of(folder: Path) -> AsyncIterator[World]:
         yield World(folder, server, client)
 
 
-async def _until(holds: Callable[[], object]) -> None:
-    while not holds():  # noqa: ASYNC110 # in a thread, or of a server
-        await asyncio.sleep(0.01)
-
-
 async def test_a_pod_says_that_its_limits_are_in_force_and_then_why_not(tmp_path: Path) -> None:
     """Condition and metric; the change of status has a time of its own."""
     async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         world.process(7, container)
         task = asyncio.create_task(world.statements().run())
-        await _until(lambda: world.condition("train").get("status") == "True")
+        await until(lambda: world.condition("train").get("status") == "True")
         series = 'partage_agent_limits_in_force{container="main",namespace="team",pod="train",provider="partage"}'
         assert f"{series} 1.0" in world.metrics()
 
         world.process(8, container, outside=True)
 
-        await _until(lambda: world.condition("train").get("status") == "False")
+        await until(lambda: world.condition("train").get("status") == "False")
         said = world.condition("train")
         assert said["reason"] == "ProcessOutside"
         assert said["message"].startswith(
             "container main: process 8 uses a card outside: statically"
         )
-        await _until(lambda: f"{series} 0.0" in world.metrics())
+        await until(lambda: f"{series} 0.0" in world.metrics())
         assert "partage_agent_limits_not_in_force 1.0" in world.metrics()
         task.cancel()
 
@@ -201,7 +197,7 @@ async def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:
         with (home / "maps").open("a") as maps:
             maps.write("7f04-7f05 rw-s 0 00:05 9 /dev/nvidia0\n")
         task = asyncio.create_task(world.statements().run())
-        await _until(lambda: world.condition("train").get("reason") == "ProcessOutside")
+        await until(lambda: world.condition("train").get("reason") == "ProcessOutside")
         task.cancel()
         assert "process 7 (a) computes" in world.condition("train")["message"]
 
@@ -244,7 +240,7 @@ async def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
     async with world_of(tmp_path) as world:
         world.process(7, await world.run_pod("train"))
         first = asyncio.create_task(world.statements().run())
-        await _until(lambda: world.condition("train"))
+        await until(lambda: world.condition("train"))
         first.cancel()
         record = world.server.store.get("pods", "team", "train")
         assert record is not None
@@ -253,7 +249,7 @@ async def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
         world.tallies = Tallies()  # of an agent that starts anew
         again = world.statements()
         second = asyncio.create_task(again.run())
-        await _until(lambda: again._written)  # it has compared
+        await until(lambda: again._written)  # it has compared
         second.cancel()
 
         record = world.server.store.get("pods", "team", "train")
@@ -278,9 +274,9 @@ async def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
             return record is None or "deletionTimestamp" in record.value["metadata"]
 
         if evict:
-            await _until(gone)
+            await until(gone)
         else:
-            await _until(lambda: looked._odd.get(bad, 0) > 5)  # many looks
+            await until(lambda: looked._odd.get(bad, 0) > 5)  # many looks
             assert not gone()
         record = world.server.store.get("pods", "team", "good")
         assert record is not None
@@ -308,7 +304,7 @@ async def test_a_refused_eviction_is_not_called_a_condition(
         )
         world.process(8, bad, outside=True)
         task = asyncio.create_task(world.statements(evict=True).run())
-        await _until(lambda: "pod team/bad: it cannot be evicted: " in caplog.text)
+        await until(lambda: "pod team/bad: it cannot be evicted: " in caplog.text)
         task.cancel()
         assert "condition" not in caplog.text
 
@@ -332,21 +328,21 @@ async def test_growth_is_told_and_evicts_nobody_but_what_passed_by_does(tmp_path
             'partage_agent_memory_beyond_grant_bytes{container="main",device_uuid="GPU-0",'
             'namespace="team",pod="train"}'
         )
-        await _until(lambda: "beyond its memory" in world.condition("train").get("message", ""))
+        await until(lambda: "beyond its memory" in world.condition("train").get("message", ""))
         condition = world.condition("train")
         assert (condition["status"], condition["reason"]) == ("True", "InForce")
         assert f"{series} 5.36870912e+08" in world.metrics()
         samples.clear()
-        await _until(lambda: len(samples) > 5)
+        await until(lambda: len(samples) > 5)
         assert not looked._odd
         assert not _is_ended(world, "train")
 
         used = 5 * GIB + 1
-        await _until(lambda: world.condition("train")["reason"] == "MemoryBeyondCap")
-        await _until(lambda: _is_ended(world, "train"))
+        await until(lambda: world.condition("train")["reason"] == "MemoryBeyondCap")
+        await until(lambda: _is_ended(world, "train"))
 
         used = 0
-        await _until(lambda: series not in world.metrics())
+        await until(lambda: series not in world.metrics())
         task.cancel()
 
 
@@ -361,7 +357,7 @@ async def test_shares_that_nobody_keeps_are_told_as_such(tmp_path: Path) -> None
         world.provider = NoIsolation()
         await world.run_pod("train")
         task = asyncio.create_task(world.statements().run())
-        await _until(lambda: world.condition("train"))
+        await until(lambda: world.condition("train"))
         task.cancel()
         said = world.condition("train")
         assert (said["status"], said["reason"]) == ("False", "NoIsolation")
@@ -379,7 +375,7 @@ async def test_what_was_tampered_with_is_named(tmp_path: Path, name: str, reason
         path.chmod(0o600)
         os.truncate(path, 10)
         task = asyncio.create_task(world.statements().run())
-        await _until(lambda: world.condition("train"))
+        await until(lambda: world.condition("train"))
         assert world.condition("train")["reason"] == reason
         task.cancel()
 
@@ -442,7 +438,7 @@ async def test_a_pod_without_a_quota_says_that_its_compute_is_not_held(
         world.provider = OwnLibrary(compute=compute)
         world.process(7, await world.run_pod("train"))
         looking = asyncio.create_task(world.statements().run())
-        await _until(lambda: world.condition("train"))
+        await until(lambda: world.condition("train"))
         condition = world.condition("train")
         assert SHARE.core_milli
         assert (condition["status"], condition["reason"]) == ("True", "InForce")
@@ -458,14 +454,14 @@ async def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) ->
         looked = world.statements()
         looked._found = lambda: Inventory((Found(CARD, driver="999.1"),))
         task = asyncio.create_task(looked.run())
-        await _until(lambda: world.condition("train"))
+        await until(lambda: world.condition("train"))
         said = world.condition("train")
         assert (said["status"], said["reason"]) == ("True", "InForce")
         assert "quota of it is held; driver 999.1: Partage's library was not" in said["message"]
         assert [note.code for note in looked._notes.said] == ["DriverUntried"]
 
         world.process(8, container, outside=True)
-        await _until(lambda: world.condition("train")["status"] == "False")
+        await until(lambda: world.condition("train")["status"] == "False")
         assert "999.1" not in world.condition("train")["message"]
         task.cancel()
 
@@ -828,12 +824,12 @@ async def test_a_quota_of_compute_that_the_node_does_not_enforce_is_told_and_not
 
         said._found = searched
         looking = asyncio.create_task(said.run())
-        await _until(lambda: world.condition("train"))
+        await until(lambda: world.condition("train"))
         condition = world.condition("train")
         assert (condition["status"], condition["reason"]) == ("False", "NotEnforced")
         assert "memory is held by Partage's library; compute is not" in condition["message"]
         before = looks
-        await _until(lambda: looks > before + 5)  # enough for an eviction
+        await until(lambda: looks > before + 5)  # enough for an eviction
         assert not _is_ended(world, "train")
         looking.cancel()
         series = world.metrics()

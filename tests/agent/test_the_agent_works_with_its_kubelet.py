@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from claims_world import until
 from prometheus_client import generate_latest
 
 from fakes.kube_server import KubeServer
@@ -123,13 +124,6 @@ async def _world(
                 journal.close()
 
 
-async def _until(holds: Callable[[], bool]) -> None:
-    """Wait for something that tells nobody when it happens."""
-    async with asyncio.timeout(240):
-        while not holds():  # noqa: ASYNC110 # it has no event
-            await asyncio.sleep(0.01)
-
-
 async def test_units_are_those_of_the_cards_in_the_records(folder: Path) -> None:
     """Shares on both cards, admitted in any order: the kubelet's count is the ledger's, card by card."""
     async with _world(folder, patience=60) as world:
@@ -216,11 +210,11 @@ async def test_who_holds_units_and_was_given_nothing_is_counted(
         def metrics() -> str:
             return generate_latest(world.keeper.tallies.registry).decode()
 
-        await _until(lambda: "partage_agent_kubelet_unserved 1.0" in metrics())
+        await until(lambda: "partage_agent_kubelet_unserved 1.0" in metrics())
         assert 'partage_agent_kubelet_units{resource="nvidia.com/gpu"} 20.0' in metrics()
         assert 'partage_agent_kubelet_registered{resource="nvidia.com/gpu"} 1.0' in metrics()
         world.kubelet.release("team", "a")
-        await _until(lambda: "partage_agent_kubelet_unserved 0.0" in metrics())
+        await until(lambda: "partage_agent_kubelet_unserved 0.0" in metrics())
         world.side.take(replace(world.place, node=Node("n1")))  # its cards have gone
         assert 'partage_agent_kubelet_units{resource="nvidia.com/gpu"} 0.0' in metrics()
 
@@ -262,7 +256,7 @@ async def test_units_of_another_card_are_told_once_two_looks_have_seen_them(
         assert await world.kubelet.admit("team", "a", "main", GPU, 1) == ("GPU-0::0",)
         pod = _pod("a", 1, {GPU: "1"})
         world.server.store.create(PODS, "team", pod)
-        await _until(lambda: bool(world.side.pods))
+        await until(lambda: bool(world.side.pods))
         _started(world, folder, "a", 1)
         reconciling = _reconciling(world, folder)
 
@@ -294,7 +288,7 @@ async def test_a_pod_that_runs_with_units_and_without_a_record_is_evicted(folder
         old = _pod("old", 0, {GPU: "1"})
         del old["metadata"]["annotations"]
         world.server.store.create(PODS, "team", old)
-        await _until(lambda: bool(world.side.pods))
+        await until(lambda: bool(world.side.pods))
         sandbox = PodSandbox("s-old", "old", "uid-old", "team")
         world.keeper.synchronize((sandbox,), (Container("c-old", "s-old", "main"),))
         assert world.keeper.unprotected == {}
@@ -307,7 +301,7 @@ async def test_a_pod_that_runs_with_units_and_without_a_record_is_evicted(folder
             assert [one.kind for one in reconciling.findings] == [Kind.RUNS_WITHOUT_RECORD]
             reconciling.take(world.place)
             await reconciling.look()
-            await _until(lambda: not _pods(world))
+            await until(lambda: not _pods(world))
         assert _asked(world) == 1
 
 
@@ -390,8 +384,8 @@ async def test_pods_of_unprotected_containers_are_evicted_once(folder: Path) -> 
         )
         _unprotected(world.keeper, "early", "again", "gone")
         async with _evicting(world):
-            await _until(lambda: _asked(world) >= 3)
-            await _until(lambda: "early" not in _pods(world))
+            await until(lambda: _asked(world) >= 3)
+            await until(lambda: "early" not in _pods(world))
         assert _pods(world) == {"again"}
         text = generate_latest(world.keeper.tallies.registry)
         assert b"partage_agent_evicted_total 1.0" in text
@@ -406,9 +400,9 @@ async def test_a_disruption_budget_is_waited_for(
         world.server.store.create(PODS, "team", _pod("early", 0, {}))
         _unprotected(world.keeper, "early")
         async with _evicting(world):
-            await _until(lambda: _asked(world) >= 3)
+            await until(lambda: _asked(world) >= 3)
             world.server.budget_blocked = False
-            await _until(lambda: not _pods(world))
+            await until(lambda: not _pods(world))
 
     assert caplog.text.count("cannot be evicted") == 1
 
@@ -430,7 +424,7 @@ async def test_a_404_of_a_proxy_ends_no_eviction(
         world.server.store.create(PODS, "team", _pod("early", 0, {}))
         _unprotected(world.keeper, "early")
         async with _evicting(world):
-            await _until(lambda: not _pods(world))
+            await until(lambda: not _pods(world))
 
 
 async def test_units_that_cannot_be_told_are_noted(folder: Path) -> None:
@@ -454,7 +448,7 @@ async def test_another_plugin_of_a_name_is_noted_until_it_has_gone(folder: Path)
 
         world.kubelet.plugins[GPU] = replace(ours, devices={theirs.id: theirs})
 
-        await _until(lambda: bool(world.notes.said))
+        await until(lambda: bool(world.notes.said))
         (note,) = world.notes.said
         assert note.code == "OtherPlugin"
         assert note.message.startswith("nvidia.com/gpu: ")
@@ -462,4 +456,4 @@ async def test_another_plugin_of_a_name_is_noted_until_it_has_gone(folder: Path)
         # It goes; the kubelet does not come back to the agent, whose stream it kept.
         world.kubelet.plugins[GPU] = replace(ours, devices={})
         await world.kubelet.until(GPU, 20)
-        await _until(lambda: not world.notes.said)
+        await until(lambda: not world.notes.said)

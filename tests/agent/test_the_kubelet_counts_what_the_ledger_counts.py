@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from claims_world import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -359,7 +360,7 @@ async def test_a_socket_that_a_kubelet_left_is_not_waited_on(
     with socket.socket(socket.AF_UNIX) as old:
         old.bind(str(left))
     async with _serving(folder, _node(_cards(1), ""), again=growing):
-        await _until(lambda: caplog.text.count("trying again") == 2)
+        await until(lambda: caplog.text.count("trying again") == 2)
         async with fake_kubelet(folder) as kubelet:
             await kubelet.until(GPU, 10)
 
@@ -374,7 +375,7 @@ async def test_two_agents_do_not_keep_each_other_busy(
     ):
         await kubelet.until(GPU, 10)
         async with _serving(folder, _node(_cards(2), "")):
-            await _until(lambda: "another process serves" in caplog.text)
+            await until(lambda: "another process serves" in caplog.text)
             await kubelet.until(GPU, 20)
             assert len(kubelet.registrations) <= 4
 
@@ -397,13 +398,6 @@ async def test_units_are_given_at_once_and_starts_wait_for_who_injects(folder: P
         await kubelet.until(GPU, 0)
         with pytest.raises(NotStarted, match="endpoint stopped"):
             await kubelet.start_container("team", "a", "main", GPU)
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    """Wait for something that tells nobody when it happens."""
-    async with asyncio.timeout(240):
-        while not holds():  # noqa: ASYNC110 # it has no event
-            await asyncio.sleep(0.005)
 
 
 async def _answer(kubelet: FakeKubelet, method: str, request: bytes) -> str:
