@@ -69,7 +69,7 @@ class FakeCard:
 
 
 class FakeNvml:
-    """Cards of one model; implements `agent.mig.nvml.Nvml`.
+    """Cards of one model; it stands for `agent.mig.driver.NvidiaDriver`.
 
     Attributes:
         made: how many UUIDs have been given out.

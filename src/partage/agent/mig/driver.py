@@ -1,4 +1,4 @@
-"""NVML through nvidia-ml-py (extra `nvidia`), in the terms of `nvml.Nvml`.
+"""NVML through nvidia-ml-py (extra `nvidia`), in the terms of `nvml`.
 
 The library is imported when a driver is opened, so that a node without it can still run the rest.
 Source of the order of calls: docs/sources/mig.md 2; written against nvidia-ml-py 13. Not run on hardware.
@@ -36,7 +36,9 @@ _DOUBLE: Final = 9
 
 
 class NvidiaDriver:
-    """The cards of this machine. Calls block; they take milliseconds to seconds.
+    """The cards of this machine. Calls block; they take milliseconds to seconds, and each may raise `NvmlFailed`.
+
+    Every call names its card by UUID: handles are not kept, because a change of the mode may unbind a card.
 
     Args:
         library: the module `pynvml`, or one with the same functions.

@@ -1,15 +1,9 @@
-"""The calls of NVML that instances need, with small values as arguments and answers.
-
-`driver.NvidiaDriver` calls the library, `testing.fake_nvml.FakeNvml` replaces it in tests. Every call names its card
-by UUID: handles are not kept, because a change of the mode may unbind a card.
-"""
+"""The answers of NVML that instances need, as small values, and its failures."""
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from partage.model.errors import PartageError
-from partage.model.mig import MigAxis
 
 
 class Failure(StrEnum):
@@ -78,34 +72,3 @@ class GpuInstance:
     start: int
     size: int
     computes: tuple[ComputeInstance, ...] = ()
-
-
-class Nvml(Protocol):
-    """The driver of a node's cards. Every call may raise `NvmlFailed`."""
-
-    def cards(self) -> tuple[CardFacts, ...]:
-        """Every card, by index."""
-
-    def mode(self, card: str) -> Mode:
-        """MIG mode of a card."""
-
-    def set_mode(self, card: str, *, on: bool) -> None:
-        """Turn MIG mode on or off; a refusal to activate it is an error too."""
-
-    def axis(self, card: str) -> MigAxis:
-        """Its profiles and their places; none if the card cannot be cut."""
-
-    def instances(self, card: str) -> tuple[GpuInstance, ...]:
-        """Every existing instance, of any profile."""
-
-    def make_gpu_instance(self, card: str, profile: int, start: int, size: int) -> None:
-        """Create a GPU instance at exactly that place."""
-
-    def make_compute_instance(self, card: str, gpu_instance: int) -> None:
-        """Create the compute instance that spans a GPU instance."""
-
-    def end_compute_instance(self, card: str, gpu_instance: int, compute_instance: int) -> None:
-        """Remove a compute instance."""
-
-    def end_gpu_instance(self, card: str, gpu_instance: int) -> None:
-        """Remove a GPU instance that has no compute instance."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.agent.mig.cdi import Numbers, Specs, render
+from partage.agent.mig.driver import NvidiaDriver
 from partage.agent.mig.journal import CardJournal, FileJournals, Stage
-from partage.agent.mig.nvml import CardFacts, Failure, GpuInstance, Nvml, NvmlFailed
+from partage.agent.mig.nvml import CardFacts, Failure, GpuInstance, NvmlFailed
 from partage.agent.mig.plan import (
     Act,
     Hindrance,
@@ -53,7 +54,7 @@ class Node:
         numbers: device numbers, read again for each specification.
     """
 
-    nvml: Nvml
+    nvml: NvidiaDriver
     journals: FileJournals
     specs: Specs
     epoch: Callable[[], str]
