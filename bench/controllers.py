@@ -19,6 +19,7 @@ from typing import Any
 from partage.controllers.manager import Controllers
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
+from partage.kube.events import EventRecorder
 from partage.kube.recorder import Regarding
 from partage.wire.documents import Document, decode
 
@@ -26,11 +27,14 @@ CARDS = 8
 Manifest = dict[str, Any]
 
 
-class Silent:
+class Silent(EventRecorder):
     """Receives events, and ends the program at the first one, because a cluster at rest has none."""
 
+    def __init__(self) -> None:
+        """It needs no client."""
+
     def normal(self, regarding: Regarding, reason: str, message: str) -> None:
-        """See `Notices`."""
+        """See `EventRecorder`."""
         raise SystemExit(f"{regarding.name}: {reason}: {message}")
 
     warning = normal

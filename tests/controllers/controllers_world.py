@@ -41,12 +41,12 @@ class Ears:
         self.said: dict[str, str] = {}
 
     def normal(self, regarding: Regarding, reason: str, message: str) -> None:
-        """See `Notices`."""
+        """See `EventRecorder`."""
         self.heard.append((regarding.kind, regarding.name, "Normal", reason))
         self.said[reason] = message
 
     def warning(self, regarding: Regarding, reason: str, message: str) -> None:
-        """See `Notices`."""
+        """See `EventRecorder`."""
         self.heard.append((regarding.kind, regarding.name, "Warning", reason))
         self.said[reason] = message
 

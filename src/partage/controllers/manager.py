@@ -9,7 +9,7 @@ that fails.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -22,6 +22,7 @@ from partage.controllers.totals import node_label_changes, totals_patch
 from partage.controllers.writer import Writer
 from partage.kube.client import Client
 from partage.kube.clock import Clock
+from partage.kube.events import EventRecorder
 from partage.kube.recorder import Regarding
 from partage.kube.retry import Backoff
 from partage.kube.workqueue import WorkQueue, work
@@ -42,16 +43,6 @@ _SHARE: Final = 0.5
 """Largest part of the process's time for looks."""
 _SLICE: Final = 0.005
 """Seconds of one look that count at most, because it may have waited for its turn."""
-
-
-class Notices(Protocol):
-    """A receiver of events, such as `kube.events.EventRecorder`."""
-
-    def normal(self, regarding: Regarding, reason: str, message: str) -> None:
-        """Record an ordinary event of an object."""
-
-    def warning(self, regarding: Regarding, reason: str, message: str) -> None:
-        """Record a problem of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +76,7 @@ class Controllers:
     def __init__(
         self,
         client: Client,
-        notices: Notices,
+        notices: EventRecorder,
         *,
         clock: Clock | None = None,
         settings: ControllerSettings | None = None,

@@ -16,7 +16,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -30,8 +30,8 @@ from partage.dashboard.queries import NodeQuery, PodQuery
 from partage.dashboard.view_cache import Standing, Texts
 from partage.dashboard.ways import ways_document
 from partage.dashboard.workloads import pods_document
-from partage.extender.books import Books
 from partage.extender.server import Readers, may_read
+from partage.extender.service import SchedulerService
 from partage.serving.limits import json_response
 
 _Q = TypeVar("_Q", NodeQuery, PodQuery)
@@ -57,22 +57,6 @@ _LONGEST: Final = 253
 """Most characters of a searched text; a Kubernetes name has no more."""
 
 
-class Source(Protocol):
-    """The dashboard's view of a scheduler service."""
-
-    @property
-    def books(self) -> Books:
-        """The present books; other ones after a rebuild."""
-
-    @property
-    def leading(self) -> bool:
-        """Whether this instance serves the verbs."""
-
-    @property
-    def rebuilt(self) -> bool:
-        """Whether the books match the API server."""
-
-
 @dataclass(slots=True)
 class _Kept:
     """A recent document."""
@@ -82,7 +66,7 @@ class _Kept:
 
 
 def document_routes(
-    source: Source,
+    source: SchedulerService,
     readers: Readers | None,
     monotonic: Callable[[], float],
     history: History | None = None,
@@ -112,7 +96,7 @@ class _Documents:
 
     def __init__(
         self,
-        source: Source,
+        source: SchedulerService,
         readers: Readers | None,
         monotonic: Callable[[], float],
         history: History | None,

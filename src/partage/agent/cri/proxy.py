@@ -17,19 +17,20 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
+from partage.agent.container_admission import Keeper
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
 from partage.agent.cri.layers import made
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
-from partage.agent.nri.plugin import Decider, Refused
+from partage.agent.nri.plugin import Refused
 from partage.agent.protobuf import Message
 from partage.agent.sockets import listen
 from partage.model.errors import InvalidValue
@@ -69,22 +70,6 @@ M = TypeVar("M", bound=Message)
 _T = TypeVar("_T")
 
 
-class RenamingDecider(Decider, Protocol):
-    """A decider that learns a container's identity after the runtime has created it."""
-
-    def start(
-        self, pod: PodSandbox, container: Container, layers: Sequence[Path] = (), why: str = ""
-    ) -> None:
-        """Check a container's layers before it starts, or receive the reason that there are none.
-
-        Raises:
-            Refused: it must not start.
-        """
-
-    def rename(self, before: str, after: str) -> None:
-        """Change a container's identity; nothing happens if the first is unknown."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
     """The settings of a proxy.
@@ -110,7 +95,7 @@ class Proxy:
 
     def __init__(
         self,
-        decider: RenamingDecider,
+        decider: Keeper,
         options: ProxyOptions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
