@@ -15,6 +15,7 @@ from partage.kube.errors import (
     EvictionBlocked,
     Invalid,
     NotFound,
+    NotServed,
     UndecodableAnswer,
     UnknownOutcome,
 )
@@ -166,7 +167,7 @@ async def test_a_404_of_the_way_is_no_word_of_the_pod() -> None:
         put(server, "a")
         server.fail(Fault(method="GET", status=404))
 
-        with pytest.raises(NotFound):
+        with pytest.raises(NotServed):
             await read_pod(client, "default", "a")
 
         assert await read_pod(client, "default", "a") is not None

@@ -100,9 +100,7 @@ class Writer:
         self.sent += 1
         try:
             pod = await self._client.get(PODS, name, namespace=namespace, into=shapes.Pod)
-        except NotFound as error:
-            if not error.of_the_object:
-                raise
+        except NotFound:
             return True
         return finished(pod)
 
@@ -111,7 +109,7 @@ class Writer:
         try:
             found = await request
         except KubeError as error:
-            if isinstance(error, NotFound) and error.of_the_object:
+            if isinstance(error, NotFound):
                 self._meters.wrote(what, "gone")
                 return None
             self._meters.wrote(what, "conflict" if _is_another(error) else "failed")
