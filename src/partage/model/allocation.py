@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from partage.model.device import DeviceType
-from partage.model.mig import MigSlice
+from partage.model.mig import MigSlice, in_order
 from partage.model.permit import Permit
 from partage.model.request import Phase, Scope
 
@@ -228,7 +228,7 @@ def _peak(left: Charge, right: Charge) -> Charge:
 
 def _side_by_side(left: tuple[MigSlice, ...], right: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
     """The instances of both. An instance that both name is listed twice, which no card can have."""
-    return _in_order((*left, *right)) if left and right else left or right
+    return in_order((*left, *right)) if left and right else left or right
 
 
 def _one_after_another(
@@ -244,11 +244,7 @@ def _one_after_another(
             kept.remove(one)
         else:
             more.append(one)
-    return _in_order((*left, *more))
-
-
-def _in_order(instances: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
-    return tuple(sorted(instances, key=lambda one: (one.start, one.size, one.profile)))
+    return in_order((*left, *more))
 
 
 def _merge(
