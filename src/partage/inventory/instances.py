@@ -110,7 +110,7 @@ def _told(instances: Iterable[MigSlice]) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _fault(cutting: Cutting, instances: tuple[MigSlice, ...]) -> str:
-    return cutting.fault(instances)
+    return cutting.axis.fault(instances)
 
 
 def joinable(

@@ -87,7 +87,7 @@ def places(cutting: Cutting, instances: Instances, asked: Sized) -> tuple[Place,
 @lru_cache(maxsize=_REMEMBERED)
 def _places(cutting: Cutting, instances: Instances, wish: Wish) -> tuple[Place, ...]:
     """`places`, by its relevant inputs: requests of many sizes accept the same few profiles."""
-    if not wish or cutting.fault(instances):
+    if not wish or cutting.axis.fault(instances):
         return ()
     layouts = tables_of(cutting)
     costs = _costs(layouts, wish)
@@ -264,7 +264,7 @@ def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
             if any(one.overlaps(least.at(start)) for start in least.starts)
         }
         return f"{need}, blocked by {_blocked(at)}"
-    after = (cutting.fault(in_order((*card.occupied, least.at(start)))) for start in free)
+    after = (cutting.axis.fault(in_order((*card.occupied, least.at(start)))) for start in free)
     why = next((fault for fault in after if fault), "")
     return f"{need}: {why}" if why else f"{need}: no geometry has it beside what is there"
 

@@ -121,8 +121,8 @@ def test_an_old_driver_does_not_mix_4g_and_3g() -> None:
     assert new is not None
     assert old is not None
     both = [new.axis.profile("4g.40gb").at(0), new.axis.profile("3g.40gb").at(4)]
-    assert new.fault(both) == ""
-    assert "4g.40gb" in old.fault(both)
+    assert new.axis.fault(both) == ""
+    assert "4g.40gb" in old.axis.fault(both)
 
 
 REFUSED = [
@@ -199,7 +199,7 @@ def test_a_card_before_510_keeps_4g_and_3g_apart_whoever_tells() -> None:
     cutting, _ = cutting_of(facts(axis=_told("A100-80GB"), branch=470), HamiSettings())
 
     assert cutting is not None
-    assert cutting.fault((MigSlice("4g.40gb", 0, 4), MigSlice("3g.40gb", 4, 4)))
+    assert cutting.axis.fault((MigSlice("4g.40gb", 0, 4), MigSlice("3g.40gb", 4, 4)))
 
 
 def test_a_word_that_no_table_could_hold_is_not_taken() -> None:

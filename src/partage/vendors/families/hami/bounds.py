@@ -95,7 +95,7 @@ def foreign_of(
         profile = find_profile(cutting.axis, one.instance.profile)
         called = one.instance.profile if profile is None else profile.name
         found.append(replace(one, instance=replace(one.instance, profile=called)))
-    fault = cutting.fault(one.instance for one in found)
+    fault = cutting.axis.fault(one.instance for one in found)
     return tuple(found), fault and f"instances that partage did not make are not possible: {fault}"
 
 
