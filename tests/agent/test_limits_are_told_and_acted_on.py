@@ -278,9 +278,9 @@ def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("evict", [True, False])
 def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
-    tmp_path: Path, *, evict: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, evict: bool
 ) -> None:
-    """After three looks; else it stays and is told of."""
+    """After three looks, and the log says it once while the pod ends; else it stays and is told of."""
 
     async def story(world: World) -> None:
         good, bad = await world.run_pod("good"), await world.run_pod("bad")
@@ -295,9 +295,9 @@ def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
 
         if evict:
             await _until(gone)
-        else:
-            await _until(lambda: looked._odd.get(bad, 0) > 5)  # many looks
-            assert not gone()
+        await _until(lambda: looked._odd.get(bad, 0) > 8)  # many looks
+        assert gone() is evict
+        assert caplog.text.count("pod team/bad: evicted") == evict
         record = world.server.store.get("pods", "team", "good")
         assert record is not None
         assert "deletionTimestamp" not in record.value["metadata"]
@@ -309,7 +309,7 @@ def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
 def test_a_refused_eviction_is_not_called_a_condition(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says what the API server did not allow."""
+    """The log says what the API server did not allow, and says it once."""
 
     async def story(world: World) -> None:
         await world.server.create(
@@ -326,10 +326,13 @@ def test_a_refused_eviction_is_not_called_a_condition(
             "pods", "team", "bad", {"status": {"phase": "Running"}}, sub="status"
         )
         world.process(8, bad, outside=True)
-        task = asyncio.create_task(world.statements(evict=True).run())
+        looked = world.statements(evict=True)
+        task = asyncio.create_task(looked.run())
         await _until(lambda: "pod team/bad: it cannot be evicted: " in caplog.text)
+        await _until(lambda: looked._odd.get(bad, 0) > 8)  # many looks
         task.cancel()
         assert "condition" not in caplog.text
+        assert caplog.text.count("cannot be evicted") == 1
 
     run(tmp_path, story)
 
