@@ -25,6 +25,7 @@ CODES = {
     "NVML_ERROR_INSUFFICIENT_RESOURCES": 23,
 }
 BY_FAILURE = {
+    Failure.INVALID_ARGUMENT: 2,
     Failure.NOT_SUPPORTED: 3,
     Failure.NOT_FOUND: 6,
     Failure.RESET_REQUIRED: 16,
@@ -261,6 +262,23 @@ def test_refusals_are_told_apart(fake: FakeNvml) -> None:
     with pytest.raises(NvmlFailed) as found:
         driver.end_gpu_instance(CARD, 7)
     assert found.value.failure is Failure.NOT_FOUND
+
+
+@pytest.mark.parametrize("call", ["devicegetmigmode", "devicegetgpuinstances"])
+def test_a_question_that_the_driver_does_not_understand_is_no_empty_card(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Others' instances would be unseen, and their places free."""
+    library = Library(fake)
+    driver = NvidiaDriver(library)
+    fake.foreign("7g.80gb", 0)
+
+    def refused(*_arguments: Any) -> None:
+        raise NVMLError(2)
+
+    monkeypatch.setattr(library, call, refused)
+    with pytest.raises(NvmlFailed, match="invalid argument"):
+        driver.instances(CARD)
 
 
 def test_a_mode_that_is_not_activated_is_a_refusal(fake: FakeNvml) -> None:

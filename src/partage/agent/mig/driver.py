@@ -31,6 +31,8 @@ _SUFFIXES: Final = (
     ("-me", MigAttribute.NO_MEDIA),
     ("+gfx", MigAttribute.GRAPHICS),
 )
+_NO_PROFILE: Final = frozenset({Failure.NOT_SUPPORTED, Failure.INVALID_ARGUMENT})
+"""The answers about a profile that the card lacks, and about one that is newer than the driver."""
 _DOUBLE: Final = 9
 """NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: one slice with twice the memory."""
 
@@ -121,7 +123,7 @@ class NvidiaDriver:
             try:
                 yield kind, self._call("nvmlDeviceGetGpuInstanceProfileInfo", handle, kind)
             except NvmlFailed as error:
-                if error.failure is not Failure.NOT_SUPPORTED:
+                if error.failure not in _NO_PROFILE:
                     raise
 
     def _profile(self, handle: Any, kind: int, info: Any, whole: int) -> MigProfile | None:
@@ -200,7 +202,7 @@ class NvidiaDriver:
                     "nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu_instance, kind, shared
                 )
             except NvmlFailed as error:
-                if error.failure is not Failure.NOT_SUPPORTED:
+                if error.failure not in _NO_PROFILE:
                     raise
 
     # --- changing ---------------------------------------------------------------------------
@@ -279,7 +281,7 @@ class NvidiaDriver:
             n.NVML_ERROR_NOT_FOUND: Failure.NOT_FOUND,
             n.NVML_ERROR_RESET_REQUIRED: Failure.RESET_REQUIRED,
             n.NVML_ERROR_NOT_SUPPORTED: Failure.NOT_SUPPORTED,
-            n.NVML_ERROR_INVALID_ARGUMENT: Failure.NOT_SUPPORTED,
+            n.NVML_ERROR_INVALID_ARGUMENT: Failure.INVALID_ARGUMENT,
             n.NVML_ERROR_NO_PERMISSION: Failure.NO_PERMISSION,
             n.NVML_ERROR_GPU_IS_LOST: Failure.LOST,
         }
