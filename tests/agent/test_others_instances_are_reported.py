@@ -31,7 +31,7 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.model.device import ForeignInstance
 from partage.model.errors import InvalidRecord
-from partage.model.mig import MigSlice
+from partage.model.mig import MigAxis, MigSlice
 from partage.sim.offline import schedule
 from partage.vendors import names
 from partage.wire.cluster import assemble
@@ -140,9 +140,10 @@ def test_before_the_first_look_it_stays_as_it_was_told() -> None:
 class Story:
     """A node with two cards, its agent's maker, and an API server."""
 
-    def __init__(self, server: ApiServer, client: Client, clock: SteppedClock, at: Path) -> None:
-        self.server, self.client, self.clock = server, client, clock
-        self.nvml = FakeNvml(cards=2)
+    def __init__(
+        self, server: ApiServer, client: Client, clock: SteppedClock, at: Path, nvml: FakeNvml
+    ) -> None:
+        self.server, self.client, self.clock, self.nvml = server, client, clock, nvml
         specs = Specs(at / "cdi")
         node = CardNode(
             self.nvml,
@@ -179,7 +180,9 @@ class Story:
             await asyncio.sleep(0.01)
 
 
-def run(folder: Path, story: Callable[[Story], Awaitable[None]]) -> None:
+def run(
+    folder: Path, story: Callable[[Story], Awaitable[None]], nvml: FakeNvml | None = None
+) -> None:
     """Run a story against a fresh server with one Node."""
 
     async def main() -> None:
@@ -192,7 +195,7 @@ def run(folder: Path, story: Callable[[Story], Awaitable[None]]) -> None:
             serve(server) as url,
             Client(Config(ClusterConfig(url)), clock=clock) as client,
         ):
-            found = Story(server, client, clock, folder)
+            found = Story(server, client, clock, folder, nvml or FakeNvml(cards=2))
             task = asyncio.create_task(found.instances.run())
             try:
                 await story(found)
@@ -243,6 +246,27 @@ def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
         ]
 
     run(tmp_path, story)
+
+
+def test_a_card_that_is_lost_as_the_agent_starts_is_unknown(tmp_path: Path) -> None:
+    """The other cards work; it is tried again."""
+
+    nvml = FakeNvml(cards=2)
+    axis = nvml.axis
+
+    def lost(uuid: str) -> MigAxis:
+        if uuid == CARD:
+            raise NvmlFailed("nvmlDeviceGetHandleByUUID", Failure.LOST)
+        return axis(uuid)
+
+    async def story(world: Story) -> None:
+        await world.discovered()
+        await world.until({CARD: {"unknown": "nvmlDeviceGetHandleByUUID: the card is lost"}})
+        nvml.axis = axis  # type: ignore[method-assign]  # it is back
+        await world.until({})
+
+    nvml.axis = lost  # type: ignore[method-assign]  # the fake's own way to break
+    run(tmp_path, story, nvml)
 
 
 def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:

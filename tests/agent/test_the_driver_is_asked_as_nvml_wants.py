@@ -233,6 +233,29 @@ def test_profiles_and_places_read_as_the_table_has_them(fake: FakeNvml) -> None:
             assert getattr(profile, name) == getattr(known, name), (known.name, name)
 
 
+def test_a_lost_card_hides_no_other(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no identity; another failure may pass, so the agent starts again."""
+    library = Library(fake)
+    driver = NvidiaDriver(library)
+    code = 15
+
+    def handle(index: int) -> str:
+        if index == 0:
+            raise NVMLError(code)
+        return CARD
+
+    monkeypatch.setattr(library, "devicegetcount", lambda: 2)
+    monkeypatch.setattr(library, "devicegethandlebyindex", handle)
+
+    assert [card.uuid for card in driver.cards()] == [CARD]
+    assert "NVIDIA card 0 gets no instances" in caplog.text
+    code = 999
+    with pytest.raises(NvmlFailed):
+        driver.cards()
+
+
 def test_an_instance_is_made_found_and_ended(fake: FakeNvml) -> None:
     """Every changing call, and the UUID from the compute instance."""
     driver = NvidiaDriver(Library(fake))

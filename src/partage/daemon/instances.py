@@ -22,6 +22,7 @@ from partage.agent.mig.cdi import Specs, read_numbers
 from partage.agent.mig.driver import NvidiaDriver, read_epoch
 from partage.agent.mig.foreign import on_card, reported
 from partage.agent.mig.journal import FileJournals
+from partage.agent.mig.nvml import CardFacts, Failure, Nvml, NvmlFailed
 from partage.agent.mig.plan import Wanted, wanted_by
 from partage.agent.mig.service import Instances
 from partage.agent.notes import Code, Notes
@@ -31,7 +32,7 @@ from partage.daemon.node_pods import pods_of
 from partage.kube.client import Client
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, InvalidValue
-from partage.model.mig import MigSlice
+from partage.model.mig import MigAxis, MigSlice
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
 from partage.wire.foreign import encode_foreign
@@ -102,9 +103,13 @@ class NodeInstances:
         self._tallies = tallies
         self._stories = InstanceStories(tracer, name)
         self._name = name
-        axes = {card: node.nvml.axis(card.uuid) for card in node.nvml.cards()}
-        runners = {card.uuid: runner.Runner(card, node) for card in axes if axes[card].profiles}
-        self._axes = {card.uuid: axis for card, axis in axes.items() if axis.profiles}
+        axes = {card: _axis_of(card, node.nvml) for card in node.nvml.cards()}
+        runners = {
+            card.uuid: runner.Runner(card, node)
+            for card, axis in axes.items()
+            if axis is None or axis.profiles
+        }
+        self._axes = {card.uuid: axis for card, axis in axes.items() if axis and axis.profiles}
         self.cards = frozenset(runners)
         self._service = Instances(runners, client.clock, self._changed)
         self._report = ForeignReport(client, name, self.annotations)
@@ -285,6 +290,16 @@ class NodeInstances:
         self._shown[card] = rows
         for row in rows:
             self._tallies.instance.labels(*row).set(1)
+
+
+def _axis_of(card: CardFacts, nvml: Nvml) -> MigAxis | None:
+    """How a card can be cut; None: it is lost, and each look at it will say so. Raises `NvmlFailed`."""
+    try:
+        return nvml.axis(card.uuid)
+    except NvmlFailed as error:
+        if error.failure is not Failure.LOST:
+            raise
+        return None
 
 
 def _number(number: int | None) -> str:

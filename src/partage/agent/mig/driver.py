@@ -6,6 +6,7 @@ Source of the order of calls: docs/sources/mig.md 2; written against nvidia-ml-p
 
 import ctypes
 import importlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from partage.model.device import MILLI
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 
+_LOG: Final = logging.getLogger("partage.agent")
 _MIB: Final = 1 << 20
 _MOST: Final = 64
 """Room in answers that are lists: no card has that many instances or places."""
@@ -77,11 +79,20 @@ class NvidiaDriver:
     # --- asking -----------------------------------------------------------------------------
 
     def cards(self) -> tuple[CardFacts, ...]:
-        """Every card, by index."""
-        count = self._call("nvmlDeviceGetCount")
-        return tuple(
-            self._facts(self._call("nvmlDeviceGetHandleByIndex", i)) for i in range(count)
-        )
+        """Every card, by index, except lost ones: a card that is lost has no identity, and the others work."""
+        found = []
+        for index in range(self._call("nvmlDeviceGetCount")):
+            try:
+                found.append(self._facts(self._call("nvmlDeviceGetHandleByIndex", index)))
+            except NvmlFailed as error:
+                if error.failure is not Failure.LOST:
+                    raise
+                _LOG.warning(
+                    "NVIDIA card %d gets no instances until the agent is restarted: %s",
+                    index,
+                    error,
+                )
+        return tuple(found)
 
     def _facts(self, handle: Any) -> CardFacts:
         product = self._call("nvmlDeviceGetPciInfo", handle).pciDeviceId >> 16

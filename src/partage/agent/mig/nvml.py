@@ -89,7 +89,7 @@ class Nvml(Protocol):
     """The driver of a node's cards. Every call may raise `NvmlFailed`."""
 
     def cards(self) -> tuple[CardFacts, ...]:
-        """Every card, by index."""
+        """Every card that has an identity, by index."""
 
     def mode(self, card: str) -> Mode:
         """MIG mode of a card."""
