@@ -37,7 +37,7 @@ from partage.vendors import names
 from partage.wire.cluster import assemble
 from partage.wire.documents import decode
 from partage.wire.foreign import OnCard, encode_foreign
-from partage.wire.mig_profiles import decode_axes
+from partage.wire.mig_profiles import decode_axes, encode_axes
 
 PATIENCE = 240.0
 HIGH = MigSlice("3g.40gb", 4, 4)
@@ -126,12 +126,12 @@ def test_before_the_first_look_it_stays_as_it_was_told() -> None:
     """An agent that starts closes nothing that was open; what nobody told of before is unknown."""
     before = encode_foreign({"GPU-0": OnCard((ForeignInstance(HIGH),))})
 
-    kept = reported(["GPU-0", "GPU-1"], {}, before)
+    kept = reported(["GPU-0", "GPU-1"], {}, before, ["GPU-0", "GPU-1"])
 
     assert kept == {"GPU-0": OnCard((ForeignInstance(HIGH),)), "GPU-1": OnCard()}
     for odd in (None, "{"):
-        assert all(one.unknown for one in reported(["GPU-0"], {}, odd).values())
-    assert reported(["GPU-0"], {"GPU-0": Outcome()}, None) == {"GPU-0": OnCard()}
+        assert all(one.unknown for one in reported(["GPU-0"], {}, odd, ["GPU-0"]).values())
+    assert reported(["GPU-0"], {"GPU-0": Outcome()}, None, ()) == {"GPU-0": OnCard()}
 
 
 # --- into the Device object -----------------------------------------------------------------------
@@ -250,7 +250,6 @@ def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
 
 def test_a_card_that_is_lost_as_the_agent_starts_is_unknown(tmp_path: Path) -> None:
     """The other cards work; it is tried again."""
-
     nvml = FakeNvml(cards=2)
     axis = nvml.axis
 
@@ -267,6 +266,24 @@ def test_a_card_that_is_lost_as_the_agent_starts_is_unknown(tmp_path: Path) -> N
 
     nvml.axis = lost  # type: ignore[method-assign]  # the fake's own way to break
     run(tmp_path, story, nvml)
+
+
+def test_a_card_that_is_new_in_the_object_is_unknown_before_the_first_look(tmp_path: Path) -> None:
+    """The annotation leaves out clean cards, so the one with the profiles says for which cards it was made."""
+
+    async def story(world: Story) -> None:
+        before = {
+            names.FOREIGN_INSTANCES: encode_foreign({}),
+            names.MIG_PROFILES: encode_axes({"GPU-1": world.nvml.axis("GPU-1")}),
+        }
+
+        told = world.instances.annotations(before)
+
+        cards = json.loads(told[names.FOREIGN_INSTANCES])["cards"]
+        assert cards == {"GPU-0": {"unknown": "the agent has not looked at it yet"}}
+        assert world.instances.annotations(told) == told
+
+    run(tmp_path, story)
 
 
 def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:

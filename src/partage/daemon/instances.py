@@ -36,7 +36,7 @@ from partage.model.mig import MigAxis, MigSlice
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
 from partage.wire.foreign import encode_foreign
-from partage.wire.mig_profiles import encode_axes
+from partage.wire.mig_profiles import decode_axes, encode_axes
 
 _LOG: Final = logging.getLogger("partage.daemon")
 
@@ -130,22 +130,19 @@ class NodeInstances:
             tasks.create_task(self._report.run(), name="agent:foreign")
             tasks.create_task(self._follow_containers(), name="agent:instances-in-use")
 
-    def foreign(self, before: str | None) -> str:
-        """The annotation of the node's Device object with instances that are not Partage's."""
-        outcomes = {card: self._service.outcome(card) for card in self.cards}
-        seen = {card: outcome for card, outcome in outcomes.items() if outcome is not None}
-        return encode_foreign(reported(self.cards, seen, before))
-
     def annotations(self, before: Mapping[str, str]) -> dict[str, str]:
         """The annotations that the maker of instances keeps on the node's Device object."""
-        axes = dict(self._axes)
-        for card in self.cards:
-            outcome = self._service.outcome(card)
-            if outcome is not None and outcome.axis is not None:
-                axes[card] = outcome.axis
+        covered, _problem = decode_axes(before.get(names.MIG_PROFILES, ""))
+        outcomes = {
+            card: outcome
+            for card in self.cards
+            if (outcome := self._service.outcome(card)) is not None
+        }
+        told = {card: outcome.axis for card, outcome in outcomes.items() if outcome.axis}
+        foreign = reported(self.cards, outcomes, before.get(names.FOREIGN_INSTANCES), covered)
         return {
-            names.FOREIGN_INSTANCES: self.foreign(before.get(names.FOREIGN_INSTANCES)),
-            names.MIG_PROFILES: encode_axes(axes),
+            names.FOREIGN_INSTANCES: encode_foreign(foreign),
+            names.MIG_PROFILES: encode_axes(self._axes | told),
         }
 
     def instance(self, pod: str, card: str, place: MigSlice) -> Instance:
