@@ -220,7 +220,10 @@ def _recover(pod: PodView, node: Node, _settings: Settings) -> Record | None:
         return None
     try:
         document = msgspec.json.decode(text, type=list[list[_Entry]])
-        grants = tuple(_grant(entry, pod, node) for part in document for entry in part)
+        entries = [entry for part in document for entry in part]
+        if len({entry.uuid for entry in entries}) < len(entries):
+            raise InvalidValue("a card is listed twice")
+        grants = tuple(_grant(entry, pod, node) for entry in entries)
     except UNREADABLE as error:
         problem = f"annotation {names.METAX_DEVICES_ALLOCATED}: {error}"
         return Record(source=METAX.name, problem=problem)
