@@ -133,6 +133,29 @@ def test_a_claim_gives_what_a_record_gives(folder: Path, name: str) -> None:
     run(folder, story)
 
 
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_two_shares_of_one_card_are_kept_as_their_sum(folder: Path, name: str) -> None:
+    """A claim's two requests may get the same card; the container has it once."""
+    provider, _ = PROVIDERS[name]
+
+    async def story(world: World) -> None:
+        prepared_host(world, provider)
+        async with world.agent(mig=False):
+            found = []
+            for uid, parts in (
+                ("uid-sum", [share(1, 30, "4Gi")]),
+                ("uid-two", [share(1, 10, "1Gi", "a"), share(1, 20, "3Gi", "b")]),
+            ):
+                claim = world.claim(uid, *parts, uid=uid)
+                given = await world.create(world.env(await world.prepared(claim)), pod=uid)
+                assert isinstance(given, Adjustment), given
+                told = repr(seen(given, world, f"c-{uid}-main")).replace(uid, "UID")
+                found.append(told.replace("seat-1", "seat-0").replace("slot 1", "slot 0"))
+            assert found[0] == found[1]
+
+    run(folder, story)
+
+
 def test_where_only_instances_are_kept_shares_are_refused(folder: Path) -> None:
     """By a claim as by a record, with the same words."""
 
