@@ -156,6 +156,23 @@ def test_two_shares_of_one_card_are_kept_as_their_sum(folder: Path, name: str) -
     run(folder, story)
 
 
+@pytest.mark.parametrize(
+    ("name", "limit"), [("hami-core", "LIMIT_0', '1m'"), ("mps", "MEM_LIMIT', '0=1M'")]
+)
+def test_a_share_below_a_mebibyte_has_a_limit(folder: Path, name: str, limit: str) -> None:
+    """A limit of 0 would be none, and the whole card's memory the container's."""
+
+    async def story(world: World) -> None:
+        prepared_host(world, PROVIDERS[name][0])
+        async with world.agent(mig=False):
+            env = world.env(await world.prepared(world.claim("tiny", share(1, 30, "1"))))
+            found = await world.create(env)
+            assert isinstance(found, Adjustment), found
+            assert limit in repr(seen(found, world, "c-web-main"))
+
+    run(folder, story)
+
+
 def test_where_only_instances_are_kept_shares_are_refused(folder: Path) -> None:
     """By a claim as by a record, with the same words."""
 

@@ -389,8 +389,8 @@ class Mps:
 
 
 def _mebibytes(share: Grant) -> int:
-    """A share's memory in whole MiB."""
-    return share.memory_bytes // _MIB
+    """A share's memory in whole MiB; at least one, because 0 would be no limit."""
+    return max(share.memory_bytes // _MIB, 1)
 
 
 def _unloaded(env: Mapping[str, str]) -> dict[str, str]:
