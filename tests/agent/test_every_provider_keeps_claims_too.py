@@ -156,19 +156,28 @@ def test_two_shares_of_one_card_are_kept_as_their_sum(folder: Path, name: str) -
     run(folder, story)
 
 
-@pytest.mark.parametrize(
-    ("name", "limit"), [("hami-core", "LIMIT_0', '1m'"), ("mps", "MEM_LIMIT', '0=1M'")]
-)
-def test_a_share_below_a_mebibyte_has_a_limit(folder: Path, name: str, limit: str) -> None:
-    """A limit of 0 would be none, and the whole card's memory the container's."""
+TINY = [
+    pytest.param("hami-core", "1", {"CUDA_DEVICE_MEMORY_LIMIT_0": "1m"}, id="hami-core"),
+    pytest.param("hami-core", "0", {"CUDA_DEVICE_MEMORY_LIMIT_0": "1m"}, id="hami-core, nothing"),
+    pytest.param("mps", "1", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1M"}, id="mps"),
+    pytest.param("partage", "0", {}, id="partage, nothing"),
+]
+
+
+@pytest.mark.parametrize(("name", "memory", "limits"), TINY)
+def test_next_to_no_memory_is_not_all_of_it(
+    folder: Path, name: str, memory: str, limits: dict[str, str]
+) -> None:
+    """For each provider a limit of 0 is none."""
 
     async def story(world: World) -> None:
         prepared_host(world, PROVIDERS[name][0])
         async with world.agent(mig=False):
-            env = world.env(await world.prepared(world.claim("tiny", share(1, 30, "1"))))
+            env = world.env(await world.prepared(world.claim("tiny", share(1, 30, memory))))
             found = await world.create(env)
             assert isinstance(found, Adjustment), found
-            assert limit in repr(seen(found, world, "c-web-main"))
+            assert limits.items() <= {one.key: one.value for one in found.env}.items()
+            assert "memory 0" not in seen(found, world, "c-web-main")[-1]
 
     run(folder, story)
 

@@ -267,7 +267,7 @@ def _hami_limits(shares: Shares) -> dict[str, str]:
             percents.append(_NO_SM_LIMIT)
             continue
         env[f"{_LIMIT}_{place}"] = f"{_mebibytes(one)}m"
-        percents.append(one.core_milli * 100 // MILLI or _NO_SM_LIMIT)
+        percents.append(_percent(one.core_milli) or _NO_SM_LIMIT)
     if max(percents) < _NO_SM_LIMIT or len(percents) == 1:
         env[_SM_LIMIT] = str(min(percents))
     if len(percents) > 1:
@@ -318,7 +318,7 @@ class OwnLibrary:
             cards.append(
                 CardQuota(
                     grant.uuid,
-                    grant.memory_bytes,
+                    max(grant.memory_bytes, 1),  # 0 would be no cap
                     core,
                     mine,
                     wishes.priority,
@@ -379,7 +379,7 @@ class Mps:
         policy = wishes.policy or POLICIES.get(shares.policy)
         quota = min(one.core_milli for one in cards)
         if quota and policy in {None, Policy.FIXED_SHARE}:
-            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(quota * 100 // MILLI, 1))
+            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(_percent(quota))
         binds = (
             # Under the daemon's own path.
             Bind(f"{self.folder}/pipe", f"{self.folder}/pipe", writable=True),
@@ -391,6 +391,11 @@ class Mps:
 def _mebibytes(share: Grant) -> int:
     """A share's memory in whole MiB; at least one, because 0 would be no limit."""
     return max(share.memory_bytes // _MIB, 1)
+
+
+def _percent(core_milli: int) -> int:
+    """A quota in whole percent, at least one; 0 for none."""
+    return max(core_milli * 100 // MILLI, 1) if core_milli else 0
 
 
 def _unloaded(env: Mapping[str, str]) -> dict[str, str]:
