@@ -131,6 +131,10 @@ class Status(msgspec.Struct, frozen=True):
     status: str | None = None
 
 
+class _Kinded(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
 class ApiError(RequestError):
     """The server refused.
 
@@ -238,6 +242,7 @@ _BY_STATUS: Final[Mapping[int, type[ApiError]]] = {
     429: TooManyRequests,
 }
 _STATUS: Final = msgspec.json.Decoder(Status)
+_KINDED: Final = msgspec.json.Decoder(_Kinded)
 
 
 def api_error(
@@ -256,6 +261,14 @@ def says_success(body: bytes) -> bool:
     """Whether an answer is a Status that reports success."""
     try:
         return _STATUS.decode(body).status == "Success"
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+
+
+def is_object(body: bytes) -> bool:
+    """Whether an answer is an object of the API, and no Status."""
+    try:
+        return _KINDED.decode(body).kind not in ("", "Status")
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
 
