@@ -222,6 +222,19 @@ async def test_an_unknown_end_is_read_back(world: Plugged) -> None:
 
 
 @plugged
+async def test_a_conflict_that_bound_nothing_holds_no_card(world: Plugged) -> None:
+    """The API server has answered, so no Binding is on its way, and the pod can be tried again at once."""
+    world.create(pod("web", half()))
+    world.propose("web")
+    world.reserve("web")
+
+    await world.bind_by("web", Answered(Outcome.UNKNOWN, "409 Conflict", ended=True))
+
+    assert "uid-web" not in world.states
+    assert world.propose("web").nodes == ["n1"]
+
+
+@plugged
 async def test_who_does_not_lead_sends_nothing(world: Plugged) -> None:
     """The service checks the fence right before it allows the Binding."""
     world.create(pod("web", half()))

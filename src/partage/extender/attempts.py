@@ -352,8 +352,9 @@ class Attempts:
             told = Outcome(question.outcome)
         except ValueError:
             told = Outcome.UNKNOWN
+        ended = question.outcome == wire.CONFLICT
         if not outcome.done():
-            outcome.set_result(Answered(told, question.message))
+            outcome.set_result(Answered(told, question.message, ended))
         return True
 
     def placed(self, question: wire.Bound) -> wire.Answer:
