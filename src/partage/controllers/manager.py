@@ -279,6 +279,8 @@ class Controllers:
             self._queue.add_after(key, wait)
             return
         self._renewed(await self._writer.node_status(node, patch))
+        if self.picture.node(key.name)[0] is None:
+            return  # deleted meanwhile, and forgotten
         if self._contention.written(key.name, patch, now):
             self.meters.contended()
             self._notices.warning(
@@ -304,13 +306,12 @@ class Controllers:
         """Remove vendors' locks whose holder has ended, or has held them too long."""
         held = labels.held_locks(node)
         known = {(node.name, name, text) for name, (text, _) in held.items()}
-        self._locks = {
-            at: moment for at, moment in self._locks.items() if at[0] != node.name or at in known
-        }
+        now, before = self._clock.monotonic(), self._locks
+        seen = {at: before.get(at, now) for at in known}
+        # Not after a wait, in which the node may be deleted.
+        self._locks = {at: one for at, one in before.items() if at[0] != node.name} | seen
         for name, (text, lock) in held.items():
-            now = self._clock.monotonic()
-            seen = self._locks.setdefault((node.name, name, text), now)
-            left = labels.lock_expires(seen, now)
+            left = labels.lock_expires(seen[node.name, name, text], self._clock.monotonic())
             if left > 0 and not (lock.pod and await self._is_over(lock.namespace, lock.pod)):
                 self._queue.add_after(key, left)
                 continue
