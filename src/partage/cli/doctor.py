@@ -130,6 +130,7 @@ class _Part(TypedDict, total=False):
 
 
 class _Entry(TypedDict, total=False):
+    id: Any
     type: Any
     health: Any
 
