@@ -428,7 +428,7 @@ class Attempts:
             return wire.Answer(question.id, skip=True)
         # The pod's own hold must not count against it.
         engine.handle(HoldEnded(pod.uid))
-        work = books.cycle.allowed(pod, now)
+        work = books.cycle.allowance.work(pod, now)
         beside: dict[str, int] = {}
         lately = now < self._several_until
         several = question.wide or question.simulated or lately
@@ -477,7 +477,7 @@ class Attempts:
         """The best nodes for a pod's claims; `skip` if kube-scheduler has to look at all nodes by itself."""
         uid, left_out = question.uid, self._rejected.count(question.uid, now)
         entry = claimant_of(books, question)
-        work = books.cycle.allowed(entry.pod, now) if entry is not None else None
+        work = books.cycle.allowance.work(entry.pod, now) if entry is not None else None
         rejected = left_out > (0 if question.wide else PROPOSED)
         if entry is None or work is None or rejected:
             return wire.Answer(question.id, skip=True)
