@@ -12,7 +12,7 @@ from plugin_world import Plugged
 from world import DONE, UNKNOWN, card, device, document, half, node, pod, run, whole
 
 from partage.extender.bindings import BindLimits
-from partage.extender.node_offers import PROPOSED
+from partage.extender.places import PROPOSED
 from partage.extender.ports import Answered, Outcome
 from partage.model.errors import InvalidDocument
 from partage.scheduler.engine import State

@@ -36,20 +36,23 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
-from partage.extender.asking_pods import claimant_of, pod_of
 from partage.extender.books import Books
-from partage.extender.node_offers import (
+from partage.extender.places import (
     MOST_PROPOSED,
     PROPOSED,
     REJECTED_SECONDS,
+    Attempt,
+    Lost,
     RejectedNodes,
+    Reservations,
+    claimant_of,
     marked,
     offered,
     others,
+    pod_of,
 )
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.extender.preemption import Planner, may_preempt, to_be_gone
-from partage.extender.reservations import Attempt, Lost, Reservations
 from partage.extender.service import SchedulerService
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import ReasonCode, Refusal
