@@ -261,13 +261,6 @@ class FakeKubelet:
             pods = dict.fromkeys(key[:2] for key in self.held)
             return said.ListResponse(tuple(self._pod(*key) for key in pods)).encode()
 
-        async def one(request: bytes, context: Any) -> bytes:
-            asked = said.GetRequest.decode(request)
-            if not any(key[:2] == (asked.namespace, asked.name) for key in self.held):
-                why = f"pod {asked.name} in namespace {asked.namespace} not found"
-                await context.abort(grpc.StatusCode.UNKNOWN, why)
-            return said.GetResponse(self._pod(asked.namespace, asked.name)).encode()
-
         async def allocatable(_request: bytes, _context: Any) -> bytes:
             devices = tuple(
                 said.ContainerDevices(name, (unit.id,))
@@ -280,7 +273,6 @@ class FakeKubelet:
         methods = {
             "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(allocatable),
             "List": grpc.unary_unary_rpc_method_handler(listed),
-            "Get": grpc.unary_unary_rpc_method_handler(one),
         }
         return grpc.method_handlers_generic_handler(said.POD_RESOURCES, methods)
 

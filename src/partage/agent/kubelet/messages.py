@@ -134,16 +134,3 @@ class AllocatableResponse(Message):
     """All healthy units of the node, of all plugins."""
 
     devices: tuple[ContainerDevices, ...] = messages(1, ContainerDevices)
-
-
-class GetRequest(Message):
-    """Asks for one pod."""
-
-    name: str = text(1)
-    namespace: str = text(2)
-
-
-class GetResponse(Message):
-    """One pod."""
-
-    pod: PodResources | None = message(1, PodResources)

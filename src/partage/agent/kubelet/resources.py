@@ -15,12 +15,10 @@ from partage.agent.kubelet.messages import (
     POD_RESOURCES,
     AllocatableResponse,
     ContainerDevices,
-    GetRequest,
-    GetResponse,
     ListResponse,
     PodResources,
 )
-from partage.agent.protobuf import Empty, Message
+from partage.agent.protobuf import Message
 from partage.model.errors import PartageError
 from partage.wire.protobuf import Malformed
 
@@ -52,20 +50,16 @@ class Resources:
 
     async def pods(self) -> tuple[PodResources, ...]:
         """The units of all pods of the node. Raises `KubeletSilent`."""
-        return (await self._ask("List", Empty(), ListResponse)).pods
+        return (await self._ask("List", ListResponse)).pods
 
     async def allocatable(self) -> tuple[ContainerDevices, ...]:
         """All units that the kubelet may allocate, of all plugins. Raises `KubeletSilent`."""
-        return (await self._ask("GetAllocatableResources", Empty(), AllocatableResponse)).devices
+        return (await self._ask("GetAllocatableResources", AllocatableResponse)).devices
 
-    async def pod(self, namespace: str, name: str) -> PodResources | None:
-        """The units of one pod; None if the kubelet does not know it. Raises `KubeletSilent`."""
-        return (await self._ask("Get", GetRequest(name, namespace), GetResponse)).pod
-
-    async def _ask(self, method: str, request: Message, of: type[M]) -> M:
+    async def _ask(self, method: str, of: type[M]) -> M:
         call = self._channel.unary_unary(f"/{POD_RESOURCES}/{method}")
         try:
-            return of.decode(await call(request.encode(), timeout=_PATIENCE))
+            return of.decode(await call(b"", timeout=_PATIENCE))
         except grpc.aio.AioRpcError as error:
             raise KubeletSilent(f"PodResources {method}: {error.details()}") from error
         except Malformed as error:
