@@ -16,8 +16,8 @@ from partage.agent.held_allocations import Running
 from partage.agent.injection import Place
 from partage.agent.journal import Entry
 from partage.agent.kubelet import messages as said
-from partage.agent.kubelet.units import Offer, Unit
-from partage.agent.reconcile import Bound, Facts, bound_pods, confirmed, counted, reconcile
+from partage.agent.kubelet.units import Offer, Unit, counted
+from partage.agent.reconcile import Bound, Facts, bound_pods, confirmed, reconcile
 from partage.model import device as model
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType

@@ -16,7 +16,7 @@ compared. The kubelet does not report ended init containers, so their absence me
 no UID: if two pods here have the same namespace and name, its report counts for neither.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +24,7 @@ from partage.agent.differences import Finding, Kind
 from partage.agent.held_allocations import Running
 from partage.agent.injection import Place, Rule, conflict, recorded
 from partage.agent.journal import Entry
-from partage.agent.kubelet.messages import PodResources
-from partage.agent.kubelet.units import Offer, requests_of
+from partage.agent.kubelet.units import Offer, Units, requests_of
 from partage.agent.nri.messages import PodSandbox
 from partage.model.adjustment import alike
 from partage.model.allocation import CLAIM, Allocation
@@ -54,10 +53,6 @@ class Bound:
     record: str | None = None
     over: bool = False
     asks: Mapping[str, Mapping[str, int]] | None = None
-
-
-Units = Mapping[tuple[str, str, str], Mapping[str, tuple[str, ...]]]
-"""Units by namespace, pod and container, then by resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +93,6 @@ def bound_pods(pods: Iterable[shapes.Pod], node: str) -> tuple[Bound, ...]:
             )
         )
     return tuple(found)
-
-
-def counted(known: Iterable[PodResources], ours: Collection[str]) -> Units:
-    """The kubelet's holders of units, for our resources."""
-    found: dict[tuple[str, str, str], dict[str, tuple[str, ...]]] = {}
-    for pod in known:
-        for container in pod.containers:
-            mine = found.setdefault((pod.namespace, pod.name, container.name), {})
-            for one in container.devices:
-                if one.resource_name in ours and one.ids:
-                    mine[one.resource_name] = mine.get(one.resource_name, ()) + one.ids
-    return {key: units for key, units in found.items() if units}
 
 
 def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding]:

@@ -21,8 +21,8 @@ from partage.agent.injection import Place
 from partage.agent.kubelet.messages import ContainerDevices, ContainerPreference, PodResources
 from partage.agent.kubelet.plugin import DevicePlugins
 from partage.agent.kubelet.registering import PluginFiles
-from partage.agent.kubelet.resources import KubeletSilent, Resources, unserved, without_ours
-from partage.agent.kubelet.units import Offer, advise, asked_of, offers
+from partage.agent.kubelet.resources import KubeletSilent, Resources, without_ours
+from partage.agent.kubelet.units import Offer, advise, asked_of, counted, offers
 from partage.agent.notes import Code, Notes
 from partage.daemon.agent import Asked
 from partage.daemon.node_pods import pods_of
@@ -173,14 +173,11 @@ class KubeletSide:
             return ()
 
     async def _advice(self, offer: Offer, asked: ContainerPreference) -> tuple[str, ...]:
-        if self._resources is None or self._pods is None or not self._pods.synced.is_set():
-            return ()
-        try:
-            known = await self._resources.pods()
-        except KubeletSilent as error:
-            _LOG.debug("%s", error)
-            return ()  # without its report the waiting container is unknown
-        all_asked = asked_of(self._pods.objects.values(), self._node, known)
+        known = None if self.pods is None else await self.held()
+        if known is None:
+            return ()  # without the kubelet's report the waiting container is unknown
+        held = counted(known, {offer.resource})
+        all_asked = asked_of(self.pods or (), self._node, held)
         return advise(offer, asked.size, asked.available, asked.must_include, all_asked)
 
     async def _compare(self, resources: Resources) -> None:
@@ -232,5 +229,6 @@ class KubeletSide:
         )
 
     def _unserved(self, pods: tuple[PodResources, ...]) -> list[str]:
-        ours = {one.resource for one in self._offers}
-        return unserved(pods, ours, self._keeper.served)
+        """Containers that hold units in the kubelet's report and have no grant of the agent."""
+        held, served = counted(pods, {one.resource for one in self._offers}), self._keeper.served
+        return sorted("/".join(key) for key in held if ("/".join(key[:2]), key[2]) not in served)

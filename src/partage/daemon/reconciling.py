@@ -19,9 +19,9 @@ from partage.agent.found_file import write_findings
 from partage.agent.held_allocations import Unprotected
 from partage.agent.injection import Place
 from partage.agent.kubelet.messages import PodResources
-from partage.agent.kubelet.units import Offer
+from partage.agent.kubelet.units import Offer, counted
 from partage.agent.notes import Code, Notes
-from partage.agent.reconcile import Facts, bound_pods, confirmed, counted, reconcile
+from partage.agent.reconcile import Facts, bound_pods, confirmed, reconcile
 from partage.agent.trouble import Rounds
 from partage.wire import shapes
 

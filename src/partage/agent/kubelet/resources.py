@@ -1,7 +1,6 @@
-"""Asks the kubelet which containers hold which units, by PodResources (v1), and compares with the agent's grants.
+"""Asks the kubelet which containers hold which units, by PodResources (v1).
 
-The kubelet reports namespace and name of a pod and no UID, so its answer identifies no pod. It shows for which
-containers it has chosen units, and which of those the agent never served.
+The kubelet reports namespace and name of a pod and no UID, so its answer identifies no pod.
 """
 
 from collections import defaultdict
@@ -85,24 +84,3 @@ def without_ours(
         for name, own in ours.items()
         if own and found[name].isdisjoint(own)
     }
-
-
-def unserved(
-    pods: Iterable[PodResources], ours: Collection[str], served: Collection[tuple[str, str]]
-) -> list[str]:
-    """Containers that hold units of ours in the kubelet's report and have no grant of the agent.
-
-    Args:
-        ours: names of the resources that the agent serves.
-        served: `namespace/pod` and container of the agent's grants.
-
-    Returns:
-        `namespace/pod/container`, sorted.
-    """
-    return sorted(
-        f"{pod.namespace}/{pod.name}/{container.name}"
-        for pod in pods
-        for container in pod.containers
-        if any(one.resource_name in ours and one.ids for one in container.devices)
-        and (f"{pod.namespace}/{pod.name}", container.name) not in served
-    )

@@ -40,6 +40,8 @@ MOST_UNITS: Final = 8192
 _GIB: Final = 2**30
 _PERCENT: Final = 100
 _LONGEST_ID: Final = 63
+Units = Mapping[tuple[str, str, str], Mapping[str, tuple[str, ...]]]
+"""Units by namespace, pod and container, then by resource."""
 _OFF: Final = frozenset({"", "disable", "disabled", "false"})
 
 
@@ -142,15 +144,20 @@ def _head(uuid: str) -> str:
     return hashlib.sha256(uuid.encode()).hexdigest()[:40]
 
 
-def asked_of(pods: Iterable[shapes.Pod], node: str, known: Iterable[PodResources]) -> list[Asked]:
+def counted(known: Iterable[PodResources], ours: Collection[str]) -> Units:
+    """The kubelet's holders of units, for our resources."""
+    found: dict[tuple[str, str, str], dict[str, tuple[str, ...]]] = {}
+    for pod in known:
+        for container in pod.containers:
+            mine = found.setdefault((pod.namespace, pod.name, container.name), {})
+            for one in container.devices:
+                if one.resource_name in ours and one.ids:
+                    mine[one.resource_name] = mine.get(one.resource_name, ()) + one.ids
+    return {key: units for key, units in found.items() if units}
+
+
+def asked_of(pods: Iterable[shapes.Pod], node: str, held: Units) -> list[Asked]:
     """Containers of this node's pods that have a record, oldest pod first."""
-    held: dict[tuple[str, str, str], dict[str, tuple[str, ...]]] = {}
-    for told in known:
-        for one in told.containers:
-            mine = held.setdefault((told.namespace, told.name, one.name), {})
-            for device in one.devices:
-                before = mine.get(device.resource_name, ())
-                mine[device.resource_name] = before + device.ids
     found: list[Asked] = []
     for _, pod, read in record.on_node(pods, node):
         metadata = pod.metadata or shapes.Metadata()
