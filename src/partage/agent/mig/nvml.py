@@ -80,10 +80,6 @@ class GpuInstance:
     size: int
     computes: tuple[ComputeInstance, ...] = ()
 
-    def overlaps(self, start: int, size: int) -> bool:
-        """Whether it has a memory unit in that range."""
-        return self.start < start + size and start < self.start + self.size
-
 
 class Nvml(Protocol):
     """The driver of a node's cards. Every call may raise `NvmlFailed`."""

@@ -228,10 +228,10 @@ class _Planner:
         back = self._back(entry, Stage.INTENT)
         if back is not None:
             return back
-        profile = self._possible(Wanted(entry.instance, entry.owner))
+        profile = self._possible(entry)
         if profile is None:
             return Step(Act.FORGET, entry)
-        on, step = self._mode_on(entry.owner, entry.instance)
+        on, step = self._mode_on(entry)
         return Step(Act.MAKE_GPU, entry, profile=profile.id) if on else step
 
     def _back(self, entry: Entry, stage: Stage) -> Step | None:
@@ -247,34 +247,34 @@ class _Planner:
     def _begin(self, kept: Sequence[Entry]) -> Iterator[Step]:
         """Intents for wanted instances that have not begun. It waits for places that are being freed."""
         begun = {(entry.instance, entry.owner) for entry in self._journal.entries}
-        promised = [Wanted(entry.instance, entry.owner) for entry in kept]
+        promised: list[Wanted | Entry] = list(kept)
         for one in self._wanted:
             if (one.instance, one.owner) in begun:
                 continue
-            rival = next((other for other in promised if _overlap(one, other.instance)), None)
+            rival = next(
+                (other for other in promised if _overlap(one.instance, other.instance)), None
+            )
             if rival is not None:
                 message = f"pod {rival.owner} has {_place(rival.instance)}"
-                self._hindrances.append(
-                    Hindrance(one.owner, one.instance, Obstacle.CONFLICT, message)
-                )
+                self._hinder(one, Obstacle.CONFLICT, message)
                 continue
             promised.append(one)
-            before = next((e for e in self._journal.entries if _overlap(one, e.instance)), None)
+            before = next(
+                (e for e in self._journal.entries if _overlap(one.instance, e.instance)), None
+            )
             if before is not None:
                 message = f"pod {before.owner} still has {_place(before.instance)}, which is being removed"
-                self._hindrances.append(
-                    Hindrance(one.owner, one.instance, Obstacle.CONFLICT, message)
-                )
+                self._hinder(one, Obstacle.CONFLICT, message)
                 continue
             if self._possible(one) is not None:
-                on, step = self._mode_on(one.owner, one.instance)
+                on, step = self._mode_on(one)
                 if on:
                     intent = Entry(one.instance, one.owner, Stage.INTENT, self._seen.epoch)
                     step = Step(Act.NOTE, intent)
                 if step is not None:
                     yield step
 
-    def _possible(self, one: Wanted) -> MigProfile | None:
+    def _possible(self, one: Wanted | Entry) -> MigProfile | None:
         """The card's profile for it; None, with the hindrance, if it cannot be created."""
         instance, axis = one.instance, self._seen.axis
         profile = find_profile(axis, instance.profile)
@@ -285,25 +285,25 @@ class _Planner:
         elif instance.start not in profile.starts or instance.size != profile.size:
             message = f"{profile.name} cannot take {instance.size} units from {instance.start}"
         else:
-            blocker = next((f for f in self._foreign if _within(f, instance)), None)
+            blocker = next((f for f in self._foreign if _overlap(f, instance)), None)
             if blocker is not None:
                 obstacle = Obstacle.FOREIGN
                 message = f"an instance that is not ours starts at {blocker.start}"
         if message:
-            self._hindrances.append(Hindrance(one.owner, instance, obstacle, message))
+            self._hinder(one, obstacle, message)
             return None
         return profile
 
     # --- mode ---------------------------------------------------------------------------------
 
-    def _mode_on(self, owner: str, instance: MigSlice) -> tuple[bool, Step | None]:
+    def _mode_on(self, one: Wanted | Entry) -> tuple[bool, Step | None]:
         """Whether the mode is on, and the step that turns it on; none if an operator must."""
         mode = self._seen.mode
         if mode.current and mode.pending:
             return True, None
         message = uncuttable(self._seen)
         if message:
-            self._hindrances.append(Hindrance(owner, instance, Obstacle.MODE, message))
+            self._hinder(one, Obstacle.MODE, message)
             return False, None
         noted = self._journal.mode == self._seen.epoch
         return False, Step(Act.MODE_ON if noted else Act.NOTE_MODE)
@@ -327,8 +327,8 @@ class _Planner:
             if spec.start not in starts:
                 yield Step(Act.REMOVE_SPEC, start=spec.start)
 
-    def _hinder(self, entry: Entry, obstacle: Obstacle, message: str) -> None:
-        self._hindrances.append(Hindrance(entry.owner, entry.instance, obstacle, message))
+    def _hinder(self, one: Wanted | Entry, obstacle: Obstacle, message: str) -> None:
+        self._hindrances.append(Hindrance(one.owner, one.instance, obstacle, message))
 
 
 def _own(entry: Entry, seen: Observed) -> GpuInstance | None:
@@ -356,13 +356,8 @@ def _ours(entry: Entry, own: GpuInstance) -> ComputeInstance | None:
     return own.computes[0] if len(own.computes) == 1 else None
 
 
-def _overlap(one: Wanted, other: MigSlice) -> bool:
-    mine = one.instance
-    return mine.start < other.start + other.size and other.start < mine.start + mine.size
-
-
-def _within(one: GpuInstance, place: MigSlice) -> bool:
-    return one.overlaps(place.start, place.size)
+def _overlap(one: MigSlice | GpuInstance, other: MigSlice) -> bool:
+    return one.start < other.start + other.size and other.start < one.start + one.size
 
 
 def _place(one: MigSlice) -> str:

@@ -142,9 +142,7 @@ class Runner:
                 seen = self._look()
             except (InvalidRecord, InvalidDocument) as error:
                 return Outcome(fault=str(error), again=now + REST)
-            except OSError as error:
-                return self._unseen(error, now)
-            except NvmlFailed as error:
+            except (OSError, NvmlFailed) as error:
                 return self._unseen(error, now)
             self._lost = None
             planned = plan(wanted, journal, seen)
