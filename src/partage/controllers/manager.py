@@ -233,7 +233,7 @@ class Controllers:
                 self._config(key.name)
         except InvalidDocument as error:
             # It stays so until its next write; another try would not help.
-            self.meters.unreadable()
+            self.meters.unreadable.inc()
             _LOG.warning("%s %s is left alone: %s", key.kind, key.name, error)
         # A look that writes nothing never waits. A new leader looks at every object, and requests for
         # places must not wait meanwhile. So all workers together rest half of the time.
@@ -282,7 +282,7 @@ class Controllers:
         if self.picture.node(key.name)[0] is None:
             return  # deleted meanwhile, and forgotten
         if self._contention.written(key.name, patch, now):
-            self.meters.contended()
+            self.meters.contended.inc()
             self._notices.warning(
                 _regarding(node, "Node"),
                 "TotalsContended",

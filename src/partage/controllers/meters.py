@@ -11,7 +11,12 @@ from partage.controllers.pods import Problem
 
 
 class ControllerMeters:
-    """The series of one set of controllers; `flags` are the problems of flagged pods, by uid."""
+    """The series of one set of controllers.
+
+    Attributes:
+        flags: the problems of flagged pods, by uid.
+        writes: by the change, and its outcome.
+    """
 
     def __init__(
         self,
@@ -30,35 +35,23 @@ class ControllerMeters:
         self.flags: Mapping[str, Problem] = {}
         self._waiting = waiting
         self._refused = refused
-        self._writes = Counted(
+        self.writes = Counted(
             "partage_controller_writes",
             "Changes that the controllers made, by what was changed and the outcome.",
             ["what", "outcome"],
             registry=self.registry,
         )
-        self._contended = Counted(
+        self.contended = Counted(
             "partage_controller_contended",
             "Nodes whose totals another writer overwrote again and again.",
             registry=self.registry,
         )
-        self._documents = Counted(
+        self.unreadable = Counted(
             "partage_controller_unreadable",
             "Looks at unreadable objects, which are left unchanged.",
             registry=self.registry,
         )
         self.registry.register(self)
-
-    def wrote(self, what: str, outcome: str) -> None:
-        """Count a write, or a failed one."""
-        self._writes.labels(what, outcome).inc()
-
-    def contended(self) -> None:
-        """Count a fight: another program overwrites our changes."""
-        self._contended.inc()
-
-    def unreadable(self) -> None:
-        """Count an unreadable object."""
-        self._documents.inc()
 
     def collect(self) -> Iterator[Metric]:
         """See `prometheus_client`: the series that are read, not counted."""

@@ -36,28 +36,19 @@ class Writer:
         Raises:
             KubeError: the change failed, or its result is unknown; look again.
         """
-        body = _patch(node, {"status": status})
-        found = await self._counted(
-            "node_status",
-            self._client.patch(
-                NODES,
-                node.name,
-                body,
-                kind=PatchKind.MERGE,
-                subresource="status",
-                into=shapes.Node,
-            ),
+        body, merge = _patch(node, {"status": status}), PatchKind.MERGE
+        request = self._client.patch(
+            NODES, node.name, body, kind=merge, subresource="status", into=shapes.Node
         )
-        return None if found is None else Document("Node", "api", 1, found)
+        return _document("Node", await self._counted("node_status", request))
 
     async def node_labels(self, node: Document, labels: Mapping[str, str]) -> Document | None:
         """Set labels of a node; otherwise as `node_status`."""
         body = _patch(node, {}, {"labels": dict(labels)})
-        found = await self._counted(
-            "node_labels",
-            self._client.patch(NODES, node.name, body, kind=PatchKind.MERGE, into=shapes.Node),
+        request = self._client.patch(
+            NODES, node.name, body, kind=PatchKind.MERGE, into=shapes.Node
         )
-        return None if found is None else Document("Node", "api", 1, found)
+        return _document("Node", await self._counted("node_labels", request))
 
     async def unlock(self, node: Document, annotation: str, text: str) -> None:
         """Remove a vendor's lock from a node, if it still is this one. Raises `KubeError`: see `node_status`."""
@@ -70,30 +61,20 @@ class Writer:
 
     async def pod_labels(self, pod: Document, labels: Mapping[str, str]) -> Document | None:
         """Set labels of a pod; otherwise as `node_status`."""
-        found = await self._counted(
-            "pod_labels",
-            self._client.patch(
-                PODS,
-                pod.name,
-                _patch(pod, {}, {"labels": dict(labels)}),
-                kind=PatchKind.MERGE,
-                namespace=pod.namespace,
-                into=shapes.Pod,
-            ),
+        body, merge = _patch(pod, {}, {"labels": dict(labels)}), PatchKind.MERGE
+        request = self._client.patch(
+            PODS, pod.name, body, kind=merge, namespace=pod.namespace, into=shapes.Pod
         )
-        return None if found is None else Document("Pod", "api", 1, found)
+        return _document("Pod", await self._counted("pod_labels", request))
 
     async def pod_condition(self, pod: Document, condition: Mapping[str, str]) -> Document | None:
         """Set a condition of a pod and leave the others; otherwise as `node_status`."""
         now = self._client.clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         status = {"conditions": [{**condition, "lastTransitionTime": now}]}
-        found = await self._counted(
-            "pod_condition",
-            self._client.patch_pod_status(
-                pod.namespace, pod.name, _patch(pod, {"status": status}), into=shapes.Pod
-            ),
+        request = self._client.patch_pod_status(
+            pod.namespace, pod.name, _patch(pod, {"status": status}), into=shapes.Pod
         )
-        return None if found is None else Document("Pod", "api", 1, found)
+        return _document("Pod", await self._counted("pod_condition", request))
 
     async def is_over(self, namespace: str, name: str) -> bool:
         """Whether a pod is gone or finished by the API server's present answer. Raises `KubeError`."""
@@ -110,12 +91,17 @@ class Writer:
             found = await request
         except KubeError as error:
             if isinstance(error, NotFound):
-                self._meters.wrote(what, "gone")
+                self._meters.writes.labels(what, "gone").inc()
                 return None
-            self._meters.wrote(what, "conflict" if _is_another(error) else "failed")
+            outcome = "conflict" if _is_another(error) else "failed"
+            self._meters.writes.labels(what, outcome).inc()
             raise
-        self._meters.wrote(what, "done")
+        self._meters.writes.labels(what, "done").inc()
         return found
+
+
+def _document(kind: str, found: shapes.Shape | None) -> Document | None:
+    return None if found is None else Document(kind, "api", 1, found)
 
 
 def _is_another(error: KubeError) -> bool:
