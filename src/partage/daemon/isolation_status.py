@@ -266,9 +266,8 @@ class Statements:
                 continue  # the pod is gone, or another pod has its name
             except KubeError as error:
                 happened = f"{failed}: {error}"
-            if (
-                happened and self._logged.get(uid) != happened
-            ):  # it is repeated until the pod is gone
+            # A refused eviction is repeated at each look until the pod is gone.
+            if happened and self._logged.get(uid) != happened:
                 _LOG.warning("pod %s: %s", pod, happened)
             self._logged[uid] = happened
 
