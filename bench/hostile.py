@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 import extender as cluster
-from partage.extender.allowance import AllowanceSettings
+from partage.extender.cycle import AllowanceSettings
 from partage.extender.explain import explain
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.inventory.ledger import Ledger

@@ -23,7 +23,7 @@ import numpy as np
 
 import extender as cluster
 import hostile
-from partage.extender.allowance import AllowanceSettings
+from partage.extender.cycle import AllowanceSettings
 from partage.extender.explain import explain
 from partage.extender.service import SchedulerService, ServiceSettings
 

@@ -10,7 +10,7 @@ import (
 	"partage.io/kube-scheduler/protocol"
 )
 
-// outcomeOf gives the outcome of a Binding after an error: carried out, refused, or unknown.
+// outcomeOf gives the outcome of a Binding after an error: carried out, refused, a conflict, or unknown.
 func outcomeOf(err error) string {
 	if err == nil {
 		return protocol.OutcomeDone
@@ -18,10 +18,12 @@ func outcomeOf(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		code := int(status.Status().Code)
-		// A conflict is perhaps with the Binding itself: this client repeats a request after 5xx with
-		// Retry-After, and so do proxies.
-		unclear := code == http.StatusRequestTimeout || code == http.StatusConflict
-		if code >= 400 && code < 500 && !unclear {
+		switch {
+		case code == http.StatusConflict:
+			// Perhaps with the Binding itself: this client repeats a request after 5xx with Retry-After, and
+			// so do proxies. An engine that does not know the word takes the outcome for unknown.
+			return protocol.OutcomeConflict
+		case code >= 400 && code < 500 && code != http.StatusRequestTimeout:
 			return protocol.OutcomeRefused
 		}
 		return protocol.OutcomeUnknown

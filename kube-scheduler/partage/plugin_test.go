@@ -741,7 +741,7 @@ func TestWhatBecameOfABinding(t *testing.T) {
 		want string
 	}{
 		{nil, protocol.OutcomeDone},
-		{apierrors.NewConflict(kind, "web", errors.New("bound")), protocol.OutcomeUnknown},
+		{apierrors.NewConflict(kind, "web", errors.New("bound")), protocol.OutcomeConflict},
 		{apierrors.NewNotFound(kind, "web"), protocol.OutcomeRefused},
 		{apierrors.NewTooManyRequests("later", 1), protocol.OutcomeRefused},
 		{apierrors.NewTimeoutError("slow", 1), protocol.OutcomeUnknown},

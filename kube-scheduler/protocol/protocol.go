@@ -37,9 +37,10 @@ const (
 
 // The outcomes of a Binding.
 const (
-	OutcomeDone    = "done"
-	OutcomeRefused = "refused"
-	OutcomeUnknown = "unknown"
+	OutcomeDone     = "done"
+	OutcomeRefused  = "refused"
+	OutcomeConflict = "conflict"
+	OutcomeUnknown  = "unknown"
 
 	// CodeStale answers a question that is outdated, or that the engine cannot answer yet.
 	CodeStale = "StaleAttempt"

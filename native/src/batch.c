@@ -194,7 +194,7 @@ static struct batch *free_slot(struct gate *gate, CUcontext context)
     for (uint32_t i = 0; i < BATCHES; i++) {
         struct batch *batch = &gate->batches[i];
         if (batch->state != BATCH_FREE) continue;
-        if (batch->context == context || !batch->start) return batch;
+        if (batch->context == context || (!batch->start && !batch->end)) return batch;
         other = batch;
     }
     if (other) free_events(other);
@@ -334,7 +334,7 @@ struct batch *batch_open(struct gate *gate, CUcontext context, CUstream stream, 
     fresh->marks = fresh->thread || (!stream && atomic_load_explicit(&streams_join, memory_order_relaxed));
     fresh->mixed = fresh->awaited = fresh->passed = fresh->stays = false;
     fresh->expected = fresh->lead = fresh->gaps = fresh->counted = 0;
-    gate->batches_made++;
+    fresh->number = ++gate->batches_made;
     return fresh;
 }
 

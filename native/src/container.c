@@ -23,26 +23,26 @@ static char home[1024]; /* the library's folder, with a slash */
 static struct lock opening;
 static _Atomic uint32_t status;          /* 0 until opened */
 static _Atomic uint32_t joined;
-static _Atomic uint32_t complained;
+static _Atomic uint32_t complained, warned;
 static _Atomic int card_of_device[DEVICES]; /* index + 1; -1: none; 0: not asked */
+
+/* Writes one line to standard error, once for each mark. */
+static void say(_Atomic uint32_t *said, const char *what, const char *why, uint32_t line, const char *end)
+{
+    char text[512];
+    if (atomic_exchange(said, 1)) return;
+    int size = line ? snprintf(text, sizeof text, "partage: %s, line %u: %s%s\n", what, line, why, end)
+                    : snprintf(text, sizeof text, "partage: %s: %s%s\n", what, why, end);
+    size_t length = size < (int)sizeof text ? (size_t)size : sizeof text - 1;
+    if (size > 0 && kernel_write(STDERR_FILENO, text, length) < 0) return;
+}
 
 void container_complain(const char *what, const char *why, uint32_t line)
 {
-    char text[512];
-    if (atomic_exchange(&complained, 1)) return;
-    int size = line ? snprintf(text, sizeof text, "partage: %s, line %u: %s; the card stays closed\n", what, line, why)
-                    : snprintf(text, sizeof text, "partage: %s: %s; the card stays closed\n", what, why);
-    if (size > 0 && kernel_write(STDERR_FILENO, text, (size_t)size) < 0) return;
+    say(&complained, what, why, line, "; the card stays closed");
 }
 
-void container_warn(const char *what, const char *why)
-{
-    static _Atomic uint32_t warned;
-    char text[512];
-    if (atomic_exchange(&warned, 1)) return;
-    int size = snprintf(text, sizeof text, "partage: %s: %s\n", what, why);
-    if (size > 0 && kernel_write(STDERR_FILENO, text, (size_t)size) < 0) return;
-}
+void container_warn(const char *what, const char *why) { say(&warned, what, why, 0, ""); }
 
 /* Finds the library's own folder; false if its path is not absolute or too long. */
 static bool find_home(void)

@@ -298,6 +298,7 @@ void gate_enter(struct gate *gate, struct ticket *ticket, CUcontext context, CUs
     batch_mix(gate, context, stream);
     ticket->batch = batch_open(gate, context, stream, graph, alone || ticket->stays, now);
     if (ticket->batch) {
+        ticket->number = ticket->batch->number;
         ticket->batch->stays = ticket->stays;
         ticket->batch->busy++;
         ticket->batch->count++;
@@ -320,6 +321,11 @@ void gate_leave(struct ticket *ticket, bool launched)
     struct batch *batch = ticket->batch;
     if (!batch) return;
     lock_take(&gate->lock, LOCK_GATE);
+    /* It may have been lost meanwhile, with all that was expected of it, and have made room for another. */
+    if (batch->state == BATCH_FREE || batch->number != ticket->number) {
+        lock_give(&gate->lock, LOCK_GATE);
+        return;
+    }
     batch->busy--;
     if (launched) {
         if (ticket->passed > batch->last) batch->last = ticket->passed;

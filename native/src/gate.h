@@ -23,6 +23,7 @@ struct batch {
     CUcontext context;
     CUstream stream;
     uint64_t thread; /* its thread, if `stream` is each thread's own; else 0 */
+    uint64_t number; /* of all batches of the gate: another one may have its place later */
     CUevent start, end;
     uint64_t opened, last; /* times of the first and the last launch */
     uint64_t lead;         /* idle time since the start's mark that does not count */
@@ -96,6 +97,7 @@ struct gate {
 struct ticket {
     struct gate *gate;
     struct batch *batch;
+    uint64_t number;     /* of that batch */
     uint64_t expected;
     uint64_t passed;     /* time when the gate let it pass */
     uint64_t called;     /* time of the start's mark, if the launch may leave the device idle after it; else 0 */

@@ -1,12 +1,16 @@
 /*
- * Counting of batches against a plain twin: batches of known times on streams that overlap are opened, closed and counted at
- * random moments, and what was charged is compared with the measure of the union of their times. The driver is a table of
- * events; nothing sleeps.
+ * Counting of batches against plain twins. The driver is a table of events; nothing sleeps.
  *
- * Usage: union SEED ROUNDS     prints "counted NS of NS" and ends with 1 where they differ by more than 20 ns a batch
+ * Batches of known times on streams that overlap are opened, closed and counted at random moments, and what was charged is
+ * compared with the measure of the union of their times. And threads enter and leave the gate in any order, while batches
+ * are lost: each batch has the tickets that are in it and no others, and what is pending is what is expected of batches.
+ *
+ * Usage: union SEED ROUNDS     prints "counted NS of NS" and ends with 1 where they differ by more than 20 ns a batch,
+ *                              and with 2 where a batch and its tickets differ
  */
 #include "../src/batch.h"
 #include "../src/driver.h"
+#include "../src/watch.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +19,10 @@
 #define FIRST 16 /* below it are the names of special streams */
 #define EVENTS 4096
 #define ROUND_BATCHES 400
+#define INSIDE 12 /* threads in the gate */
+#define STEPS 4000
 
-static uint64_t chances, moment, charged, free_at[STREAMS + 1], times[EVENTS], next_end[STREAMS + 1];
+static uint64_t chances, moment, free_at[STREAMS + 1], times[EVENTS], next_end[STREAMS + 1];
 static uint64_t starts[ROUND_BATCHES], ends[ROUND_BATCHES];
 static uintptr_t made;
 
@@ -74,15 +80,14 @@ void *driver_function(void *_Atomic *slot, const char *soname, const char *name)
     return NULL;
 }
 
-void arbiter_charge(struct arbiter *arbiter, uint64_t used, uint64_t now)
+#ifdef PARTAGE_CHECKED
+_Thread_local uint32_t locks_held;
+#endif
+void watch_wake(void) {}
+void seats_wait(const struct seats *seats, uint32_t whose, uint32_t seen, uint64_t ns)
 {
-    (void)arbiter, (void)now;
-    charged += used;
-}
-
-void quota_charge(_Atomic uint64_t *paid, uint64_t used, uint32_t quota, uint64_t now)
-{
-    (void)paid, (void)used, (void)quota, (void)now;
+    (void)seats, (void)whose, (void)seen, (void)ns;
+    moment += 100000; /* work goes on */
 }
 
 /* The plain twin: sweeps over the sorted times. */
@@ -127,18 +132,77 @@ static bool has_room(const struct gate *gate)
     return false;
 }
 
+static struct gate gate;
+
+/* A gate of the only tenant of a card, without a quota. */
+static void renew(void)
+{
+    static struct card_books books;
+    static struct seat seats[SEATS];
+    static _Atomic uint64_t clock;
+    memset(&gate, 0, sizeof gate);
+    memset(&books, 0, sizeof books);
+    memset(seats, 0, sizeof seats);
+    memset(times, 0, sizeof times);
+    memset(free_at, 0, sizeof free_at);
+    gate.books = &books;
+    gate.outer = (struct arbiter){.own = seats, .seats = seats, .clock = &clock, .tenant = 1, .terms = terms_pack(POLICY_BURST_SHARE, 0, 1000)};
+    gate.open = true;
+    made = 0, moment = 1000000;
+}
+
+/* Does each batch have the launches of those inside, and is what all of them expect pending? */
+static bool agree(const struct ticket *inside)
+{
+    uint64_t pending = 0;
+    for (uint32_t i = 0; i < BATCHES; i++) {
+        const struct batch *batch = &gate.batches[i];
+        uint32_t busy = 0;
+        if (batch->state == BATCH_FREE) continue;
+        pending += batch->expected;
+        for (uint32_t j = 0; j < INSIDE; j++) busy += inside[j].batch == batch && inside[j].number == batch->number;
+        if (busy != batch->busy || batch->count < busy) return false;
+    }
+    return pending == gate.pending;
+}
+
+static bool tickets_agree(void)
+{
+    struct ticket inside[INSIDE] = {0};
+    renew();
+    for (uint32_t step = 0; step < STEPS; step++) {
+        struct ticket *ticket = &inside[chance(INSIDE)];
+        uintptr_t stream = 1 + chance(STREAMS);
+        moment += chance(300000);
+        if (chance(50) == 0) {
+            gate_forget(&gate, (CUcontext)1, NULL, true);
+        } else if (!ticket->batch) {
+            gate_enter(&gate, ticket, (CUcontext)1, (CUstream)(stream + FIRST), 0, chance(5));
+            free_at[stream] = (free_at[stream] > moment ? free_at[stream] : moment) + chance(400000);
+        } else {
+            gate_leave(ticket, chance(5) > 0);
+            *ticket = (struct ticket){0};
+        }
+        if (chance(20) == 0) gate_settle(&gate);
+        if (!agree(inside)) return false;
+    }
+    for (uint32_t j = 0; j < INSIDE; j++) {
+        if (inside[j].batch) gate_leave(&inside[j], true);
+        inside[j].batch = NULL;
+    }
+    gate_settle(&gate);
+    moment += 10000000000ull;
+    batch_harvest(&gate, moment);
+    return agree(inside) && batch_places(&gate) == BATCHES && gate.pending == 0;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, counted = 0, real = 0;
     chances = (argc > 1 ? strtoull(argv[1], NULL, 10) : 1) * 0x9e3779b97f4a7c15ull + 1;
     for (uint64_t round = 0; round < rounds; round++) {
-        static struct gate gate;
-        static struct card_books books;
-        memset(&gate, 0, sizeof gate);
-        memset(times, 0, sizeof times);
-        memset(free_at, 0, sizeof free_at);
-        gate.books = &books;
-        made = 0, charged = 0, moment = 1000000;
+        if (!tickets_agree()) return printf("round %llu: tickets\n", (unsigned long long)round), 2;
+        renew();
         for (uint32_t i = 0; i < ROUND_BATCHES; i++) {
             while (!has_room(&gate)) moment += 100000, batch_harvest(&gate, moment);
             add(&gate, i);
@@ -147,7 +211,7 @@ int main(int argc, char **argv)
         }
         moment += 10000000000ull;
         batch_harvest(&gate, moment);
-        uint64_t whole = union_of(ROUND_BATCHES), off = charged > whole ? charged - whole : whole - charged;
+        uint64_t charged = gate.books->served, whole = union_of(ROUND_BATCHES), off = charged > whole ? charged - whole : whole - charged;
         counted += charged;
         real += whole;
         if (off > 20 * ROUND_BATCHES) return printf("round %llu: counted %llu of %llu\n", (unsigned long long)round,

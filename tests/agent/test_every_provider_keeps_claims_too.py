@@ -122,6 +122,50 @@ async def test_a_claim_gives_what_a_record_gives(folder: Path, name: str) -> Non
             assert bool(limits) is isinstance(provider, OwnLibrary)
 
 
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_two_shares_of_one_card_are_kept_as_their_sum(folder: Path, name: str) -> None:
+    """A claim's two requests may get the same card; the container has it once."""
+    provider, _ = PROVIDERS[name]
+
+    async with world_of(folder) as world:
+        prepared_host(world, provider)
+        async with world.agent(mig=False):
+            found = []
+            for uid, parts in (
+                ("uid-sum", [share(1, 30, "4Gi")]),
+                ("uid-two", [share(1, 10, "1Gi", "a"), share(1, 20, "3Gi", "b")]),
+            ):
+                claim = world.claim(uid, *parts, uid=uid)
+                given = await world.create(world.env(await world.prepared(claim)), pod=uid)
+                assert isinstance(given, Adjustment), given
+                told = repr(seen(given, world, f"c-{uid}-main")).replace(uid, "UID")
+                found.append(told.replace("seat-1", "seat-0").replace("slot 1", "slot 0"))
+            assert found[0] == found[1]
+
+
+TINY = [
+    pytest.param("hami-core", "1", {"CUDA_DEVICE_MEMORY_LIMIT_0": "1m"}, id="hami-core"),
+    pytest.param("hami-core", "0", {"CUDA_DEVICE_MEMORY_LIMIT_0": "1m"}, id="hami-core, nothing"),
+    pytest.param("mps", "1", {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1M"}, id="mps"),
+    pytest.param("partage", "0", {}, id="partage, nothing"),
+]
+
+
+@pytest.mark.parametrize(("name", "memory", "limits"), TINY)
+async def test_next_to_no_memory_is_not_all_of_it(
+    folder: Path, name: str, memory: str, limits: dict[str, str]
+) -> None:
+    """For each provider a limit of 0 is none."""
+    async with world_of(folder) as world:
+        prepared_host(world, PROVIDERS[name][0])
+        async with world.agent(mig=False):
+            env = world.env(await world.prepared(world.claim("tiny", share(1, 30, memory))))
+            found = await world.create(env)
+            assert isinstance(found, Adjustment), found
+            assert limits.items() <= {one.key: one.value for one in found.env}.items()
+            assert "memory 0" not in seen(found, world, "c-web-main")[-1]
+
+
 async def test_where_only_instances_are_kept_shares_are_refused(folder: Path) -> None:
     """By a claim as by a record, with the same words."""
     async with world_of(folder) as world:

@@ -259,9 +259,9 @@ async def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("evict", [True, False])
 async def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
-    tmp_path: Path, *, evict: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, evict: bool
 ) -> None:
-    """After three looks; else it stays and is told of."""
+    """After three looks, and the log says it once while the pod ends; else it stays and is told of."""
     async with world_of(tmp_path) as world:
         good, bad = await world.run_pod("good"), await world.run_pod("bad")
         world.process(7, good)
@@ -275,9 +275,9 @@ async def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
 
         if evict:
             await until(gone)
-        else:
-            await until(lambda: looked._odd.get(bad, 0) > 5)  # many looks
-            assert not gone()
+        await until(lambda: looked._odd.get(bad, 0) > 8)  # many looks
+        assert gone() is evict
+        assert caplog.text.count("pod team/bad: evicted") == evict
         record = world.server.store.get("pods", "team", "good")
         assert record is not None
         assert "deletionTimestamp" not in record.value["metadata"]
@@ -287,7 +287,7 @@ async def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
 async def test_a_refused_eviction_is_not_called_a_condition(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says what the API server did not allow."""
+    """The log says what the API server did not allow, and says it once."""
     async with world_of(tmp_path) as world:
         await world.server.create(
             "poddisruptionbudgets.policy",
@@ -303,10 +303,13 @@ async def test_a_refused_eviction_is_not_called_a_condition(
             "pods", "team", "bad", {"status": {"phase": "Running"}}, sub="status"
         )
         world.process(8, bad, outside=True)
-        task = asyncio.create_task(world.statements(evict=True).run())
+        looked = world.statements(evict=True)
+        task = asyncio.create_task(looked.run())
         await until(lambda: "pod team/bad: it cannot be evicted: " in caplog.text)
+        await until(lambda: looked._odd.get(bad, 0) > 8)  # many looks
         task.cancel()
         assert "condition" not in caplog.text
+        assert caplog.text.count("cannot be evicted") == 1
 
 
 async def test_growth_is_told_and_evicts_nobody_but_what_passed_by_does(tmp_path: Path) -> None:

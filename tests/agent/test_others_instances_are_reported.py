@@ -32,13 +32,13 @@ from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.model.device import ForeignInstance
 from partage.model.errors import InvalidRecord
-from partage.model.mig import MigSlice
+from partage.model.mig import MigAxis, MigSlice
 from partage.sim.offline import schedule
 from partage.vendors import names
 from partage.wire.cluster import assemble
 from partage.wire.documents import decode
 from partage.wire.foreign import OnCard, encode_foreign
-from partage.wire.mig_profiles import decode_axes
+from partage.wire.mig_profiles import decode_axes, encode_axes
 
 PATIENCE = 240.0
 HIGH = MigSlice("3g.40gb", 4, 4)
@@ -127,12 +127,12 @@ def test_before_the_first_look_it_stays_as_it_was_told() -> None:
     """An agent that starts closes nothing that was open; what nobody told of before is unknown."""
     before = encode_foreign({"GPU-0": OnCard((ForeignInstance(HIGH),))})
 
-    kept = reported(["GPU-0", "GPU-1"], {}, before)
+    kept = reported(["GPU-0", "GPU-1"], {}, before, ["GPU-0", "GPU-1"])
 
     assert kept == {"GPU-0": OnCard((ForeignInstance(HIGH),)), "GPU-1": OnCard()}
     for odd in (None, "{"):
-        assert all(one.unknown for one in reported(["GPU-0"], {}, odd).values())
-    assert reported(["GPU-0"], {"GPU-0": Outcome()}, None) == {"GPU-0": OnCard()}
+        assert all(one.unknown for one in reported(["GPU-0"], {}, odd, ["GPU-0"]).values())
+    assert reported(["GPU-0"], {"GPU-0": Outcome()}, None, ()) == {"GPU-0": OnCard()}
 
 
 # --- into the Device object -----------------------------------------------------------------------
@@ -141,9 +141,10 @@ def test_before_the_first_look_it_stays_as_it_was_told() -> None:
 class Story:
     """A node with two cards, its agent's maker, and an API server."""
 
-    def __init__(self, server: ApiServer, client: Client, clock: SteppedClock, at: Path) -> None:
-        self.server, self.client, self.clock = server, client, clock
-        self.nvml = FakeNvml(cards=2)
+    def __init__(
+        self, server: ApiServer, client: Client, clock: SteppedClock, at: Path, nvml: FakeNvml
+    ) -> None:
+        self.server, self.client, self.clock, self.nvml = server, client, clock, nvml
         specs = Specs(at / "cdi")
         node = CardNode(
             self.nvml,
@@ -181,7 +182,7 @@ class Story:
 
 
 @contextlib.asynccontextmanager
-async def world_of(folder: Path) -> AsyncIterator[Story]:
+async def world_of(folder: Path, nvml: FakeNvml | None = None) -> AsyncIterator[Story]:
     """A story beside a fresh server with one Node."""
     server, clock = ApiServer(), SteppedClock()
     for definition in DEFINITIONS:
@@ -192,7 +193,7 @@ async def world_of(folder: Path) -> AsyncIterator[Story]:
         serve(server) as url,
         Client(Config(ClusterConfig(url)), clock=clock) as client,
     ):
-        found = Story(server, client, clock, folder)
+        found = Story(server, client, clock, folder, nvml or FakeNvml(cards=2))
         task = asyncio.create_task(found.instances.run())
         try:
             yield found
@@ -238,6 +239,41 @@ async def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
         assert [note.message for note in world.notes.said] == [
             f"card {card}: nvmlDeviceGetMigMode: the card is lost" for card in ("GPU-0", "GPU-1")
         ]
+
+
+async def test_a_card_that_is_lost_as_the_agent_starts_is_unknown(tmp_path: Path) -> None:
+    """The other cards work; it is tried again."""
+    nvml = FakeNvml(cards=2)
+    axis = nvml.axis
+
+    def lost(uuid: str) -> MigAxis:
+        if uuid == CARD:
+            raise NvmlFailed("nvmlDeviceGetHandleByUUID", Failure.LOST)
+        return axis(uuid)
+
+    nvml.axis = lost  # type: ignore[method-assign]  # the fake's own way to break
+    async with world_of(tmp_path, nvml) as world:
+        await world.discovered()
+        await world.until({CARD: {"unknown": "nvmlDeviceGetHandleByUUID: the card is lost"}})
+        nvml.axis = axis  # type: ignore[method-assign]  # it is back
+        await world.until({})
+
+
+async def test_a_card_that_is_new_in_the_object_is_unknown_before_the_first_look(
+    tmp_path: Path,
+) -> None:
+    """The annotation leaves out clean cards, so the one with the profiles says for which cards it was made."""
+    async with world_of(tmp_path) as world:
+        before = {
+            names.FOREIGN_INSTANCES: encode_foreign({}),
+            names.MIG_PROFILES: encode_axes({"GPU-1": world.nvml.axis("GPU-1")}),
+        }
+
+        told = world.instances.annotations(before)
+
+        cards = json.loads(told[names.FOREIGN_INSTANCES])["cards"]
+        assert cards == {"GPU-0": {"unknown": "the agent has not looked at it yet"}}
+        assert world.instances.annotations(told) == told
 
 
 async def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:

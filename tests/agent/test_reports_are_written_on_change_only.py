@@ -23,7 +23,14 @@ from partage.apiserver import ApiServer, Change, serve
 from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, PatchKind
 from partage.kube.config import ClusterConfig, Config
-from partage.kube.errors import Conflict, KubeError, NotFound, TooManyRequests, api_error
+from partage.kube.errors import (
+    Conflict,
+    KubeError,
+    NotFound,
+    NotServed,
+    TooManyRequests,
+    api_error,
+)
 from partage.kube.resources import LEASES, Resource
 from partage.kube.retry import Backoff, RateLimit
 from partage.kube.sender import ClientSettings
@@ -292,7 +299,7 @@ async def test_a_404_of_a_proxy_is_not_the_absence_of_the_object(
 
         with monkeypatch.context() as patched:
             patched.setattr(Client, "get", get)
-            with pytest.raises(NotFound):
+            with pytest.raises(NotServed):
                 await again.once()
         assert heard == []
         await again.once()

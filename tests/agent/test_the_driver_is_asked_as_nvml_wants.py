@@ -25,6 +25,7 @@ CODES = {
     "NVML_ERROR_INSUFFICIENT_RESOURCES": 23,
 }
 BY_FAILURE = {
+    Failure.INVALID_ARGUMENT: 2,
     Failure.NOT_SUPPORTED: 3,
     Failure.NOT_FOUND: 6,
     Failure.RESET_REQUIRED: 16,
@@ -232,6 +233,29 @@ def test_profiles_and_places_read_as_the_table_has_them(fake: FakeNvml) -> None:
             assert getattr(profile, name) == getattr(known, name), (known.name, name)
 
 
+def test_a_lost_card_hides_no_other(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no identity; another failure may pass, so the agent starts again."""
+    library = Library(fake)
+    driver = NvidiaDriver(library)
+    code = 15
+
+    def handle(index: int) -> str:
+        if index == 0:
+            raise NVMLError(code)
+        return CARD
+
+    monkeypatch.setattr(library, "devicegetcount", lambda: 2)
+    monkeypatch.setattr(library, "devicegethandlebyindex", handle)
+
+    assert [card.uuid for card in driver.cards()] == [CARD]
+    assert "NVIDIA card 0 gets no instances" in caplog.text
+    code = 999
+    with pytest.raises(NvmlFailed):
+        driver.cards()
+
+
 def test_an_instance_is_made_found_and_ended(fake: FakeNvml) -> None:
     """Every changing call, and the UUID from the compute instance."""
     driver = NvidiaDriver(Library(fake))
@@ -261,6 +285,23 @@ def test_refusals_are_told_apart(fake: FakeNvml) -> None:
     with pytest.raises(NvmlFailed) as found:
         driver.end_gpu_instance(CARD, 7)
     assert found.value.failure is Failure.NOT_FOUND
+
+
+@pytest.mark.parametrize("call", ["devicegetmigmode", "devicegetgpuinstances"])
+def test_a_question_that_the_driver_does_not_understand_is_no_empty_card(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Others' instances would be unseen, and their places free."""
+    library = Library(fake)
+    driver = NvidiaDriver(library)
+    fake.foreign("7g.80gb", 0)
+
+    def refused(*_arguments: Any) -> None:
+        raise NVMLError(2)
+
+    monkeypatch.setattr(library, call, refused)
+    with pytest.raises(NvmlFailed, match="invalid argument"):
+        driver.instances(CARD)
 
 
 def test_a_mode_that_is_not_activated_is_a_refusal(fake: FakeNvml) -> None:

@@ -11,6 +11,7 @@ from controllers_world import Manifest, card, device, document, node, world_of
 from partage.cli.main import main
 from partage.controllers.totals import totals_patch
 from partage.kube.errors import api_error
+from partage.vendors.locks import LOCKS
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
 from partage.wire.nodes import translate_node
@@ -328,3 +329,26 @@ async def test_native_units_go_with_the_device_object_of_their_vendor(vendor: st
             world.controllers.gone(document(device()))
             await world.settled()
             assert ("huawei.com/npu-core" in world.totals()) is (vendor == "nvidia")
+
+
+@pytest.mark.parametrize("write", ["node_status", "unlock"])
+async def test_nothing_is_kept_of_a_node_that_went_while_it_was_written_to(write: str) -> None:
+    """Otherwise every node with another name that comes and goes would leave an entry."""
+    async with world_of() as world:
+        held = dict.fromkeys(LOCKS, "2026-01-01T00:00:00Z,default,nobody")
+        await world.create("nodes", node(annotations=held if write == "unlock" else {}))
+        world.tell(device())
+        writer = world.controllers._writer
+        before = getattr(writer, write)
+
+        async def late(*given: Any) -> Any:
+            found = await before(*given)
+            if world.server.store.get("nodes", "", "n1") is not None:
+                await world.server.delete("nodes", "", "n1")
+            return found
+
+        setattr(writer, write, late)
+        async with world.leading():
+            assert world.server.store.get("nodes", "", "n1") is None
+        assert not world.controllers._contention._writes
+        assert not world.controllers._locks

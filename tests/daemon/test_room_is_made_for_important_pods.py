@@ -22,7 +22,7 @@ from partage.daemon.options import SchedulerOptions
 from partage.daemon.preempting import Preempting, PreemptionSettings, room_made
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender import allowance
-from partage.extender.allowance import AllowanceSettings
+from partage.extender.cycle import AllowanceSettings
 from partage.extender.preemption import MOST_PLANNING, Planner, given_up_on
 from partage.extender.service import ServiceSettings
 from partage.kube.events import EventRecorder

@@ -12,7 +12,7 @@ from partage.daemon.followed_lease import FollowedLease
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.election import LeaseSpec
-from partage.kube.errors import NotFound
+from partage.kube.errors import NotServed
 from partage.kube.errors import Status as ErrorStatus
 from partage.kube.objects import Meta
 
@@ -151,7 +151,7 @@ async def test_a_proxy_that_answers_for_the_api_server_ends_no_lead(follower: Fo
     """Its 404 does not show that the Lease is gone; kube-scheduler would not claim it anew."""
     follower.lease.claim(True)
     await follower.pass_time(6, renews="ours")
-    follower.api.fails, follower.api.error = True, NotFound("GET", "/", 404, ErrorStatus())
+    follower.api.fails, follower.api.error = True, NotServed("GET", "/", 404, ErrorStatus())
     await follower.pass_time(3, renews="ours")
     follower.api.fails = False
     await follower.pass_time(6, renews="ours")

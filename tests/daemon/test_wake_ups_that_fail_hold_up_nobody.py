@@ -9,7 +9,7 @@ import pytest
 
 from fakes.clock import SteppedClock
 from partage.daemon.events_and_wakeups import Notices
-from partage.kube.errors import Conflict, Forbidden, KubeError, NotFound, ServerError
+from partage.kube.errors import Conflict, Forbidden, KubeError, NotServed, ServerError
 from partage.kube.errors import Status as ErrorStatus
 
 
@@ -23,7 +23,7 @@ WAITS = entry("waits")
 REFUSALS = {
     "conflict": Conflict("PATCH", "/pods", 409, ErrorStatus()),
     "forbidden": Forbidden("PATCH", "/pods", 403, ErrorStatus()),
-    "of a proxy": NotFound("PATCH", "/pods", 404, ErrorStatus()),
+    "of a proxy": NotServed("PATCH", "/pods", 404, ErrorStatus()),
     "in trouble": ServerError("PATCH", "/pods", 503, ErrorStatus()),
 }
 

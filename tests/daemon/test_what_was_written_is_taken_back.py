@@ -16,7 +16,7 @@ from partage.daemon.withdrawing import withdraw
 from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, PatchKind
 from partage.kube.config import ClusterConfig, Config
-from partage.kube.errors import NotFound, api_error
+from partage.kube.errors import NotServed, api_error
 from partage.kube.resources import NODES, Resource
 
 Manifest = dict[str, Any]
@@ -367,6 +367,6 @@ async def test_a_404_of_a_proxy_does_not_look_as_if_nobody_held_a_card() -> None
     async with serve(server) as url:
         await server.create("nodes", node())
         async with Behind(Config(ClusterConfig(url))) as client:
-            with pytest.raises(NotFound):
+            with pytest.raises(NotServed):
                 await withdraw(client, told.append)
     assert not told

@@ -16,11 +16,13 @@ from partage.cli.up import up
 from partage.controllers.pods import Problem
 from partage.model.policy import Strategy
 from partage.model.reason import ReasonCode
+from partage.tracing import spans
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.vendors.settings import HamiSettings
 from partage.wire.advice import advice
 from reference.pages import declared_pages
+from span_page import ATTRIBUTES, SPANS
 
 ROOT = Path(__file__).parents[2]
 KEYS = (ROOT / "docs/reference/annotations.md").read_text(encoding="utf-8")
@@ -161,10 +163,20 @@ def test_every_option_of_simulate_is_told() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["alerts.md", "commands.md", "names.md", "settings.md", "traces.md", "values.md"],
+    ["alerts.md", "commands.md", "names.md", "settings.md", "values.md"],
 )
 def test_a_made_page_is_what_the_program_declares(name: str) -> None:
     """`make reference` brings it up to date."""
     made = declared_pages(ROOT)[name]
 
     assert (ROOT / "docs/reference" / name).read_text("utf-8") == made, "run `make reference`"
+
+
+def test_every_kind_of_span_is_on_its_page() -> None:
+    """It has the role that the page says, and attributes that the page explains."""
+    kinds = [one for one in vars(spans).values() if isinstance(one, spans.Kind)]
+
+    assert {one.name: one.role.value for one in kinds} == {
+        n: role for n, (role, _) in SPANS.items()
+    }
+    assert all(attributes <= ATTRIBUTES for _, attributes in SPANS.values())

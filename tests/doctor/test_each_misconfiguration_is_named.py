@@ -152,10 +152,20 @@ def labelled(nodes: int = 1, **labels: str) -> Callable[[WORLD], None]:
             for kind in ("Node", "Device"):
                 one = copy.deepcopy(given[kind][0])
                 one["metadata"]["name"] = f"n{number}"
+                for card in one.get("spec", {}).get("devices", ()):
+                    card["id"] = f"GPU-{number}"
                 given[kind].append(one)
         given["Node"][-1]["metadata"]["labels"] = labels
 
     return apply
+
+
+def renamed(given: WORLD) -> None:
+    """The machine was another node before, which is left over."""
+    for kind in ("Node", "Device"):
+        one = copy.deepcopy(given[kind][0])
+        one["metadata"]["name"] = "before"
+        given[kind].append(one)
 
 
 def cardless(given: WORLD) -> None:
@@ -276,6 +286,7 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     "expired": (bundled(authority(NOW - timedelta(days=20000))), "webhook-certificate"),
     "left-over": (added("Device", {"metadata": {"name": "gone"}}), "device-stale"),
     "not-ready": (unready, "device-stale"),
+    "renamed": (renamed, "card-on-two-nodes"),
     "no-agent": (
         added(
             "Node",

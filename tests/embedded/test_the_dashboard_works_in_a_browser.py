@@ -571,6 +571,22 @@ def test_a_text_cannot_turn_what_is_beside_it() -> None:
     browse(tell)
 
 
+def test_what_was_typed_into_a_filter_stays_with_its_view() -> None:
+    """Who follows a link right after typing is on the page of the link, at its address."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        await page.open(f"{url}/#/nodes", shown("#/nodes"))
+        await page.value(
+            "(() => { const field = document.querySelector('.filters input'); field.value = 'n';"
+            " field.dispatchEvent(new Event('input', { bubbles: true })); location.hash = '#/node/n0'; })()"
+        )
+        await page.until(shown("#/node/n0"))
+        await page.value("new Promise((done) => setTimeout(done, 600))")
+        assert await page.value("location.hash") == "#/node/n0"
+
+    browse(tell)
+
+
 def test_what_is_not_there_is_said_with_a_way_on() -> None:
     """An unknown node, a list that matches nothing; then the scheduler goes away and comes back."""
 
@@ -581,8 +597,10 @@ def test_what_is_not_there_is_said_with_a_way_on() -> None:
         assert "Back to the overview" in text
         assert len(page.problems) >= 1  # the browser itself tells of every 404
         page.problems.clear()
-        await page.open(f"{url}/#/nope", "document.querySelector('#view .alert')")
-        assert "There is no page #/nope." in await page.value("document.body.innerText")
+        for name in ("nope", "constructor"):
+            await page.open(f"{url}/#/{name}", "document.querySelector('#view .alert')")
+            told = await page.value("document.body.innerText")
+            assert f"There is no page #/{name}." in told
         await page.open(f"{url}/#/nodes?text=nope", "document.querySelector('#view .empty')")
         assert "No node is like that." in await page.value("document.body.innerText")
 

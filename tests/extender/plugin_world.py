@@ -48,9 +48,8 @@ class Plugged(World):
                 manifest = self.api.pods[name]
                 manifest["spec"]["nodeName"] = where
                 manifest["metadata"]["annotations"] = dict(given.annotations)
-            self.attempts.bound(
-                wire.Bound(2, f"uid-{name}", number, answer.outcome.value, answer.message)
-            )
+            outcome = wire.CONFLICT if answer.ended else answer.outcome.value
+            self.attempts.bound(wire.Bound(2, f"uid-{name}", number, outcome, answer.message))
 
         refused = await self.attempts.bind(wire.Bind(1, f"uid-{name}", number, where), reply)
         return next(iter(allowed), None), refused

@@ -8,7 +8,7 @@ from plugin_world import Plugged
 from world import Manifest, World, device, document, half, node, pod, run, whole
 
 from fakes.builders import make_pod
-from partage.extender.allowance import Allowance, AllowanceSettings
+from partage.extender.cycle import Allowance, AllowanceSettings
 from partage.extender.explain import explain
 from partage.extender.unschedulable_pods import UnschedulablePods
 from partage.scheduler.engine import State

@@ -20,7 +20,7 @@ from world import Manifest, World, card, device, node
 
 from fakes.builders import card as model_card
 from fakes.builders import make_node, make_pod
-from partage.extender.allowance import Allowance, AllowanceSettings
+from partage.extender.cycle import Allowance, AllowanceSettings
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Policy

@@ -12,7 +12,7 @@ from plugin_world import Plugged
 from world import DONE, UNKNOWN, card, device, document, half, node, pod, run, whole
 
 from partage.extender.bindings import BindLimits
-from partage.extender.node_offers import PROPOSED
+from partage.extender.places import PROPOSED
 from partage.extender.ports import Answered, Outcome
 from partage.model.errors import InvalidDocument
 from partage.scheduler.engine import State
@@ -217,6 +217,19 @@ async def test_an_unknown_end_is_read_back(world: Plugged) -> None:
 
     world.clock.pass_time(BindLimits().late)
     await world.service.tick()
+    assert "uid-web" not in world.states
+    assert world.propose("web").nodes == ["n1"]
+
+
+@plugged
+async def test_a_conflict_that_bound_nothing_holds_no_card(world: Plugged) -> None:
+    """The API server has answered, so no Binding is on its way, and the pod can be tried again at once."""
+    world.create(pod("web", half()))
+    world.propose("web")
+    world.reserve("web")
+
+    await world.bind_by("web", Answered(Outcome.UNKNOWN, "409 Conflict", ended=True))
+
     assert "uid-web" not in world.states
     assert world.propose("web").nodes == ["n1"]
 

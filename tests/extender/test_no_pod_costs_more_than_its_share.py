@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, node
 
 from fakes.builders import make_node
-from partage.extender.allowance import AllowanceSettings
+from partage.extender.cycle import AllowanceSettings
 from partage.extender.explain import explain
 from partage.inventory.ledger import Ledger
 from partage.model.device import DeviceType

@@ -14,8 +14,8 @@ from world import Manifest, World, device, document, node, pod, run, whole
 from claim_documents import claim, share
 from partage.extender import pending_allocations
 from partage.extender.claims_told import explained
-from partage.extender.node_offers import MOST_PROPOSED, PROPOSED
 from partage.extender.pending_allocations import LIFE
+from partage.extender.places import MOST_PROPOSED, PROPOSED
 from partage.model.device import MILLI, DeviceType, SliceMode
 from partage.model.policy import Policy
 from partage.model.request import CardFilter, DeviceRequest

@@ -76,9 +76,8 @@ async def test_so_are_ways_to_make_a_pod_fit() -> None:
     await asked(question)
 
 
-@run
-async def test_others_have_their_turn_while_a_plan_is_searched_for() -> None:
-    """Whose end would make room for a hard pod takes many questions, each of them a search."""
+async def crowded() -> World:
+    """A node of eight full cards, and a pod for which many of their pods would have to end."""
     cards = [card(minor, id=f"GPU-{minor}") for minor in range(8)]
     world = await World().start(node(), device("n1", *cards))
     part = {f"koordinator.sh/gpu-{what}": "10" for what in ("core", "memory-ratio")}
@@ -90,6 +89,29 @@ async def test_others_have_their_turn_while_a_plan_is_searched_for() -> None:
     wanting = hard("hard")
     wanting["spec"]["containers"] = wanting["spec"]["containers"][:16]
     world.create(wanting)
+    return world
+
+
+@run
+async def test_whose_end_makes_room_is_searched_for_at_the_namespaces_expense() -> None:
+    """That takes far more than a decision, so without a turn the answer lacks it."""
+    world = await crowded()
+    allowance, now = world.service.books.cycle.allowance, world.service.clock.monotonic()
+
+    while allowance.has_turn("team", now):
+        before = allowance.debts.get("team", 0)
+        await ways_document(world.service.books, "team", "hard", now=now)
+        assert allowance.debts["team"] > before + MOST
+    owed = allowance.debts["team"]
+    await ways_document(world.service.books, "team", "hard", now=now)
+
+    assert allowance.debts["team"] < owed + MOST
+
+
+@run
+async def test_others_have_their_turn_while_a_plan_is_searched_for() -> None:
+    """Whose end would make room for a hard pod takes many questions, each of them a search."""
+    world = await crowded()
     turns, others = 0, True
 
     async def another() -> None:

@@ -17,7 +17,7 @@ from fakes.clock import InstantClock
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
 from partage.kube.config import ExecPlugin, Material, UserConfig
-from partage.kube.errors import ConfigError, TransportError, Unauthorized
+from partage.kube.errors import ConfigError, TransportError, Unauthorized, UnknownOutcome
 from partage.kube.resources import PODS
 
 
@@ -174,6 +174,27 @@ async def test_a_plugin_is_run_again_before_its_credential_expires(tmp_path: Pat
         await ask(client)
 
         assert len(runs.read_text().splitlines()) == 2
+
+
+async def test_a_plugin_that_fails_costs_nothing_before_its_credential_expires(
+    tmp_path: Path,
+) -> None:
+    """Such as one whose own server is away for a moment. A change of unknown outcome stays one."""
+    clock = InstantClock()
+    expires = (clock.now() + timedelta(seconds=600)).isoformat()
+    user, _ = plugin_of(tmp_path, environment={"EXPIRES": expires})
+    async with KubeServer() as server, client_of(server, user=user, clock=clock) as client:
+        uid = put(server, "a").metadata.uid
+        await ask(client)
+        written(tmp_path / "plugin.py", "raise SystemExit(1)")
+        clock.pass_time(599.95)
+        await ask(client)
+        server.fail(Fault(method="DELETE", drop=True, executed=True))
+
+        with pytest.raises(UnknownOutcome):  # it expires in the pause before the next try
+            await client.delete(PODS, "a", namespace="default", uid=uid)
+        with pytest.raises(ConfigError, match="exit status 1"):
+            await ask(client)
 
 
 async def test_a_plugin_is_told_about_the_cluster_if_it_wants(tmp_path: Path) -> None:

@@ -80,12 +80,12 @@ def test_what_is_missing_is_the_object_of_the_path() -> None:
 
     def gone(path: str = "/api/v1/nodes/n0", **details: object) -> bool:
         error = api_error("GET", path, 404, status(404, "NotFound", **details))
-        assert isinstance(error, errors.NotFound)
-        return error.of_the_object
+        return type(error) is errors.NotFound
 
     assert gone(name="n0", kind="nodes")
     assert gone()
     assert not gone(name="n1", kind="nodes")
+    assert type(api_error("GET", "/x", 404, b"404 page not found")) is errors.NotServed
     assert gone("/apis/rbac.authorization.k8s.io/v1/clusterroles/a%3Ab?pretty=", name="a:b")
 
 

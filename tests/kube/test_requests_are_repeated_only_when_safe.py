@@ -36,6 +36,7 @@ from partage.kube.errors import (
     Conflict,
     Forbidden,
     NotFound,
+    NotServed,
     Outcome,
     ServerError,
     TimedOut,
@@ -219,7 +220,7 @@ async def test_doubt_outlives_a_later_refusal() -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(403, Forbidden), (404, NotFound), (409, Conflict), (501, ServerError), (418, ApiError)],
+    [(403, Forbidden), (404, NotServed), (409, Conflict), (501, ServerError), (418, ApiError)],
     ids=str,
 )
 async def test_a_final_no_is_not_asked_again(status: int, kind: type[ApiError]) -> None:

@@ -15,6 +15,7 @@ from partage.kube.errors import (
     EvictionBlocked,
     Invalid,
     NotFound,
+    NotServed,
     UndecodableAnswer,
     UnknownOutcome,
 )
@@ -145,7 +146,31 @@ async def test_a_binding_is_done_only_where_the_server_says_so(body: bytes) -> N
         assert server.store.get(PODS_PATH, "default", "a")["spec"]["nodeName"] == "node-1"
 
 
-@pytest.mark.parametrize("body", [b"{}", b'{"kind": "Status", "metadata": {}, "code": 500}'])
+@pytest.mark.parametrize("body", [b"", b"{}", b"<html></html>", b'{"kind": "Status"}'])
+async def test_a_pod_leaves_only_where_the_server_says_so(body: bytes) -> None:
+    """Otherwise a page to log in, with code 200, would count as an eviction, which is never asked for again."""
+    async with KubeServer() as server, client_of(server) as client:
+        uid = put(server, "a").metadata.uid
+        server.fail(Fault(method="POST", body=body), Fault(method="DELETE", body=body))
+
+        with pytest.raises(UnknownOutcome):
+            await client.evict("default", "a", uid=uid)
+        with pytest.raises(UnknownOutcome):
+            await client.delete(PODS, "a", namespace="default", uid=uid)
+
+        assert server.store.get(PODS_PATH, "default", "a")
+        await client.delete(PODS, "a", namespace="default", uid=uid)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"kind": "Status", "metadata": {}, "code": 500}',
+        b'{"kind": "Pod", "metadata": {"name": "a", "namespace": "default"}}',
+        b'{"kind": "Pod", "metadata": {"name": "a", "namespace": "other", "uid": "u"}}',
+    ],
+)
 async def test_what_is_no_object_is_not_taken_for_another(body: bytes) -> None:
     """Or the pod that was asked for would count as gone, and its cards as free."""
     async with KubeServer() as server, client_of(server) as client:
@@ -166,7 +191,7 @@ async def test_a_404_of_the_way_is_no_word_of_the_pod() -> None:
         put(server, "a")
         server.fail(Fault(method="GET", status=404))
 
-        with pytest.raises(NotFound):
+        with pytest.raises(NotServed):
             await read_pod(client, "default", "a")
 
         assert await read_pod(client, "default", "a") is not None

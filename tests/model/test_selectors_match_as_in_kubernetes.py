@@ -78,15 +78,6 @@ def test_terms_are_alternatives_and_an_empty_term_matches_nothing() -> None:
     assert not NodeConstraint(Selector((Requirement("x", Operator.EXISTS),))).matches("n", LABELS)
 
 
-def test_preferences_add_up() -> None:
-    """Every preferred term that matches adds its weight."""
-    zone = NodeTerm((Requirement("zone", Operator.IN, ("a",)),))
-    never = NodeTerm((Requirement("none", Operator.EXISTS),))
-    wish = NodeConstraint(preferred=((50, zone), (20, zone), (7, never), (100, NodeTerm())))
-
-    assert wish.preference("n", LABELS) == 70
-
-
 @pytest.mark.parametrize(
     ("toleration", "expected"),
     [

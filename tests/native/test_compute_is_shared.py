@@ -193,7 +193,10 @@ def test_all_that_the_card_does_is_counted(world: World, options: list[str]) -> 
 
 
 def test_overlapping_batches_are_counted_once(build: object) -> None:
-    """What is charged for batches on streams that overlap is the union of their times, whenever each was seen to be over."""
+    """What is charged for batches on streams that overlap is the union of their times, whenever each was seen to be over.
+
+    And a batch that is lost while launches of it are made leaves nothing to the next batch in its place.
+    """
     done = subprocess.run(
         [built() / "union", "1", "300"], capture_output=True, text=True, check=False, timeout=WAIT
     )

@@ -87,6 +87,26 @@ def test_programs_that_know_no_card_are_untouched(world: World, script: str) -> 
     assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
 
 
+def test_a_complaint_is_cut_where_it_is_too_long(world: World, tmp_path: Path) -> None:
+    """Nothing else of the program's memory is written after it."""
+    tenant = world.tenant()
+    folder = tmp_path / ("a" * 200) / ("b" * 200) / ("c" * 200)
+    folder.mkdir(parents=True)
+    tenant.environment["LD_PRELOAD"] = shutil.copy(tenant.library, folder)
+
+    done = subprocess.run(
+        [tenant.programs / "memory", "show"],
+        env=tenant.environment,
+        capture_output=True,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert done.stderr.startswith(f"partage: {folder}/limits"[:511].encode())
+    assert b"\0" not in done.stderr
+    assert len(done.stderr) < 600
+
+
 def test_children_and_shells_are_covered(world: World) -> None:
     """A shell in between that knows nothing of limits changes nothing."""
     tenant = world.tenant(memory=2**30)

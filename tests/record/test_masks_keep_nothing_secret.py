@@ -298,6 +298,25 @@ def test_no_planted_word_is_left() -> None:
     assert "secretly" not in text.lower()
 
 
+def test_addresses_stay_and_short_names_of_their_letters_do_not() -> None:
+    """A name such as `abe` is no part of an address."""
+    places = {"pcieID": "pci0000:ae", "busID": "0000:af:00.0"}
+    entry = {"type": "rdma", "minor": 1, "id": "0000:be:00.1", "labels": {"team": "abe"}}
+    card = {"type": "gpu", "minor": 0, "id": "GPU-0", "topology": places}
+    device = {
+        "kind": "Device",
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "metadata": {"name": "n", "labels": {"cafe": "bea"}},
+        "spec": {"devices": [card, entry]},
+    }
+    (found,) = masked([device])
+
+    assert found["spec"]["devices"][0]["topology"] == places
+    assert found["spec"]["devices"][1]["id"] == "0000:be:00.1"
+    said = json.dumps([found["metadata"], found["spec"]["devices"][1]["labels"]])
+    assert not [word for word in ('"abe"', '"cafe"', '"bea"') if word in said]
+
+
 def test_a_mask_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the library that evaluates CEL, which an extra brings, the same words stay."""
     before = [*masked(planted())]

@@ -13,8 +13,8 @@ from collector import Collector, Received
 from partage.embedded.cluster import EmbeddedCluster, Plan
 from partage.embedded.fleet import DEFAULT_FLEET
 from partage.tracing.otlp import live_tracer
-from partage.tracing.spans import ATTRIBUTES, EVENTS, KINDS
 from partage.tracing.tracer import LiveTracer
+from span_page import ATTRIBUTES, EVENTS, SPANS
 
 PODS = "/api/v1/namespaces/default/pods"
 WHO = {"k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid"}
@@ -96,13 +96,12 @@ def sound(spans: list[Received], above: str = "") -> dict[str, list[Received]]:
     assert len(ids) == len(spans)
     roots = [one for one in spans if one.parent not in ids]
     assert [one.parent for one in roots] == [above], [one.name for one in roots]
-    kinds = {kind.name: kind for kind in KINDS}
     for one in spans:
-        assert set(one.attributes) <= {*kinds[one.name].attributes} | WHO, one
+        assert set(one.attributes) <= SPANS[one.name][1] | WHO, one
         assert one.start <= one.end
         for name, more in one.events:
             assert name in EVENTS
-            assert set(more) <= set(ATTRIBUTES)
+            assert set(more) <= ATTRIBUTES
         for value in one.attributes.values():
             assert len(str(value)) < 2000
     by: dict[str, list[Received]] = {}

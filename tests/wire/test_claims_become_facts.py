@@ -197,8 +197,19 @@ def test_more_devices_than_a_claim_can_have_close_the_node() -> None:
 
     assert "33 devices are more than the 32 of a claim" in found.problems[0]
     assert room(booked(found), 1) is None
+    elsewhere = read(claim(*(share(shareID=str(one)) for one in range(33)), share(pool="n2")))
+    assert elsewhere.records["n2"].problem == "34 devices are more than the 32 of a claim"
+
     whole = read(claim(*(share(cores="1", shareID=str(number)) for number in range(32))))
     assert whole.problems == ()
+
+
+def test_a_result_that_cannot_be_read_closes_the_cards_of_its_node() -> None:
+    """It may hold any of them, unless it names another driver."""
+    found = read(claim(share(), share("gpu-1", request=7, pool="n2")))
+    assert "results[1]: field request" in found.problems[0]
+    assert found.records["n2"].problem in found.problems[0]
+    assert read(claim(share(request=7, driver="gpu.nvidia.com"))).records == {}
 
 
 def test_a_claim_on_two_nodes_holds_on_both() -> None:

@@ -442,6 +442,19 @@ def test_a_hard_claim_ends_and_says_so() -> None:
     assert "JointAllocation" in _told(outcome, "hard") or "SearchLimit" in _told(outcome, "hard")
 
 
+def test_alternatives_beyond_those_that_are_tried_are_not_said_to_fail() -> None:
+    """One of eight requests can have the one idle card, in the 128th combination."""
+    tenth = _of(10, "1Gi")["exactly"]
+    ways = [{"name": "all", **_of(100, "40Gi")["exactly"]}, {"name": "part", **tenth}]
+    requests = [{"name": f"r{n}", "firstAvailable": ways} for n in range(8)]
+    busy = [{"name": f"r{n}", "exactly": tenth} for n in range(7)]
+    outcome = _run(_node(cards=8), _asking("busy", *busy), _asking("many", *requests))
+
+    told = _told(outcome, "many")
+    assert "SearchLimit" in told
+    assert "64 combinations of their alternatives" in told
+
+
 def test_an_amount_that_no_device_has_is_not_said_to_fit_with_less_of_others() -> None:
     """Nor that a request asks for all sharers, as it names none."""
     odd = _request(capacity={"requests": {"cores": "90", "memory": "1Gi", "bandwidth": "1"}})

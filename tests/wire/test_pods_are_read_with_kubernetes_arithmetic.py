@@ -8,7 +8,7 @@ from manifests import Manifest, cluster, container, documents, only, pod, read
 from partage.model.errors import InvalidDocument
 from partage.model.reason import ReasonCode
 from partage.model.request import Phase
-from partage.model.selector import Operator, Taint
+from partage.model.selector import NodeTerm, Operator, Taint
 from partage.scheduler.facts import fact_of
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
@@ -333,7 +333,7 @@ def test_node_affinity_is_kept_whole() -> None:
     assert constraint.matches("n1", {"zone": "a", "empty": ""})
     assert not constraint.matches("n2", {"zone": "a", "empty": ""})
     assert not constraint.matches("n1", {"zone": "b", "empty": ""})
-    assert constraint.preference("n1", {"k0": "1"}) == 7
+    assert constraint.preferred == ((7, NodeTerm(constraint.terms[0].labels[:1])),)
 
 
 @pytest.mark.parametrize("weight", [-1, 101, 10**25])

@@ -69,7 +69,11 @@ def test_an_expression_reads_what_a_device_has(expression: str, answer: object) 
         ("1 +", "cannot be read, line 1, column 3"),
         ("isFast(device)", "undeclared reference to 'isFast'"),
         ("device.attributes", "neither true nor false"),
-        ('quantity("much").isInteger()', "error"),
+        ('quantity("0x10").isInteger()', "'0x10' is not a quantity"),
+        ('quantity("1500m").asInteger() == 1', "1500m is no whole number"),
+        ('quantity("1").compareTo(1) == 0', "two quantities or two versions"),
+        ('semver("1.2").major() == 1', "1.2 is no semantic version"),
+        ("9223372036854775807 + 1 > 0", "overflow"),
         ("x" * (LONGEST + 1), "characters"),
     ],
 )

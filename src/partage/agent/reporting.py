@@ -156,9 +156,7 @@ class AgentReporting:
         """The Device object in the API server; None if there is none. Raises `KubeError`."""
         try:
             return await self._client.get(DEVICES, self._node, into=Body)
-        except NotFound as error:
-            if not error.of_the_object:
-                raise  # a proxy's: the object may say what is wrong with a card
+        except NotFound:
             return None
 
     async def once(self) -> Round:

@@ -6,27 +6,6 @@ from typing import Any, Final
 from partage.apiserver.kinds import Kind, Subresource
 from partage.wire.field_types import Type, catalogue
 
-_CORE: Final = "io.k8s.api.core.v1."
-_PREFIXES: Final = {
-    "": _CORE,
-    "apps": "io.k8s.api.apps.v1.",
-    "autoscaling": "io.k8s.api.autoscaling.v2.",
-    "batch": "io.k8s.api.batch.v1.",
-    "coordination.k8s.io": "io.k8s.api.coordination.v1.",
-    "scheduling.k8s.io": "io.k8s.api.scheduling.v1.",
-    "events.k8s.io": "io.k8s.api.events.v1.",
-    "admissionregistration.k8s.io": "io.k8s.api.admissionregistration.v1.",
-    "authentication.k8s.io": "io.k8s.api.authentication.v1.",
-    "authorization.k8s.io": "io.k8s.api.authorization.v1.",
-    "rbac.authorization.k8s.io": "io.k8s.api.rbac.v1.",
-    "policy": "io.k8s.api.policy.v1.",
-    "networking.k8s.io": "io.k8s.api.networking.v1.",
-    "discovery.k8s.io": "io.k8s.api.discovery.v1.",
-    "node.k8s.io": "io.k8s.api.node.v1.",
-    "storage.k8s.io": "io.k8s.api.storage.v1.",
-    "resource.k8s.io": "io.k8s.api.resource.v1.",
-    "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.",
-}
 _VERSIONS: Final = {"autoscaling": "v2"}
 """Versions of groups other than v1."""
 
@@ -103,9 +82,10 @@ def _rows() -> Iterator[Kind]:
         words, _tilde, fields = line.partition("~")
         name, plural, scope, short, categories, *subs = words.split()
         group, _slash, kind = name.rpartition("/")
+        version = _VERSIONS.get(group, "v1")
         yield Kind(
             group=group,
-            version=_VERSIONS.get(group, "v1"),
+            version=version,
             kind=kind,
             plural=plural,
             singular=kind.lower(),
@@ -114,9 +94,7 @@ def _rows() -> Iterator[Kind]:
             short=tuple(short.split(",")) if short != "-" else (),
             categories=(categories,) if categories != "-" else (),
             subresources=tuple(
-                subresource(sub, kind, group, _VERSIONS.get(group, "v1"))
-                for sub in subs
-                if not sub.startswith("+")
+                subresource(sub, kind, group, version) for sub in subs if not sub.startswith("+")
             ),
             generation="+gen" in subs,
             selectable=tuple(fields.split()),
@@ -125,7 +103,10 @@ def _rows() -> Iterator[Kind]:
 
 def struct(group: str, kind: str) -> Type:
     """The shape of a built-in kind."""
-    return catalogue()[_PREFIXES[group] + kind]
+    package = f"io.k8s.api.{group.partition('.')[0] or 'core'}"
+    if group == "apiextensions.k8s.io":
+        package = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions"
+    return catalogue()[f"{package}.{_VERSIONS.get(group, 'v1')}.{kind}"]
 
 
 def subresource(name: str, kind: str, group: str, version: str) -> Subresource:

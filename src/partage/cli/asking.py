@@ -25,7 +25,7 @@ from partage.kube.errors import (
     ConfigError,
     Forbidden,
     KubeError,
-    NotFound,
+    NotServed,
     RequestError,
     TransportError,
     Unauthorized,
@@ -201,9 +201,7 @@ class ServiceViews:
 
     async def node(self, name: str) -> dict[str, Any] | None:
         """See `Views`."""
-        with contextlib.suppress(NotFound):
-            return await self._read(f"/api/node/{quote(name, safe='')}")
-        return None
+        return await self._read_one(f"/api/node/{quote(name, safe='')}")
 
     async def pods(self, query: PodQuery) -> dict[str, Any]:
         """See `Views`."""
@@ -211,10 +209,18 @@ class ServiceViews:
 
     async def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
         """See `Views`."""
-        path = f"/api/explain/{quote(namespace, safe='')}/{quote(name, safe='')}"
-        with contextlib.suppress(NotFound):
+        return await self._read_one(
+            f"/api/explain/{quote(namespace, safe='')}/{quote(name, safe='')}"
+        )
+
+    async def _read_one(self, path: str) -> dict[str, Any] | None:
+        """None where the service knows no such object. A 404 with a reason is the API server's: there is no such service."""
+        try:
             return await self._read(path)
-        return None
+        except NotServed as error:
+            if error.reason:
+                raise
+            return None
 
     async def _read(self, path: str, query: dict[str, Any] | None = None) -> dict[str, Any]:
         given = {key: str(value) for key, value in (query or {}).items() if value not in ("", 0)}

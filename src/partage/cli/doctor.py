@@ -31,7 +31,7 @@ from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
 from partage.kube.client import Client
-from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound
+from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound, NotServed
 from partage.kube.loading import load_config
 from partage.kube.objects import ListMeta
 from partage.kube.resources import Resource
@@ -130,6 +130,7 @@ class _Part(TypedDict, total=False):
 
 
 class _Entry(TypedDict, total=False):
+    id: Any
     type: Any
     health: Any
 
@@ -303,7 +304,7 @@ async def _listed(client: Client, kind: str) -> Listed:
     while True:
         try:
             page = await client.read(_PATHS[kind], into=_Page, query=query)
-        except NotFound:
+        except (NotFound, NotServed):
             break
         except Forbidden:
             if kind in _NEEDED:

@@ -9,7 +9,7 @@ from typing import Final
 
 from partage.daemon.watched import CLAIM_OFFERS, PRIORITIES, Watched, as_document, watched
 from partage.kube.client import Client
-from partage.kube.errors import Forbidden, NotFound
+from partage.kube.errors import Forbidden, NotFound, NotServed
 from partage.wire.documents import Document
 
 _NEEDED: Final = frozenset({"Node", "Pod"})
@@ -61,7 +61,7 @@ async def _of_kind(
 ) -> tuple[list[Document], list[str]]:
     try:
         listing = await client.list_all(kind.scope, into=kind.into)
-    except NotFound:
+    except (NotFound, NotServed):
         if not kind.optional:
             raise
         return [], []

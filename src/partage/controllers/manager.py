@@ -275,6 +275,8 @@ class Controllers:
             self._queue.add_after(key, wait)
             return
         self._renewed(await self._writer.node_status(node, patch))
+        if self.picture.node(key.name)[0] is None:
+            return  # deleted meanwhile, and forgotten
         if self._contention.written(key.name, patch, now):
             self.meters.contended.inc()
             self._notices.warning(
@@ -299,13 +301,13 @@ class Controllers:
     async def _locked(self, key: _Key, node: Document) -> None:
         """Remove vendors' locks whose holder has ended, or has held them too long."""
         held = {name: node.annotations[name] for name in LOCKS if name in node.annotations}
-        known = {(node.name, *one) for one in held.items()}
-        self._locks = {
-            at: moment for at, moment in self._locks.items() if at[0] != node.name or at in known
-        }
+        now, before = self._clock.monotonic(), self._locks
+        seen = {at: before.get(at, now) for at in ((node.name, *one) for one in held.items())}
+        # Not after a wait, in which the node may be deleted.
+        self._locks = {at: one for at, one in before.items() if at[0] != node.name} | seen
         for name, text in held.items():
-            lock, now = read_lock(text), self._clock.monotonic()
-            left = self._locks.setdefault((node.name, name, text), now) + _LOCK_SECONDS - now
+            lock = read_lock(text)
+            left = seen[node.name, name, text] + _LOCK_SECONDS - self._clock.monotonic()
             if left > 0 and not (lock.pod and await self._is_over(lock.namespace, lock.pod)):
                 self._queue.add_after(key, left)
                 continue

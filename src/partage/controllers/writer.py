@@ -81,9 +81,7 @@ class Writer:
         self.sent += 1
         try:
             pod = await self._client.get(PODS, name, namespace=namespace, into=shapes.Pod)
-        except NotFound as error:
-            if not error.of_the_object:
-                raise
+        except NotFound:
             return True
         return finished(pod)
 
@@ -92,7 +90,7 @@ class Writer:
         try:
             found = await request
         except KubeError as error:
-            if isinstance(error, NotFound) and error.of_the_object:
+            if isinstance(error, NotFound):
                 self._meters.writes.labels(what, "gone").inc()
                 return None
             outcome = "conflict" if _is_another(error) else "failed"

@@ -79,9 +79,7 @@ async def read_pod(client: Client, namespace: str, name: str) -> Document | None
     """A pod as the API server has it now; None if there is none. Raises `KubeError`."""
     try:
         pod = await client.get(PODS, name, namespace=namespace, into=LivePod)
-    except NotFound as error:
-        if not error.of_the_object:
-            raise
+    except NotFound:
         return None
     return as_document("Pod", pod)
 
@@ -186,9 +184,7 @@ class ApiNodeLocks:
                 ours = {k: None for k, value in annotations.items() if held.get(k) == value}
                 if ours:
                     await self._write(node, version, ours)
-            except NotFound as error:
-                if not error.of_the_object:
-                    raise
+            except NotFound:
                 return False
             except Conflict:
                 if attempt + 1 == _TRIES:

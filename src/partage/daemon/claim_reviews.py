@@ -78,9 +78,7 @@ def outdater(client: Client, identity: str) -> Outdate:
                 namespace=namespace,
                 into=LiveClaim,
             )
-        except NotFound as error:
-            if not error.of_the_object:
-                raise
+        except NotFound:
             return None
         return as_document(CLAIMS.kind, found)
 

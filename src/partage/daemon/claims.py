@@ -326,8 +326,8 @@ class ResourceDriver:
             body = await self._client.get(
                 CLAIMS, one.name, namespace=one.namespace, into=dict[str, Any]
             )
-        except NotFound as error:
-            return error.of_the_object
+        except NotFound:
+            return True
         except (KubeError, ValueError):
             return False
         uid = (body.get("metadata") or {}).get("uid")

@@ -184,8 +184,8 @@ class Notices:
                 namespace=pod.namespace,
                 into=msgspec.Raw,
             )
-        except NotFound as error:
-            return error.of_the_object
+        except NotFound:
+            return True
         except Conflict:
             return False
         except KubeError as error:

@@ -45,9 +45,7 @@ class Evictions:
         try:
             await self._client.evict(one.namespace, one.pod, uid=one.uid)
         except KubeError as error:
-            if isinstance(error, Conflict) or (
-                isinstance(error, NotFound) and error.of_the_object
-            ):
+            if isinstance(error, Conflict | NotFound):
                 self._done.add(one.uid)  # it is gone, and another pod may have its name
                 return
             if self._problems.get(one.uid) != str(error):

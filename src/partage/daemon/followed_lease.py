@@ -178,7 +178,7 @@ class FollowedLease:
             _LOG.warning("lease %s cannot be read: no answer in time", self._name)
             return
         except (KubeError, TimeoutError) as error:
-            if not (isinstance(error, NotFound) and error.of_the_object):
+            if not isinstance(error, NotFound):
                 _LOG.warning("lease %s cannot be read: %s", self._name, error)
                 return
             spec, version = LeaseSpec(""), ""

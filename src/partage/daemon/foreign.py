@@ -13,7 +13,7 @@ from partage.agent.reporting import DEVICES
 from partage.agent.trouble import Rounds
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until
-from partage.kube.errors import KubeError, NotFound
+from partage.kube.errors import KubeError, NotFound, NotServed
 
 _LOOK: Final = 30.0
 """Seconds between two looks at the object while no card changes."""
@@ -55,7 +55,7 @@ class ForeignReport:
         """Compare, and write differences. Returns whether there were any. Raises `KubeError`."""
         try:
             device = await self._client.get(DEVICES, self._node, into=Body)
-        except NotFound:
+        except (NotFound, NotServed):
             return False  # there is no object yet that a scheduler could read
         metadata = device.get("metadata") or {}
         before = metadata.get("annotations") or {}

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from partage.daemon.watched import Watched, as_document
 from partage.kube.client import Client
 from partage.kube.clock import Clock, sleep_until
-from partage.kube.errors import NotFound
+from partage.kube.errors import NotFound, NotServed
 from partage.kube.informer import Informer
 from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced, WentBack
 from partage.kube.objects import HasMeta, Key, key_of
@@ -149,7 +149,7 @@ class _Followed:
                     problem.problem,
                 )
             case Interrupted(error, delay):
-                absent = self.watched.optional and isinstance(error, NotFound)
+                absent = self.watched.optional and isinstance(error, NotFound | NotServed)
                 level = logging.DEBUG if absent and not self.informer.objects else logging.WARNING
                 if absent:
                     if self.watched.gives:

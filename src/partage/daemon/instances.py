@@ -22,6 +22,7 @@ from partage.agent.mig.cdi import Specs, read_numbers
 from partage.agent.mig.driver import NvidiaDriver, read_epoch
 from partage.agent.mig.foreign import on_card, reported
 from partage.agent.mig.journal import FileJournals
+from partage.agent.mig.nvml import CardFacts, Failure, NvmlFailed
 from partage.agent.mig.plan import Wanted, wanted_by
 from partage.agent.mig.service import Instances
 from partage.agent.notes import Code, Notes
@@ -31,11 +32,11 @@ from partage.daemon.node_pods import pods_of
 from partage.kube.client import Client
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, InvalidValue
-from partage.model.mig import MigSlice
+from partage.model.mig import MigAxis, MigSlice
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
 from partage.wire.foreign import encode_foreign
-from partage.wire.mig_profiles import encode_axes
+from partage.wire.mig_profiles import decode_axes, encode_axes
 
 _LOG: Final = logging.getLogger("partage.daemon")
 
@@ -102,9 +103,13 @@ class NodeInstances:
         self._tallies = tallies
         self._stories = InstanceStories(tracer, name)
         self._name = name
-        axes = {card: node.nvml.axis(card.uuid) for card in node.nvml.cards()}
-        runners = {card.uuid: runner.Runner(card, node) for card in axes if axes[card].profiles}
-        self._axes = {card.uuid: axis for card, axis in axes.items() if axis.profiles}
+        axes = {card: _axis_of(card, node.nvml) for card in node.nvml.cards()}
+        runners = {
+            card.uuid: runner.Runner(card, node)
+            for card, axis in axes.items()
+            if axis is None or axis.profiles
+        }
+        self._axes = {card.uuid: axis for card, axis in axes.items() if axis and axis.profiles}
         self.cards = frozenset(runners)
         self._service = Instances(runners, client.clock, self._changed)
         self._report = ForeignReport(client, name, self.annotations)
@@ -125,22 +130,19 @@ class NodeInstances:
             tasks.create_task(self._report.run(), name="agent:foreign")
             tasks.create_task(self._follow_containers(), name="agent:instances-in-use")
 
-    def foreign(self, before: str | None) -> str:
-        """The annotation of the node's Device object with instances that are not Partage's."""
-        outcomes = {card: self._service.outcome(card) for card in self.cards}
-        seen = {card: outcome for card, outcome in outcomes.items() if outcome is not None}
-        return encode_foreign(reported(self.cards, seen, before))
-
     def annotations(self, before: Mapping[str, str]) -> dict[str, str]:
         """The annotations that the maker of instances keeps on the node's Device object."""
-        axes = dict(self._axes)
-        for card in self.cards:
-            outcome = self._service.outcome(card)
-            if outcome is not None and outcome.axis is not None:
-                axes[card] = outcome.axis
+        covered, _problem = decode_axes(before.get(names.MIG_PROFILES, ""))
+        outcomes = {
+            card: outcome
+            for card in self.cards
+            if (outcome := self._service.outcome(card)) is not None
+        }
+        told = {card: outcome.axis for card, outcome in outcomes.items() if outcome.axis}
+        foreign = reported(self.cards, outcomes, before.get(names.FOREIGN_INSTANCES), covered)
         return {
-            names.FOREIGN_INSTANCES: self.foreign(before.get(names.FOREIGN_INSTANCES)),
-            names.MIG_PROFILES: encode_axes(axes),
+            names.FOREIGN_INSTANCES: encode_foreign(foreign),
+            names.MIG_PROFILES: encode_axes(self._axes | told),
         }
 
     def instance(self, pod: str, card: str, place: MigSlice) -> Instance:
@@ -285,6 +287,16 @@ class NodeInstances:
         self._shown[card] = rows
         for row in rows:
             self._tallies.instance.labels(*row).set(1)
+
+
+def _axis_of(card: CardFacts, nvml: NvidiaDriver) -> MigAxis | None:
+    """How a card can be cut; None: it is lost, and each look at it will say so. Raises `NvmlFailed`."""
+    try:
+        return nvml.axis(card.uuid)
+    except NvmlFailed as error:
+        if error.failure is not Failure.LOST:
+            raise
+        return None
 
 
 def _number(number: int | None) -> str:

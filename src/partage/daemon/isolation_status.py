@@ -150,6 +150,7 @@ class Statements:
         self._lookers: Lookers[tuple[Seen, ...]] = Lookers()
         self.said: tuple[Statement, ...] = ()
         self._written: dict[str, tuple[str, str]] = {}
+        self._logged: dict[str, str] = {}
         self._odd: dict[str, int] = {}
         self._series = StatementSeries(tallies.registry)
 
@@ -250,18 +251,25 @@ class Statements:
             )
         }
         self._written = {uid: self._written[uid] for _, uid in pods if uid in self._written}
+        self._logged = {uid: self._logged[uid] for _, uid in pods if uid in self._logged}
         for (pod, uid), parts in pods.items():
-            failed = "the condition of its limits cannot be written"
+            failed, happened = "the condition of its limits cannot be written", ""
             try:
                 await self._write(client, pod, uid, parts)
                 odd = any(self._odd.get(one.container, 0) >= _GRACE for one in parts)
                 if odd and self._settings.evict:
                     failed = "it cannot be evicted"
-                    await self._remove(client, pod, uid)
+                    namespace, _, name = pod.partition("/")
+                    await client.evict(namespace, name, uid=uid)
+                    happened = "evicted, its limits are not in force"
             except (Conflict, NotFound):
                 continue  # the pod is gone, or another pod has its name
             except KubeError as error:
-                _LOG.warning("pod %s: %s: %s", pod, failed, error)
+                happened = f"{failed}: {error}"
+            # A refused eviction is repeated at each look until the pod is gone.
+            if happened and self._logged.get(uid) != happened:
+                _LOG.warning("pod %s: %s", pod, happened)
+            self._logged[uid] = happened
 
     async def _write(
         self, client: Client, pod: str, uid: str, parts: tuple[Statement, ...]
@@ -292,12 +300,6 @@ class Statements:
             }
             await client.patch_pod_status(namespace, name, body, into=Body)
         self._written[uid] = told
-
-    @staticmethod
-    async def _remove(client: Client, pod: str, uid: str) -> None:
-        namespace, _, name = pod.partition("/")
-        await client.evict(namespace, name, uid=uid)
-        _LOG.warning("pod %s: evicted, its limits are not in force", pod)
 
 
 def condition_of(parts: Sequence[Statement]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from partage.agent.reporting import ReportingSettings, renew_lease
 from partage.daemon.watched import DEVICES, LiveDevice, LiveNode, as_document
 from partage.kube.client import Client, PatchKind
-from partage.kube.errors import KubeError, NotFound
+from partage.kube.errors import KubeError, NotFound, NotServed
 from partage.kube.resources import NODES
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
@@ -65,9 +65,11 @@ class NodeFacts:
         try:
             found = await self._client.get(DEVICES, self._node, into=LiveDevice)
             device = as_document("Device", found)
-        except NotFound as error:
+        except NotFound:
+            pass
+        except NotServed:
             # Some protocols report devices in the Node itself, and the cluster may not have the kind.
-            if self._had_device and not error.of_the_object:
+            if self._had_device:
                 raise
         self._had_device = device is not None
         return translate_node(as_document("Node", node), device, self._context()).node

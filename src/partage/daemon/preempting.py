@@ -200,9 +200,7 @@ class Preempting:
                 }
                 await self._status(other, {"conditions": [condition]})
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
-        except NotFound as error:
-            if not error.of_the_object:
-                raise  # a proxy's: the pod may be there
+        except NotFound:
             return  # gone already
         # A conflict does not prove that the pod is gone either; otherwise we would wait for its room forever.
         except EvictionBlocked:

@@ -54,9 +54,7 @@ class NodeSettings:
                 shape = await self._client.get(
                     CONFIG_MAPS, name, namespace=namespace, into=LiveConfigMap
                 )
-            except NotFound as error:
-                if not error.of_the_object:
-                    raise
+            except NotFound:
                 continue  # its defaults apply
             found.append(as_document("ConfigMap", shape))
         book = self._book

@@ -19,7 +19,7 @@ from partage.controllers.withdrawal import (
 )
 from partage.daemon.watched import DEVICES, RESOURCE_CLAIMS
 from partage.kube.client import Client, PatchKind
-from partage.kube.errors import NotFound
+from partage.kube.errors import NotFound, NotServed
 from partage.kube.resources import LEASES, NODES, PODS, Resource, Scope
 
 Object = dict[str, Any]
@@ -154,7 +154,7 @@ async def _listed(client: Client, scope: Scope) -> list[Object]:
     while True:
         try:
             page = await client.read(scope.path, into=Object, query=query)
-        except NotFound:
+        except (NotFound, NotServed):
             if scope.resource in _ALWAYS:
                 raise  # a proxy's: it must not look as if no pod held anything
             return found

@@ -1,7 +1,8 @@
 """Ways to make a waiting pod fit: the smallest changes of its request, and the pods whose end makes room.
 
 Each way is tried with the rule that decides live, and only ways that work are shown. A question changes nothing.
-Between two questions the event loop serves others, and questions are counted.
+Between two questions the event loop serves others, and questions are counted. The pod's namespace pays for their work,
+and without a turn (`extender.allowance`) no pods whose end makes room are searched for.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from partage.model.request import CardFilter, DeviceRequest
 from partage.model.selector import NodeConstraint, Toleration
 from partage.placement.work import FEW, Work
 from partage.scheduler.events import Placement
-from partage.scheduler.preemption import Occupant, Plan, planning
+from partage.scheduler.preemption import MOST_A_PLAN, Occupant, Plan, planning
 from partage.wire.advice import ROOM
 
 _MOST: Final = 48
@@ -40,11 +41,12 @@ _Change = Callable[[DeviceRequest], DeviceRequest]
 
 @dataclass(slots=True)
 class _Trial:
-    """Questions about one pod."""
+    """Questions about one pod; `done` is their work, in units."""
 
     books: Books
     pod: Pod
     left: int = _MOST
+    done: int = 0
     found: list[dict[str, Any]] = field(default_factory=list)
 
     async def node(self, twin: Pod) -> str:
@@ -54,7 +56,9 @@ class _Trial:
         self.left -= 1
         await asyncio.sleep(0)
         twin = replace(twin, uid=f"{self.pod.uid}+way", node=None, record=None)
-        decision = self.books.engine.evaluate(twin, reasons=False, work=Work(FEW))
+        work = Work(FEW)
+        decision = self.books.engine.evaluate(twin, reasons=False, work=work)
+        self.done += work.taken
         return decision.allocation.node if isinstance(decision, Placement) else ""
 
     async def largest(
@@ -100,9 +104,14 @@ async def ways_document(
     if not isinstance(refusal, Refusal):
         return {"ways": []}
     trial = _Trial(books, pod)
-    await _less(trial)
-    await _elsewhere(trial)
-    await _without(trial, refusal, names=names)
+    try:
+        await _less(trial)
+        await _elsewhere(trial)
+        if not work.few:
+            await _without(trial, refusal, names=names)
+    finally:
+        if now is not None:
+            books.cycle.allowance.spend(pod, trial.done, now)
     return {"ways": trial.found}
 
 
@@ -260,11 +269,15 @@ async def _without(trial: _Trial, refusal: Refusal, *, names: bool) -> None:
 
 async def _plan(trial: _Trial, node: str, occupants: Sequence[Occupant]) -> Plan | None:
     """The smallest plan that makes room on a node; others have their turn where the search takes long."""
-    steps = planning(trial.books.engine, trial.pod, node, occupants, {})
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: Plan | None = end.value
-            return found
-        await asyncio.sleep(0)
+    work = Work(MOST_A_PLAN)
+    steps = planning(trial.books.engine, trial.pod, node, occupants, {}, work=work)
+    try:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: Plan | None = end.value
+                return found
+            await asyncio.sleep(0)
+    finally:
+        trial.done += work.taken

@@ -22,6 +22,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     claims.gates,
     claims.slices,
     nodes.devices,
+    nodes.twins,
     nodes.files,
     nodes.agents,
     nodes.noted,

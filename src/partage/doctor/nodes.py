@@ -1,7 +1,7 @@
 """Checks that nodes report their devices, once, and that pods can run on them."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ _RIVALS: Final = (
 _SILENT: Final = 5
 """Minutes; the clocks of two machines may differ by some."""
 _LONG: Final = 400
+_SHOWN: Final = 3
 _NOTED: Final[Mapping[str, str]] = {
     Code.DRIVER_UNTRIED: "nothing where limits hold on such a node (bench/gpu.py says so, on a card that is idle); "
     "else give shares there to nodes with a driver that was tried, or use hardware instances",
@@ -90,6 +91,33 @@ def devices(facts: ClusterFacts) -> Iterator[Finding]:
                 "labels say which cards it has, so no pod is placed on it",
                 "run Partage's agent there: check the label that its DaemonSet selects nodes by",
             )
+
+
+def twins(facts: ClusterFacts) -> Iterator[Finding]:
+    """Every card is on one node."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for one in facts.devices or ():
+        entries = one.get("spec", {}).get("devices") or ()
+        for uuid in {str(it.get("id") or "") for it in entries if it.get("type") == "gpu"}:
+            places[uuid].append(named(one))
+    shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for uuid, nodes in places.items():
+        if uuid and len(nodes) > 1:
+            shared[tuple(nodes)].append(uuid)
+    for both, uuids in shared.items():
+        yield warning(
+            "card-on-two-nodes",
+            f"nodes {_some(both)}",
+            f"a card is in one machine, but several nodes report {_some(sorted(uuids))}, so "
+            "pods get it on each of them",
+            "delete the Node and the Device that are left over of a machine with another name; machines that were "
+            "copied need a driver that reports their own cards",
+        )
+
+
+def _some(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    return ", ".join(words[:_SHOWN]) + more
 
 
 def files(facts: ClusterFacts) -> Iterator[Finding]:

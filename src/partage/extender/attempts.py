@@ -36,20 +36,23 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
-from partage.extender.asking_pods import claimant_of, pod_of
 from partage.extender.books import Books
-from partage.extender.node_offers import (
+from partage.extender.places import (
     MOST_PROPOSED,
     PROPOSED,
     REJECTED_SECONDS,
+    Attempt,
+    Lost,
     RejectedNodes,
+    Reservations,
+    claimant_of,
     marked,
     offered,
     others,
+    pod_of,
 )
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.extender.preemption import Planner, may_preempt, to_be_gone
-from partage.extender.reservations import Attempt, Lost, Reservations
 from partage.extender.service import SchedulerService
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import ReasonCode, Refusal
@@ -352,8 +355,9 @@ class Attempts:
             told = Outcome(question.outcome)
         except ValueError:
             told = Outcome.UNKNOWN
+        ended = question.outcome == wire.CONFLICT
         if not outcome.done():
-            outcome.set_result(Answered(told, question.message))
+            outcome.set_result(Answered(told, question.message, ended))
         return True
 
     def placed(self, question: wire.Bound) -> wire.Answer:
@@ -427,7 +431,7 @@ class Attempts:
             return wire.Answer(question.id, skip=True)
         # The pod's own hold must not count against it.
         engine.handle(HoldEnded(pod.uid))
-        work = books.cycle.allowed(pod, now)
+        work = books.cycle.allowance.work(pod, now)
         beside: dict[str, int] = {}
         lately = now < self._several_until
         several = question.wide or question.simulated or lately
@@ -476,7 +480,7 @@ class Attempts:
         """The best nodes for a pod's claims; `skip` if kube-scheduler has to look at all nodes by itself."""
         uid, left_out = question.uid, self._rejected.count(question.uid, now)
         entry = claimant_of(books, question)
-        work = books.cycle.allowed(entry.pod, now) if entry is not None else None
+        work = books.cycle.allowance.work(entry.pod, now) if entry is not None else None
         rejected = left_out > (0 if question.wide else PROPOSED)
         if entry is None or work is None or rejected:
             return wire.Answer(question.id, skip=True)

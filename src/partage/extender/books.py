@@ -10,9 +10,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from partage.extender.allowance import Allowance
 from partage.extender.cluster_cache import ClusterCache
-from partage.extender.cycle import HOLD, Cycle
+from partage.extender.cycle import HOLD, Allowance, Cycle
 from partage.extender.ports import Hooks
 from partage.extender.unschedulable_pods import UnschedulablePods
 from partage.extender.verbs import Verbs

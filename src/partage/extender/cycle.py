@@ -3,7 +3,7 @@
 The plugin's attempts (`extender.attempts`) and the extender's verbs (`extender.verbs`) are two ways
 into these steps:
 
-1. `allowed` limits the search for the pod, by the search that its namespace has used.
+1. `Allowance.work` limits the search for the pod, by the search that its namespace has used.
 2. `candidates` finds the nodes that fit, if kube-scheduler needs more than the best one.
 3. `hold` decides: it keeps the best place for the pod, or gives the reason why there is none.
 4. `reserve` fits the pod on the node that kube-scheduler chose, picks cards and reserves them, in
@@ -15,26 +15,181 @@ A pod that preemption nominated takes step 3 in parts: `nominate` keeps the free
 while victims leave. A hold without a reservation after it expires (`expire`).
 
 All steps are synchronous and change only the engine's books; time is an argument.
+
+A user with pods that are hard to place delays only these pods. kube-scheduler asks about one pod at a time, so a pod
+with a long search delays all later ones. The service counts the work of a decision (`placement.work`) and never times
+it. Ordinary pods cost nothing, however many there are. Beyond that, each namespace has an allowance:
+
+    a decision took more work than an ordinary pod ── its namespace owes the rest, until time has paid for it
+    a question ── its namespace owes less than its part ── a decision, with a search
+               └─ its namespace owes more ── a decision if it needs no search, else deferred until its turn
+
+All namespaces in debt have equal parts of the permitted debt and of the work that time pays. A deferred pod is
+answered from memory until its turn. The namespace that owes least has the next turn, and in it the pod that has
+waited longest.
+
+Evictions are limited too: the pods of one namespace may have a fixed number of victims a minute, however many
+important pods the namespace creates and deletes.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import ceil
 from typing import Final
 
 import numpy as np
 
-from partage.extender.allowance import Allowance
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
-from partage.placement.work import Work
+from partage.model.request import PodRequest
+from partage.placement.work import FEW, MOST, Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
 from partage.scheduler.explain import deferred
 
 HOLD: Final = 30.0
 """Seconds that a hold lasts: longer than kube-scheduler may take to bind."""
+_MINUTE: Final = 60.0
+_STEP: Final = 0.05
+"""Seconds between two payments by time."""
+_A_TURN: Final = 2 * MOST
+"""Expected units for a hard pod: a decision, and the sentences of its refusal."""
+_MOST_KNOWN: Final = 20_000
+"""Hard pods to remember, and pods with victims to remember."""
+_MOST_NAMESPACES: Final = 1000
+"""Namespaces with victims to remember; above this number, those whose victims no longer count are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowanceSettings:
+    """The amount of search; a unit of work takes about 2.7 us.
+
+    Attributes:
+        owed: units that all namespaces together may owe, and so the longest wait of an ordinary pod.
+        rate: units a second that time pays.
+        most: limit of all debts together if the debts of many namespaces add up to more than `owed`.
+        victims: pods that may be evicted for the pods of one namespace: this number at once, and
+            this number a minute in the long run. A plan beyond the limit is carried out whole.
+    """
+
+    owed: int = 240_000
+    rate: int = 60_000
+    most: int = 480_000
+    victims: int = 240
+
+
+@dataclass(slots=True)
+class Allowance:
+    """The debts of namespaces in units (`debts`, only of those with one), and the pods known to be hard."""
+
+    settings: AllowanceSettings = AllowanceSettings()
+    debts: dict[str, float] = field(default_factory=dict)
+    _hard: OrderedDict[str, PodRequest] = field(default_factory=OrderedDict)
+    _paid: float = 0.0
+    _evicted: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _victims: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
+
+    def work(self, pod: Pod, now: float) -> Work | None:
+        """Step 1: the work that the next decision about a pod may take `now`; None defers the pod without a decision."""
+        if self.has_turn(pod.namespace, now):
+            return Work()
+        return None if self._hard.get(pod.uid) is pod.request else Work(FEW)
+
+    def question(self, pod: Pod, now: float) -> Work:
+        """The work that the answer to a user's question may take: that of a decision, or little without a turn."""
+        return self.work(pod, now) or Work(FEW)
+
+    def has_turn(self, namespace: str, now: float) -> bool:
+        """Whether the pods of a namespace may have a search `now`, in seconds on any steady clock."""
+        self._pay(now)
+        debt = self.debts.get(namespace, 0.0)
+        if not debt:
+            return sum(self.debts.values()) < self.settings.most
+        part = self.settings.owed / len(self.debts)
+        return debt < part and sum(self.debts.values()) < self.settings.most
+
+    def spend(self, pod: Pod, units: int, now: float) -> None:
+        """Charge a pod's namespace for the units of a decision made `now`, in seconds on any steady clock."""
+        beyond = units - FEW
+        if beyond > 0:
+            self._pay(now)
+            self.debts[pod.namespace] = self.debts.get(pod.namespace, 0.0) + beyond
+
+    def turns(self, rows: Mapping[str, Sized], now: float) -> dict[str, int]:
+        """The number of deferred pods of each namespace that have their turn; the namespace that owes least is first.
+
+        Args:
+            rows: deferred pods by namespace.
+            now: seconds on any steady clock.
+        """
+        self._pay(now)
+        found: dict[str, int] = {}
+        left = self.settings.most - sum(self.debts.values())
+        for name in sorted(rows, key=lambda one: self.debts.get(one, 0.0)):
+            owes = len(self.debts) + (name not in self.debts)
+            mine = min(self.settings.owed / owes - self.debts.get(name, 0.0), left)
+            count = min(len(rows[name]), max(0, ceil(mine / _A_TURN)))
+            if count:
+                found[name] = count
+                left -= count * _A_TURN
+        return found
+
+    def defer(self, pod: Pod) -> None:
+        """Remember a pod as hard: it needs a search, and its namespace had no turn."""
+        self._hard[pod.uid] = pod.request
+        self._hard.move_to_end(pod.uid)
+        if len(self._hard) > _MOST_KNOWN:
+            self._hard.popitem(last=False)
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that waits no longer."""
+        self._hard.pop(uid, None)
+        self._victims.pop(uid, None)
+
+    def may_evict(self, namespace: str, now: float) -> bool:
+        """Whether pods may be evicted for the pods of a namespace `now`, in seconds on any steady clock."""
+        return self._counted(namespace, now) + 1 <= self.settings.victims
+
+    def evict(self, pod: Pod, victims: Collection[str], now: float) -> None:
+        """Count the victims that are evicted for a pod or proposed to kube-scheduler; each counts once for the pod.
+
+        Args:
+            victims: uids.
+            now: seconds on any steady clock.
+        """
+        before = self._victims.pop(pod.uid, frozenset())
+        self._victims[pod.uid] = before.union(victims)
+        if len(self._victims) > _MOST_KNOWN:
+            self._victims.popitem(last=False)
+        new = len(self._victims[pod.uid]) - len(before)
+        self._evicted[pod.namespace] = self._counted(pod.namespace, now) + new, now
+        if len(self._evicted) > _MOST_NAMESPACES:
+            self._evicted = {
+                name: known for name, known in self._evicted.items() if self._counted(name, now)
+            }
+
+    def _counted(self, namespace: str, now: float) -> float:
+        """Victims for a namespace's pods that still count against its limit."""
+        number, at = self._evicted.get(namespace, (0.0, now))
+        return max(0.0, number - (now - at) * self.settings.victims / _MINUTE)
+
+    def _pay(self, now: float) -> None:
+        """Reduce the debts by the units that time has paid since the last call, in equal parts."""
+        passed = now - self._paid
+        if passed < _STEP:
+            return
+        self._paid = now
+        left = passed * self.settings.rate
+        for name, debt in sorted(self.debts.items(), key=lambda one: one[1]):
+            part = left / len(self.debts)
+            if debt > part:
+                self.debts = {other: owed - part for other, owed in self.debts.items()}
+                return
+            left -= debt
+            del self.debts[name]
 
 
 def asks(pod: Pod) -> bool:
@@ -48,6 +203,7 @@ class Cycle:
     Attributes:
         allowance: the search that each namespace may use.
         vacated: nodes where room appeared because a hold moved; the service wakes waiting pods.
+        holds: the time at which each hold ends, by the pod's uid.
     """
 
     def __init__(
@@ -55,15 +211,11 @@ class Cycle:
     ) -> None:
         self.engine = engine
         self.allowance = allowance or Allowance()
-        self.hold_seconds = hold
+        self._hold_seconds = hold
         self.vacated: set[str] = set()
-        self._holds: OrderedDict[str, float] = OrderedDict()
+        self.holds: dict[str, float] = {}
 
     # --- the steps ---------------------------------------------------------------------------
-
-    def allowed(self, pod: Pod, now: float) -> Work | None:
-        """Step 1: the work allowed for the pod `now` (any steady clock); None if its namespace has to wait."""
-        return self.allowance.work(pod, now)
 
     def candidates(
         self, pod: Pod, among: Bools | None, most: int, work: Work, now: float
@@ -101,17 +253,17 @@ class Cycle:
 
     def keep(self, uid: str, now: float) -> None:
         """Start the time limit of a hold whose end kube-scheduler does not report."""
-        self._holds[uid] = now + self.hold_seconds
+        self.holds[uid] = now + self._hold_seconds
 
     def reserve(self, pod: Pod, node: str) -> Placement | Refusal:
         """Step 4: fit, reserve and pick cards in one step; the Binding is then sent."""
-        self._holds.pop(pod.uid, None)
+        self.holds.pop(pod.uid, None)
         with self.moving(pod.uid):
             return self.engine.place_on(pod, node)
 
     def forget(self, uid: str) -> None:
         """Step 6: forget a pod that is bound, gone or rejected, and needs no hold any more."""
-        self._holds.pop(uid, None)
+        self.holds.pop(uid, None)
         self.allowance.forget(uid)
 
     # --- holds -------------------------------------------------------------------------------
@@ -163,16 +315,11 @@ class Cycle:
     def expire(self, now: float) -> list[Action]:
         """End expired holds; return the actions for the driver."""
         actions: list[Action] = []
-        for uid in [uid for uid, end in self._holds.items() if end <= now]:
-            del self._holds[uid]
+        for uid in [uid for uid, end in self.holds.items() if end <= now]:
+            del self.holds[uid]
             actions += self.engine.handle(HoldEnded(uid))
         return actions
 
     def forget_hold(self, uid: str) -> None:
         """Forget the hold of a pod that still waits."""
-        self._holds.pop(uid, None)
-
-    @property
-    def holds(self) -> Mapping[str, float]:
-        """The time at which each hold ends, by the pod's uid."""
-        return self._holds
+        self.holds.pop(uid, None)

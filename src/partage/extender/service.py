@@ -17,14 +17,13 @@ from functools import partial
 from typing import Any, Final
 
 from partage.extender.adjustments import Adjustments, Amender
-from partage.extender.allowance import Allowance, AllowanceSettings
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
 from partage.extender.claim_arbiter import WAIT, ClaimArbiter
 from partage.extender.claims_told import Known, explained, unknown
 from partage.extender.cluster_cache import ClusterCache
-from partage.extender.cycle import HOLD
+from partage.extender.cycle import HOLD, Allowance, AllowanceSettings
 from partage.extender.late_allocations import Outdate, outdated
 from partage.extender.meters import Meters
 from partage.extender.pending_allocations import PendingAllocations

@@ -141,7 +141,7 @@ def _taken(
     if entry is not None:
         view = entry.view
         placed = resolve(PlacedPod(view, entry.pod.request, held, node, 0))
-        told = {(card.type, card.minor): _granted(card) for card in cards_of(placed, KOORDINATOR)}
+        told = {(card.type, card.minor): _granted(card) for card in cards_of(placed)}
         written = koordinator_recorded(view.annotations) if entry.pod.node == node.name else {}
         recorded = {place: dict(written.get(place) or amounts) for place, amounts in told.items()}
         every = placed.allocation.grants

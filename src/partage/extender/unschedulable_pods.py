@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from partage.extender.allowance import Allowance
+from partage.extender.cycle import Allowance
 from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal

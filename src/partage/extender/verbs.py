@@ -99,7 +99,7 @@ class Verbs:
             return Answer(listed.names)
         fitting = np.zeros(0, np.intp)
         cycle = self.cycle
-        work = cycle.allowed(pod, now)
+        work = cycle.allowance.work(pod, now)
         with cycle.moving(pod.uid):
             if not one and not pod.request.fault and work is not None:
                 # The pod's own hold must not count against it.

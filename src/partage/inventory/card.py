@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from partage.model.allocation import Charge
 from partage.model.device import Device, DeviceType
-from partage.model.mig import MigSlice
+from partage.model.mig import MigSlice, in_order
 from partage.model.reason import ReasonCode
 from partage.model.request import MayUse
 
@@ -87,8 +87,7 @@ class Card:
     @property
     def occupied(self) -> tuple[MigSlice, ...]:
         """Every instance on it, foreign ones included, by start."""
-        everything = (*self.instances, *self.foreign)
-        return tuple(sorted(everything, key=lambda one: (one.start, one.size, one.profile)))
+        return in_order((*self.instances, *self.foreign))
 
 
 def tree_of(cards: Sequence[Device]) -> Tree | None:

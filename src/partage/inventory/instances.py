@@ -13,7 +13,7 @@ from typing import Final
 from partage.model.allocation import Charge
 from partage.model.cutting import Cutting
 from partage.model.device import Device, SliceMode
-from partage.model.mig import MigSlice
+from partage.model.mig import MigSlice, in_order
 from partage.model.reason import ReasonCode
 
 _REMEMBERED: Final = 1 << 14
@@ -61,11 +61,7 @@ class Cuts:
 
 def held(charges: Iterable[Charge]) -> tuple[MigSlice, ...]:
     """The instances in some charges of one card, by start."""
-    return _in_order(one for charge in charges for one in charge.instances)
-
-
-def _in_order(instances: Iterable[MigSlice]) -> tuple[MigSlice, ...]:
-    return tuple(sorted(instances, key=lambda one: (one.start, one.size, one.profile)))
+    return in_order(one for charge in charges for one in charge.instances)
 
 
 def strangers(device: Device, tenants: Mapping[str, Charge]) -> tuple[MigSlice, ...]:
@@ -74,7 +70,7 @@ def strangers(device: Device, tenants: Mapping[str, Charge]) -> tuple[MigSlice, 
     An instance that equals the one in a pod's record is that pod's: HAMi made it before Partage was installed.
     """
     booked = frozenset(held(tenants.values()))
-    return _in_order(one.instance for one in device.foreign if one.instance not in booked)
+    return in_order(one.instance for one in device.foreign if one.instance not in booked)
 
 
 def taken_by(cutting: Cutting, instances: Iterable[MigSlice]) -> tuple[int, int]:
@@ -104,7 +100,7 @@ def misfit(device: Device, tenants: Mapping[str, Charge]) -> str:
     others = strangers(device, tenants) if device.foreign else ()
     if not others:
         return _fault(device.cutting, on_it)
-    fault = _fault(device.cutting, _in_order((*on_it, *others)))
+    fault = _fault(device.cutting, in_order((*on_it, *others)))
     return fault and f"{fault}; partage did not make {_told(others)}"
 
 
@@ -114,7 +110,7 @@ def _told(instances: Iterable[MigSlice]) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _fault(cutting: Cutting, instances: tuple[MigSlice, ...]) -> str:
-    return cutting.fault(instances)
+    return cutting.axis.fault(instances)
 
 
 def joinable(
@@ -126,7 +122,7 @@ def joinable(
     if any(not charge.instances for charge in tenants.values()):
         return None
     on_it = held(tenants.values())
-    return _in_order((*on_it, *strangers(device, tenants))) if device.foreign else on_it
+    return in_order((*on_it, *strangers(device, tenants))) if device.foreign else on_it
 
 
 def taken(device: Device, tenants: Mapping[str, Charge]) -> tuple[ReasonCode, str] | None:

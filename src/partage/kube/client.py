@@ -28,6 +28,7 @@ from partage.kube.errors import (
     RequestError,
     UndecodableAnswer,
     UnknownOutcome,
+    is_object,
     says_success,
 )
 from partage.kube.objects import HasMeta, Listing, Undecodable
@@ -116,9 +117,14 @@ class Client:
             request, await self._sender.send(request, idempotent=True), into
         )
         meta = getattr(found, "metadata", None)
-        if meta is not None and getattr(meta, "name", name) != name:
-            # A Status, or the answer of a proxy: decoded as the object, it would be another one.
-            raise UndecodableAnswer(request.method, request.path, "an object of another name")
+        # A Status, or the answer of a proxy: decoded as the object, it would be another one.
+        if meta is not None and (
+            getattr(meta, "name", name) != name
+            or (namespace and getattr(meta, "namespace", namespace) != namespace)
+            or not getattr(meta, "uid", name)
+        ):
+            text = "an object of another name or namespace, or without a UID"
+            raise UndecodableAnswer(request.method, request.path, text)
         return found
 
     async def read(self, path: str, *, into: type[T], query: Mapping[str, str] | None = None) -> T:
@@ -293,11 +299,16 @@ class Client:
         request = Request("DELETE", resource.path(namespace, name), query, options)
         failures: list[RequestError] = []
         try:
-            await self._sender.send(request, idempotent=uid is not None, failures=failures)
+            answer = await self._sender.send(
+                request, idempotent=uid is not None, failures=failures
+            )
         except (NotFound, Conflict):
             # A UID conflict after an unknown outcome: our object is gone, and another one has its name.
             if not any(failure.outcome is Outcome.UNKNOWN for failure in failures):
                 raise
+            return
+        if not (says_success(answer) or is_object(answer)):  # Kubernetes answers with either
+            raise UnknownOutcome(UndecodableAnswer("DELETE", request.path, "no object or success"))
 
     async def bind(
         self,
@@ -353,7 +364,9 @@ class Client:
         """Evict a pod, as far as disruption budgets allow. Raises `EvictionBlocked`."""
         body = encode(eviction(namespace, pod, uid))
         path = PODS.path(namespace, pod, "eviction")
-        await self._sender.send(Request("POST", path, self._change(), body))
+        answer = await self._sender.send(Request("POST", path, self._change(), body))
+        if not says_success(answer):
+            raise UnknownOutcome(UndecodableAnswer("POST", path, "no Status of success"))
 
     # How
 

@@ -62,10 +62,10 @@ class Credentials:
         """The identity to use now. Raises `ConfigError`: no usable one exists."""
         _check_way(self._config)
         if self._config.user.plugin is not None:
-            if self._identity is None or self._expired():
+            if self._identity is None or self._expires_in(_EARLY):
                 async with self._running:
-                    if self._identity is None or self._expired():
-                        await self._run_plugin()
+                    if self._identity is None or self._expires_in(_EARLY):
+                        await self._replace()
         elif self._identity is None:
             self._identity = self._read_token()
         elif self._check.changed():
@@ -85,9 +85,17 @@ class Credentials:
             self._reread_token()
         return self._identity != rejected
 
-    def _expired(self) -> bool:
+    def _expires_in(self, time: timedelta) -> bool:
         expires = self._credential.expires if self._credential else None
-        return expires is not None and self._clock.now() >= expires - _EARLY
+        return expires is not None and self._clock.now() >= expires - time
+
+    async def _replace(self) -> None:
+        """Run the plugin; if it fails, the last credential stays until it expires."""
+        try:
+            await self._run_plugin()
+        except ConfigError:
+            if self._identity is None or self._expires_in(timedelta()):
+                raise
 
     async def _run_plugin(self) -> None:
         user, cluster = self._config.user, self._config.cluster

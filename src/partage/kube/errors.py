@@ -9,7 +9,9 @@
         ├── UnknownOutcome       a change that may or may not have been made: read back, then decide
         ├── UndecodableAnswer    success, but the answer is not of the type asked for
         └── ApiError             the server refused
-            ├── BadRequest 400   ├── Unauthorized 401   ├── Forbidden 403   ├── NotFound 404
+            ├── BadRequest 400   ├── Unauthorized 401   ├── Forbidden 403
+            ├── NotFound 404     the object of the path, by the API server
+            ├── NotServed 404    any other: of an unknown path, or a proxy's
             ├── Conflict 409     ├── AlreadyExists 409  ├── Expired 410     ├── Invalid 422
             ├── TooManyRequests 429
             │   └── EvictionBlocked      by a disruption budget; only time helps
@@ -129,6 +131,10 @@ class Status(msgspec.Struct, frozen=True):
     status: str | None = None
 
 
+class _Kinded(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
 class ApiError(RequestError):
     """The server refused.
 
@@ -178,16 +184,11 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """404."""
+    """404 by the API server about the object of the path: it does not exist."""
 
-    @property
-    def of_the_object(self) -> bool:
-        """Whether the API server reports that the object of the path is missing.
 
-        For a path that it does not serve, its answer has only the code, as has the answer of a proxy.
-        """
-        parts = map(unquote, self.path.partition("?")[0].split("/"))
-        return self.reason == "NotFound" and (not self.named or self.named in parts)
+class NotServed(ApiError):
+    """Any other 404: of a path that the API server does not serve, or of a proxy. The object may exist."""
 
 
 class Conflict(ApiError):
@@ -234,13 +235,14 @@ _BY_STATUS: Final[Mapping[int, type[ApiError]]] = {
     400: BadRequest,
     401: Unauthorized,
     403: Forbidden,
-    404: NotFound,
+    404: NotServed,
     409: Conflict,
     410: Expired,
     422: Invalid,
     429: TooManyRequests,
 }
 _STATUS: Final = msgspec.json.Decoder(Status)
+_KINDED: Final = msgspec.json.Decoder(_Kinded)
 
 
 def api_error(
@@ -263,6 +265,14 @@ def says_success(body: bytes) -> bool:
         return False
 
 
+def is_object(body: bytes) -> bool:
+    """Whether an answer is an object of the API, and no Status."""
+    try:
+        return _KINDED.decode(body).kind not in ("", "Status")
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+
+
 def error_of_status(
     method: str,
     path: str,
@@ -279,6 +289,8 @@ def error_of_status(
     kind = _BY_STATUS.get(code) or (ServerError if code >= 500 else ApiError)
     if status is None and document.reason in ("Expired", "Gone"):
         kind = Expired
+    if kind is NotServed and document.reason == "NotFound" and _is_in(path, details.name):
+        kind = NotFound
     if kind is Conflict and document.reason == "AlreadyExists":
         kind = AlreadyExists
     if kind is TooManyRequests and any(
@@ -286,6 +298,11 @@ def error_of_status(
     ):
         kind = EvictionBlocked
     return kind(method, path, code, document, retry_after=retry_after)
+
+
+def _is_in(path: str, named: str | None) -> bool:
+    """Whether an answer is about the object of its path; one that names no object is."""
+    return not named or named in map(unquote, path.partition("?")[0].split("/"))
 
 
 def retry_after_seconds(

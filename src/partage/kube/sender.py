@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from partage.kube.clock import Clock
 from partage.kube.config import Config
-from partage.kube.errors import Outcome, RequestError, UnknownOutcome
+from partage.kube.errors import ConfigError, Outcome, RequestError, UnknownOutcome
 from partage.kube.retry import Backoff, RateLimit, may_retry, wait_before_retry
 from partage.kube.transport import Request, Transport, TransportSettings
 
@@ -90,6 +90,10 @@ class Sender:
                 await self.limit.wait()
             try:
                 return await self.transport.send(request)
+            except ConfigError as error:
+                if failures and _in_doubt(request, failures):
+                    raise UnknownOutcome(failures[-1]) from error
+                raise
             except RequestError as error:
                 failures.append(error)
                 delay = settings.backoff.delay(len(failures) - 1, self.chance())

@@ -8,16 +8,17 @@ Every decision makes these values, thousands a second. `msgspec.Struct` makes th
 dataclass takes, and the garbage collector need not track them.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from operator import add
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from partage.model.device import DeviceType
-from partage.model.mig import MigSlice
+from partage.model.mig import MigSlice, in_order
 from partage.model.permit import Permit
 from partage.model.request import Phase, Scope
 
@@ -196,71 +197,41 @@ def _single(grant: Grant) -> Charge:
 
 
 def together(left: Charge, right: Charge) -> Charge:
-    """The sum of two charges on one device that count at the same time."""
-    return replace(
-        left,
-        core_milli=left.core_milli + right.core_milli,
-        memory_bytes=left.memory_bytes + right.memory_bytes,
-        slots=left.slots + right.slots,
-        extras=_merge(left.extras, right.extras, total=True),
-        exclusive=left.exclusive or right.exclusive,
-        sharers=_lowest(left.sharers, right.sharers),
-        functions=tuple(sorted({*left.functions, *right.functions})),
-        fence=_lowest(left.fence, right.fence),
-        instances=_side_by_side(left.instances, right.instances),
-    )
+    """The sum of two charges on one device that count at the same time.
+
+    An instance that both name is listed twice, which no card can have.
+    """
+    instances = in_order((*left.instances, *right.instances))
+    return _combined(left, right, add, instances)
 
 
 def _peak(left: Charge, right: Charge) -> Charge:
+    """The larger of two charges that count one after the other; one instance may serve both in turn."""
+    instances = Counter(left.instances) | Counter(right.instances)
+    return _combined(left, right, max, in_order(instances.elements()))
+
+
+def _combined(
+    left: Charge,
+    right: Charge,
+    both: Callable[[int, int], int],
+    instances: tuple[MigSlice, ...],
+) -> Charge:
+    extras = dict(left.extras)
+    for name, amount in right.extras:
+        extras[name] = both(extras.get(name, 0), amount)
     return replace(
         left,
-        core_milli=max(left.core_milli, right.core_milli),
-        memory_bytes=max(left.memory_bytes, right.memory_bytes),
-        slots=max(left.slots, right.slots),
-        extras=_merge(left.extras, right.extras, total=False),
+        core_milli=both(left.core_milli, right.core_milli),
+        memory_bytes=both(left.memory_bytes, right.memory_bytes),
+        slots=both(left.slots, right.slots),
+        extras=tuple(sorted(extras.items())),
         exclusive=left.exclusive or right.exclusive,
         sharers=_lowest(left.sharers, right.sharers),
         functions=tuple(sorted({*left.functions, *right.functions})),
         fence=_lowest(left.fence, right.fence),
-        instances=_one_after_another(left.instances, right.instances),
+        instances=instances,
     )
-
-
-def _side_by_side(left: tuple[MigSlice, ...], right: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
-    """The instances of both. An instance that both name is listed twice, which no card can have."""
-    return _in_order((*left, *right)) if left and right else left or right
-
-
-def _one_after_another(
-    left: tuple[MigSlice, ...], right: tuple[MigSlice, ...]
-) -> tuple[MigSlice, ...]:
-    """The instances of both, if one may serve both in turn."""
-    if not left or not right:
-        return left or right
-    kept = list(left)
-    more = []
-    for one in right:
-        if one in kept:
-            kept.remove(one)
-        else:
-            more.append(one)
-    return _in_order((*left, *more))
-
-
-def _in_order(instances: tuple[MigSlice, ...]) -> tuple[MigSlice, ...]:
-    return tuple(sorted(instances, key=lambda one: (one.start, one.size, one.profile)))
-
-
-def _merge(
-    left: tuple[tuple[str, int], ...], right: tuple[tuple[str, int], ...], *, total: bool
-) -> tuple[tuple[str, int], ...]:
-    if not left or not right:
-        return left or right
-    amounts = dict(left)
-    for name, amount in right:
-        known = amounts.get(name, 0)
-        amounts[name] = known + amount if total else max(known, amount)
-    return tuple(sorted(amounts.items()))
 
 
 def _lowest(left: L | None, right: L | None) -> L | None:

@@ -74,13 +74,6 @@ class Cutting:
         """Whether the operator allows the profile."""
         return not self.allowed or profile.name in self.allowed
 
-    def fault(self, instances: Iterable[MigSlice]) -> str:
-        """Why the hardware cannot have the instances together on this card; empty if it can.
-
-        Bounds do not count: an existing instance is a fact, allowed or not.
-        """
-        return self.axis.fault(instances)
-
     def stage(self, instances: Layout) -> int | None:
         """The first geometry that has room for all the instances; None if none has.
 

@@ -26,6 +26,15 @@ class MigSlice:
     start: int
     size: int
 
+    def overlaps(self, other: "MigSlice") -> bool:
+        """Whether both take one unit of the same card."""
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+def in_order(instances: Iterable[MigSlice]) -> tuple[MigSlice, ...]:
+    """The instances by start, which makes equal sets equal tuples."""
+    return tuple(sorted(instances, key=lambda one: (one.start, one.size, one.profile)))
+
 
 ENGINES: Final = ("copy", "decoder", "encoder", "jpeg", "ofa")
 """Counters of a card that its instances share, by name."""

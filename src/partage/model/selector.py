@@ -143,10 +143,6 @@ class NodeConstraint:
             self.terms is None or any(term.matches(name, labels) for term in self.terms)
         )
 
-    def preference(self, name: str, labels: Mapping[str, str]) -> int:
-        """Sum of the weights of the preferred terms that the node meets."""
-        return sum(weight for weight, term in self.preferred if term.matches(name, labels))
-
 
 @dataclass(frozen=True, slots=True)
 class Taint:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from partage.inventory.card import Card
 from partage.model.cutting import Cutting
 from partage.model.device import MILLI
-from partage.model.mig import MigAxis, MigProfile, MigSlice
+from partage.model.mig import MigAxis, MigProfile, MigSlice, in_order
 from partage.model.policy import CardOrder, Strategy
 from partage.model.quantity import binary
 from partage.model.reason import CardReason, ReasonCode
@@ -87,7 +87,7 @@ def places(cutting: Cutting, instances: Instances, asked: Sized) -> tuple[Place,
 @lru_cache(maxsize=_REMEMBERED)
 def _places(cutting: Cutting, instances: Instances, wish: Wish) -> tuple[Place, ...]:
     """`places`, by its relevant inputs: requests of many sizes accept the same few profiles."""
-    if not wish or cutting.fault(instances):
+    if not wish or cutting.axis.fault(instances):
         return ()
     layouts = tables_of(cutting)
     costs = _costs(layouts, wish)
@@ -140,15 +140,11 @@ def _most_of(cutting: Cutting, instances: Instances, wish: Wish, limit: int) -> 
     best = 0
     if limit > 0:
         for place in _places(cutting, instances, wish):
-            after = _with(instances, place.instance)
+            after = in_order((*instances, place.instance))
             best = max(best, 1 + _most_of(cutting, after, wish, limit - 1))
             if best >= limit:
                 break
     return best
-
-
-def _with(instances: Instances, one: MigSlice) -> Instances:
-    return tuple(sorted((*instances, one), key=lambda one: (one.start, one.size, one.profile)))
 
 
 def _suitable(cutting: Cutting, asked: Sized) -> list[MigProfile]:
@@ -185,7 +181,7 @@ def fits(card: Card, request: DeviceRequest, protocol: str) -> bool:
         return False
     if unsuitable(card, request, protocol, by_instance=True) is not None:
         return False
-    return bool(places(cutting, _there(card), sized(request)))
+    return bool(places(cutting, card.occupied, sized(request)))
 
 
 def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
@@ -199,7 +195,7 @@ def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | N
         return CardReason(code, minor, detail=card.closed_detail or "shares are on it")
     if _taken(card, request):
         return CardReason(ReasonCode.CARD_NOT_IDLE, minor, detail="an instance is on it")
-    if places(cutting, _there(card), sized(request)):
+    if places(cutting, card.occupied, sized(request)):
         return None
     return CardReason(ReasonCode.MIG_PLACEMENT, minor, detail=_hindrance(card, cutting, request))
 
@@ -207,7 +203,7 @@ def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | N
 def too_few(card: Card, request: DeviceRequest) -> CardReason:
     """Why a card that could serve one instance does not serve the request."""
     asked, cutting, minor = sized(request), card.device.cutting, card.device.minor
-    room = _most(card, _there(card), asked, request.count)
+    room = _most(card, card.occupied, asked, request.count)
     wanted = _suitable(cutting, asked) if cutting is not None else []
     name = _least(cutting, wanted).name if wanted and cutting is not None else "instance"
     detail = f"{room} of {request.count} {name} fit on card {minor}"
@@ -240,10 +236,6 @@ def _open(card: Card) -> bool:
     return card.takes_instances and (card.tenants == 0 or bool(card.instances))
 
 
-def _there(card: Card) -> Instances:
-    return card.occupied
-
-
 def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
     """The obstacle, such as `needs 3g.20gb (start 0 or 4), blocked by 1g.5gb at 4`.
 
@@ -263,16 +255,16 @@ def _hindrance(card: Card, cutting: Cutting, request: DeviceRequest) -> str:
     free = [
         start
         for start in least.starts
-        if not any(_overlap(one, least.at(start)) for one, _ in there)
+        if not any(one.overlaps(least.at(start)) for one, _ in there)
     ]
     if not free:
         at = {
             (what, one.start): None
             for one, what in there
-            if any(_overlap(one, least.at(start)) for start in least.starts)
+            if any(one.overlaps(least.at(start)) for start in least.starts)
         }
         return f"{need}, blocked by {_blocked(at)}"
-    after = (cutting.fault(_with(_there(card), least.at(start))) for start in free)
+    after = (cutting.axis.fault(in_order((*card.occupied, least.at(start)))) for start in free)
     why = next((fault for fault in after if fault), "")
     return f"{need}: {why}" if why else f"{need}: no geometry has it beside what is there"
 
@@ -298,10 +290,6 @@ def _nothing_like_it(cutting: Cutting, asked: Sized) -> str:
         known = ", ".join(profile.name for profile in made)
         return f"{model} offers no profile {asked.profile}; it has {known}"
     return f"no instance of {model} has as much as is asked"
-
-
-def _overlap(one: MigSlice, other: MigSlice) -> bool:
-    return one.start < other.start + other.size and other.start < one.start + one.size
 
 
 def take(card: Card, place: Place) -> Need:
@@ -350,7 +338,7 @@ def choices(
 
 
 def _scratch(cards: Sequence[Card]) -> dict[int, Instances]:
-    return {card.row: _there(card) for card in cards}
+    return {card.row: card.occupied for card in cards}
 
 
 def _by_scope(cards: Sequence[Card], scope: Scope) -> Iterator[list[Card]]:
@@ -393,7 +381,7 @@ def _sets(
     ]
     options.sort(key=lambda option: _key(option[0], option[1], there[option[0].row], strategy))
     for card, place in options:
-        after = {**there, card.row: _with(there[card.row], place.instance)}
+        after = {**there, card.row: in_order((*there[card.row], place.instance))}
         for others in _sets(cards, request, strategy, after, work, missing - 1):
             yield [(card, place), *others]
 

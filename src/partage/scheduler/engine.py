@@ -89,7 +89,11 @@ seconds."""
 
 
 class Engine(Chooser):
-    """All state of scheduling: the ledger, the pods' states, quotas, and scores by class."""
+    """All state of scheduling: the ledger, the pods' states, quotas, and scores by class.
+
+    Attributes:
+        decision_id: the id of the last decision if a journal is kept; else empty.
+    """
 
     def __init__(self, policy: Policy | None = None, scorers: Scorers | None = None) -> None:
         """An empty engine; `scorers` score plain requests in another way with the same results, None by NumPy."""
@@ -100,6 +104,7 @@ class Engine(Chooser):
         self._node_versions: dict[str, int] = {}
         self._gone_nodes: OrderedDict[str, None] = OrderedDict()
         self._next_rank = 0
+        self.decision_id = ""
 
     @property
     def ranks(self) -> int:
@@ -121,11 +126,6 @@ class Engine(Chooser):
         first = np.searchsorted(domain[order], domain[order])
         best: Ints = order[np.arange(order.size) - first < most]
         return best
-
-    @property
-    def decision_id(self) -> str:
-        """The id of the last decision if a journal is kept; else empty."""
-        return ""
 
     # --- events ------------------------------------------------------------------------------
 

@@ -93,7 +93,6 @@ class JournalledEngine(Engine):
 
     Attributes:
         label: the prefix of its decisions' ids.
-        decided: the number of decisions so far.
     """
 
     def __init__(self, policy: Policy | None, write: Write, label: str = "") -> None:
@@ -105,16 +104,12 @@ class JournalledEngine(Engine):
         """
         super().__init__(policy)
         self.label = label
-        self.decided = 0
+        self.decision_id = f"{label}-0"
+        self._decided = 0
         self._write = write
         self._labels: tuple[str, ...] = ()
         self._labels_at = -1
         write(self, EngineState(policy=self.policy))
-
-    @property
-    def decision_id(self) -> str:
-        """The id of the last decision: label and number."""
-        return f"{self.label}-{self.decided}"
 
     def handle(self, event: Event) -> list[Action]:
         """See `Engine.handle`."""
@@ -126,18 +121,22 @@ class JournalledEngine(Engine):
     ) -> Placement | Refusal:
         """See `Engine.hold`."""
         decision = super().hold(pod, among, work)
-        self.decided += 1
+        self._count()
         labels = () if among is None else self._names()
         few = work is not None and work.few
-        self._write(self, Decided(self.decided, "hold", pod, decision, "", among, labels, few))
+        self._write(self, Decided(self._decided, "hold", pod, decision, "", among, labels, few))
         return decision
 
     def place_on(self, pod: Pod, name: str) -> Placement | Refusal:
         """See `Engine.place_on`."""
         decision = super().place_on(pod, name)
-        self.decided += 1
-        self._write(self, Decided(self.decided, "place_on", pod, decision, name))
+        self._count()
+        self._write(self, Decided(self._decided, "place_on", pod, decision, name))
         return decision
+
+    def _count(self) -> None:
+        self._decided += 1
+        self.decision_id = f"{self.label}-{self._decided}"
 
     def _names(self) -> tuple[str, ...]:
         """Node names by index, rebuilt only after nodes were added or removed."""

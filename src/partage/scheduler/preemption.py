@@ -19,7 +19,6 @@ from partage.inventory.card import Card
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Charge, Grant, GrantMode
 from partage.model.device import DeviceType
-from partage.model.mig import MigSlice
 from partage.model.pod import Pod
 from partage.placement.work import MOST, MOST_A_NODE, Work
 from partage.scheduler.decision import Chooser, DryRun
@@ -319,12 +318,8 @@ def _fits(card: Card, charge: Charge) -> bool:
         and card.slots_free >= charge.slots
         and all(extras.get(unit, 0) >= amount for unit, amount in charge.extras)
         and not card.functions_taken.intersection(charge.functions)
-        and not any(_overlap(one, other) for one in charge.instances for other in card.instances)
+        and not any(one.overlaps(other) for one in charge.instances for other in card.instances)
     )
-
-
-def _overlap(one: MigSlice, other: MigSlice) -> bool:
-    return one.start < other.start + other.size and other.start < one.start + one.size
 
 
 def _pieces(card: Card, charge: Charge, grants: Sequence[Grant]) -> list[Grant]:
@@ -336,7 +331,7 @@ def _pieces(card: Card, charge: Charge, grants: Sequence[Grant]) -> list[Grant]:
             for grant in grants
             if card.takes_instances
             and grant.mig is not None
-            and not any(_overlap(grant.mig, other) for other in taken)
+            and not any(grant.mig.overlaps(other) for other in taken)
         ]
     if charge.type is not DeviceType.GPU or card.closed is not None or card.instances:
         return []

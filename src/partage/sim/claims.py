@@ -394,7 +394,12 @@ class ClaimAllocator:
                 return found
             if tries[0] < 0:
                 break
-        return self._why(node, waiting, offers, tries)
+        limit = ""
+        if tries[0] < 0:
+            limit = f"in {_MOST_TRIES} tries"
+        elif next(ways, None) is not None:
+            limit = f"in {_MOST_WAYS} combinations of their alternatives"
+        return self._why(node, waiting, offers, limit)
 
     def _each_alone(self, slots: Sequence[_Slot], offers: Sequence[Offer]) -> bool:
         """Whether every slot has a device by itself; if not, no order of them helps, and none is searched for."""
@@ -559,8 +564,9 @@ class ClaimAllocator:
     # --- why ---------------------------------------------------------------------------------
 
     def _why(
-        self, node: str, waiting: Sequence[_Claim], offers: Sequence[Offer], tries: list[int]
+        self, node: str, waiting: Sequence[_Claim], offers: Sequence[Offer], limit: str
     ) -> tuple[float, NodeReason]:
+        """Why the claims get no devices; `limit` says where the search for them ended, if it did not end by itself."""
         if not offers:
             return 9.0, NodeReason(
                 ReasonCode.INSUFFICIENT_CARDS, "the node has no ResourceSlice", free=0
@@ -576,10 +582,8 @@ class ClaimAllocator:
                     worst = told
         if worst is not None:
             return worst
-        if tries[0] < 0:
-            told_so = (
-                f"no way was found to give its claims devices together in {_MOST_TRIES} tries"
-            )
+        if limit:
+            told_so = f"no way was found to give its claims devices together {limit}"
             return 5.0, NodeReason(ReasonCode.SEARCH_LIMIT, told_so)
         bounds = [bound.attribute for claim in waiting for bound in claim.asked.constraints]
         beside = f"with constraints on {', '.join(dict.fromkeys(bounds))}" if bounds else ""

@@ -15,6 +15,8 @@ from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest, RequestGroup
 from partage.vendors.base import NodeView, PlacedPod, PodView, Reading, Registration
 
+KOORDINATOR: Final = "koordinator"
+"""The protocol of these allocations."""
 _PERCENT: Final = MILLI // 100
 _NANO: Final = 10**9
 
@@ -47,22 +49,20 @@ class GrantedCard:
     functions: tuple[tuple[int, str], ...] = ()
 
 
-def cards_of(placed: PlacedPod, protocol: str) -> tuple[GrantedCard, ...]:
-    """The devices that a pod holds by one protocol, ordered by type and minor."""
-    grants = placed.grants(protocol)
+def cards_of(placed: PlacedPod) -> tuple[GrantedCard, ...]:
+    """The devices that a pod holds by Koordinator's protocol, ordered by type and minor."""
+    grants = placed.grants(KOORDINATOR)
     result = []
     for charge in charges_of(grants):
         mine = [g for g in grants if (g.type, g.minor) == (charge.type, charge.minor)]
-        result.append(_card(placed, charge, mine, _request(placed, protocol, mine)))
+        result.append(_card(placed, charge, mine, _request(placed, mine)))
     return tuple(result)
 
 
-def gpus_of(placed: PlacedPod, protocol: str, vendor: str) -> list[GrantedCard]:
+def gpus_of(placed: PlacedPod, vendor: str) -> list[GrantedCard]:
     """One vendor's cards among them."""
     return [
-        card
-        for card in cards_of(placed, protocol)
-        if card.type is DeviceType.GPU and card.vendor == vendor
+        card for card in cards_of(placed) if card.type is DeviceType.GPU and card.vendor == vendor
     ]
 
 
@@ -80,7 +80,7 @@ def cut_by_plugin(node: NodeView, vendor: str) -> Registration:
     )
 
 
-def _request(placed: PlacedPod, protocol: str, grants: Iterable[Grant]) -> DeviceRequest | None:
+def _request(placed: PlacedPod, grants: Iterable[Grant]) -> DeviceRequest | None:
     """The request for which one device was chosen; None if it serves several, or none is known.
 
     A container with only `nvidia.com/gpu` has a request of its own beside the pod's.
@@ -89,7 +89,7 @@ def _request(placed: PlacedPod, protocol: str, grants: Iterable[Grant]) -> Devic
     found = [
         group.request
         for group in placed.request.groups
-        if group.protocol == protocol
+        if group.protocol == KOORDINATOR
         and any((c.name, group.request.type) in served for c in group.containers)
     ]
     return found[0] if len(found) == 1 else None
@@ -114,9 +114,7 @@ def asks_any(pod: PodView, triggers: Iterable[str]) -> bool:
     )
 
 
-def kept_off(
-    reading: Reading, protocol: str, vendor: str, unserved: Callable[[DeviceRequest], bool]
-) -> Reading:
+def kept_off(reading: Reading, vendor: str, unserved: Callable[[DeviceRequest], bool]) -> Reading:
     """The reading with requests that a vendor's plugin cannot serve kept off its cards.
 
     For pods that do not name the vendor. They may use any node, but the pod would start without a device if the plugin
@@ -127,7 +125,7 @@ def kept_off(
         request = group.request
         cards = request.filter
         meant = not cards.vendors or vendor in cards.vendors
-        if group.protocol != protocol or request.type is not DeviceType.GPU or not meant:
+        if group.protocol != KOORDINATOR or request.type is not DeviceType.GPU or not meant:
             return group
         if not unserved(request):
             return group

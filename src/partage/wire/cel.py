@@ -24,6 +24,10 @@ class _TooDear(Exception):
     """An evaluation took more steps than allowed."""
 
 
+class _NoAnswer(ValueError):
+    """A function of this module has no answer; the library keeps the text beside one of its own."""
+
+
 class _Counted(Evaluator):
     """Counts its steps."""
 
@@ -79,14 +83,20 @@ def evaluated(program: Any, device: DeviceView, most: int) -> tuple[bool | str, 
     except RecursionError:
         return "not judged: it is nested too deeply", most
     except CELEvalError as error:
-        answer = str(error.args[0] if error.args else error).partition(" (in activation")[0]
-        return answer[:_MOST_TOLD], most - left[0]
+        return _told(error)[:_MOST_TOLD], most - left[0]
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         return str(error)[:_MOST_TOLD], most - left[0]
     taken = most - left[0]
     if not isinstance(answer, BoolType | bool):
         return "it is neither true nor false", taken
     return bool(answer), taken
+
+
+def _told(error: CELEvalError) -> str:
+    told, *cause = error.args or (error,)
+    if cause and cause[0] is _NoAnswer:
+        (told,) = cause[1]
+    return str(told).partition(" (in activation")[0]
 
 
 def _value(given: Any) -> Any:
@@ -135,13 +145,13 @@ def _quantity(text: Any) -> Quantity:
     try:
         return Quantity.parse(str(text))
     except InvalidQuantity as error:
-        raise ValueError(str(error)) from error
+        raise _NoAnswer(str(error)) from error
 
 
 def _semver(text: Any) -> Version:
     found = Version.parse(str(text))
     if found is None:
-        raise ValueError(f"{str(text)[:_TEXT]} is no semantic version")
+        raise _NoAnswer(f"{str(text)[:_TEXT]} is no semantic version")
     return found
 
 
@@ -156,9 +166,15 @@ def _reads(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return asked
 
 
+def _integer(one: Quantity) -> IntType:
+    if not one.integral:
+        raise _NoAnswer(f"{one} is no whole number")
+    return IntType(one.floor())
+
+
 def _compare(one: Any, other: Any) -> int:
     if type(one) is not type(other) or not isinstance(one, Quantity | Version):
-        raise TypeError("two quantities or two versions can be compared, nothing else")
+        raise _NoAnswer("two quantities or two versions can be compared, nothing else")
     if isinstance(one, Quantity):
         return int(one.nano > other.nano) - int(one.nano < other.nano)
     return int(one > other) - int(one < other)
@@ -180,7 +196,7 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "compareTo": lambda one, other: IntType(_compare(one, other)),
     "isGreaterThan": lambda one, other: BoolType(_compare(one, other) > 0),
     "isLessThan": lambda one, other: BoolType(_compare(one, other) < 0),
-    "asInteger": lambda one: IntType(one.floor()),
+    "asInteger": _integer,
     "isInteger": lambda one: BoolType(one.integral),
     "asApproximateFloat": lambda one: DoubleType(one.nano / NANO),
     "sign": lambda one: IntType((one.nano > 0) - (one.nano < 0)),

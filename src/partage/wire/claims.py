@@ -148,15 +148,20 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
     for number, raw in enumerate(results):
         result = _result(raw)
         if isinstance(result, str):
-            wrong("", f"field status.allocation.devices.results[{number}]: {result}")
+            pool = _unread_pool(raw)
+            if pool:
+                grants.setdefault(pool, [])
+            told = f"field status.allocation.devices.results[{number}]: {result}"
+            wrong(pool, told, everything=bool(pool))
             continue
         if result.driver != DRA_DRIVER or result.admin_access:
             continue
         mine = grants.setdefault(result.pool, [])
         if number >= MOST_RESULTS:
             rule = f"{len(results)} devices are more than the {MOST_RESULTS} of a claim"
-            wrong(result.pool, rule, everything=True)
-            break
+            if result.pool not in doubts:
+                wrong(result.pool, rule, everything=True)
+            continue
         share = result.pool, result.device, result.share_id or ""
         if share in taken:
             wrong(result.pool, f"{_where(result)} is allocated twice")
@@ -267,6 +272,13 @@ def _result(raw: object) -> _Result | str:
         return msgspec.convert(raw, _Result)
     except (msgspec.ValidationError, RecursionError) as error:
         return explain(error)
+
+
+def _unread_pool(raw: object) -> str:
+    """The node of an unreadable result that may be this driver's; empty if it names none."""
+    driver, pool = _mapping(raw).get("driver"), _mapping(raw).get("pool")
+    others = isinstance(driver, str) and driver != DRA_DRIVER
+    return pool if isinstance(pool, str) and not others else ""
 
 
 def _classes(spec: Mapping[str, Any]) -> Iterator[str]:

@@ -36,10 +36,13 @@ _LETTERS: Final = {
     "Pod": "pod",
     "ResourceQuota": "quota",
 }
+_ADDRESS: Final = r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]|pci[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}"
+"""A device's address, or its root's. Parts of one do not stay, because a short name may look like them."""
 _PLAIN: Final = re.compile(
-    r"""[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
+    _ADDRESS
+    + r"""
+    |[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
     |[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?                      # times
-    |(?:pci)?[0-9a-f]{1,4}(?:\.[0-7])?                                          # parts of addresses
     |(?:[A-Z]{3,6}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}                # UUIDs
     |[0-9]+c?\.?[0-9]*g\.[0-9]+gb(?:\+[a-z]+)*                                  # profiles of instances
     |gpu-[0-9]+(?:-mig-[0-9]+c?-?[0-9]*g-[0-9]+gb(?:-[a-z-]+)?-[0-9]+)?         # devices of a pool
@@ -47,6 +50,7 @@ _PLAIN: Final = re.compile(
     re.VERBOSE,
 )
 _TOKEN: Final = re.compile(
+    rf"(?<![\w:.-])(?:{_ADDRESS})(?![\w:.-])|"
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?|[^\s,:;|=\"'\[\]{}()]+"
 )
 _LONGEST: Final = 64

@@ -35,6 +35,9 @@ PLACE_LOST: Final = "PlaceLost"
 NOT_BOUND: Final = "NotBound"
 """Codes of answers, in addition to those of refusals; docs/reference/plugin.md lists them."""
 
+CONFLICT: Final = "conflict"
+"""The outcome of a Binding that conflicts, perhaps with itself: unknown, but nothing is on its way any more."""
+
 
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The base of all messages: absent fields have their defaults."""
@@ -191,7 +194,7 @@ class Bound(_About, frozen=True, omit_defaults=True, tag="bound", gc=False):
     """The outcome of the Binding that the plugin sent.
 
     Attributes:
-        outcome: `done`, `refused` (by the API server) or `unknown`.
+        outcome: `done`, `refused` (by the API server), `conflict` (perhaps with the Binding itself) or `unknown`.
     """
 
     outcome: str

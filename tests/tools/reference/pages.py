@@ -13,7 +13,6 @@ import click
 import yaml
 
 from partage.cli.main import main
-from partage.tracing.spans import ATTRIBUTES, EVENTS, KINDS
 from partage.vendors import names, settings
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.reserved import RESERVED
@@ -27,7 +26,6 @@ __all__ = [
     "names_page",
     "settings_page",
     "table",
-    "traces_page",
     "value_comments",
     "values_page",
 ]
@@ -48,7 +46,6 @@ def declared_pages(root: Path) -> dict[str, str]:
         "commands.md": commands_page(),
         "names.md": names_page(),
         "settings.md": settings_page(),
-        "traces.md": traces_page(),
         "values.md": values_page((root / _VALUES).read_text(encoding="utf-8")),
     }
 
@@ -213,36 +210,6 @@ def _flat(value: object) -> Iterator[str]:
     elif isinstance(value, (tuple, frozenset)):
         for one in sorted(value, key=str):
             yield from _flat(one)
-
-
-# --- traces ------------------------------------------------------------------------------------
-
-
-def traces_page() -> str:
-    """Every span with its attributes, and what those mean."""
-    text = (
-        f"{HEAD}# All spans\n\nThe spans of a pod with devices, in the order in which they begin. To switch them on: "
-        "[trace a pod](../how-to/trace-a-pod.md). Every span has `k8s.namespace.name` and `k8s.pod.name`; all but the first have "
-        "`k8s.pod.uid`. A span that failed has the status `Error`, with the reason. Texts end after 256 "
-        "characters; they contain nothing from environments, command lines, headers or Secrets.\n\n"
-    )
-    text += table(
-        ("span", "of", "kind", "spans", "attributes"),
-        (
-            (
-                f"`{one.name}`",
-                f"`partage {one.program}`",
-                one.role.value,
-                one.meaning,
-                ", ".join(f"`{name}`" for name in one.attributes),
-            )
-            for one in KINDS
-        ),
-    )
-    text += "\n## Attributes\n\n"
-    text += table(("attribute", ""), ((f"`{k}`", told) for k, told in ATTRIBUTES.items()))
-    text += "\n## Events\n\n"
-    return text + table(("event", ""), ((f"`{name}`", told) for name, told in EVENTS.items()))
 
 
 # --- alerts ------------------------------------------------------------------------------------

@@ -453,6 +453,7 @@ def test_the_metax_record_is_recovered(
         pytest.param('[[{"uuid":"GPU-0","compute":9000000000000000000,"vRam":1}]]', id="huge"),
         pytest.param('[[{"uuid":"GPU-0","compute":5,"vRam":65537}]]', id="too much memory"),
         pytest.param('[[{"uuid":"GPU-0","compute":"5"}]]', id="text"),
+        pytest.param('[[{"uuid":"GPU-0"}],[{"uuid":"GPU-0"}]]', id="a card twice"),
     ],
 )
 def test_a_metax_record_that_cannot_be_trusted_is_a_problem(text: str) -> None:

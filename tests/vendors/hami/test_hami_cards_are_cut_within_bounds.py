@@ -89,6 +89,21 @@ def test_unknown_memory_is_the_part_of_the_axis() -> None:
     assert cutting.axis.profile("2g.24gb").memory_bytes == 24 * GIB
 
 
+@pytest.mark.parametrize("allowed", [(), ("3g.40gb",), ("3g.39gb",)])
+def test_one_profile_may_be_spelled_in_several_ways(allowed: tuple[str, ...]) -> None:
+    """Each spelling means the profile: no geometry is lost, and an allowlist may differ from the table."""
+    table = MigGeometry(("A100",), ((("3g.39gb", 40192, 2),), (("3g.40gb", 0, 1),)))
+    settings = HamiSettings(geometries=(table,), mig_allowlist=((("A100",), allowed),))
+
+    cutting, note = cutting_of(facts(), settings)
+
+    assert cutting is not None
+    assert note == ""
+    assert [geometry.number for geometry in cutting.geometries] == [0, 1]
+    assert {one.profile for one in cutting.geometries[0].usual} <= cutting.offered
+    assert cutting.axis.profile("3g.40gb").memory_bytes == 40192 * MIB
+
+
 def test_an_allowlist_narrows_profiles_and_opens_special_ones() -> None:
     """Only named profiles are made; a special one that is named may be chosen by amounts."""
     allowed = ((("A100-SXM4-80GB",), ("1g.10gb", "1g.20gb")),)
@@ -121,8 +136,18 @@ def test_an_old_driver_does_not_mix_4g_and_3g() -> None:
     assert new is not None
     assert old is not None
     both = [new.axis.profile("4g.40gb").at(0), new.axis.profile("3g.40gb").at(4)]
-    assert new.fault(both) == ""
-    assert "4g.40gb" in old.fault(both)
+    assert new.axis.fault(both) == ""
+    assert "4g.40gb" in old.axis.fault(both)
+
+
+def test_an_old_driver_does_not_mix_them_under_other_names() -> None:
+    """The operator's names replace those of the rule too."""
+    allowed = ((("A100",), ("3g.39gb", "4g.39gb")),)
+
+    cutting, _ = cutting_of(facts(branch=470), HamiSettings(mig_allowlist=allowed))
+
+    assert cutting is not None
+    assert cutting.fault((MigSlice("4g.39gb", 0, 4), MigSlice("3g.39gb", 4, 4)))
 
 
 REFUSED = [
@@ -199,7 +224,7 @@ def test_a_card_before_510_keeps_4g_and_3g_apart_whoever_tells() -> None:
     cutting, _ = cutting_of(facts(axis=_told("A100-80GB"), branch=470), HamiSettings())
 
     assert cutting is not None
-    assert cutting.fault((MigSlice("4g.40gb", 0, 4), MigSlice("3g.40gb", 4, 4)))
+    assert cutting.axis.fault((MigSlice("4g.40gb", 0, 4), MigSlice("3g.40gb", 4, 4)))
 
 
 def test_a_word_that_no_table_could_hold_is_not_taken() -> None:

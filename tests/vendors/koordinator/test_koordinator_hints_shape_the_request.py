@@ -53,6 +53,12 @@ def hinted(kind: str, hint: dict[str, object], **asks: str) -> Reading:
             "requiredTopologyScope",
         ),
         (HINT, {"gpu": {"zzz": 1}}, "gpu.zzz", ""),
+        (
+            HINT,
+            {"gpu": {"selector": {"matchLabel": {}}}},
+            "gpu.selector.matchLabel",
+            "matchLabels",
+        ),
         (JOINT, {"deviceTypes": ["gpu"], "requiredScop": "X"}, "requiredScop", "requiredScope"),
         (PARTITION, {"allocationPolicy": "X"}, "allocationPolicy", "allocatePolicy"),
         (NUMA, {"numaTopologyPolcy": "X"}, "numaTopologyPolcy", "numaTopologyPolicy"),
@@ -336,8 +342,12 @@ def test_a_malformed_annotation_of_a_pod_without_devices_is_nobodys_business() -
 def test_joint_allocation_is_of_the_types_asked(
     joint: object, hint: dict[str, object], asks: dict[str, str], expected: Joint | None
 ) -> None:
-    """Types that are not asked, or taken all, drop out; one alone is not joint."""
-    assert read({JOINT: joint, HINT: hint}, **asks).joint == expected
+    """Types that are not asked, or taken all, drop out; one alone is not joint. One that nobody knows is told."""
+    reading = read({JOINT: joint, HINT: hint}, **asks)
+
+    assert reading.joint == expected
+    strangers = [f"annotation {JOINT}: no device type 'npu'"] if "npu" in str(joint) else []
+    assert [*reading.notes] == strangers
 
 
 @pytest.mark.parametrize(

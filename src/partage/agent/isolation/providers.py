@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from msgspec import structs
+
 from partage.agent.isolation.container_dirs import CardQuota, Quota
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
@@ -96,13 +98,28 @@ class Shares:
         )
 
     @property
+    def cards(self) -> tuple[Grant, ...]:
+        """One grant for each card, by the driver's numbers: two requests of a claim may have shares of one card."""
+        found: dict[int, Grant] = {}
+        for one in sorted(self.grants, key=lambda grant: grant.minor):
+            if one.type is not DeviceType.GPU:
+                continue
+            before = found.get(one.minor)
+            found[one.minor] = (
+                one
+                if before is None
+                else structs.replace(
+                    before,
+                    core_milli=before.core_milli + one.core_milli,
+                    memory_bytes=before.memory_bytes + one.memory_bytes,
+                )
+            )
+        return tuple(found.values())
+
+    @property
     def shares(self) -> tuple[Grant, ...]:
-        """The grants that only software can enforce."""
-        return tuple(
-            one
-            for one in self.grants
-            if one.type is DeviceType.GPU and one.mode is GrantMode.SHARE
-        )
+        """The cards' grants that only software can enforce."""
+        return tuple(one for one in self.cards if one.mode is GrantMode.SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,18 +260,14 @@ def _hami_limits(shares: Shares) -> dict[str, str]:
 
     Source: HAMi-core at 8f3a89c, `multiprocess_memory_limit.c` (`do_init_device_sm_limits`).
     """
-    cards: dict[int, list[Grant]] = {}
-    for one in sorted(shares.grants, key=lambda grant: grant.minor):
-        if one.type is DeviceType.GPU:
-            cards.setdefault(one.minor, []).append(one)
     env: dict[str, str] = {}
     percents: list[int] = []
-    for place, grants in enumerate(cards.values()):
-        if any(one.mode is not GrantMode.SHARE for one in grants):
+    for place, one in enumerate(shares.cards):
+        if one.mode is not GrantMode.SHARE:
             percents.append(_NO_SM_LIMIT)
             continue
-        env[f"{_LIMIT}_{place}"] = f"{sum(one.memory_bytes for one in grants) // _MIB}m"
-        percents.append(sum(one.core_milli for one in grants) * 100 // MILLI or _NO_SM_LIMIT)
+        env[f"{_LIMIT}_{place}"] = f"{_mebibytes(one)}m"
+        percents.append(_percent(one.core_milli) or _NO_SM_LIMIT)
     if max(percents) < _NO_SM_LIMIT or len(percents) == 1:
         env[_SM_LIMIT] = str(min(percents))
     if len(percents) > 1:
@@ -290,8 +303,8 @@ class OwnLibrary:
         wishes, cut = shares.granted(self.policy, self.most_beyond_bytes)
         policy = wishes.policy or POLICIES.get(shares.policy) or self.policy
         cards = []
-        for grant in shares.grants:
-            if grant.type is not DeviceType.GPU or grant.mode is GrantMode.MIG:
+        for grant in shares.cards:
+            if grant.mode is GrantMode.MIG:
                 continue  # hardware enforces instances
             if grant.mode is not GrantMode.SHARE:
                 cards.append(CardQuota(grant.uuid, 0, MILLI, Policy.NONE))
@@ -305,7 +318,7 @@ class OwnLibrary:
             cards.append(
                 CardQuota(
                     grant.uuid,
-                    grant.memory_bytes,
+                    max(grant.memory_bytes, 1),  # 0 would be no cap
                     core,
                     mine,
                     wishes.priority,
@@ -350,32 +363,39 @@ class Mps:
         if problem:
             # Without the daemon a program would run beside it, without limits.
             raise InvalidValue(f"a share of a card: {problem}; the kubelet tries again")
-        cards = [one for one in shares.grants if one.type is DeviceType.GPU]
+        cards = shares.cards
         other = next((one for one in cards if one.mode is not GrantMode.SHARE), None)
         if other is not None:
             raise InvalidValue(
                 f"card {other.minor} ({other.uuid}) beside a share: MPS holds all cards of a process to one "
                 "percentage; ask for them in containers of their own"
             )
-        memory: dict[int, int] = {}
-        for one in sorted(cards, key=lambda grant: grant.minor):
-            memory[one.minor] = memory.get(one.minor, 0) + one.memory_bytes
         env = _unloaded(shares.env) | {
             "CUDA_MPS_PIPE_DIRECTORY": f"{self.folder}/pipe",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ",".join(
-                f"{place}={size // _MIB}M" for place, size in enumerate(memory.values())
+                f"{place}={_mebibytes(one)}M" for place, one in enumerate(cards)
             ),
         }
         policy = wishes.policy or POLICIES.get(shares.policy)
         quota = min(one.core_milli for one in cards)
         if quota and policy in {None, Policy.FIXED_SHARE}:
-            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(quota * 100 // MILLI, 1))
+            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(_percent(quota))
         binds = (
             # Under the daemon's own path.
             Bind(f"{self.folder}/pipe", f"{self.folder}/pipe", writable=True),
             Bind(f"{self.folder}/shm", "/dev/shm", writable=True),  # noqa: S108 # where the driver looks
         )
         return Kept(env, binds, cut=cut)
+
+
+def _mebibytes(share: Grant) -> int:
+    """A share's memory in whole MiB; at least one, because 0 would be no limit."""
+    return max(share.memory_bytes // _MIB, 1)
+
+
+def _percent(core_milli: int) -> int:
+    """A quota in whole percent, at least one; 0 for none."""
+    return max(core_milli * 100 // MILLI, 1) if core_milli else 0
 
 
 def _unloaded(env: Mapping[str, str]) -> dict[str, str]:

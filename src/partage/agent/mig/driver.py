@@ -6,6 +6,7 @@ Source of the order of calls: docs/sources/mig.md 2; written against nvidia-ml-p
 
 import ctypes
 import importlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from partage.model.device import MILLI
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 
+_LOG: Final = logging.getLogger("partage.agent")
 _MIB: Final = 1 << 20
 _MOST: Final = 64
 """Room in answers that are lists: no card has that many instances or places."""
@@ -31,6 +33,8 @@ _SUFFIXES: Final = (
     ("-me", MigAttribute.NO_MEDIA),
     ("+gfx", MigAttribute.GRAPHICS),
 )
+_NO_PROFILE: Final = frozenset({Failure.NOT_SUPPORTED, Failure.INVALID_ARGUMENT})
+"""The answers about a profile that the card lacks, and about one that is newer than the driver."""
 _DOUBLE: Final = 9
 """NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: one slice with twice the memory."""
 
@@ -77,11 +81,20 @@ class NvidiaDriver:
     # --- asking -----------------------------------------------------------------------------
 
     def cards(self) -> tuple[CardFacts, ...]:
-        """Every card, by index."""
-        count = self._call("nvmlDeviceGetCount")
-        return tuple(
-            self._facts(self._call("nvmlDeviceGetHandleByIndex", i)) for i in range(count)
-        )
+        """Every card, by index, except lost ones: a card that is lost has no identity, and the others work."""
+        found = []
+        for index in range(self._call("nvmlDeviceGetCount")):
+            try:
+                found.append(self._facts(self._call("nvmlDeviceGetHandleByIndex", index)))
+            except NvmlFailed as error:
+                if error.failure is not Failure.LOST:
+                    raise
+                _LOG.warning(
+                    "NVIDIA card %d gets no instances until the agent is restarted: %s",
+                    index,
+                    error,
+                )
+        return tuple(found)
 
     def _facts(self, handle: Any) -> CardFacts:
         product = self._call("nvmlDeviceGetPciInfo", handle).pciDeviceId >> 16
@@ -123,7 +136,7 @@ class NvidiaDriver:
             try:
                 yield kind, self._call("nvmlDeviceGetGpuInstanceProfileInfo", handle, kind)
             except NvmlFailed as error:
-                if error.failure is not Failure.NOT_SUPPORTED:
+                if error.failure not in _NO_PROFILE:
                     raise
 
     def _profile(self, handle: Any, kind: int, info: Any, whole: int) -> MigProfile | None:
@@ -202,7 +215,7 @@ class NvidiaDriver:
                     "nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu_instance, kind, shared
                 )
             except NvmlFailed as error:
-                if error.failure is not Failure.NOT_SUPPORTED:
+                if error.failure not in _NO_PROFILE:
                     raise
 
     # --- changing ---------------------------------------------------------------------------
@@ -281,7 +294,7 @@ class NvidiaDriver:
             n.NVML_ERROR_NOT_FOUND: Failure.NOT_FOUND,
             n.NVML_ERROR_RESET_REQUIRED: Failure.RESET_REQUIRED,
             n.NVML_ERROR_NOT_SUPPORTED: Failure.NOT_SUPPORTED,
-            n.NVML_ERROR_INVALID_ARGUMENT: Failure.NOT_SUPPORTED,
+            n.NVML_ERROR_INVALID_ARGUMENT: Failure.INVALID_ARGUMENT,
             n.NVML_ERROR_NO_PERMISSION: Failure.NO_PERMISSION,
             n.NVML_ERROR_GPU_IS_LOST: Failure.LOST,
         }

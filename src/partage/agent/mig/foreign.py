@@ -1,10 +1,10 @@
 """Makes the report of foreign instances for the scheduler from looks at the cards.
 
 Pure. A card that could not be read is reported as unknown, which closes it. A card that was not yet
-read since the agent started keeps its last report.
+read since the agent started keeps its last report, and is unknown if it had none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from partage.agent.mig.nvml import GpuInstance
@@ -25,21 +25,25 @@ def on_card(outcome: Outcome) -> OnCard:
 
 
 def reported(
-    cards: Iterable[str], outcomes: Mapping[str, Outcome], before: str | None
+    cards: Iterable[str],
+    outcomes: Mapping[str, Outcome],
+    before: str | None,
+    covered: Collection[str],
 ) -> Mapping[str, OnCard]:
     """The report of every card.
 
     Args:
         cards: UUIDs of the node's cards that can be cut.
         before: the current annotation; None without one.
+        covered: UUIDs of the cards that it was made for; those without such instances are not in it.
     """
     known: Mapping[str, OnCard] = {}
-    otherwise = OnCard(unknown=_UNSEEN)
     if before is not None:
-        known, problem = decode_foreign(before)
-        otherwise = otherwise if problem else OnCard()
+        told, problem = decode_foreign(before)
+        known = {} if problem else {card: OnCard() for card in covered} | dict(told)
+    unseen = OnCard(unknown=_UNSEEN)
     return {
-        card: on_card(outcomes[card]) if card in outcomes else known.get(card, otherwise)
+        card: on_card(outcomes[card]) if card in outcomes else known.get(card, unseen)
         for card in cards
     }
 

@@ -14,6 +14,7 @@ class Failure(StrEnum):
     NOT_FOUND = "not found"  # the named object is gone
     RESET_REQUIRED = "reset required"  # the mode changes at the next reset only
     NOT_SUPPORTED = "not supported"
+    INVALID_ARGUMENT = "invalid argument"
     NO_PERMISSION = "no permission"
     LOST = "the card is lost"
     OTHER = "failed"

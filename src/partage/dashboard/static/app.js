@@ -37,7 +37,7 @@ function address() {
       return text;
     }
   });
-  const known = VIEWS[key] && (key === "pod" ? parts.length === 2 : key === "node" ? parts.length === 1 : !parts.length);
+  const known = Object.hasOwn(VIEWS, key) && (key === "pod" ? parts.length === 2 : key === "node" ? parts.length === 1 : !parts.length);
   return { key, view: known ? VIEWS[key] : nowhere, parts, query: Object.fromEntries(new URLSearchParams(search)) };
 }
 

@@ -68,6 +68,7 @@ export function filters(query, go, fields) {
   const names = fields.map(([name]) => name);
   const change = (form) => {
     clearTimeout(form.typing);
+    if (!form.isConnected) return; // another view is shown by now
     const given = Object.fromEntries(names.map((name) => [name, form.elements.namedItem(name).value]));
     go({ ...query, ...given, offset: "" });
   };

@@ -13,18 +13,14 @@ from partage.model.request import DeviceRequest, Fault, RequestGroup
 from partage.vendors import names
 from partage.vendors.base import (
     Family,
-    NodeView,
     PlacedPod,
     PodView,
     Reading,
-    Registration,
     Rendering,
 )
 from partage.vendors.cards import asks_any, cut_by_plugin, gpus_of, kept_off, lock_value
 from partage.vendors.settings import Settings
 from partage.vendors.traits import CAMBRICON
-
-_PROTOCOL: Final = "koordinator"
 
 
 def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
@@ -32,9 +28,7 @@ def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     if reading.fault is not None:
         return reading
     if not asks_any(pod, CAMBRICON.wakes):
-        return kept_off(
-            reading, _PROTOCOL, CAMBRICON.name, lambda request: bool(_problem(request))
-        )
+        return kept_off(reading, CAMBRICON.name, lambda request: bool(_problem(request)))
     groups = [_ours(group) for group in reading.groups]
     requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
     problem = next(filter(None, map(_problem, requests)), "")
@@ -68,13 +62,8 @@ def _problem(request: DeviceRequest) -> str:
     return ""
 
 
-def _register(node: NodeView, _settings: Settings) -> Registration:
-    """The vendor's plugin cuts the shares."""
-    return cut_by_plugin(node, CAMBRICON.name)
-
-
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
-    cards = gpus_of(placed, _PROTOCOL, CAMBRICON.name)
+    cards = gpus_of(placed, CAMBRICON.name)
     if len(cards) != 1 or not cards[0].core:
         return Rendering()
     card = cards[0]
@@ -94,6 +83,6 @@ FAMILY: Final = Family(
     name=CAMBRICON.name,
     triggers=frozenset(CAMBRICON.wakes),
     refine=_refine,
-    register=_register,
+    register=lambda node, _settings: cut_by_plugin(node, CAMBRICON.name),
     render=_render,
 )

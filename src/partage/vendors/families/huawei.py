@@ -10,36 +10,27 @@ from partage.model.request import DeviceRequest
 from partage.vendors import names
 from partage.vendors.base import (
     Family,
-    NodeView,
     PlacedPod,
     PodView,
     Reading,
-    Registration,
     Rendering,
 )
 from partage.vendors.cards import cut_by_plugin, gpus_of, kept_off
 from partage.vendors.settings import Settings
 from partage.vendors.traits import HUAWEI
 
-_PROTOCOL: Final = "koordinator"
-
 
 def _refine(_pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """Keep requests without AI cores off the vendor's cards."""
-    return kept_off(reading, _PROTOCOL, HUAWEI.name, _without_cores)
+    return kept_off(reading, HUAWEI.name, _without_cores)
 
 
 def _without_cores(request: DeviceRequest) -> bool:
     return all(unit != names.NPU_CORE for unit, _amount in request.extras)
 
 
-def _register(node: NodeView, _settings: Settings) -> Registration:
-    """The vendor's plugin cuts the parts of a card."""
-    return cut_by_plugin(node, HUAWEI.name)
-
-
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
-    cards = gpus_of(placed, _PROTOCOL, HUAWEI.name)
+    cards = gpus_of(placed, HUAWEI.name)
     if not cards:
         return Rendering()
     annotations = {names.PREDICATE_TIME: str(placed.now)}
@@ -57,6 +48,6 @@ FAMILY: Final = Family(
     name=HUAWEI.name,
     triggers=frozenset(HUAWEI.wakes),
     refine=_refine,
-    register=_register,
+    register=lambda node, _settings: cut_by_plugin(node, HUAWEI.name),
     render=_render,
 )

@@ -30,11 +30,10 @@ from partage.vendors.base import (
     Registration,
     Rendering,
 )
-from partage.vendors.cards import asks_any, gpus_of, kept_off, lock_value
+from partage.vendors.cards import KOORDINATOR, asks_any, gpus_of, kept_off, lock_value
 from partage.vendors.settings import MetaxSettings, Settings
 from partage.vendors.traits import METAX
 
-_PROTOCOL: Final = "koordinator"
 _MODE: Final = "metax-mode"
 _PERCENT: Final = MILLI // 100
 _POLICIES: Final = ("fixed-share", "best-effort", "burst-share")
@@ -56,7 +55,7 @@ def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
         if names.SGPU_QOS_POLICY in pod.annotations and reading.groups:
             note = f"annotation {names.SGPU_QOS_POLICY} has no effect: no container asks for {names.SGPU}"
             reading = replace(reading, notes=(*reading.notes, note))
-        return kept_off(reading, _PROTOCOL, METAX.name, lambda request: bool(_problem(request)))
+        return kept_off(reading, METAX.name, lambda request: bool(_problem(request)))
     groups = [_ours(group) for group in reading.groups]
     requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
     problem = _policy_problem(pod) or next(filter(None, map(_problem, requests)), "")
@@ -179,7 +178,7 @@ def _verdicts(mode: str) -> tuple[Verdict, ...]:
 
 
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
-    cards = gpus_of(placed, _PROTOCOL, METAX.name)
+    cards = gpus_of(placed, METAX.name)
     if not cards:
         return Rendering()
     entries = [
@@ -221,7 +220,10 @@ def _recover(pod: PodView, node: Node, _settings: Settings) -> Record | None:
         return None
     try:
         document = msgspec.json.decode(text, type=list[list[_Entry]])
-        grants = tuple(_grant(entry, pod, node) for part in document for entry in part)
+        entries = [entry for part in document for entry in part]
+        if len({entry.uuid for entry in entries}) < len(entries):
+            raise InvalidValue("a card is listed twice")
+        grants = tuple(_grant(entry, pod, node) for entry in entries)
     except UNREADABLE as error:
         problem = f"annotation {names.METAX_DEVICES_ALLOCATED}: {error}"
         return Record(source=METAX.name, problem=problem)
@@ -254,7 +256,7 @@ def _grant(entry: _Entry, pod: PodView, node: Node) -> Grant:
         memory_bytes=device.memory_bytes if whole else entry.memory * METAX.unit,
         mode=GrantMode.WHOLE if whole else GrantMode.VENDOR,
         phase=owner.phase if owner else Phase.MAIN,
-        protocol=_PROTOCOL,
+        protocol=KOORDINATOR,
     )
 
 

@@ -78,7 +78,13 @@ def _cutting(
         axis = for_driver(axis, card.branch)
     table = next((e.layouts for e in geometries if _named(e.models, card.model, known)), None)
     allowed = next((p for models, p in allowlist if _named(models, card.model, known)), ())
-    axis, unknown = _renamed(axis, table or (), allowed)
+    axis, called, unknown = _renamed(axis, table or (), allowed)
+    if table is not None:
+        table = tuple(
+            tuple((called.get(name, name), memory, count) for name, memory, count in layout)
+            for layout in table
+        )
+    allowed = tuple(called.get(name, name) for name in allowed)
     axis = _measured(axis, card)
     return _bounded(axis, table, allowed, unknown)
 
@@ -95,7 +101,7 @@ def foreign_of(
         profile = find_profile(cutting.axis, one.instance.profile)
         called = one.instance.profile if profile is None else profile.name
         found.append(replace(one, instance=replace(one.instance, profile=called)))
-    fault = cutting.fault(one.instance for one in found)
+    fault = cutting.axis.fault(one.instance for one in found)
     return tuple(found), fault and f"instances that partage did not make are not possible: {fault}"
 
 
@@ -192,21 +198,26 @@ def _reported(card: CardFacts) -> MigAxis | None:
     return MigAxis(card.model, tuple(profiles))
 
 
-def _renamed(axis: MigAxis, table: _Table, allowed: tuple[str, ...]) -> tuple[MigAxis, list[str]]:
-    """The axis with the operator's names and amounts, and the names that match none of its profiles."""
+def _renamed(
+    axis: MigAxis, table: _Table, allowed: tuple[str, ...]
+) -> tuple[MigAxis, dict[str, str], list[str]]:
+    """The axis with the operator's names and amounts, and the names that match none of its profiles.
+
+    The operator may spell one profile in several ways. The last counts, and the second value has it for each of them.
+    """
     told = {name: memory for layout in table for name, memory, _count in layout}
     told |= {name: told.get(name, 0) for name in allowed}
-    new: dict[str, MigProfile] = {}
-    unknown = []
-    for name, memory in told.items():
-        profile = find_profile(axis, name)
-        if profile is None:
-            unknown.append(name)
-        else:
-            new[profile.name] = replace(
-                profile, name=name, memory_bytes=memory * _MIB or profile.memory_bytes
-            )
-    return replace(axis, profiles=tuple(new.get(p.name, p) for p in axis.profiles)), unknown
+    found = {name: find_profile(axis, name) for name in told}
+    new = {profile.name: profile for profile in axis.profiles}
+    for name, profile in found.items():
+        if profile is not None:
+            before = new[profile.name]
+            memory = told[name] * _MIB or before.memory_bytes
+            new[profile.name] = replace(before, name=name, memory_bytes=memory)
+    called = {name: new[p.name].name for name, p in found.items() if p is not None}
+    apart = tuple((new[one].name, new[other].name) for one, other in axis.apart)
+    unknown = [name for name, profile in found.items() if profile is None]
+    return replace(axis, profiles=tuple(new.values()), apart=apart), called, unknown
 
 
 def _measured(axis: MigAxis, card: CardFacts) -> MigAxis:

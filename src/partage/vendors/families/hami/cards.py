@@ -20,10 +20,11 @@ _MOST: Final = 2**31 - 1
 _Count = Annotated[int, Meta(ge=0, le=_MOST)]
 _Score = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
-_BOOLEANS: Final = {
+BOOLEANS: Final = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
     **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
 }
+"""The texts that Go's ParseBool reads."""
 
 
 class RegisteredPlace(Struct, frozen=True):
@@ -140,7 +141,7 @@ def _decode_card(text: str) -> RegisteredCard:
     index, mode = fields[7:] if len(fields) == 9 else ("0", "hami-core")
     if not uuid:
         raise InvalidRecord(f"card {text[:80]!r} has no UUID")
-    if health not in _BOOLEANS:
+    if health not in BOOLEANS:
         raise InvalidRecord(f"card {uuid}: health is {health[:80]!r} instead of true or false")
     return RegisteredCard(
         uuid=uuid,
@@ -151,7 +152,7 @@ def _decode_card(text: str) -> RegisteredCard:
         model=model,
         numa=_number(uuid, numa, least=-_MOST),
         mode=mode,
-        healthy=_BOOLEANS[health],
+        healthy=BOOLEANS[health],
     )
 
 

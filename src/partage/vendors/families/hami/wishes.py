@@ -16,6 +16,7 @@ from partage.model.policy import CardOrder, CardWeights, Strategy
 from partage.model.reason import ReasonCode
 from partage.model.request import CardFilter, Fault
 from partage.vendors import names
+from partage.vendors.families.hami.cards import BOOLEANS
 from partage.vendors.traits import NVIDIA
 
 HEEDED: Final = frozenset(
@@ -33,8 +34,6 @@ HEEDED: Final = frozenset(
     }
 )
 """All annotations that this module reads."""
-_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _WEIGHT: Final = re.compile(r"[0-9]{1,9}")
 _WRITTEN: Final = (SliceMode.SHARE, SliceMode.MIG)
 _PROFILE: Final = re.compile(r"[0-9]{1,2}g(?:\.[0-9]{1,4}gb(?:[+-][a-z.]{1,8})?)?")
@@ -83,8 +82,7 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
     if profile and mode_fault is None:
         modes, mode_fault = _for_profile(profile, modes)
     weights, weight_fault = _weights(annotations)
-    numa_bind = parse_bool(annotations.get(names.HAMI_NUMA_BIND, ""))
-    numa_notes = _numa_notes(annotations.get(names.HAMI_NUMA_BIND, ""))
+    numa_bind, numa_notes = _numa_bind(annotations.get(names.HAMI_NUMA_BIND, ""))
     node_strategy, node_notes = _node_strategy(annotations)
     order, unused, order_notes = _card_order(annotations)
     return Wishes(
@@ -111,15 +109,12 @@ def split_list(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
-def parse_bool(text: str) -> bool:
-    """Whether a text is one that Go's ParseBool reads as true; anything else is false."""
-    return text in _TRUE
-
-
-def _numa_notes(text: str) -> tuple[str, ...]:
-    if not text or text in _TRUE | _FALSE:
-        return ()
-    return (f"annotation {names.HAMI_NUMA_BIND} is {text!r}, which counts as false; write true",)
+def _numa_bind(text: str) -> tuple[bool, tuple[str, ...]]:
+    """Whether all cards must be on one NUMA node, and a note on a text that is no boolean."""
+    if not text or text in BOOLEANS:
+        return BOOLEANS.get(text, False), ()
+    note = f"annotation {names.HAMI_NUMA_BIND} is {text!r}, which counts as false; write true"
+    return False, (note,)
 
 
 def _modes(annotations: Mapping[str, str]) -> tuple[tuple[SliceMode, ...], Fault | None]:

@@ -16,9 +16,13 @@ from partage.model.quantity import Quantity
 from partage.model.request import Phase
 from partage.vendors import names
 from partage.vendors.base import ContainerView
+from partage.vendors.traits import HUAWEI, ROWS
 
 DIALECT_V14: Final = "v1.4"
 """The mark of a pod that used only the names of v1.4."""
+
+COUNTS: Final = tuple(name for row in ROWS for name in row.counts)
+"""Names that count whole cards."""
 
 NAMES: Final[Mapping[DeviceType, tuple[str, ...]]] = {
     DeviceType.GPU: (
@@ -27,21 +31,14 @@ NAMES: Final[Mapping[DeviceType, tuple[str, ...]]] = {
         names.KOORD_GPU_MEMORY,
         names.KOORD_GPU_MEMORY_RATIO,
         names.KOORD_GPU_SHARED,
-        names.COUNT_NVIDIA,
-        names.COUNT_AMD,
-        names.COUNT_HYGON,
-        names.NPU_CORE,
-        names.NPU_CPU,
-        names.NPU_DVPP,
+        *COUNTS,
+        *HUAWEI.units,
     ),
     DeviceType.RDMA: (names.KOORD_RDMA,),
     DeviceType.FPGA: (names.KOORD_FPGA,),
 }
 """Today's names by device type."""
 
-_COUNTS: Final = frozenset(
-    {names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON, names.KOORD_GPU_SHARED}
-)
 _PERCENT: Final = 100
 _MOST: Final = 10**9  # percent, cards or native units; more than any node can have
 _MOST_BYTES: Final = 2**60
@@ -164,7 +161,7 @@ def _amounts(container: ContainerView) -> list[tuple[str, Quantity]]:
         quantity = _one(container, name)
         if quantity.nano < 0:
             raise InvalidValue(_unit(name, quantity, container, "an amount cannot be negative"))
-        if name in _COUNTS and not quantity.integral:
+        if name in (*COUNTS, names.KOORD_GPU_SHARED) and not quantity.integral:
             raise InvalidValue(
                 _unit(name, quantity, container, "cards are counted in whole numbers")
             )

@@ -29,6 +29,7 @@ _SCOPES: Final[Mapping[str, Scope]] = {
 }
 _EXCLUSIVE: Final[Mapping[str, Scope]] = {"DeviceLevel": Scope.DEVICE, "PCIeLevel": Scope.PCIE}
 _STRATEGIES: Final = ("ApplyForAll", "RequestsAsCount")
+_SELECTORS: Final = ("selector", "vfSelector")
 _POLICIES: Final = ("None", "BestEffort", "Restricted", "SingleNUMANode")
 
 _MOST_CONDITIONS: Final = 8
@@ -136,7 +137,7 @@ class Hints:
 def hints_of(annotations: Mapping[str, str]) -> Hints:
     """Read the annotations. Raises `InvalidValue`: one is malformed; the message names it and the fault."""
     by_type, unknown = _allocate(annotations.get(names.DEVICE_ALLOCATE_HINT))
-    joint, same_pcie = _joint(annotations.get(names.DEVICE_JOINT_ALLOCATE))
+    joint, same_pcie, strangers = _joint(annotations.get(names.DEVICE_JOINT_ALLOCATE))
     single_numa, numa_notes = _numa(annotations.get(names.NUMA_TOPOLOGY_SPEC))
     return Hints(
         by_type=by_type,
@@ -144,7 +145,7 @@ def hints_of(annotations: Mapping[str, str]) -> Hints:
         same_pcie=same_pcie,
         partition=_partition(annotations.get(names.GPU_PARTITION_SPEC)),
         single_numa=single_numa,
-        notes=(*unknown, *numa_notes, *islice(_strays(annotations), _MOST_TOLD)),
+        notes=(*unknown, *strangers, *numa_notes, *islice(_strays(annotations), _MOST_TOLD)),
     )
 
 
@@ -199,10 +200,14 @@ def _allocate(text: str | None) -> tuple[dict[DeviceType, Hint], tuple[str, ...]
     notes: list[str] = []
     for name, hint in document.items():
         if name not in tuple(DeviceType):
-            notes.append(f"annotation {names.DEVICE_ALLOCATE_HINT}: no device type {name!r}")
+            notes.append(_stranger(names.DEVICE_ALLOCATE_HINT, name))
         elif hint is not None:
             result[DeviceType(name)] = _hint(name, hint)
-    return result, tuple(notes)
+    return result, tuple(notes[:_MOST_TOLD])
+
+
+def _stranger(key: str, name: str) -> str:
+    return f"annotation {key}: no device type {name[:_LONGEST]!r}"
 
 
 def _strays(annotations: Mapping[str, str]) -> Iterator[str]:
@@ -211,13 +216,21 @@ def _strays(annotations: Mapping[str, str]) -> Iterator[str]:
         given = _folded(msgspec.json.decode(annotations[key])) if key in annotations else None
         each = given.items() if kind is _Hint and given else [("", given)]
         for name, fields in each:
-            for field_ in fields or ():
-                if field_ not in kind.__struct_encode_fields__:
-                    known = kind.__struct_encode_fields__
-                    near = difflib.get_close_matches(field_[:_LONGEST], known, n=1)
-                    hint = f"; did you mean {near[0]}?" if near else ""
-                    path = f"{name}.{field_}".removeprefix(".")[:_LONGEST]
-                    yield f"annotation {key}: field {path} is not known and does nothing{hint}"
+            yield from _unknown(key, name, fields, kind)
+
+
+def _unknown(
+    key: str, path: str, given: Mapping[str, Any] | None, kind: type[msgspec.Struct]
+) -> Iterator[str]:
+    known = kind.__struct_encode_fields__
+    for name, value in (given or {}).items():
+        place = f"{path}.{name}".removeprefix(".")
+        if name not in known:
+            near = difflib.get_close_matches(name[:_LONGEST], known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield f"annotation {key}: field {place[:_LONGEST]} is not known and does nothing{hint}"
+        elif name in _SELECTORS:
+            yield from _unknown(key, place, value, _LabelSelector)
 
 
 def _hint(kind: str, hint: _Hint) -> Hint:
@@ -275,12 +288,15 @@ def _problem(expression: _Expression) -> str:
     return ""
 
 
-def _joint(text: str | None) -> tuple[tuple[str, ...], bool]:
+def _joint(text: str | None) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
     if text is None:
-        return (), False
+        return (), False, ()
     document = _read("DeviceJointAllocate", text, _Joint, _Joint())
     scope = _known("DeviceJointAllocate", "requiredScope", document.scope, ("SamePCIe",))
-    return tuple(dict.fromkeys(document.types or ())), bool(scope)
+    types = tuple(dict.fromkeys(document.types or ()))
+    strangers = (one for one in types if one not in tuple(DeviceType))
+    notes = (_stranger(names.DEVICE_JOINT_ALLOCATE, one) for one in strangers)
+    return types, bool(scope), tuple(islice(notes, _MOST_TOLD))
 
 
 def _partition(text: str | None) -> PartitionAsk | None:

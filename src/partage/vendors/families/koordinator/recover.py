@@ -20,7 +20,7 @@ from partage.model.quantity import Quantity
 from partage.model.request import Phase, Scope
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView
-from partage.vendors.families.koordinator.amounts import ALIASES, NAMES, most_of
+from partage.vendors.families.koordinator.amounts import ALIASES, COUNTS, NAMES, most_of
 from partage.vendors.families.koordinator.hints import decode, hints_of
 from partage.vendors.families.koordinator.request import PROTOCOL, owned
 from partage.vendors.settings import Settings
@@ -29,7 +29,6 @@ from partage.vendors.traits import HUAWEI
 _PERCENT: Final = MILLI // 100
 _WHOLE: Final = 100
 _LASTING: Final = (Phase.SIDECAR, Phase.MAIN, Phase.INIT)
-_COUNTS: Final = frozenset({names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON})
 _OF_KIND: Final = {
     kind: frozenset(found) | {old for old, new in ALIASES.items() if new in found}
     for kind, found in NAMES.items()
@@ -155,7 +154,7 @@ def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
     for wanted in (_OF_KIND[kind], owned(settings)):
         for container, found in listed:
             for name in found & wanted:
-                if name not in _COUNTS or _is_ours(name, found, settings):
+                if name not in COUNTS or _is_ours(name, found, settings):
                     return _Owner(container.name, container.phase)
     return _Owner("", Phase.MAIN)
 

@@ -26,7 +26,14 @@ from partage.model.request import (
 )
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
-from partage.vendors.families.koordinator.amounts import ALIASES, NAMES, Asked, Part, gather
+from partage.vendors.families.koordinator.amounts import (
+    ALIASES,
+    COUNTS,
+    NAMES,
+    Asked,
+    Part,
+    gather,
+)
 from partage.vendors.families.koordinator.hints import Hint, Hints, hints_of
 from partage.vendors.families.koordinator.rules import CardShape, percentage, shape_of
 from partage.vendors.families.koordinator.templates import tables, template_equal
@@ -160,7 +167,7 @@ def _gpu_part(part: Part) -> ContainerAsk:
     def units(name: str, size: int) -> int:
         return -(-part.nano.get(name, 0) * size // NANO)
 
-    cards = sum(units(n, MILLI) for n in (names.COUNT_NVIDIA, names.COUNT_AMD, names.COUNT_HYGON))
+    cards = sum(units(n, MILLI) for n in COUNTS)
     cards += units(names.KOORD_GPU, _PERCENT)
     return ContainerAsk(
         name=part.container,

@@ -28,7 +28,7 @@ _PERCENT: Final = MILLI // 100
 
 def render(placed: PlacedPod, settings: Settings) -> Rendering:
     """Annotations, labels and environment for the pod's Koordinator devices."""
-    cards = cards_of(placed, PROTOCOL)
+    cards = cards_of(placed)
     if not cards:
         return Rendering()
     old = any(

@@ -12,6 +12,7 @@ from typing import Final
 from partage.model.errors import InvalidValue
 from partage.model.quantity import Quantity
 from partage.vendors import names
+from partage.vendors.families.koordinator.amounts import COUNTS, old_name
 from partage.vendors.traits import HUAWEI, ROWS
 
 _WHOLE: Final = 100
@@ -20,7 +21,6 @@ _CORE: Final = names.KOORD_GPU_CORE
 _MEMORY: Final = names.KOORD_GPU_MEMORY
 _RATIO: Final = names.KOORD_GPU_MEMORY_RATIO
 _SHARED: Final = names.KOORD_GPU_SHARED
-_COUNTS: Final = tuple(name for row in ROWS for name in row.counts)
 
 _VENDORS: Final[Mapping[str, tuple[str, ...]]] = {
     **{name: (row.name, *row.aliases) for row in ROWS for name in row.counts},
@@ -87,7 +87,7 @@ _DVPP: Final = _Rule(
 )
 
 _COMBINATIONS: Final[Mapping[frozenset[str], tuple[_Rule, ...]]] = {
-    **{frozenset({name}): () for name in _COUNTS},
+    **{frozenset({name}): () for name in COUNTS},
     frozenset({names.KOORD_GPU}): (_percent(names.KOORD_GPU),),
     frozenset({_MEMORY}): (),
     frozenset({_RATIO}): (_percent(_RATIO),),
@@ -156,9 +156,7 @@ def _as_written(name: str, written: Mapping[str, str]) -> str:
     if name in written:
         return written[name]
     old = all(one.startswith(names.KUBERNETES_DOMAIN) for one in written.values())
-    if old and name.startswith(names.KOORDINATOR_DOMAIN):
-        return names.KUBERNETES_DOMAIN + name.removeprefix(names.KOORDINATOR_DOMAIN)
-    return name
+    return old_name(name) if old and name.startswith(names.KOORDINATOR_DOMAIN) else name
 
 
 def _invalid(written: Mapping[str, str], amounts: Amounts, rule: str) -> InvalidValue:
@@ -168,7 +166,7 @@ def _invalid(written: Mapping[str, str], amounts: Amounts, rule: str) -> Invalid
 
 def _convert(amounts: Amounts) -> CardShape:
     vendors = next((_VENDORS[name] for name in _VENDORS if name in amounts), ())
-    for name in _COUNTS:
+    for name in COUNTS:
         if name in amounts:
             return CardShape(amounts[name], _WHOLE, _WHOLE, 0, (), shared=False, vendors=vendors)
     both = amounts.get(names.KOORD_GPU)

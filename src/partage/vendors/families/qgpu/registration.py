@@ -144,16 +144,15 @@ def _support(node: NodeView, cards: list[Device]) -> tuple[list[Verdict], list[s
         warnings.append("qGPU: driver version unknown, not checked")
     elif problem := driver_problem(version):
         problems.append(problem)
-    listed = {entry.name for entry in ARCHITECTURES}
     fallback = _labelled_model(node)
     for model in sorted({card.model or fallback for card in cards}):
         architecture = architecture_of(model)
         if architecture is None:
             warnings.append(f"qGPU: architecture of card model {model!r} unknown, not checked")
-        elif architecture not in listed:
+        elif architecture not in ARCHITECTURES:
             problems.append(
                 f"{model} is of architecture {architecture}; "
-                f"qGPU supports {', '.join(entry.name for entry in ARCHITECTURES)}"
+                f"qGPU supports {', '.join(ARCHITECTURES)}"
             )
     return [Verdict(NAME, ReasonCode.DRIVER_UNSUPPORTED, text) for text in problems], warnings
 

@@ -1,8 +1,8 @@
-"""qGPU's published rules for one container's request, each a function that can fail alone.
+"""qGPU's published rules for one container's request.
 
 Rules have the numbers of docs/sources/qgpu.md 1.2; messages cite them in words. The engine checks rules 7 and 9
 (nothing beyond the remaining share; whole cards only from idle ones), rule 6 is a limit in the request, and the caller
-checks rule 12 (no second protocol in the container).
+checks rule 12 (no second protocol in the container). Every function raises `RuleBroken` for its own rule.
 """
 
 from dataclasses import dataclass
@@ -58,28 +58,24 @@ def ask_of(container: ContainerView, app_class: str) -> Ask | None:
     Raises:
         RuleBroken: with the broken rule.
     """
-    check_requests_equal_limits(container)
+    _check_requests_equal_limits(container)
     core, memory, greedy = (container.ask(name) for name in _RESOURCES)
     if not any(value is not None and value.nano for value in (core, memory, greedy)):
         return None
     if app_class == OFFLINE:
-        return offline(core, memory, greedy)
+        return _offline(core, memory, greedy)
     if app_class == ONLINE:
-        return online(core, memory, greedy)
+        return _online(core, memory, greedy)
     if greedy is not None:
         raise RuleBroken(
             f"{names.QGPU_GREEDY}: {greedy} is for offline pods only; "
             f"they carry the annotation {names.QGPU_APP_CLASS}: {OFFLINE}"
         )
-    return ordinary(core, memory)
+    return _ordinary(core, memory)
 
 
-def check_requests_equal_limits(container: ContainerView) -> None:
-    """Rule 5: requests equal limits; either may be left out completely.
-
-    Raises:
-        RuleBroken: a request differs from its limit, or has none beside other limits.
-    """
+def _check_requests_equal_limits(container: ContainerView) -> None:
+    """Rule 5: requests equal limits; either may be left out completely."""
     limited = [name for name in _RESOURCES if name in container.limits]
     for name in _RESOURCES:
         request = container.requests.get(name)
@@ -93,29 +89,21 @@ def check_requests_equal_limits(container: ContainerView) -> None:
             )
 
 
-def ordinary(core: Quantity | None, memory: Quantity | None) -> Ask:
-    """Rules 1 to 4 and 10: a share of one card, whole cards, or a share of several cards.
-
-    Raises:
-        RuleBroken: one of these rules is broken.
-    """
+def _ordinary(core: Quantity | None, memory: Quantity | None) -> Ask:
+    """Rules 1 to 4 and 10: a share of one card, whole cards, or a share of several cards."""
     if core is None:
         raise RuleBroken(
             f"a share needs both {names.QGPU_CORE} and {names.QGPU_MEMORY}; {names.QGPU_CORE} is missing"
         )
-    percent = core_percent(core)
+    percent = _core_percent(core)
     if memory is None:
-        return whole_cards(percent)
-    gib = memory_gib(memory)
-    return Ask(1, percent, gib) if percent <= CARD else several_cards(percent, gib)
+        return _whole_cards(percent)
+    gib = _memory_gib(memory)
+    return Ask(1, percent, gib) if percent <= CARD else _several_cards(percent, gib)
 
 
-def core_percent(core: Quantity) -> int:
-    """Rule 1: whole percent, at least 5, in steps of 5 up to 100.
-
-    Raises:
-        RuleBroken: below, between steps, or not an integer.
-    """
+def _core_percent(core: Quantity) -> int:
+    """Rule 1: whole percent, at least 5, in steps of 5 up to 100."""
     name = names.QGPU_CORE
     if not core.integral or core.nano > _MOST_CORE * NANO:
         raise RuleBroken(f"{name}: {core} must be a whole number of percent")
@@ -127,8 +115,8 @@ def core_percent(core: Quantity) -> int:
     return percent
 
 
-def memory_gib(memory: Quantity) -> int:
-    """Rule 2: whole GiB, at least 1. Raises `RuleBroken`: below, a fraction, or beyond what bytes can count."""
+def _memory_gib(memory: Quantity) -> int:
+    """Rule 2: whole GiB, at least 1."""
     if not memory.integral or not NANO <= memory.nano <= _MOST_GIB * NANO:
         raise RuleBroken(
             f"{names.QGPU_MEMORY}: {memory} must be a whole number of GiB from 1 to {_MOST_GIB}, "
@@ -137,12 +125,8 @@ def memory_gib(memory: Quantity) -> int:
     return memory.floor()
 
 
-def whole_cards(percent: int) -> Ask:
-    """Rules 3 and 4: without memory, compute is a multiple of 100, and the cards are taken whole.
-
-    Raises:
-        RuleBroken: a share without memory.
-    """
+def _whole_cards(percent: int) -> Ask:
+    """Rules 3 and 4: without memory, compute is a multiple of 100, and the cards are taken whole."""
     if percent % CARD:
         raise RuleBroken(
             f"{names.QGPU_CORE}: {percent} is a share and needs {names.QGPU_MEMORY} as well; "
@@ -151,14 +135,11 @@ def whole_cards(percent: int) -> Ask:
     return Ask(percent // CARD, CARD, 0, whole=True)
 
 
-def several_cards(percent: int, gib: int) -> Ask:
+def _several_cards(percent: int, gib: int) -> Ask:
     """Rule 10, a later addition: a share over two cards, each with the whole part of its half.
 
     The step of 5 does not bind the halves: the published example makes 60 of 121. The remainder of the division is
     dropped.
-
-    Raises:
-        RuleBroken: more than two cards, or less than 1 GiB for each.
     """
     cards = -(-percent // CARD)
     if cards > MOST_CARDS:
@@ -174,13 +155,10 @@ def several_cards(percent: int, gib: int) -> Ask:
     return Ask(cards, percent // cards, gib // cards, note=note)
 
 
-def offline(core: Quantity | None, memory: Quantity | None, greedy: Quantity | None) -> Ask:
+def _offline(core: Quantity | None, memory: Quantity | None, greedy: Quantity | None) -> Ask:
     """Rule 11: an offline pod asks greedy compute (1 to 100) and memory, of one card.
 
     Greedy compute is the compute that others do not use. Nothing is guaranteed, so nothing is charged.
-
-    Raises:
-        RuleBroken: other resources, or amounts out of range.
     """
     if core is not None or greedy is None or memory is None:
         raise RuleBroken(
@@ -190,15 +168,11 @@ def offline(core: Quantity | None, memory: Quantity | None, greedy: Quantity | N
         raise RuleBroken(
             f"{names.QGPU_GREEDY}: {greedy} must be a whole number of percent from 1 to {CARD}"
         )
-    return Ask(1, 0, memory_gib(memory))
+    return Ask(1, 0, _memory_gib(memory))
 
 
-def online(core: Quantity | None, memory: Quantity | None, greedy: Quantity | None) -> Ask:
-    """Rule 11: an online pod asks memory of one card and may use all of its compute.
-
-    Raises:
-        RuleBroken: other resources, or memory out of range.
-    """
+def _online(core: Quantity | None, memory: Quantity | None, greedy: Quantity | None) -> Ask:
+    """Rule 11: an online pod asks memory of one card and may use all of its compute."""
     if core is not None or greedy is not None or memory is None:
         raise RuleBroken(f"an online pod asks {names.QGPU_MEMORY}, and nothing else of qGPU")
-    return Ask(1, 0, memory_gib(memory))
+    return Ask(1, 0, _memory_gib(memory))

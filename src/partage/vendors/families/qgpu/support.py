@@ -1,4 +1,4 @@
-"""Which drivers and architectures qGPU supports: tables with the source of each row.
+"""Which drivers and architectures qGPU supports.
 
 The qGPU document names three architectures and four driver branches with their last minor; a later page adds cards and
 branches. An unrecognised one is admitted with a warning; a recognised one that is not listed is refused.
@@ -8,46 +8,22 @@ Source: the qGPU document; docs/sources/qgpu.md 1.3 (page of January 2026).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from partage.vendors import names
 
-PAGE: Final = "the qGPU document"
-LATER: Final = "page of January 2026"
-
-
-@dataclass(frozen=True, slots=True)
-class Supported:
-    """One supported driver branch or architecture.
-
-    Attributes:
-        name: the branch (`470`) or architecture (`Turing`).
-        source: the page that lists it.
-        last: the last supported version of a branch; None if no bound is published.
-    """
-
-    name: str
-    source: str
-    last: tuple[int, int, int] | None = None
-
-
-DRIVERS: Final = (
-    Supported("450", PAGE, (450, 102, 4)),
-    Supported("470", PAGE, (470, 161, 3)),
-    Supported("515", PAGE, (515, 65, 1)),
-    Supported("525", PAGE, (525, 89, 2)),
-    Supported("535", LATER),
-    Supported("550", LATER),
-    Supported("570", LATER),
-)
-
-ARCHITECTURES: Final = (
-    Supported("Volta", PAGE),
-    Supported("Turing", PAGE),
-    Supported("Ampere", PAGE),
-    Supported("Ada", LATER),
-)
+DRIVERS: Final[Mapping[int, tuple[int, int, int] | None]] = {
+    450: (450, 102, 4),
+    470: (470, 161, 3),
+    515: (515, 65, 1),
+    525: (525, 89, 2),
+    535: None,  # this one and those below by the later page
+    550: None,
+    570: None,
+}
+"""Driver branches, each with its last supported version; None if no bound is published."""
+ARCHITECTURES: Final = ("Volta", "Turing", "Ampere", "Ada")
+"""The last one by the later page."""
 
 _MODELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Kepler": ("K10", "K20", "K40", "K40M", "K80"),
@@ -112,17 +88,17 @@ def driver_version(labels: Mapping[str, str]) -> tuple[int, int, int] | None:
 def driver_problem(version: tuple[int, int, int]) -> str:
     """Why the driver is outside the table; empty if it is inside."""
     shown = format_version(version)
-    for branch in DRIVERS:
-        if branch.name != str(version[0]):
-            continue
-        if branch.last is None or version <= branch.last:
-            return ""
-        return (
-            f"driver {shown} is newer than {format_version(branch.last)}, "
-            f"the last of branch {branch.name} that qGPU supports"
-        )
-    branches = ", ".join(branch.name for branch in DRIVERS)
-    return f"driver {shown} is of no branch that qGPU supports ({branches})"
+    branch = version[0]
+    if branch not in DRIVERS:
+        branches = ", ".join(map(str, DRIVERS))
+        return f"driver {shown} is of no branch that qGPU supports ({branches})"
+    last = DRIVERS[branch]
+    if last is None or version <= last:
+        return ""
+    return (
+        f"driver {shown} is newer than {format_version(last)}, "
+        f"the last of branch {branch} that qGPU supports"
+    )
 
 
 def format_version(version: tuple[int, int, int]) -> str:

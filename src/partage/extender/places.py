@@ -1,0 +1,373 @@
+"""What kube-scheduler's attempts through the plugin are offered, and the places that they hold in the books.
+
+A question names a pod, in the question itself or as a watch has reported it. Usually a proposal for it names the best
+node alone. kube-scheduler then filters one node and scores none. It gets more nodes if its own filters rejected one
+lately, if it has to weigh every node that fits, or if a question is only a trial.
+
+The engine knows only a node's devices, CPU, memory, and the labels and taints that select it. A proposed node may lack
+something else. kube-scheduler then reports it, and for a while the pod is offered other nodes. The number of nodes left
+out for one pod is bounded. Beyond the bound the pod waits until kube-scheduler retries it.
+
+    proposal ── taken ── released, or bound by `extender.bindings`
+                  └── taken again: exactly the earlier place, or none
+
+`extender.attempts` finds the attempt of each question, and answers kube-scheduler.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from partage.extender.books import Books
+from partage.extender.cycle import Cycle
+from partage.extender.ports import Answered
+from partage.extender.service import SchedulerService
+from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools
+from partage.model.allocation import Allocation
+from partage.model.errors import InvalidDocument, LedgerError
+from partage.model.pod import Pod
+from partage.model.reason import Refusal
+from partage.placement.work import Work
+from partage.scheduler.engine import Engine, State
+from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
+from partage.scheduler.preemption import Plan
+from partage.wire.claim_requests import MOST_BYTES, request_of_claims
+from partage.wire.documents import outdated, precedes
+from partage.wire.extender import decode_claim, decode_pod
+from partage.wire.plugin import PLACE_LOST, STALE, Propose
+from partage.wire.pods import translate_pod
+from partage.wire.translation import PodEntry
+
+PROPOSED: Final = 16
+"""Nodes of one proposal after a recent rejection by kube-scheduler's own filters, enough that they seldom reject all.
+Also the nodes of each domain, if kube-scheduler's rules weigh nothing but domains."""
+_PROVEN: Final = 4
+"""Nodes of one proposal if only the exact rule can judge a node, which costs far more for each."""
+_WIDE: Final = 128
+"""Nodes that the exact rule judges for a pod that needs every node that fits."""
+MOST_PROPOSED: Final = 100
+"""Nodes of a further proposal for a pod with claims. kube-scheduler checks only a part of a longer list."""
+_BEST: Final = 100
+"""The score of the best node. Other nodes score 10 to 90; a nominated node that `others` did not find scores 0."""
+REJECTED_SECONDS: Final = 60.0
+"""Seconds for which a rejected node is not proposed for the pod again, and for which all proposals name several."""
+MOST_REJECTED: Final = 128
+"""The most rejected nodes of a pod in that time: eight proposals of sixteen."""
+_MOST_PODS: Final = 20_000
+_SENT_AWAY: Final = 10.0
+"""Seconds after which the watches must have shown a group's victims and nominations."""
+
+
+# --- the question --------------------------------------------------------------------------
+
+
+def pod_of(books: Books, question: Propose) -> tuple[PodEntry | None, bool]:
+    """The pod, and whether the question contained it."""
+    known = books.cluster_cache.document(question.uid)
+    if bytes(question.pod):
+        document = decode_pod(bytes(question.pod))
+        if document.metadata.uid != question.uid:
+            raise InvalidDocument(f"the pod that came has not the uid {question.uid}")
+        if not outdated(document, known):
+            if not books.cluster_cache.translation.concerns(document):
+                return None, True
+            return books.cluster_cache.translation.read(document), True
+    if known is None or precedes(known.metadata.resource_version or "", question.version):
+        return None, bool(bytes(question.pod))
+    return books.cluster_cache.pod(question.uid), False
+
+
+def claimant_of(books: Books, question: Propose) -> PodEntry | None:
+    """A pod with claims, with these claims as a request of the engine; None if that is impossible."""
+    translation = books.cluster_cache.translation
+    if sum(map(len, question.claims)) > MOST_BYTES:
+        return None
+    try:
+        document = decode_pod(bytes(question.pod))
+        claims = [decode_claim(bytes(one)) for one in question.claims]
+        if document.metadata.uid != question.uid or translation.concerns(document):
+            return None
+        translated = translate_pod(document, translation.context)
+    except InvalidDocument:
+        return None
+    request = request_of_claims(document, claims)
+    if request is None:
+        return None
+    return PodEntry(replace(translated.pod, request=request), translated.view)
+
+
+# --- nodes -------------------------------------------------------------------------------
+
+
+def marked(ledger: Ledger, nodes: Iterable[str]) -> Bools:
+    """By node index, whether the node is in `nodes`."""
+    found: Bools = np.zeros_like(ledger.present)
+    found[[index for index in map(ledger.index.get, nodes) if index is not None]] = True
+    return found
+
+
+def others(
+    cycle: Cycle,
+    pod: Pod,
+    question: Propose,
+    domains: Sequence[str],
+    among: Bools | None,
+    work: Work,
+    now: float,
+    proposed: int = PROPOSED,
+) -> dict[str, int]:
+    """Nodes that fit, the best first, with their scores.
+
+    Args:
+        cycle: finds the nodes; the search counts against the allowance of the pod's namespace.
+        question: whether it needs every node that fits.
+        domains: keys of node labels; the best nodes of each domain are enough. Empty for no domains.
+        among: by node index, the nodes in question; None for all.
+        now: seconds on the clock of the books.
+        proposed: the most nodes, unless the question needs every node that fits.
+    """
+    engine, most = cycle.engine, _WIDE if question.wide else _PROVEN
+    found, values = cycle.candidates(pod, among, most, work, now)
+    if not found.size:
+        return {}
+    if not question.wide and found.size > proposed:
+        best = np.argpartition(-values, proposed - 1)[:proposed]
+        found, values = found[best], values[best]
+    elif domains:
+        best = engine.best_of_each(found, values, domains, PROPOSED)
+        found, values = found[best], values[best]
+    ranks = np.fromiter(map(engine.rank_at, found.tolist()), np.int64, found.size)
+    order = np.lexsort((ranks, -values))
+    names = [engine.ledger.node_at(int(index)).name for index in found[order]]
+    low, span = int(values.min()), int(values.max() - values.min())
+    scaled = 10 + (values[order] - low) * 80 // span if span else np.full(len(names), 90)
+    return dict(zip(names, scaled.tolist(), strict=True))
+
+
+def offered(
+    engine: Engine, pod: Pod, question: Propose, best: str, beside: dict[str, int]
+) -> dict[str, int]:
+    """The nodes of a proposal with their scores, the best first.
+
+    Args:
+        pod: the pod; its place is held.
+        question: whether it needs every node that fits, and the node that the pod is nominated for.
+        beside: the result of `others`.
+    """
+    names = [best, *(name for name in beside if name != best)]
+    if not question.wide:
+        del names[PROPOSED:]
+        wish = question.nominated
+        if wish and wish not in names and engine.grants_without(pod, wish, ()) is not None:
+            names.append(wish)
+    return {best: _BEST} | {name: beside.get(name, 0) for name in names[1:]}
+
+
+@dataclass(slots=True)
+class _Rejected:
+    since: float
+    nodes: set[str] = field(default_factory=set)
+
+
+class RejectedNodes:
+    """Remembers the rejected nodes of each pod for a while; times are seconds on a steady clock."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, _Rejected] = OrderedDict()
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._known
+
+    def add(self, uid: str, nodes: Iterable[str], now: float) -> int:
+        """Leave nodes out for a pod; returns how many more it could leave out before this call."""
+        known = self._of(uid, now)
+        if known is None:
+            known = self._known[uid] = _Rejected(now)
+            while len(self._known) > _MOST_PODS:
+                self._known.popitem(last=False)
+        room = max(0, MOST_REJECTED - len(known.nodes))
+        known.nodes.update(sorted(nodes)[:room])
+        return room
+
+    def count(self, uid: str, now: float) -> int:
+        """The number of nodes that are left out for a pod."""
+        known = self._of(uid, now)
+        return len(known.nodes) if known is not None else 0
+
+    def forget(self, uid: str) -> bool:
+        """Offer the pod all nodes again; whether some were left out."""
+        return self._known.pop(uid, None) is not None
+
+    def left(self, ledger: Ledger, uid: str, now: float, nominated: str = "") -> Bools | None:
+        """By node index, whether the node may be proposed for a pod; None for all nodes.
+
+        Args:
+            now: seconds on the same steady clock.
+            nominated: the node that the pod is nominated for; it stays in, because it may have room by now.
+        """
+        known = self._of(uid, now)
+        if known is None:
+            return None
+        among: Bools = ledger.present.copy()
+        for name in known.nodes:
+            if name in ledger.index and name != nominated:
+                among[ledger.index[name]] = False
+        return among
+
+    def _of(self, uid: str, now: float) -> _Rejected | None:
+        known = self._known.get(uid)
+        if known is not None and now >= known.since + REJECTED_SECONDS:
+            del self._known[uid]
+            return None
+        return known
+
+
+# --- places ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt.
+
+    Attributes:
+        number: kube-scheduler's number of the attempt.
+        entry: the pod as the decision read it.
+        travelled: the question contained the pod; no watch has shown it yet.
+        planned: by node, the plans by which less important pods could make room there.
+        more: other nodes have such plans too.
+        place: the allocation that `reserve` made; remembered after `unreserve`.
+        reserved: the place is in the ledger now.
+        provisional: other pods still run on the place; this attempt can never be bound.
+        outcome: set by `bound` while the Binding is on its way.
+        claimed: the pod asks by claims; there is nothing to reserve or bind.
+        wide: every node that fits was proposed, and kube-scheduler chooses among them.
+        narrowed: as `wide`, but only the best nodes of each domain were proposed.
+    """
+
+    number: int
+    entry: PodEntry
+    travelled: bool
+    nodes: frozenset[str] = frozenset()
+    planned: Mapping[str, Plan] = field(default_factory=dict)
+    more: bool = False
+    place: Allocation | None = None
+    reserved: bool = False
+    provisional: bool = False
+    outcome: asyncio.Future[Answered] | None = None
+    claimed: bool = False
+    wide: bool = False
+    narrowed: bool = False
+
+
+class Lost(NamedTuple):
+    """The reason for kube-scheduler why no place was taken."""
+
+    code: str
+    message: str
+
+
+class Reservations:
+    """The places of one kube-scheduler's attempts; `proposed` is the uid of the pod with a held proposal, or empty."""
+
+    def __init__(self, service: SchedulerService, rejected: RejectedNodes) -> None:
+        """Reservations without a place."""
+        self.proposed = ""
+        self._service, self._rejected = service, rejected
+        self._sent_away: dict[str, float] = {}
+
+    def end_proposal(self) -> None:
+        """End the proposal that was not reserved."""
+        uid, self.proposed = self.proposed, ""
+        books = self._service.books
+        if uid and books.engine.states.get(uid) is State.HELD:
+            books.take([HoldEnded(uid)], self._now)
+
+    def take(
+        self, books: Books, attempt: Attempt, node: str, *, simulated: bool = False
+    ) -> Lost | None:
+        """Take a place on a node; `simulated` if the cycle of a pod group asks, which is reverted later."""
+        entry, now = attempt.entry, self._now
+        try:
+            decision = books.cycle.reserve(entry.pod, node)
+        except LedgerError as error:
+            return Lost(STALE, str(error))
+        books.settle(now)
+        if isinstance(decision, Refusal):
+            if simulated and self._kept(books, attempt, node, now):
+                return None
+            books.refuse(entry, decision, now)
+            if self._service.pending.has(entry.pod.uid):
+                # The pod's own claims hold the devices that it needs there, and would hold them again.
+                self._rejected.add(entry.pod.uid, {node}, now)
+            return Lost(str(decision.code), decision.message)
+        attempt.place, attempt.reserved = decision.allocation, True
+        return None
+
+    def _kept(self, books: Books, attempt: Attempt, node: str, now: float) -> bool:
+        """Keep the place provisionally if it belongs to leaving pods; whether it is kept."""
+        uid = attempt.entry.pod.uid
+        if books.nomination(uid) == node:
+            books.cycle.nominate(attempt.entry.pod, node, now, books.leaving(node))
+        elif node in attempt.planned:
+            # kube-scheduler evicts those now; the next pods of the group must not use the same room.
+            books.make_room(attempt.entry, attempt.planned[node], now)
+        else:
+            return False
+        attempt.provisional = True
+        return True
+
+    def take_again(self, books: Books, attempt: Attempt, node: str) -> Lost | None:
+        """Take exactly the earlier place again, or fail the attempt."""
+        place, now = attempt.place, self._now
+        if place is None or place.node != node:
+            where = place.node if place is not None else "no node"
+            return Lost(PLACE_LOST, f"its place is on {where}")
+        engine, uid = books.engine, attempt.entry.pod.uid
+        taken: Placement | Refusal | None = None
+        try:
+            books.take([RoomKept(attempt.entry.pod, place.node, place.grants)], now)
+            if engine.keeps(uid, place.node) and engine.ledger.allocation(uid) == place:
+                taken = books.cycle.reserve(attempt.entry.pod, place.node)
+        except LedgerError as error:
+            return Lost(STALE, str(error))
+        if isinstance(taken, Placement):
+            attempt.reserved = True
+            return None
+        books.take([HoldEnded(uid)], now)
+        return Lost(PLACE_LOST, "others took its place; schedule the pod again")
+
+    def release(self, attempt: Attempt) -> None:
+        """Release the place of an attempt in the ledger, unless its Binding is on its way."""
+        uid, now = attempt.entry.pod.uid, self._now
+        if attempt.outcome is not None or uid in self._service.bindings.busy:
+            return
+        books = self._service.books
+        state = books.engine.states.get(uid)
+        if attempt.reserved and state is State.RESERVED:
+            books.take([BindFailed(uid)], now)
+        elif attempt.provisional and uid in books.making_room:
+            # Its victims are being evicted. Until the watches show this and the nominated pod, the
+            # room stays kept, so that no more pods are evicted for it.
+            self._sent_away.setdefault(uid, now + _SENT_AWAY)
+        elif attempt.provisional and state in (State.HELD, State.CLEARING):
+            books.take([HoldEnded(uid)], now)
+        attempt.reserved = attempt.provisional = False
+
+    def heed_facts(self, books: Books, now: float) -> None:
+        """After a while, keep a group's room only if the API server's objects confirm it."""
+        for uid in [uid for uid, end in self._sent_away.items() if now >= end]:
+            del self._sent_away[uid]
+            if uid in books.making_room:
+                books.give_up(uid, now)
+                entry = books.cluster_cache.pod(uid)
+                if entry is not None:
+                    books.pod_seen(entry, now)  # nominated by now, or no pod was evicted for it
+
+    @property
+    def _now(self) -> float:
+        return self._service.clock.monotonic()
