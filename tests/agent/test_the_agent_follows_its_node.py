@@ -15,7 +15,7 @@ from partage.daemon.node_facts import Heartbeat, NodeFacts
 from partage.daemon.settings import NodeSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
-from partage.kube.errors import NotFound
+from partage.kube.errors import NotServed
 from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
@@ -70,7 +70,7 @@ async def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixt
                 pass
         task.cancel()
         server.fail(Fault(path=DEVICES, status=404))  # a proxy answers, which knows no Device
-        with pytest.raises(NotFound):
+        with pytest.raises(NotServed):
             await facts.read()
         server.store.delete(DEVICES, None, "n1")
         assert not (await facts.read()).devices
@@ -103,7 +103,7 @@ async def test_a_config_map_that_breaks_a_rule_leaves_what_was_in_force(
         server.store.update(where, "team", name, written("4"))
         # A proxy answers this without knowing the object.
         server.fail(Fault(path="/configmaps/", status=404))
-        with pytest.raises(NotFound):
+        with pytest.raises(NotServed):
             await read()
         assert settings.settings.hami.nodes["n1"].split_count == 3
         assert await read() == [4]
