@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
+from partage.model.selector import Taint
 from partage.wire import shapes
 from partage.wire.device_view import DeviceView, Version
 from partage.wire.documents import Document, invalid
@@ -74,7 +75,7 @@ class Offer:
     view: DeviceView
     capacity: Mapping[str, Capacity]
     counters: Mapping[CounterKey, int]
-    taints: tuple[shapes.DeviceTaint, ...]
+    taints: tuple[Taint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ def _offer(spec: shapes.ResourceSliceSpec, one: shapes.SliceDevice, node: str | 
             for taken in one.consumes_counters or ()
             for name, counter in (taken.counters or {}).items()
         },
-        taints=tuple(one.taints or ()),
+        taints=tuple(Taint(mark.key, mark.value or "", mark.effect) for mark in one.taints or ()),
     )
 
 
