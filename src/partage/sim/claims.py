@@ -51,7 +51,6 @@ from partage.wire.device_pools import (
     Offer,
     class_selectors,
     nano,
-    plain_name,
     pools,
 )
 from partage.wire.device_requests import CLAIM_KINDS, MOST, Ask, Asked, asked, claims_named
@@ -734,7 +733,7 @@ def _consumed(result: Mapping[str, Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, value in given.items() if isinstance(given, Mapping) else ():
         try:
-            found[plain_name(str(name), str(result.get("driver")))] = nano(value, "")
+            found[str(name)] = nano(value, "")
         except InvalidValue:
             continue  # `read_claim` closes the card and reports it
     return found

@@ -11,9 +11,8 @@ import msgspec
 
 from partage.model.errors import InvalidValue
 from partage.model.selector import Toleration
-from partage.vendors.names import DRA_DRIVER
 from partage.wire import shapes
-from partage.wire.device_pools import expressions, nano, plain_name
+from partage.wire.device_pools import expressions, nano
 from partage.wire.documents import Document, explain
 
 CLAIM_KINDS: Final = frozenset(
@@ -151,8 +150,7 @@ def _ask(one: _Ask, name: str) -> Ask:
         count=0 if one.allocation_mode == "All" else one.count,
         admin=bool(one.admin_access),
         capacity={
-            plain_name(key, DRA_DRIVER): nano(value, f"{where}.capacity.requests[{key}]")
-            for key, value in amounts.items()
+            key: nano(value, f"{where}.capacity.requests[{key}]") for key, value in amounts.items()
         },
         tolerations=tuple(one.tolerations or ()),
     )
