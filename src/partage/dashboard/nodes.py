@@ -19,7 +19,6 @@ from partage.model.node import Node
 from partage.wire.outcomes import closed_code, device_document, said
 
 
-
 async def nodes_document(
     books: Books, query: NodeQuery, standing: Standing | None = None, *, names: bool = True
 ) -> dict[str, Any]:
