@@ -138,9 +138,8 @@ def _device(
     is_card = kind is DeviceType.GPU
     memory = amounts.by_name.get(names.KOORD_GPU_MEMORY, 0) if is_card else 0
     problem = amounts.problem or excess
-    if (
-        is_card and entry.health is True and not memory
-    ):  # its ratio would be 0 for any number of pods
+    # The ratio of its memory would be 0 for any number of pods.
+    if is_card and entry.health is True and not memory:
         problem = problem or f"it reports no {names.KOORD_GPU_MEMORY}"
     healthy = entry.health is True and not problem
     return Device(
