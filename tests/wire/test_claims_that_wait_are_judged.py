@@ -446,6 +446,24 @@ def test_amounts_that_neither_request_nor_slice_bound_are_all_of_the_device() ->
     assert "0 left" in _told(outcome, "second")
 
 
+def test_requests_of_one_claim_may_share_a_card_and_devices_of_one_request_may_not() -> None:
+    """As Kubernetes' allocator has it, which tells shares apart by an id."""
+    two = [{"name": name, "exactly": _of(40, "1Gi")["exactly"]} for name in ("a", "b")]
+    node = _node(cards=1)
+    outcome = _run(node, _asking("two", *two), _asking("pair", _of(1, "1Mi", count=2)))
+
+    assert _places(outcome) == {"two": "n1:0,0"}
+    assert "1 of 2 devices" in _told(outcome, "pair")
+
+
+def test_access_for_administrators_counts_for_the_claims_beside_it() -> None:
+    """Kubernetes' allocator counts it until the pod's claims are allocated."""
+    node, rest = _node(cards=1), _claim("rest", _of(1, "1Gi"))
+    watches = _claim("all", _request(adminAccess=True))
+
+    assert "JointAllocation" in _told(_run(node, [watches, rest, _pod("p", "all", "rest")]), "p")
+
+
 def test_a_capacity_is_asked_for_by_the_name_that_the_slice_has() -> None:
     """Kubernetes compares the whole name, with or without a domain."""
     full = _request(capacity={"requests": {"gpu.partage.io/cores": "10"}})
@@ -468,8 +486,7 @@ def test_alternatives_beyond_those_that_are_tried_are_not_said_to_fail() -> None
     tenth = _of(10, "1Gi")["exactly"]
     ways = [{"name": "all", **_of(100, "40Gi")["exactly"]}, {"name": "part", **tenth}]
     requests = [{"name": f"r{n}", "firstAvailable": ways} for n in range(8)]
-    busy = [{"name": f"r{n}", "exactly": tenth} for n in range(7)]
-    outcome = _run(_node(cards=8), _asking("busy", *busy), _asking("many", *requests))
+    outcome = _run(_node(), _asking("busy", _of(10, "1Gi")), _asking("many", *requests))
 
     told = _told(outcome, "many")
     assert "SearchLimit" in told

@@ -439,27 +439,28 @@ class ClaimAllocator:
         if len(chosen) == len(slots):
             return list(chosen)
         slot = slots[len(chosen)]
+        # Devices of one request differ, and come in the order of trials; another request may share one of them.
+        begun = offers.index(chosen[-1][1]) + 1 if chosen and chosen[-1][0] is slot else 0
         mine = {one[1].key for one in chosen if one[0].claim == slot.claim}
-        for offer in (slot.only,) if slot.only is not None else offers:
+        for offer in (slot.only,) if slot.only is not None else offers[begun:]:
             tries[0] -= 1
             if tries[0] < 0:
                 return None
-            if offer.key in mine or self._miss(slot.ask, offer) is not None:
+            if offer.key in mine and not offer.view.shared:
                 continue
-            amounts = {} if slot.ask.admin else _amounts(slot.ask, offer)
+            if self._miss(slot.ask, offer) is not None:
+                continue
+            amounts = _amounts(slot.ask, offer)
             entry = slot, offer, amounts
             if not _agree(waiting[slot.claim].asked, [*chosen, entry], slot.claim):
                 continue
             if self._room(node, waiting[slot.claim], [*chosen, entry], slot.claim):
                 continue
-            taken = not slot.ask.admin
-            if taken:
-                self._use.add(offer, amounts, 1)
+            self._use.add(offer, amounts, 1)  # within one search, access for administrators counts
             chosen.append(entry)
             found = self._search(node, waiting, slots, offers, chosen, tries)
             chosen.pop()
-            if taken:
-                self._use.add(offer, amounts, -1)
+            self._use.add(offer, amounts, -1)
             if found is not None:
                 return found
         return None
@@ -772,6 +773,7 @@ def _result(slot: _Slot, offer: Offer, amounts: Mapping[str, int]) -> dict[str, 
     if slot.ask.admin:
         found["adminAccess"] = True
     if amounts:
+        found["shareID"] = slot.ask.name  # tells requests apart that share a device
         found["consumedCapacity"] = {
             name: f"{amount}n" if amount % NANO else str(amount // NANO)
             for name, amount in amounts.items()
