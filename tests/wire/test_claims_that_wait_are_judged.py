@@ -456,6 +456,22 @@ def test_requests_of_one_claim_may_share_a_card_and_devices_of_one_request_may_n
     assert "1 of 2 devices" in _told(outcome, "pair")
 
 
+def test_a_selector_without_an_answer_ends_the_search_at_its_device() -> None:
+    """As Kubernetes' allocator has it; devices behind one that serves are not looked at."""
+    node = _node()
+    named = _selected(f'{OURS}.model == "NVIDIA-A100-SXM4-40GB"')
+    for bare, place in (("gpu-0", None), ("gpu-1", "n1:0")):
+        slices = _slices(node)
+        for one in slices[0]["spec"]["devices"]:
+            if one["name"] == bare:
+                del one["attributes"]["model"]
+        outcome = _run(node, slices, _asking("named", named))
+
+        assert _places(outcome).get("named") == place
+        if place is None:
+            assert "gpu-0: selector of the request has no answer" in _told(outcome, "named")
+
+
 def test_access_for_administrators_counts_for_the_claims_beside_it() -> None:
     """Kubernetes' allocator counts it until the pod's claims are allocated."""
     node, rest = _node(cards=1), _claim("rest", _of(1, "1Gi"))

@@ -80,7 +80,11 @@ _CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Miss:
-    """Why a device does not serve a request; the least `far` came closest."""
+    """Why a device does not serve a request; the least `far` came closest.
+
+    Attributes:
+        ends: Kubernetes' allocator tries no other device then.
+    """
 
     far: float
     code: ReasonCode
@@ -88,6 +92,7 @@ class _Miss:
     asked: int | None = None
     free: int | None = None
     fits: str = ""
+    ends: bool = False
 
 
 @dataclass
@@ -177,6 +182,7 @@ class ClaimAllocator:
             self._count(claim)
         self._selectors = selectors
         self._tries = 0
+        self._ended: tuple[Ask, Offer, _Miss] | None = None
 
     def _published(self) -> Iterator[Document]:
         """Slices that the agents of known nodes would publish."""
@@ -385,6 +391,7 @@ class ClaimAllocator:
         ways = product(*(some for claim in waiting for some in claim.asked.requests))
         numbers = [n for n, claim in enumerate(waiting) for _ in claim.asked.requests]
         tries = [max(0, min(_MOST_TRIES, self._tries))]
+        self._ended = None
         for way in islice(ways, _MOST_WAYS):
             slots = self._slots(list(zip(numbers, way, strict=True)), offers)
             if not self._each_alone(slots, offers):
@@ -396,8 +403,10 @@ class ClaimAllocator:
             found = self._search(node, waiting, slots, offers, [], tries)
             tries[0] = min(tries[0], before)
             self._tries -= before - tries[0]
-            if found is not None:
+            if found is not None and self._ended is None:
                 return found
+            if self._ended is not None:
+                return _ended(*self._ended)
             if tries[0] < 0:
                 break
         limit = ""
@@ -421,7 +430,7 @@ class ClaimAllocator:
             if ask.count:
                 slots += [_Slot(claim, ask)] * ask.count
                 continue
-            every = [one for one in offers if self._unselected(ask, one) is None]
+            every = [one for one in offers if self._chosen(ask, one) is None]
             # A request for all devices needs at least one.
             slots += [_Slot(claim, ask, one) for one in every] or [_Slot(claim, ask)]
         return slots
@@ -487,6 +496,13 @@ class ClaimAllocator:
 
     # --- one device --------------------------------------------------------------------------
 
+    def _chosen(self, ask: Ask, offer: Offer) -> _Miss | None:
+        """As `_unselected`, for a device that Kubernetes' allocator comes to."""
+        missed = self._unselected(ask, offer)
+        if missed is not None and missed.ends and self._ended is None:
+            self._ended = ask, offer, missed
+        return missed
+
     def _unselected(self, ask: Ask, offer: Offer) -> _Miss | None:
         """The selector that is not true for a device; None if all are."""
         assert self._selectors is not None  # noqa: S101 # made before anything is judged
@@ -500,13 +516,17 @@ class ClaimAllocator:
                 said = "is false" if answer is False else f"has no answer: {answer}"
                 short = expression if len(expression) <= 120 else f"{expression[:120]}…"
                 return _Miss(
-                    far, ReasonCode.SELECTOR_MISMATCH, f"selector {whose} {said}: {short}"
+                    far,
+                    ReasonCode.SELECTOR_MISMATCH,
+                    f"selector {whose} {said}: {short}",
+                    ends=isinstance(answer, str) and not answer.startswith("not judged"),
                 )
         return None
 
     def _miss(self, ask: Ask, offer: Offer) -> _Miss | None:
         """Why a device does not serve a request now; None if it does."""
-        missed = self._unselected(ask, offer)
+        held = self._use.devices[offer.key] and not offer.view.shared and not ask.admin
+        missed = self._unselected(ask, offer) if held else self._chosen(ask, offer)
         if missed is not None:
             return missed
         for taint in offer.taints:
@@ -517,7 +537,7 @@ class ClaimAllocator:
             fits = f"with a toleration of {taint.key}"
             return _Miss(4.0, ReasonCode.TAINT, f"taint {taint} is not tolerated", fits=fits)
         # Access for administrators is not counted; it is granted if the allocator would find room for a share.
-        if self._use.devices[offer.key] and not offer.view.shared and not ask.admin:
+        if held:
             return _Miss(3.0, ReasonCode.CARD_NOT_IDLE, "another claim holds it")
         short = list(self._short(ask, offer))
         if short:
@@ -690,6 +710,11 @@ class ClaimAllocator:
 
 def _unready(message: str) -> Refusal:
     return Refusal(ReasonCode.CLAIM_UNREADY, message)
+
+
+def _ended(ask: Ask, offer: Offer, missed: _Miss) -> tuple[float, NodeReason]:
+    told = f"request {ask.name}: {offer.key[2]}: {missed.why}; Kubernetes' allocator gives up at such a device"
+    return missed.far, NodeReason(missed.code, told, brief=missed.why)
 
 
 def _refusal(reasons: Mapping[str, tuple[float, NodeReason]]) -> Refusal:
