@@ -182,7 +182,7 @@ class ClaimAllocator:
             self._count(claim)
         self._selectors = selectors
         self._tries = 0
-        self._ended: tuple[Ask, Offer, _Miss] | None = None
+        self._ended: list[tuple[Ask, Offer, _Miss]] = []
 
     def _published(self) -> Iterator[Document]:
         """Slices that the agents of known nodes would publish."""
@@ -391,11 +391,13 @@ class ClaimAllocator:
         ways = product(*(some for claim in waiting for some in claim.asked.requests))
         numbers = [n for n, claim in enumerate(waiting) for _ in claim.asked.requests]
         tries = [max(0, min(_MOST_TRIES, self._tries))]
-        self._ended = None
+        self._ended.clear()
         for way in islice(ways, _MOST_WAYS):
             slots = self._slots(list(zip(numbers, way, strict=True)), offers)
+            ended = len(self._ended)
             if not self._each_alone(slots, offers):
                 continue
+            del self._ended[ended:]  # devices that earlier requests get are not looked at
             if max(Counter(one.claim for one in slots).values(), default=0) > MOST:
                 continue  # no claim gets as many
             before = tries[0]
@@ -403,10 +405,10 @@ class ClaimAllocator:
             found = self._search(node, waiting, slots, offers, [], tries)
             tries[0] = min(tries[0], before)
             self._tries -= before - tries[0]
-            if found is not None and self._ended is None:
+            if self._ended:
+                return _ended(*self._ended[0])
+            if found is not None:
                 return found
-            if self._ended is not None:
-                return _ended(*self._ended)
             if tries[0] < 0:
                 break
         limit = ""
@@ -499,8 +501,8 @@ class ClaimAllocator:
     def _chosen(self, ask: Ask, offer: Offer) -> _Miss | None:
         """As `_unselected`, for a device that Kubernetes' allocator comes to."""
         missed = self._unselected(ask, offer)
-        if missed is not None and missed.ends and self._ended is None:
-            self._ended = ask, offer, missed
+        if missed is not None and missed.ends:
+            self._ended.append((ask, offer, missed))
         return missed
 
     def _unselected(self, ask: Ask, offer: Offer) -> _Miss | None:
