@@ -92,6 +92,16 @@ SIDECAR = {"restartPolicy": "Always"}
         pytest.param(
             {
                 "containers": [
+                    container(requests={"cpu": 1}, limits={"cpu": 2, "hugepages-2Mi": 2})
+                ],
+                "resources": {"limits": {"cpu": 4, "hugepages-2Mi": 4}},
+            },
+            {"cpu": 1000, "hugepages-2Mi": 4},
+            id="a limit of the whole beside the containers' requests",
+        ),
+        pytest.param(
+            {
+                "containers": [
                     container(
                         limits={
                             "nvidia.com/gpu": 1,
@@ -546,6 +556,19 @@ def test_quota_amounts(limits: Manifest, expected: dict[str, int]) -> None:
         "count/pods": 1,
         **expected,
     }
+
+
+def test_limits_of_the_whole_pod_and_overhead_count_for_quotas() -> None:
+    """As Kubernetes counts them: overhead only beside a limit."""
+    spec = {
+        "containers": [container(limits={"cpu": 1, "memory": 10})],
+        "resources": {"limits": {"memory": 50}},
+        "overhead": {"cpu": "250m", "memory": 5, "ephemeral-storage": 7},
+    }
+    quota = read(pod(**spec)).quota
+
+    assert (quota["limits.cpu"], quota["limits.memory"]) == (1250, 55)
+    assert "limits.ephemeral-storage" not in quota
 
 
 def test_a_family_counts_its_own_quota_keys() -> None:

@@ -2,7 +2,7 @@
 
 Containers and sidecars run together, so their requests are summed. An init container runs before them,
 beside the sidecars that started before it. The largest such moment counts if it is more. Overhead is
-added, and a pod-level request replaces the sum.
+added, and a pod-level request replaces the sum. A pod-level limit is a request if there is no other one.
 
 Source: k8s.io/component-helpers/resource (PodRequests), v1.36.
 """
@@ -16,6 +16,8 @@ from partage.vendors.base import ContainerView
 CPU = "cpu"
 """The resource that is counted in thousandths."""
 
+_HUGE = "hugepages-"
+"""Kubernetes never promises more of them than there are, so their limit is their request."""
 _MOST = 2**61
 
 
@@ -23,6 +25,7 @@ def effective(
     containers: Iterable[ContainerView],
     pod_level: Mapping[str, Quantity] | None = None,
     overhead: Mapping[str, Quantity] | None = None,
+    whole_limits: Mapping[str, Quantity] | None = None,
 ) -> dict[str, Quantity]:
     """The pod's need of every resource, without zero amounts.
 
@@ -30,6 +33,7 @@ def effective(
         containers: init containers and sidecars first, each list in the pod's order.
         pod_level: requests of the pod as a whole, which replace the containers'.
         overhead: the runtime's own need.
+        whole_limits: limits of the pod as a whole, for resources that neither it nor a container requests.
     """
     formats: dict[str, Quantity] = {}
     asked: list[tuple[Phase, dict[str, int]]] = []
@@ -38,7 +42,12 @@ def effective(
         formats.update(wanted)
         asked.append((container.phase, {name: one.nano for name, one in wanted.items()}))
     total = at_most(asked)
-    for name, quantity in (pod_level or {}).items():
+    missing = {
+        name: quantity
+        for name, quantity in (whole_limits or {}).items()
+        if name.startswith(_HUGE) or not total.get(name)
+    }
+    for name, quantity in {**missing, **(pod_level or {})}.items():
         total[name], formats[name] = quantity.nano, quantity
     for name, quantity in (overhead or {}).items():
         total[name] = total.get(name, 0) + quantity.nano

@@ -82,7 +82,8 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
         return _unread(document, spec, context, problem)
     try:
         view = _view(document, spec, context, faults)
-        host = _host(view, spec, context, faults)
+        whole = _whole(spec, context, faults)
+        host = _host(view, whole, context, faults)
     except InvalidValue as error:
         raise invalid(document, error) from error
     constraint = _constraint(spec, faults)
@@ -98,7 +99,7 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
         host={name: bounded(name, amount) for name, amount in host.items()} | {"pods": 1},
         constraint=constraint,
         tolerations=tolerations_of(spec),
-        quota=_quota(_counted(view, context), reading, host),
+        quota=_quota(_counted(view, context), whole, reading, host),
         wish=_wish(view, spec, reading, context) if context.settings.isolation.permits else None,
     )
     return TranslatedPod(pod, view)
@@ -209,10 +210,16 @@ def _container(
     )
 
 
-def _host(
-    view: PodView, spec: shapes.PodSpec, context: Context, faults: Faults
-) -> dict[str, Quantity]:
-    """Ordinary resources; the ledger counts the names that a family reads."""
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The amounts of a pod as a whole."""
+
+    requests: Mapping[str, Quantity]
+    limits: Mapping[str, Quantity]
+    overhead: Mapping[str, Quantity]
+
+
+def _whole(spec: shapes.PodSpec, context: Context, faults: Faults) -> _Whole:
     whole = spec.resources or shapes.Resources()
 
     def amounts(field: str, given: dict[str, object] | None) -> dict[str, Quantity]:
@@ -220,12 +227,16 @@ def _host(
 
     limits = amounts("spec.resources.limits", whole.limits)
     requests = amounts("spec.resources.requests", whole.requests)
-    overhead = amounts("spec.overhead", spec.overhead)
+    return _Whole(requests, limits, amounts("spec.overhead", spec.overhead))
+
+
+def _host(view: PodView, whole: _Whole, context: Context, faults: Faults) -> dict[str, Quantity]:
+    """Ordinary resources; the ledger counts the names that a family reads."""
     # The families read only containers, so a device in the pod-level request would be lost.
-    for name in sorted({*limits, *requests, *overhead}):
+    for name in sorted({*whole.limits, *whole.requests, *whole.overhead}):
         if name in context.owners:
             faults.add(f"the pod: {name}: devices are asked for by containers")
-    needed = effective(view.containers, {**limits, **requests}, overhead)
+    needed = effective(view.containers, whole.requests, whole.overhead, whole.limits)
     return {name: amount for name, amount in needed.items() if name not in context.owners}
 
 
@@ -399,14 +410,20 @@ def _in_both_dialects(
 
 
 def _quota(
-    containers: Sequence[ContainerView], reading: Reading, host: Mapping[str, Quantity]
+    containers: Sequence[ContainerView],
+    whole: _Whole,
+    reading: Reading,
+    host: Mapping[str, Quantity],
 ) -> dict[str, int]:
     """Amounts by the keys that a ResourceQuota counts, in whole units (`cpu` in milli).
 
     A family's own amount for a key wins. The engine itself counts a key that is counted by grants.
     """
     requested = {**effective(containers), **host}
-    limits = effective(tuple(replace(c, requests=c.limits, limits={}) for c in containers))
+    alone = tuple(replace(c, requests=c.limits, limits={}) for c in containers)
+    limited = effective(alone, whole.limits)
+    overhead = {name: amount for name, amount in whole.overhead.items() if name in limited}
+    limits = effective(alone, whole.limits, overhead)
     keys = {"pods": 1, "count/pods": 1}
     for name, amount in requested.items():
         keys[name] = keys[f"requests.{name}"] = units(name, amount)
