@@ -456,6 +456,14 @@ def test_requests_of_one_claim_may_share_a_card_and_devices_of_one_request_may_n
     assert "1 of 2 devices" in _told(outcome, "pair")
 
 
+def test_all_devices_are_those_with_room() -> None:
+    """Kubernetes' allocator leaves out of `allocationMode: All` what has too little left."""
+    every = _request(allocationMode="All", capacity={"requests": {"cores": "20", "memory": "1Gi"}})
+    outcome = _run(_node(), _asking("most", _of(90, "1Gi")), _asking("every", every))
+
+    assert _places(outcome) == {"most": "n1:0", "every": "n1:1"}
+
+
 def test_a_selector_without_an_answer_ends_the_search_at_its_device() -> None:
     """As Kubernetes' allocator has it; devices behind one that serves are not looked at."""
     node = _node()
@@ -542,7 +550,7 @@ def test_access_for_administrators_is_not_counted_and_needs_room_for_a_share() -
 def test_requests_that_many_devices_meet_cost_little_beside_one_that_none_meets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or beside one for all devices, one of which is taken: no order of them helps."""
+    """Or beside one for all devices, which are those with room for it."""
     looks = Counter[str]()
     miss = ClaimAllocator._miss
 
@@ -564,5 +572,5 @@ def test_requests_that_many_devices_meet_cost_little_beside_one_that_none_meets(
     )
 
     assert "900Gi asked" in _told(outcome, "one")
-    assert "cores 90% asked" in _told(outcome, "all")
+    assert _places(outcome)["all"] == "n1:" + ",".join(["0"] * 8 + [str(n) for n in range(1, 8)])
     assert looks.total() < 1_000

@@ -432,8 +432,12 @@ class ClaimAllocator:
             if ask.count:
                 slots += [_Slot(claim, ask)] * ask.count
                 continue
-            every = [one for one in offers if self._chosen(ask, one) is None]
-            # A request for all devices needs at least one.
+            # A request for all devices means those with room for it, and needs at least one.
+            every = [
+                one
+                for one in offers
+                if self._chosen(ask, one) is None and not any(self._short(ask, one))
+            ]
             slots += [_Slot(claim, ask, one) for one in every] or [_Slot(claim, ask)]
         return slots
 
@@ -631,7 +635,8 @@ class ClaimAllocator:
                 fitting += 1
             elif missed.far < 8:
                 misses.append((offer, missed))
-        enough = fitting >= ask.count if ask.count else fitting > 0 and not misses
+        without = [offer for offer, _ in misses if not any(self._short(ask, offer))]
+        enough = fitting >= ask.count if ask.count else fitting > 0 and not without
         if enough:
             return 0.0, NodeReason(ReasonCode.INSUFFICIENT_CARDS, "")
         if not misses:
