@@ -478,6 +478,8 @@ def test_a_selector_without_an_answer_ends_the_search_at_its_device() -> None:
         assert _places(outcome).get("named") == place
         if place is None:
             assert "gpu-0: selector of the request has no answer" in _told(outcome, "named")
+    lacks = _selected(f'{OURS}.model.split("-").size() > 1')
+    assert "gives up" not in _told(_run(node, _asking("lacks", lacks)), "lacks")
 
 
 def test_access_for_administrators_counts_for_the_claims_beside_it() -> None:

@@ -55,6 +55,7 @@ from partage.wire.device_pools import (
 )
 from partage.wire.device_requests import CLAIM_KINDS, MOST, Ask, Asked, asked, claims_named
 from partage.wire.device_selectors import NoLibrary, Selectors
+from partage.wire.device_view import Failure
 from partage.wire.documents import Document
 
 OWN_CLASSES: Final = {
@@ -525,7 +526,7 @@ class ClaimAllocator:
                     far,
                     ReasonCode.SELECTOR_MISMATCH,
                     f"selector {whose} {said}: {short}",
-                    ends=isinstance(answer, str) and not answer.startswith("not judged"),
+                    ends=isinstance(answer, Failure),
                 )
         return None
 

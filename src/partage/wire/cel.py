@@ -13,7 +13,7 @@ from celpy.evaluation import CELEvalError, Evaluator
 
 from partage.model.errors import InvalidQuantity
 from partage.model.quantity import NANO, Quantity
-from partage.wire.device_view import DeviceView, Version
+from partage.wire.device_view import DeviceView, Failure, Version
 
 _TEXT: Final = 64
 """Characters that count as one step."""
@@ -83,7 +83,7 @@ def evaluated(program: Any, device: DeviceView, most: int) -> tuple[bool | str, 
     except RecursionError:
         return "not judged: it is nested too deeply", most
     except CELEvalError as error:
-        return _told(error)[:_MOST_TOLD], most - left[0]
+        return _told(error), most - left[0]
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         return str(error)[:_MOST_TOLD], most - left[0]
     taken = most - left[0]
@@ -93,10 +93,12 @@ def evaluated(program: Any, device: DeviceView, most: int) -> tuple[bool | str, 
 
 
 def _told(error: CELEvalError) -> str:
-    told, *cause = error.args or (error,)
-    if cause and cause[0] is _NoAnswer:
-        (told,) = cause[1]
-    return str(told).partition(" (in activation")[0]
+    """The reason; a `Failure`, unless the library may lack what Kubernetes has."""
+    text, kind, cause = (*error.args, None, None, None)[:3]
+    told = str(cause[0] if kind is _NoAnswer and cause else text).partition(" (in activation")[0]
+    absent = kind is KeyError and told.startswith("no such")
+    fails = absent or kind in (_NoAnswer, ValueError, IndexError, ZeroDivisionError)
+    return (Failure if fails else str)(told[:_MOST_TOLD])
 
 
 def _value(given: Any) -> Any:

@@ -19,6 +19,12 @@ _VERSION: Final = re.compile(
 )
 
 
+class Failure(str):
+    """Why an expression has no answer for a device, where Kubernetes' own evaluation fails too."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class DeviceView:
     """A device as an expression may read it.
