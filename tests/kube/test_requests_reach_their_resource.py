@@ -162,6 +162,30 @@ async def test_a_pod_leaves_only_where_the_server_says_so(body: bytes) -> None:
         await client.delete(PODS, "a", namespace="default", uid=uid)
 
 
+@pytest.mark.parametrize("body", [b"", b"{}", b"<html></html>", b'{"kind": "Status"}'])
+async def test_an_object_is_changed_only_where_the_server_says_so(body: bytes) -> None:
+    """The caller reads back, as after any answer that is none."""
+    async with KubeServer() as server, client_of(server) as client:
+        put(server, "a")
+        server.fail(*(Fault(method=method, body=body) for method in ("POST", "PUT", "PATCH")))
+
+        with pytest.raises(UnknownOutcome):
+            await client.create(PODS, pod("b"), namespace="default", into=msgspec.Raw)
+        with pytest.raises(UnknownOutcome):
+            await client.update(PODS, "a", pod("a"), namespace="default", into=msgspec.Raw)
+        with pytest.raises(UnknownOutcome):
+            await client.patch(
+                PODS,
+                "a",
+                LABELLED,
+                kind=PatchKind.MERGE,
+                namespace="default",
+                into=msgspec.Raw,
+            )
+
+        assert "labels" not in server.store.get(PODS_PATH, "default", "a")["metadata"]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -228,7 +228,7 @@ class Client:
     ) -> T:
         """Create an object; AlreadyExists if the name is taken."""
         request = Request("POST", resource.path(namespace), self._change(dry_run), encode(body))
-        return self._decoders.one(request, await self._sender.send(request), into)
+        return self._changed(request, await self._sender.send(request), into)
 
     async def update(
         self,
@@ -241,7 +241,7 @@ class Client:
     ) -> T:
         """Replace an object; Conflict if its resourceVersion is not current."""
         request = Request("PUT", resource.path(namespace, name), self._change(), encode(body))
-        return self._decoders.one(request, await self._sender.send(request), into)
+        return self._changed(request, await self._sender.send(request), into)
 
     async def patch(  # noqa: PLR0913 # what a change may say, all by name
         self,
@@ -271,7 +271,7 @@ class Client:
         path, data = resource.path(namespace, name, subresource), encode(body)
         request = Request("PATCH", path, self._change(dry_run), data, kind.value, until=until)
         repeatable = kind is not PatchKind.JSON and not has_version(data)
-        return self._decoders.one(
+        return self._changed(
             request, await self._sender.send(request, idempotent=repeatable), into
         )
 
@@ -343,7 +343,6 @@ class Client:
         path = PODS.path(namespace, pod, "binding")
         answer = await self._sender.send(Request("POST", path, self._change(), body, until=until))
         if not says_success(answer):
-            # A proxy may answer 200 with anything, such as a login page.
             raise UnknownOutcome(UndecodableAnswer("POST", path, "no Status of success"))
 
     async def patch_pod_status(
@@ -369,6 +368,12 @@ class Client:
             raise UnknownOutcome(UndecodableAnswer("POST", path, "no Status of success"))
 
     # How
+
+    def _changed(self, request: Request, answer: bytes, into: type[T]) -> T:
+        """The changed object. A proxy may answer 200 with anything, such as a login page."""
+        if not is_object(answer):
+            raise UnknownOutcome(UndecodableAnswer(request.method, request.path, "no object"))
+        return self._decoders.one(request, answer, into)
 
     def _change(self, dry_run: bool = False) -> dict[str, str]:  # noqa: FBT001, FBT002 # private
         query = {"fieldManager": self.settings.field_manager}
