@@ -16,7 +16,7 @@ from partage.daemon.withdrawing import withdraw
 from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, PatchKind
 from partage.kube.config import ClusterConfig, Config
-from partage.kube.errors import NotServed, api_error
+from partage.kube.errors import NotServed, UndecodableAnswer, api_error
 from partage.kube.resources import NODES, Resource
 
 Manifest = dict[str, Any]
@@ -353,13 +353,16 @@ def test_nothing_is_done_while_partage_runs(tmp_path: Any) -> None:
     run(story, tmp_path)
 
 
-async def test_a_404_of_a_proxy_does_not_look_as_if_nobody_held_a_card() -> None:
+@pytest.mark.parametrize("status", [404, 200])
+async def test_an_answer_of_a_proxy_does_not_look_as_if_nobody_held_a_card(status: int) -> None:
     """Nothing is removed while the pods cannot be listed."""
 
     class Behind(Client):
         async def read(self, path: str, **more: Any) -> Any:
             if path.endswith("/pods"):
-                raise api_error("GET", path, 404, b"404 page not found")
+                if status == 404:
+                    raise api_error("GET", path, status, b"404 page not found")
+                return {"message": "log in"}
             return await super().read(path, **more)
 
     told: list[str] = []
@@ -367,6 +370,6 @@ async def test_a_404_of_a_proxy_does_not_look_as_if_nobody_held_a_card() -> None
     async with serve(server) as url:
         await server.create("nodes", node())
         async with Behind(Config(ClusterConfig(url))) as client:
-            with pytest.raises(NotServed):
+            with pytest.raises((NotServed, UndecodableAnswer)):
                 await withdraw(client, told.append)
     assert not told

@@ -19,7 +19,7 @@ from partage.controllers.withdrawal import (
 )
 from partage.daemon.watched import DEVICES, RESOURCE_CLAIMS
 from partage.kube.client import Client, PatchKind
-from partage.kube.errors import NotFound, NotServed
+from partage.kube.errors import NotFound, NotServed, UndecodableAnswer
 from partage.kube.resources import LEASES, NODES, PODS, Resource, Scope
 
 Object = dict[str, Any]
@@ -158,8 +158,11 @@ async def _listed(client: Client, scope: Scope) -> list[Object]:
             if scope.resource in _ALWAYS:
                 raise  # a proxy's: it must not look as if no pod held anything
             return found
+        head = page.get("metadata") or {}
+        if not head.get("resourceVersion"):
+            raise UndecodableAnswer("GET", scope.path, "a list without a version")
         found += page.get("items") or []
-        again = (page.get("metadata") or {}).get("continue")
+        again = head.get("continue")
         if not again:
             return found
         query["continue"] = again
