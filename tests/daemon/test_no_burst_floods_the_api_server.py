@@ -43,7 +43,8 @@ class Wire:
         """Take a request."""
         self.sent.append((self._clock.monotonic() - self._start, request.method, request.path))
         name = request.path.rpartition("/")[2]
-        head = {"name": name, "uid": name, "resourceVersion": "1"}
+        space = request.path.partition("/namespaces/")[2].partition("/")[0]
+        head = {"name": name, "namespace": space, "uid": name, "resourceVersion": "1"}
         return json.dumps({"kind": "Any", "metadata": head, "items": []}).encode()
 
     def times(self, part: str) -> list[float]:

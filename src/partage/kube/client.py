@@ -116,13 +116,8 @@ class Client:
         found = self._decoders.one(
             request, await self._sender.send(request, idempotent=True), into
         )
-        meta = getattr(found, "metadata", None)
-        # A Status, or the answer of a proxy: decoded as the object, it would be another one.
-        if meta is not None and (
-            getattr(meta, "name", name) != name
-            or (namespace and getattr(meta, "namespace", namespace) != namespace)
-            or not getattr(meta, "uid", name)
-        ):
+        if not _is_named(found, name, namespace):
+            # A Status, or the answer of a proxy: decoded as the object, it would be another one.
             text = "an object of another name or namespace, or without a UID"
             raise UndecodableAnswer(request.method, request.path, text)
         return found
@@ -380,3 +375,17 @@ class Client:
         if dry_run:
             query["dryRun"] = "All"
         return query
+
+
+def _is_named(found: object, name: str, namespace: str | None) -> bool:
+    """Whether an object has this name, as far as its type shows it, and a UID."""
+    meta = getattr(found, "metadata", None)
+    if isinstance(found, dict):
+        meta = found.get("metadata")
+        meta = meta if isinstance(meta, dict) else {}
+
+    def told(field: str, usual: object) -> object:
+        return meta.get(field) if isinstance(meta, dict) else getattr(meta, field, usual)
+
+    own = not namespace or told("namespace", namespace) == namespace
+    return own and told("name", name) == name and bool(told("uid", name))
