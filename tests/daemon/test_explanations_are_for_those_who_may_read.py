@@ -18,6 +18,7 @@ from partage.kube.retry import Backoff
 from partage.kube.sender import ClientSettings
 
 JANE, JOHN = "Bearer token-of-jane", "Bearer token-of-john"
+REVIEW: dict[str, Any] = {"kind": "Review"}
 
 
 class Judge:
@@ -46,9 +47,9 @@ class Judge:
         token = (await request.json())["spec"]["token"]
         names = {"token-of-jane": "jane", "token-of-john": "john"}
         if token not in names:
-            return web.json_response({"status": {"authenticated": False}})
+            return web.json_response(REVIEW | {"status": {"authenticated": False}})
         user = {"username": names[token], "uid": "7", "groups": ["dev"], "extra": {"a": ["b"]}}
-        return web.json_response({"status": {"authenticated": True, "user": user}})
+        return web.json_response(REVIEW | {"status": {"authenticated": True, "user": user}})
 
     async def access(self, request: web.Request) -> web.Response:
         """SubjectAccessReview."""
@@ -56,7 +57,7 @@ class Judge:
         self.last = (await request.json())["spec"]
         where = self.last["resourceAttributes"]["namespace"]
         allowed = self.last["user"] == "jane" and where == "team"
-        return web.json_response({"status": {"allowed": allowed}})
+        return web.json_response(REVIEW | {"status": {"allowed": allowed}})
 
 
 @contextlib.asynccontextmanager
