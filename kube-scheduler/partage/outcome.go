@@ -1,14 +1,34 @@
 package partage
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"partage.io/kube-scheduler/protocol"
 )
+
+// binder sends Bindings. Only a Status of success binds: a proxy may answer 200 with anything, such as a
+// page to log in, and client-go's own Bind does not look at it.
+func binder(client rest.Interface) func(context.Context, *v1.Binding) error {
+	return func(ctx context.Context, binding *v1.Binding) error {
+		found, err := client.Post().Namespace(binding.Namespace).Resource("pods").Name(binding.Name).
+			SubResource("binding").Body(binding).Do(ctx).Get()
+		if err != nil {
+			return err
+		}
+		if _, ok := found.(*metav1.Status); !ok {
+			return errors.New("the answer to the Binding is no Status")
+		}
+		return nil
+	}
+}
 
 // outcomeOf gives the outcome of a Binding after an error: carried out, refused, a conflict, or unknown.
 func outcomeOf(err error) string {

@@ -121,6 +121,7 @@ func (a *attempt) Clone() fwk.StateData { return a }
 type Plugin struct {
 	handle fwk.Handle
 	shared *shared
+	send   func(context.Context, *v1.Binding) error
 }
 
 // shared is the common state of all profiles of one kube-scheduler.
@@ -193,7 +194,7 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 	process.mu.Lock()
 	process.handles = append(process.handles, handle)
 	process.mu.Unlock()
-	return &Plugin{handle: handle, shared: process}, nil
+	return &Plugin{handle: handle, shared: process, send: binder(handle.ClientSet().CoreV1().RESTClient())}, nil
 }
 
 func newShared(path string, user uint32) *shared {
@@ -731,7 +732,7 @@ func (p *Plugin) sendBinding(ctx context.Context, pod *v1.Pod, node string, answ
 		},
 		Target: v1.ObjectReference{Kind: "Node", Name: node},
 	}
-	err := p.handle.ClientSet().CoreV1().Pods(pod.Namespace).Bind(ctx, binding, metav1.CreateOptions{})
+	err := p.send(ctx, binding)
 	return outcomeOf(err), err
 }
 

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +27,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	core "k8s.io/client-go/testing"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -183,7 +186,10 @@ func plugged(t *testing.T, answer func(protocol.Question) *protocol.Answer) (*Pl
 	t.Cleanup(cancel)
 	go s.engine.run(ctx)
 	until(t, "the vocabulary", func() bool { return s.words.Load() != nil && s.away() == "" })
-	return &Plugin{handle: h, shared: s}, engine, h
+	send := func(ctx context.Context, binding *v1.Binding) error {
+		return client.CoreV1().Pods(binding.Namespace).Bind(ctx, binding, metav1.CreateOptions{})
+	}
+	return &Plugin{handle: h, shared: s, send: send}, engine, h
 }
 
 func until(t *testing.T, what string, done func() bool) {
@@ -731,6 +737,32 @@ func TestAPanicIsAnErrorOfThatPodAlone(t *testing.T) {
 	}
 	if _, status := p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.Error {
 		t.Error(status)
+	}
+}
+
+// A page to log in, with code 200, has bound no pod.
+func TestABindingIsDoneOnlyWhereTheServerSaysSo(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}`: protocol.OutcomeDone,
+		`{"kind": "Status", "apiVersion": "v1", "status": "Failure"}`:              protocol.OutcomeUnknown,
+		`{"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "web"}}`:         protocol.OutcomeUnknown,
+		`{}`:            protocol.OutcomeUnknown,
+		`<html></html>`: protocol.OutcomeUnknown,
+		``:              protocol.OutcomeUnknown,
+	} {
+		var path string
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			path = r.URL.Path
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(body))
+		}))
+		client := kubernetes.NewForConfigOrDie(&rest.Config{Host: server.URL})
+		binding := &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+		err := binder(client.CoreV1().RESTClient())(context.Background(), binding)
+		if got := outcomeOf(err); got != want || path != "/api/v1/namespaces/team/pods/web/binding" {
+			t.Errorf("%s: %s (%v) at %s, not %s", body, got, err, path, want)
+		}
+		server.Close()
 	}
 }
 
