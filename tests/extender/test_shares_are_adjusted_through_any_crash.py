@@ -199,6 +199,51 @@ async def test_a_record_that_was_not_written_is_written_later(tmp_path: Path) ->
     world.keeper.journal.close()
 
 
+@pytest.mark.parametrize("arrived", [True, False])
+async def test_an_increase_stays_reserved_until_somebody_can_read_its_pod(
+    arrived: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    """The write's answer is lost, and the API server cannot be read for a minute."""
+    world = await one_pod(tmp_path, "compute=60")
+    adjustments = world.service.adjustments
+    assert adjustments is not None
+    amended, read = adjustments.amender.amend, adjustments.amender.read
+    start, lost = world.clock.monotonic(), [True]
+
+    async def amend(pod: Document, annotations: Mapping[str, str]) -> Answered:
+        if arrived or not lost:
+            await amended(pod, annotations)
+        return Answered(Outcome.UNKNOWN, "no answer") if lost else Answered(Outcome.DONE)
+
+    async def reading(namespace: str, name: str) -> Document | None:
+        if world.clock.monotonic() < start + 60.0:
+            raise TimeoutError
+        return await read(namespace, name)
+
+    adjustments.amender.amend = amend  # type: ignore[method-assign]
+    adjustments.amender.read = reading  # type: ignore[method-assign]
+    ledger = world.service.books.engine.ledger
+    world.tell(all_of_it=True)
+    while world.clock.monotonic() < start + 59.0:
+        world.clock.pass_time(1.0)
+        await world.service.tick()
+        await world.rest()
+        assert ledger.allocation("uid-p0#more") is not None, world.clock.monotonic() - start
+    lost.clear()
+    for _ in range(15):
+        world.clock.pass_time(1.0)
+        await world.service.tick()
+        await world.rest()
+        await adjustments.drain()
+        world.tell(all_of_it=True)
+
+    (grant,) = world.records()["p0"]
+    assert grant.core_milli == 600
+    assert ledger.allocation("uid-p0#more") is None
+    world.keeper.journal.close()
+
+
 async def test_a_wish_that_comes_while_a_write_is_read_back_is_heard(tmp_path: Path) -> None:
     """The write conflicted with it, and the watch reported it while the adjustment was still in progress."""
     world = await one_pod(tmp_path, "compute=60")

@@ -4,7 +4,8 @@
       │ an increase: reserve it in the books ──no room──> report it on the pod, check again later
       v
     write the record, if the pod still has the version that was read ──refused──> end the reservation
-      └── written, or unknown ──> keep the reservation until the API server reports another version of the pod
+      └── written, or unknown ──> keep the reservation until the API server reports another version of the pod, or
+                                  a read that no late write can follow shows the same one
 
 A write that names a version succeeds only while the pod has that version. So the reservation may end when the API
 server reports another version: either the books have the pod's new record by then, or the write fails.
@@ -16,9 +17,9 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -119,6 +120,7 @@ class Adjustments:
     tell: Callable[[PodEntry, str], None] = _silent
     _paid: dict[str, float] = field(default_factory=dict)  # end of the paid time, by namespace
     _kept: dict[str, "_Kept"] = field(default_factory=dict)
+    _unread: dict[str, Document] = field(default_factory=dict)  # pods whose write may have arrived
     _telling: set[asyncio.Task[None]] = field(default_factory=set)
 
     # --- facts -------------------------------------------------------------------------------
@@ -137,6 +139,7 @@ class Adjustments:
         return self._ended(uid)
 
     def _ended(self, uid: str) -> list[Event]:
+        self._unread.pop(uid, None)
         return [HoldEnded(_extra(uid))] if self._kept.pop(uid, None) is not None else []
 
     def renew(self, books: Books, now: float) -> None:
@@ -149,6 +152,7 @@ class Adjustments:
             document = books.cluster_cache.documents.get(uid)
             if document is None or document.metadata.resource_version != kept.version:
                 del self._kept[uid]
+                self._unread.pop(uid, None)
             elif kept.grants:
                 books.take([RoomKept(kept.fact, kept.fact.node or "", kept.grants)], now)
 
@@ -160,6 +164,9 @@ class Adjustments:
     def tick(self, books: Books, now: float) -> None:
         """Check some refused or postponed pods again, because there may be room now."""
         self._paid = {key: until for key, until in self._paid.items() if until > now}
+        for uid, document in list(self._unread.items()):
+            if uid not in self.busy:
+                self._begin(document, self._read_again(books, document))
         for uid in list(self.refused)[:_EACH]:
             self.refused.move_to_end(uid)
             self.look(books, uid, now)
@@ -207,9 +214,11 @@ class Adjustments:
                 return
             self._keep(document, entry.pod, ())
         self._pay(entry, now)
-        task = asyncio.create_task(
-            self._write(books, document, annotations), name=f"adjust {entry.pod.key}"
-        )
+        self._begin(document, self._write(books, document, annotations))
+
+    def _begin(self, document: Document, work: Coroutine[Any, Any, None]) -> None:
+        uid = document.metadata.uid or ""
+        task = asyncio.create_task(work, name=f"adjust {document.namespace}/{document.name}")
         self.busy[uid] = task
         task.add_done_callback(lambda _: self.busy.pop(uid, None))
 
@@ -330,18 +339,37 @@ class Adjustments:
             _LOG.info("%s: its shares are adjusted", document.label)
             return
         _LOG.warning("%s: its record is not changed: %s", document.label, answer.message)
-        # A change ends the reservation when the API server reports it.
-        changed = answer.outcome is Outcome.UNKNOWN and await self._has_changed(document)
+        changed: bool | None = False
+        if answer.outcome is Outcome.UNKNOWN:
+            changed = await self._has_changed(document, self.late)
+        self._settle(books, document, changed=changed)
+
+    async def _read_again(self, books: Books, document: Document) -> None:
+        """Read a pod that could not be read in time after its write."""
+        changed = await self._has_changed(document, 0.0)
+        self._settle(books, document, changed=changed)
+
+    def _settle(self, books: Books, document: Document, *, changed: bool | None) -> None:
+        """Act by what was read of a pod after its write; None if it could not be read."""
         uid, now = document.metadata.uid or "", self.clock.monotonic()
-        if not changed:
+        if changed is None and uid in self._kept:
+            self._unread[uid] = document  # what it reserved may be in the record
+            return
+        self._unread.pop(uid, None)
+        if not changed:  # a change ends the reservation when the API server reports it
             books.take(self._ended(uid), now)
         self.postpone(uid, now)
 
-    async def _has_changed(self, document: Document) -> bool:
-        """Whether a pod has another version now; False once no late write can arrive any more."""
-        end = self.clock.monotonic() + self.late
-        while self.clock.monotonic() < end:
+    async def _has_changed(self, document: Document, late: float) -> bool | None:
+        """Whether a pod has another version now; None if nobody can tell.
+
+        Args:
+            late: seconds in which the write may still arrive.
+        """
+        end = self.clock.monotonic() + late
+        while True:
             await self.clock.sleep(_PAUSE)
+            asked = self.clock.monotonic()
             with contextlib.suppress(Exception):
                 now = await self.amender.read(document.namespace, document.name)
                 if (
@@ -349,7 +377,10 @@ class Adjustments:
                     or now.metadata.resource_version != document.metadata.resource_version
                 ):
                     return True
-        return False
+                if asked >= end:
+                    return False
+            if asked >= end:
+                return None
 
     def _refuse(
         self, entry: PodEntry, document: Document, reason: str, message: str, now: float
