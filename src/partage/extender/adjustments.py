@@ -361,7 +361,7 @@ class Adjustments:
         self.postpone(uid, now)
 
     async def _has_changed(self, document: Document, late: float) -> bool | None:
-        """Whether a pod has another version now; None if nobody can tell.
+        """Whether a pod has another version now; None if the pod cannot be read.
 
         Args:
             late: seconds in which the write may still arrive.
