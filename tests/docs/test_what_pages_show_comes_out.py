@@ -603,7 +603,7 @@ def test_the_two_ways_of_asking_are_there() -> None:
     written = (ROOT / "deploy/kube_scheduler_config.py").read_text("utf-8")
     verbs = re.search(r"HTTPS: ([\w, ]+?) ──", drawn)
 
-    assert ".Bind(ctx, binding" in plugin
+    assert "p.send(ctx, binding)" in plugin
     assert verbs
     assert [one for one in verbs[1].split(", ") if f'"{one}Verb": "{one}"' not in written] == []
 
