@@ -18,6 +18,7 @@ from fakes.clock import InstantClock
 from partage.agent.nri.messages import Container
 from partage.extender.adjustments import Adjustments
 from partage.extender.ports import Answered, Outcome
+from partage.kube.errors import ApiError, Status
 from partage.scheduler.engine import State
 from partage.vendors import names
 from partage.wire.documents import Document
@@ -437,4 +438,38 @@ async def test_a_report_is_of_the_pod_that_was_read(tmp_path: Path) -> None:
     assert next(world.enforced())[3] == 300
     await settle(world)
     is_answered(world, "p0")
+    world.keeper.journal.close()
+
+
+async def test_a_problem_that_comes_back_is_told_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for as long as it lasts, and once more after a share was adjusted in between."""
+    world = await one_pod(tmp_path, "compute=60")
+    client = world.adjusting._client
+    patch, told = client.patch_pod_status, []
+
+    async def away(*_given: object, **_more: object) -> None:
+        raise ApiError("PATCH", "p0", 500, Status())
+
+    async def turn() -> None:
+        for _ in range(4):
+            world.tell(all_of_it=True)
+            await world.service.tick()
+            await world.rest()
+            await world.service.adjustments.drain()  # type: ignore[union-attr]
+            world.seen = len(world.store.history) - 1
+            world.adjusting._again.clear()  # time that passes
+            await world.adjusting.look()
+
+    for wish in ("compute=60", "compute=70"):
+        world.wish("p0", wish)
+        client.patch_pod_status = away  # type: ignore[method-assign, assignment]
+        await turn()
+        told.append(sum("cannot be adjusted" in one.message for one in caplog.records))
+        client.patch_pod_status = patch  # type: ignore[method-assign]
+        await turn()
+        is_answered(world, "p0")
+
+    assert told == [1, 2]
     world.keeper.journal.close()

@@ -88,9 +88,11 @@ class Adjusting:
         self._again = {uid: when for uid, when in self._again.items() if uid in there}
         self._plain = {uid: record for uid, record in self._plain.items() if uid in there}
         for uid, pod in there.items():
-            metadata = pod.metadata or shapes.Metadata()
+            metadata, before = pod.metadata or shapes.Metadata(), self._settled.get(uid)
             try:
                 await self._look_at(uid, pod, metadata)
+                if self._settled.get(uid) is not before:
+                    self._told.pop(uid, None)  # the same problem would be a new one
             except (Conflict, NotFound):
                 continue  # the pod has changed meanwhile, and the next look reads the change
             except (InvalidValue, OSError, KubeError) as error:
