@@ -203,7 +203,7 @@ async def _serve(plan: Plan, output: str, stop: asyncio.Event) -> None:
             await cluster.settled(_PATIENCE)
         if output == "json":
             _complain(cluster)
-            click.echo(_line(cluster.addresses))
+            click.echo(msgspec.json.encode(cluster.addresses))
         else:
             printed(cluster.overview(), cluster.addresses, cluster.outcome)
         sys.stdout.flush()
@@ -217,17 +217,6 @@ def _complain(cluster: EmbeddedCluster) -> None:
         click.echo(visible(said), err=True)
     for note in cluster.outcome.notes:
         click.echo(visible(f"partage up: {note}"), err=True)
-
-
-def _line(where: Addresses) -> str:
-    return msgspec.json.encode(
-        {
-            "api": where.api,
-            "scheduler": where.scheduler,
-            "dashboard": where.dashboard,
-            "kubeconfig": where.kubeconfig,
-        }
-    ).decode()
 
 
 # --- for people ------------------------------------------------------------------------------

@@ -102,21 +102,19 @@ def read(paths: Sequence[Path]) -> Manifests:
                 else:
                     objects.append(one)
         notes += [f"{source}: {note}" for note in repeated]
-    twice = _twice(node.name for node in simulated)
-    if twice:
-        raise InvalidDocument(f"simulated node {twice} is described twice")
     rank = {kind: index for index, kind in enumerate(_FIRST)}
     objects.sort(key=lambda one: rank.get(one.kind, len(rank)))
     return Manifests(tuple(simulated), tuple(objects), tuple(notes))
 
 
-def decoded(kind: str, value: Mapping[str, Any], source: str = "the API server") -> Document:
+def decoded(kind: str, value: Mapping[str, Any]) -> Document:
     """An object of the API server as the typed document that the rest of Partage reads.
 
     Raises:
         InvalidDocument: it does not have the shape of its kind.
     """
-    return Document(kind, source, 1, typed(value, _SHAPES[kind], f"{source}: {kind}"))
+    shape = typed(value, _SHAPES[kind], f"the API server: {kind}")
+    return Document(kind, "the API server", 1, shape)
 
 
 def _values(source: str, data: bytes, repeated: list[Repeated]) -> list[Any]:
@@ -150,15 +148,6 @@ def _expand(value: Any, where: str, depth: int) -> Iterable[Manifest]:
     ):
         raise InvalidDocument(f"{where} ({kind}): field metadata.name: missing")
     yield Manifest(f"{where} ({kind} {metadata.get('name') or metadata['generateName']})", value)
-
-
-def _twice(listed: Iterable[str]) -> str:
-    seen: set[str] = set()
-    for name in listed:
-        if name in seen:
-            return name
-        seen.add(name)
-    return ""
 
 
 # Examples are in the package, or in the tree that the program runs from.
