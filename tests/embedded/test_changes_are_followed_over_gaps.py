@@ -68,7 +68,11 @@ def test_an_object_with_a_long_name_has_events(name: str) -> None:
     async def story() -> int:
         server = ApiServer(Settings())
         await server.furnish()
-        about = {"kind": "Pod", "metadata": {"name": name, "namespace": "default"}}
+        about = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+        }
         await tell(server, about, "Said", "something", user=User("system:kubelet"))
         return len(server.store.all("events"))
 

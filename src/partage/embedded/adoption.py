@@ -27,6 +27,11 @@ def controller(record: Record) -> Mapping[str, Any] | None:
     return next((one for one in references if one.get("controller")), None)
 
 
+def owned(records: Iterable[Record], uid: str) -> list[Record]:
+    """Those of the objects that this owner controls."""
+    return [one for one in records if (by := controller(one)) is not None and by.get("uid") == uid]
+
+
 def selector(workload: Record) -> Selector | None:
     """The selector of a workload's objects; None without one, which selects nothing."""
     written = workload.value["spec"].get("selector") or {}

@@ -287,8 +287,8 @@ class Agents:
             await self._server.patch("nodes", "", name, body, user=node_user(name))
 
     async def _warn(self, node: Record, reason: str, message: str) -> None:
-        about: dict[str, Any] = {**node.value, "kind": "Node", "apiVersion": "v1"}
-        await tell(self._server, about, reason, message, user=node_user(node.name), warning=True)
+        user = node_user(node.name)
+        await tell(self._server, node.value, reason, message, user=user, warning=True)
 
 
 def _description(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class ClaimLives:
 
     async def _make(self, pod: Record) -> None:
         """Make the claims that a pod names by templates, and write their names into its status."""
-        made = dict(_made(pod))
+        made = _made(pod.value)
         missing = [
             (str(one["name"]), str(one["resourceClaimTemplateName"]))
             for one in pod.value["spec"]["resourceClaims"]
@@ -79,16 +79,9 @@ class ClaimLives:
         for name, template in missing:
             source = self._server.store.get(TEMPLATES, pod.namespace, template)
             if source is None:
-                about = {**pod.value, "kind": "Pod", "apiVersion": "v1"}
                 told = f"ResourceClaimTemplate {pod.namespace}/{template} is not there"
-                await tell(
-                    self._server,
-                    about,
-                    "FailedResourceClaimCreation",
-                    told,
-                    user=_USER,
-                    warning=True,
-                )
+                reason = "FailedResourceClaimCreation"
+                await tell(self._server, pod.value, reason, told, user=_USER, warning=True)
                 continue
             made[name] = await self._claim_for(pod, name, source)
         if missing and made:
@@ -178,19 +171,15 @@ def _made_as(claim: Record) -> tuple[str, str, str]:
     return claim.namespace, str(_owner(claim).get("uid")), str(notes.get(_POD_CLAIM))
 
 
-def _made(pod: Record) -> Iterator[tuple[str, str]]:
+def _made(pod: Mapping[str, Any]) -> dict[str, str]:
     """Claims made for a pod: its name for each, and the claim's own."""
-    for one in (pod.value.get("status") or {}).get("resourceClaimStatuses") or ():
-        if one.get("resourceClaimName"):
-            yield str(one["name"]), str(one["resourceClaimName"])
+    told = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    return {one["name"]: name for one in told if (name := one.get("resourceClaimName"))}
 
 
 def claims_of(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A pod's claims: its name for each, and the claim's own; empty for a claim that does not exist yet."""
-    made = {
-        one["name"]: one.get("resourceClaimName")
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
+    made = _made(pod)
     for one in (pod.get("spec") or {}).get("resourceClaims") or ():
         name = str(one["name"])
         yield name, str(one.get("resourceClaimName") or made.get(name) or "")

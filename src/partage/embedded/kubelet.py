@@ -239,9 +239,8 @@ class Kubelet:
     async def _tell(
         self, record: Record, reason: str, message: str, *, warning: bool = False
     ) -> None:
-        about = {**record.value, "kind": "Pod", "apiVersion": "v1"}
         user = User("system:kubelet")
-        await tell(self._server, about, reason, message, user=user, warning=warning)
+        await tell(self._server, record.value, reason, message, user=user, warning=warning)
 
     def _address(self, name: str) -> str:
         node = self._server.store.get("nodes", "", name)
@@ -322,5 +321,4 @@ async def _happens(event: asyncio.Event, seconds: float) -> bool:
 
 
 def _user(record: Record) -> User:
-    node = (record.value.get("spec") or {}).get("nodeName", "")
-    return node_user(node)
+    return node_user(record.value["spec"].get("nodeName", ""))

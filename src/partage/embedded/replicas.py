@@ -23,18 +23,6 @@ AT_ONCE: Final = 500
 their turn between. Kubernetes' controllers have the same bound."""
 
 
-def owned(records: Iterable[Record], uid: str) -> list[Record]:
-    """Those of the objects that this owner controls."""
-    return [
-        one
-        for one in records
-        if any(
-            its.get("uid") == uid and its.get("controller")
-            for its in one.metadata.get("ownerReferences") or ()
-        )
-    ]
-
-
 def active(pods: Iterable[Record]) -> list[Record]:
     """Pods that are neither ended nor in deletion."""
     return [pod for pod in pods if not pod.metadata.get("deletionTimestamp") and not is_over(pod)]

@@ -196,12 +196,7 @@ class InProcess:
 
 
 class KubeScheduler:
-    """The loop.
-
-    Attributes:
-        conflicts: number of failed Bindings.
-        bound: number of successful ones.
-    """
+    """The loop; `conflicts` is the number of failed Bindings."""
 
     def __init__(self, server: ApiServer, ports: Ports, seam: Seam) -> None:
         self._server = server
@@ -215,7 +210,6 @@ class KubeScheduler:
         self._arrived = 0
         self._binding: set[asyncio.Task[None]] = set()
         self.conflicts = 0
-        self.bound = 0
 
     def activate(self, uids: Iterable[str]) -> None:
         """Try these pods again: they may fit now."""
@@ -415,7 +409,6 @@ class KubeScheduler:
             problem = str(error) or type(error).__name__
         pending.busy = False
         if not problem:
-            self.bound += 1
             await self._tell(
                 record,
                 "Scheduled",
@@ -470,8 +463,7 @@ class KubeScheduler:
     async def _tell(
         self, record: Record, reason: str, message: str, *, warning: bool = False
     ) -> None:
-        about = {**record.value, "kind": "Pod", "apiVersion": "v1"}
-        await tell(self._server, about, reason, message, user=_USER, warning=warning)
+        await tell(self._server, record.value, reason, message, user=_USER, warning=warning)
 
 
 def _claims(record: Record) -> bool:

@@ -102,7 +102,7 @@ def now(server: ApiServer) -> str:
 
 async def tell(
     server: ApiServer,
-    about: dict[str, Any],
+    about: Mapping[str, Any],
     reason: str,
     message: str,
     *,
@@ -113,7 +113,7 @@ async def tell(
     """Writes an event about an object; a repeated reason renews it and increases its count.
 
     Args:
-        about: the object, with kind and apiVersion.
+        about: the stored object.
         user: the writer; its last part is the event's source.
         each: whether another message is another event.
     """
@@ -128,8 +128,8 @@ async def tell(
     event = {
         "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {
-            "apiVersion": about.get("apiVersion", "v1"),
-            "kind": about.get("kind", ""),
+            "apiVersion": about["apiVersion"],
+            "kind": about["kind"],
             "name": head["name"],
             "namespace": head.get("namespace", ""),
             "uid": head.get("uid", ""),

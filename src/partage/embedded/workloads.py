@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
-from partage.embedded.adoption import claim, controller, selector, selects
+from partage.embedded.adoption import claim, controller, owned, selector, selects
 from partage.embedded.lifetimes import FOREVER
 from partage.embedded.replicas import (
     AT_ONCE,
@@ -22,7 +22,6 @@ from partage.embedded.replicas import (
     deployment_status,
     job_left,
     job_status,
-    owned,
     pod_of,
     ready,
     replica_set_of,
@@ -110,7 +109,7 @@ class Workloads:
         """Report that nothing acts on a workload, because its author would wait for pods."""
         if change.kind == "ADDED":
             message = "it is stored, and partage up makes no pods of it; try a Deployment or a Job"
-            about = {**change.record.value}
+            about = change.record.value
             await tell(self._server, about, "NotActedUpon", message, user=_USER, warning=True)
 
     def _look(self, key: _Key) -> None:
@@ -131,10 +130,9 @@ class Workloads:
             except ApiError as error:
                 _LOG.debug("%s: %s", key, error.message)
                 if error.code != 409:
-                    about = {**record.value}
                     await tell(
                         self._server,
-                        about,
+                        record.value,
                         "FailedCreate",
                         error.message,
                         user=_USER,
@@ -158,7 +156,7 @@ class Workloads:
     async def _tell(self, about: Record, reason: str, message: str) -> None:
         """Write an event of its own for each message."""
         teller = _TELLERS[about.resource]
-        await tell(self._server, {**about.value}, reason, message, user=teller, each=True)
+        await tell(self._server, about.value, reason, message, user=teller, each=True)
 
     async def _replica_set(self, record: Record) -> None:
         pods = active(await self._own("pods", record))
