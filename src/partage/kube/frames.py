@@ -10,10 +10,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from partage.kube.decoding import UNDECODABLE
+from partage.kube.decoding import UNDECODABLE, OnlyMeta
 from partage.kube.errors import ProtocolError, Status
 from partage.kube.lenient import decode
-from partage.kube.objects import HasMeta, Meta, Undecodable
+from partage.kube.objects import HasMeta, Undecodable
 
 T = TypeVar("T")
 H = TypeVar("H", bound=HasMeta)
@@ -75,13 +75,9 @@ class Malformed(msgspec.Struct, frozen=True):
 Frame = Added[H] | Modified[H] | Deleted[H] | Bookmark | Failed | Malformed
 
 
-class _Probed(msgspec.Struct, frozen=True):
-    metadata: Meta
-
-
 class _Probe(msgspec.Struct, frozen=True):
     type: str
-    object: _Probed
+    object: OnlyMeta
 
 
 _PROBE: Final = msgspec.json.Decoder(_Probe)

@@ -148,11 +148,8 @@ class Transport:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         return made
 
-    async def send(self, request: Request, *, within: float | None = None) -> bytes:
+    async def send(self, request: Request) -> bytes:
         """Send and return the answer's body.
-
-        Args:
-            within: seconds; by default the settings' request timeout.
 
         Raises:
             ApiError: an answer of 300 or more.
@@ -161,7 +158,7 @@ class Transport:
             ConfigError: no usable credentials or certificates.
         """
         limits = aiohttp.ClientTimeout(
-            total=within if within is not None else self._settings.request_timeout,
+            total=self._settings.request_timeout,
             connect=self._settings.connect_timeout,
         )
         with _mapped(request):

@@ -13,27 +13,24 @@ Source: docs/decisions/0030.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from partage.model.errors import InvalidDocument
 from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.webhook.manifest import (
     Part,
     crowded,
-    decode_pod,
     device_names,
     mapping,
     names_devices,
     parts,
     texts_of,
 )
-from partage.webhook.mutating import not_ours
+from partage.webhook.mutating import not_ours, translated
 from partage.webhook.patch import Patch
 from partage.webhook.review import Review, Verdict
 from partage.webhook.settings import Admission
 from partage.webhook.validating import validate
 from partage.wire.claim_shapes import Shape, Translated, encode_translated, shapes_of
 from partage.wire.context import Context
-from partage.wire.pods import translate_pod
 
 _LONGEST: Final = 512
 
@@ -67,13 +64,9 @@ def _shapes(
     pod: Mapping[str, Any], namespace: str, context: Context
 ) -> list[tuple[Part, Shape]] | str:
     """Containers with their claims' shapes, or a text with the reason why the pod keeps its protocol."""
-    document = decode_pod(pod, namespace)
-    if isinstance(document, str):
-        return document
-    try:
-        read = translate_pod(document, context)
-    except InvalidDocument as error:
-        return str(error)
+    read = translated(pod, namespace, context)
+    if isinstance(read, str):
+        return read
     request = read.pod.request
     if request.fault is not None and request.fault.code is not ReasonCode.SCHEDULING_GATED:
         return request.fault.message
