@@ -12,6 +12,7 @@ from partage.apiserver.ownership import (
     set_item,
     to_document,
     to_paths,
+    within,
     without_own,
 )
 from partage.apiserver.status import ApiError
@@ -19,7 +20,6 @@ from partage.apiserver.strategic import union
 from partage.wire.field_types import Type
 
 _PLAIN: Final = Type("any")
-_MAP: Final = Type("map", item=_PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,6 @@ class Manager:
     """A writer, and the kind of its write.
 
     Attributes:
-        name: the field manager.
         operation: `Apply` or `Update`.
         time: in Kubernetes' format.
         subresource: such as `status`; empty for the main one.
@@ -195,9 +194,7 @@ def _merge(value: Any, wanted: Any, type_: Type) -> Any:
     if isinstance(wanted, Mapping) and isinstance(value, Mapping) and not type_.atomic:
         found = dict(value)
         for key, inner in wanted.items():
-            field = type_.fields.get(key) if type_.form == "struct" else None
-            inner_type = field.type if field else (type_.item or _MAP)
-            found[key] = _merge(value[key], inner, inner_type) if key in value else inner
+            found[key] = _merge(value[key], inner, within(type_, key)) if key in value else inner
         return found
     if isinstance(wanted, list) and isinstance(value, list) and type_.listing == "map":
         item_type = type_.item or _PLAIN
@@ -228,13 +225,10 @@ def _pruned(value: Any, type_: Type, at: Path, dropped: set[Path], kept: set[Pat
     if isinstance(value, Mapping) and not type_.atomic:
         found: dict[str, Any] = {}
         for key, inner in value.items():
-            field = type_.fields.get(key) if type_.form == "struct" else None
             path = (*at, f"f:{key}")
             if path in dropped and path not in kept:
                 continue
-            after = _pruned(
-                inner, field.type if field else (type_.item or _MAP), path, dropped, kept
-            )
+            after = _pruned(inner, within(type_, key), path, dropped, kept)
             if after or not inner or after == inner:
                 found[key] = after
         return found

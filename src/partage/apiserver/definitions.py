@@ -5,13 +5,12 @@ from functools import cache
 from typing import Any, Final
 
 from partage.apiserver import builtin, naming
-from partage.apiserver.kinds import Kind, Subresource
+from partage.apiserver.kinds import Kind
 from partage.apiserver.problems import Problems
 from partage.apiserver.status import qualified
 from partage.apiserver.structural import complete
 
 _SCOPES: Final = ("Cluster", "Namespaced")
-_STATUS: Final = ("get", "patch", "update")
 
 
 @cache
@@ -199,11 +198,6 @@ def kinds(value: Mapping[str, Any]) -> Iterator[Kind]:
             continue
         at, kind = version["name"], names["kind"]
         parts = version.get("subresources") or {}
-        subresources = []
-        if "status" in parts:
-            subresources.append(Subresource("status", kind, group, at, _STATUS))
-        if "scale" in parts:
-            subresources.append(Subresource("scale", "Scale", "autoscaling", "v1", _STATUS))
         yield Kind(
             group=group,
             version=at,
@@ -214,7 +208,11 @@ def kinds(value: Mapping[str, Any]) -> Iterator[Kind]:
             type=complete(version["schema"]["openAPIV3Schema"]),
             short=tuple(names.get("shortNames") or ()),
             categories=tuple(names.get("categories") or ()),
-            subresources=tuple(subresources),
+            subresources=tuple(
+                builtin.subresource(name, kind, group, at)
+                for name in ("status", "scale")
+                if name in parts
+            ),
             storage=qualified(names["plural"], group),
             generation=True,
             selectable=tuple(

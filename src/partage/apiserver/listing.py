@@ -54,7 +54,6 @@ class Listing:
     """One page.
 
     Attributes:
-        records: its objects, by namespace and name.
         revision: the store's revision that it shows.
         token: for the next page; empty on the last.
         remaining: number of later objects; None if not counted.

@@ -73,11 +73,10 @@ def _walk(value: Any, type_: Type, at: Path, found: dict[Path, Any]) -> None:
         struct = type_.form == "struct"
         for key, inner in value.items():
             field = type_.fields.get(key) if struct else None
-            inner_type = field.type if field else (type_.item or _guess(inner))
             path = (*at, f"f:{key}")
             if field is None and isinstance(inner, Mapping) and inner:
                 found[path] = _ITEM
-            _walk(inner, inner_type, path, found)
+            _walk(inner, within(type_, key), path, found)
         return
     if isinstance(value, list) and value and type_.listing == "map":
         for index, item in enumerate(value):
@@ -92,8 +91,10 @@ def _walk(value: Any, type_: Type, at: Path, found: dict[Path, Any]) -> None:
     found[at] = value
 
 
-def _guess(value: Any) -> Type:
-    return _MAP if isinstance(value, Mapping) else _PLAIN
+def within(type_: Type, key: str) -> Type:
+    """The type of a field or of a map's entry; a map where the type knows none."""
+    field = type_.fields.get(key) if type_.form == "struct" else None
+    return field.type if field else type_.item or _MAP
 
 
 def item_key(item: Any, type_: Type, index: int) -> str:

@@ -28,10 +28,7 @@ class LogRequest:
     """The requested log.
 
     Attributes:
-        follow: whether to continue as the log grows.
         tail: only the last lines, None for all.
-        previous: the log of the container's earlier life.
-        timestamps: whether each line begins with its time.
     """
 
     pod: Mapping[str, Any]

@@ -36,8 +36,6 @@ class Router:
     """Answers every request.
 
     Attributes:
-        tokens: bearer tokens and their users; without any, every caller is an administrator.
-        anonymous: user of a caller without a token, if there are tokens; None rejects such callers.
         here: whether only this machine can connect, so that browsers' pages must be rejected.
         patience: seconds for the arrival of a body.
     """

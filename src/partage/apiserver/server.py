@@ -74,7 +74,6 @@ class Settings:
     Attributes:
         tokens: bearer tokens and their users; without any, every caller is an administrator.
         anonymous: user of a caller without a token, if there are tokens; None rejects such callers.
-        logs: source of pods' logs.
         file: keeps the objects from one run to the next; None keeps nothing.
         history: number of kept changes of each resource, for watches.
         beat: seconds between the bookmarks of a watch.

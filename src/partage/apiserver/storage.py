@@ -7,7 +7,7 @@ serves watches and consistent later pages of a list.
 The store never changes a stored value in place. A reader may keep a value and must not change it.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -52,7 +52,6 @@ class Record:
         resource: such as `pods` or `deployments.apps`.
         namespace: empty for cluster-scoped objects.
         value: the document, with `metadata.resourceVersion` set; do not change it.
-        revision: the store's revision at the write.
         texts: its encodings so far, by purpose.
     """
 
@@ -98,7 +97,6 @@ class Change:
     """One change of an object.
 
     Attributes:
-        kind: `ADDED`, `MODIFIED` or `DELETED`.
         record: the object after it; for a deletion its last state at the deletion's revision.
         before: the object before it, None for an addition.
     """
@@ -161,14 +159,9 @@ class History:
         """The position of the first change after `revision`. Raises `Compacted`: some are forgotten."""
         if revision < self.floor:
             raise Compacted(self.floor)
-        low, high = 0, len(self._changes)
-        while low < high:
-            middle = (low + high) // 2
-            if self._changes[middle].record.revision <= revision:
-                low = middle + 1
-            else:
-                high = middle
-        return self._first + low
+        return self._first + bisect_right(
+            self._changes, revision, key=lambda change: change.record.revision
+        )
 
     def after(self, position: int, most: int = 1000) -> list[Change]:
         """The changes from `position` on, at most `most`. Raises `Compacted`: the reader fell behind."""

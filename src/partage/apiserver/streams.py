@@ -30,7 +30,6 @@ class Watch:
         since: the first revision; None sends the present objects first.
         initial_end: whether a bookmark marks the end of the present objects.
         seconds: duration of the watch.
-        beat: seconds between bookmarks.
     """
 
     selection: Selection

@@ -45,9 +45,7 @@ class Verbs:
     """Answers requests for resources.
 
     Attributes:
-        logs: source of pods' logs.
         closing: set at the server's end, so that watches end too.
-        beat: seconds between the bookmarks of a watch.
     """
 
     cluster: Cluster

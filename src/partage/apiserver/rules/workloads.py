@@ -233,8 +233,7 @@ def check_job(value: Mapping[str, Any], problems: Problems) -> None:
         problems.required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
     elif policy == "Always":
         problems.unsupported("spec.template.spec.restartPolicy", policy, ["OnFailure", "Never"])
-    checked = {**template["spec"], "restartPolicy": policy or "Never"}
-    _check_template({**template, "spec": checked}, problems)
+    _check_template(template, problems)
 
 
 def check_job_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
@@ -262,5 +261,4 @@ def check_cron_job(value: Mapping[str, Any], problems: Problems) -> None:
             "spec.jobTemplate.spec.template.spec.restartPolicy",
             'valid values: "OnFailure", "Never"',
         )
-    checked = {**template["spec"], "restartPolicy": policy or "Never"}
-    _check_template({**template, "spec": checked}, problems, "spec.jobTemplate.spec.template")
+    _check_template(template, problems, "spec.jobTemplate.spec.template")
