@@ -64,7 +64,6 @@ def admit_with(
     Args:
         context: the present settings for reading pods.
         admission: the present switches.
-        tracer: receives spans of pods that ask for devices.
     """
     mutate, validate = mutating(tracer), validating(tracer)
 

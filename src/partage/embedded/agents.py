@@ -170,44 +170,39 @@ class Agents:
         """Reports as a kubelet does of its node at its start."""
         known = record.metadata.get("labels") or {}
         if lacking := {k: v for k, v in kubelet_labels(record.name).items() if k not in known}:
-            body = {"metadata": {"labels": lacking}}
-            await self._server.patch("nodes", "", record.name, body, user=node_user(record.name))
+            await self._change(record.name, {"metadata": {"labels": lacking}})
         status = record.value.get("status") or {}
         allocatable = {**_ORDINARY, **(status.get("allocatable") or {})}
         moment = now(self._server)
-        await self._server.patch(
-            "nodes",
-            "",
-            record.name,
-            {
-                "status": {
-                    "allocatable": allocatable,
-                    "capacity": {**allocatable, **(status.get("capacity") or {})},
-                    "conditions": _conditions(moment),
-                    "addresses": status.get("addresses")
-                    or [
-                        {"type": "InternalIP", "address": _address(record.uid)},
-                        {"type": "Hostname", "address": record.name},
-                    ],
-                    "nodeInfo": {
-                        "architecture": "amd64",
-                        "operatingSystem": "linux",
-                        "kubeletVersion": _VERSION,
-                        "kubeProxyVersion": "",
-                        "osImage": "simulated by Partage",
-                        "kernelVersion": "6.8.0",
-                        "containerRuntimeVersion": "containerd://2.1.0",
-                        "machineID": record.uid,
-                        "systemUUID": record.uid,
-                        "bootID": record.uid,
-                    },
-                    "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-                }
+        reported = {
+            "allocatable": allocatable,
+            "capacity": {**allocatable, **(status.get("capacity") or {})},
+            "conditions": _conditions(moment),
+            "addresses": status.get("addresses")
+            or [
+                {"type": "InternalIP", "address": _address(record.uid)},
+                {"type": "Hostname", "address": record.name},
+            ],
+            "nodeInfo": {
+                "architecture": "amd64",
+                "operatingSystem": "linux",
+                "kubeletVersion": _VERSION,
+                "kubeProxyVersion": "",
+                "osImage": "simulated by Partage",
+                "kernelVersion": "6.8.0",
+                "containerRuntimeVersion": "containerd://2.1.0",
+                "machineID": record.uid,
+                "systemUUID": record.uid,
+                "bootID": record.uid,
             },
-            sub="status",
-            media=STRATEGIC,
-            user=node_user(record.name),
-        )
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        }
+        await self._change(record.name, {"status": reported}, sub="status")
+
+    async def _change(self, name: str, body: Mapping[str, Any], sub: str = "") -> None:
+        """Patch a node, as its kubelet."""
+        user = node_user(name)
+        await self._server.patch("nodes", "", name, body, sub=sub, media=STRATEGIC, user=user)
 
     async def _report(self, name: str) -> None:
         """Writes the Device object and the plugins' totals if they differ from the present ones."""
@@ -278,13 +273,10 @@ class Agents:
             if any((status.get(part) or {}).get(key) != value for key, value in totals.items())
         }
         if parts:
-            await self._server.patch(
-                "nodes", "", name, {"status": parts}, sub="status", user=node_user(name)
-            )
+            await self._change(name, {"status": parts}, sub="status")
         known = node.metadata.get("annotations") or {}
         if any(known.get(key) != value for key, value in annotations.items()):
-            body = {"metadata": {"annotations": dict(annotations)}}
-            await self._server.patch("nodes", "", name, body, user=node_user(name))
+            await self._change(name, {"metadata": {"annotations": dict(annotations)}})
 
     async def _warn(self, node: Record, reason: str, message: str) -> None:
         user = node_user(node.name)

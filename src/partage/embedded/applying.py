@@ -60,7 +60,6 @@ async def apply_all(
 
     Args:
         user: one that may write records.
-        outcome: receives the results.
     """
     for manifest in manifests:
         try:

@@ -84,8 +84,6 @@ class Plan:
     """The parts to start, and their settings.
 
     Attributes:
-        simulated: nodes to simulate.
-        objects: manifests to apply.
         port: the API server's; 0 takes a free one.
         scheduler_port: the scheduler service's; 0 takes a free one.
         kubeconfig: its path; None takes a new folder, removed at the end.
@@ -93,7 +91,6 @@ class Plan:
         resumable: nodes that continue if `file` has them, and are not created again.
         notes: on the plan's files; reported with the results.
         record: file for every decision with its causes; None keeps none.
-        tracer: receives pods' spans.
     """
 
     simulated: Sequence[SimulatedNode] = ()

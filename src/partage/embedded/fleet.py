@@ -68,7 +68,6 @@ class NodeSpec(DescribedCards, frozen=True, forbid_unknown_fields=True, rename="
         cpu: a quantity.
         host_memory: a quantity.
         pods: most pods of its kubelet.
-        taints: as in a Node.
     """
 
     count: Annotated[int, Meta(ge=1, le=_MOST_NODES)] | None = None

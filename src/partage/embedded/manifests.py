@@ -69,7 +69,6 @@ class Manifests:
     """Content of files.
 
     Attributes:
-        simulated: nodes to simulate.
         objects: all others, dependencies first.
         notes: remarks for the user, such as duplicate keys.
     """

@@ -51,7 +51,6 @@ class Pending:
 
     Attributes:
         record: its last known state.
-        queued: whether it is in the queue.
         short: whether ordinary resources were short.
         told: its condition's message.
         failures: Bindings that failed in a row.
@@ -123,7 +122,6 @@ class InProcess:
         """No question yet.
 
         Args:
-            server: receives Bindings.
             user: one that may write a Binding's annotations.
         """
         self._server = server

@@ -35,7 +35,6 @@ class Turn:
 
     Attributes:
         started: beginning of its present or last run.
-        restarts: number of its restarts.
         over: its final run; None while it runs or will run again.
         last: the run before the present one.
         waits: it failed, and restarts after a pause.

@@ -306,11 +306,14 @@ class Workloads:
         mine = owner(record.value, *_MAKES[record.resource])
         for one in found.taken:
             others = one.metadata.get("ownerReferences") or ()
-            await self._patch(one, {"uid": one.uid, "ownerReferences": [*others, mine]})
+            await self._own_by(one, [*others, mine])
         for one in found.let_go:
             others = [by for by in one.metadata["ownerReferences"] if by.get("uid") != record.uid]
-            await self._patch(one, {"uid": one.uid, "ownerReferences": others})
+            await self._own_by(one, others)
         return owned(self._server.store.all(resource, record.namespace), record.uid)
+
+    async def _own_by(self, record: Record, owners: Sequence[Any]) -> None:
+        await self._patch(record, {"metadata": {"uid": record.uid, "ownerReferences": owners}})
 
     async def _delete(self, pod: Record) -> None:
         """Delete a pod that is not in deletion yet; other tasks run after each pod."""
@@ -322,29 +325,21 @@ class Workloads:
             )
 
     async def _scale(self, record: Record, count: int) -> None:
-        body = {"spec": {"replicas": count}}
-        await self._server.patch(record.resource, record.namespace, record.name, body, user=_USER)
+        await self._patch(record, {"spec": {"replicas": count}})
 
     async def _annotate(self, record: Record, said: Mapping[str, str]) -> None:
         known = record.metadata.get("annotations") or {}
         if any(known.get(key) != text for key, text in said.items()):
-            await self._patch(record, {"annotations": dict(said)})
+            await self._patch(record, {"metadata": {"annotations": dict(said)}})
 
-    async def _patch(self, record: Record, metadata: Mapping[str, Any]) -> None:
-        body = {"metadata": metadata}
-        await self._server.patch(record.resource, record.namespace, record.name, body, user=_USER)
+    async def _patch(self, record: Record, body: Mapping[str, Any], sub: str = "") -> None:
+        where = (record.resource, record.namespace, record.name)
+        await self._server.patch(*where, body, sub=sub, user=_USER)
 
     async def _tell_status(self, record: Record, status: Mapping[str, Any]) -> None:
         current = record.value.get("status") or {}
         if any(current.get(key) != value for key, value in status.items()):
-            await self._server.patch(
-                record.resource,
-                record.namespace,
-                record.name,
-                {"status": dict(status)},
-                sub="status",
-                user=_USER,
-            )
+            await self._patch(record, {"status": dict(status)}, sub="status")
 
 
 def _step(by: Record, done: str, pod: Record) -> str:
