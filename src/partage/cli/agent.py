@@ -253,7 +253,7 @@ async def _described(plan: _Plan, given: dict[str, Any], stop: asyncio.Event) ->
     others = kubelet_companions(given, None)
 
     def beside(daemon: AgentDaemon) -> Sequence[Companion]:
-        return (*_statements(plan, None)(daemon), *others(daemon))
+        return (_statements(plan, None, daemon), *others(daemon))
 
     daemon = AgentDaemon(Node(plan.node), context, plan.options, beside=beside)
     daemon.take(node)
@@ -293,7 +293,7 @@ async def _run(
         )
 
     def beside(daemon: AgentDaemon) -> Sequence[Companion]:
-        companions: list[Companion] = [*_statements(plan, client)(daemon), *others(daemon)]
+        companions: list[Companion] = [_statements(plan, client, daemon), *others(daemon)]
         if settings is not None:
             companions.append(settings)
         if plan.discovery is not None:
@@ -340,23 +340,15 @@ def _foreign(daemon: AgentDaemon) -> Callable[[], Mapping[str, str]]:
     return lambda: instances.annotations({})
 
 
-def _statements(
-    plan: _Plan, client: Client | None
-) -> Callable[[AgentDaemon], Sequence[Companion]]:
+def _statements(plan: _Plan, client: Client | None, daemon: AgentDaemon) -> Statements:
     isolation = plan.options.isolation
-
-    def made(daemon: AgentDaemon) -> Sequence[Companion]:
-        return (
-            Statements(
-                daemon.keeper,
-                daemon.tallies,
-                daemon.meter,
-                client,
-                StatementSettings(isolation.period, isolation.evict, isolation.slack),
-                away=lambda: "" if isolation.mps is None else isolation.mps.problem,
-                notes=daemon.notes,
-                found=lambda: daemon.found(),  # noqa: PLW0108 # it is set after this
-            ),
-        )
-
-    return made
+    return Statements(
+        daemon.keeper,
+        daemon.tallies,
+        daemon.meter,
+        client,
+        StatementSettings(isolation.period, isolation.evict, isolation.slack),
+        away=lambda: "" if isolation.mps is None else isolation.mps.problem,
+        notes=daemon.notes,
+        found=lambda: daemon.found(),  # noqa: PLW0108 # it is set after this
+    )

@@ -84,16 +84,7 @@ def answered(
         placing: whether pods of manifests get places first.
         silent: whether to report no progress, as on a screen that is redrawn.
     """
-    where = Where(
-        scheduler=given["scheduler"],
-        service=given["service"],
-        files=given["files"],
-        strict=given["strict"],
-        kubeconfig=given["kubeconfig"],
-        context=given["context"],
-        token_file=given["token_file"],
-        authority=given["authority"],
-    )
+    where = Where(**{name: one for name, one in given.items() if name != "output"})
     try:
         chosen = [bool(where.scheduler), bool(where.service), bool(where.files)]
         if where.files:

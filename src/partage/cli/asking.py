@@ -48,7 +48,7 @@ class CannotAsk(PartageError):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The source to ask.
+    """The source to ask; fields have the names of their options.
 
     Attributes:
         scheduler: URL of the service; empty for none.

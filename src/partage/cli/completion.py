@@ -5,13 +5,12 @@ import os
 from typing import Final
 
 import click
-import msgspec
 from click.shell_completion import CompletionItem, get_completion_class
 
 from partage.kube.client import Client
+from partage.kube.decoding import OnlyMeta
 from partage.kube.errors import ConfigError, KubeError
 from partage.kube.loading import load_config
-from partage.kube.objects import Meta
 from partage.kube.resources import NODES, PODS, Scope
 from partage.kube.sender import ClientSettings
 
@@ -23,12 +22,6 @@ _SECONDS: Final = 2.0
 
 _MOST: Final = 500
 """Most listed names; in a larger cluster users type more letters."""
-
-
-class _Named(msgspec.Struct, frozen=True):
-    """An object with only its name."""
-
-    metadata: Meta
 
 
 @click.command()
@@ -82,7 +75,7 @@ def _completed(
             where = Scope(scope.resource, config.namespace)
         settings = ClientSettings(attempts=1)
         async with asyncio.timeout(_SECONDS), Client(config, settings=settings) as client:
-            async for page in client.pages(where, into=_Named, limit=_MOST):
+            async for page in client.pages(where, into=OnlyMeta, limit=_MOST):
                 return [item.metadata.name for item in page.items]
         return []
 

@@ -31,7 +31,6 @@ def run(main: Service, factory: Callable[[], asyncio.AbstractEventLoop] | None =
     """Run a service until it ends, or SIGTERM or SIGINT ends it in any state.
 
     Args:
-        main: the service; its cancellation sets the event.
         factory: makes the loop; None for asyncio's own.
     """
     with _old_set_aside(), Ending() as ending, asyncio.Runner(loop_factory=factory) as runner:

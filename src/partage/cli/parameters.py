@@ -116,7 +116,6 @@ def output_option(told: str, *forms: str) -> Callable[[_F], _F]:
     """The option for a command's output.
 
     Args:
-        told: its help text.
         forms: possible forms, the default first; a table, JSON and YAML if none is named.
     """
     choice = forms or ("table", "json", "yaml")

@@ -255,8 +255,6 @@ class Client:
 
         Args:
             body: the patch; for JSON a list of operations, else a partial object.
-            into: the type to which the changed object is decoded.
-            subresource: `status` or another.
             dry_run: go through admission and validation, store nothing.
             until: see `bind`.
 

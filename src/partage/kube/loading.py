@@ -29,7 +29,6 @@ def load_config(
         environ: the environment; only KUBECONFIG, HOME and KUBERNETES_SERVICE_* are read.
         kubeconfig: one file, which must exist.
         context: the context to use; by default the current one.
-        service_account: the folder of the service account.
 
     Raises:
         ConfigError: no configuration was found, or it cannot be used.

@@ -27,7 +27,6 @@ class Backoff:
         """Seconds to wait after this many earlier failures (0 for the first).
 
         Args:
-            attempt: the number of earlier retries.
             chance: a random number, 0 <= chance < 1.
         """
         full = min(self.cap, self.base * self.factor ** min(attempt, _LARGEST_EXPONENT))

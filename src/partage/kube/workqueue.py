@@ -153,7 +153,6 @@ async def work(
 
     Args:
         handle: looks at a key's object and does the work.
-        name: the start of the tasks' names.
         failed: gets each exception; the retry is already arranged.
     """
     async with asyncio.TaskGroup() as group:

@@ -26,7 +26,6 @@ class Part:
     """One container of a pod, and its path.
 
     Attributes:
-        path: its path in the pod.
         name: its name, or its place if it has none.
     """
 

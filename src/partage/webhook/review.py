@@ -65,7 +65,6 @@ class Review:
         resource: plural resource name, with its group after a dot where it has one
             (`pods.metrics.k8s.io`) and its subresource after a slash (`pods/binding`).
         operation: CREATE, UPDATE, DELETE or CONNECT.
-        namespace: of the object.
         object: the object after the request; None for a deletion.
         before: the present object; None for a creation.
         dry_run: the request has no effect.
@@ -87,7 +86,6 @@ class Verdict:
     """One answer.
 
     Attributes:
-        message: reason of a refusal.
         code: HTTP status that the client of the API server sees with a refusal.
         name: of the pod that breaks a rule (code 422), if it has one.
         patch: JSON Patch operations; empty for none.

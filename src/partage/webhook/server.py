@@ -46,7 +46,6 @@ def review_routes(
     Args:
         context: the present settings for reading pods.
         admission: the present switches.
-        tracer: receives spans of pods that ask for devices.
     """
     given = limits or Limits()
     bounds = replace(given, body=min(_BODY, given.body))
