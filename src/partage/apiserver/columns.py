@@ -86,11 +86,17 @@ NAME: Final = Column("Name", _name, format="name")
 AGE: Final = Column("Age", _created)
 
 
-def _inner(value: Value) -> Value:
-    """The spec of a workload's pods, or of the pod itself."""
-    spec = value.get("spec") or {}
+def _workload(value: Value) -> Value:
+    """The spec of a workload, and of the jobs of a CronJob."""
+    spec: Value = value.get("spec") or {}
     if "jobTemplate" in spec:
         spec = (spec["jobTemplate"] or {}).get("spec") or {}
+    return spec
+
+
+def _inner(value: Value) -> Value:
+    """The spec of a workload's pods, or of the pod itself."""
+    spec = _workload(value)
     template = spec.get("template")
     inner: Value = spec if template is None else template.get("spec") or {}
     return inner
@@ -109,7 +115,7 @@ def _images(value: Value, _now: float) -> str:
 
 
 def _selector(value: Value, _now: float) -> str:
-    return selector_text((value.get("spec") or {}).get("selector")) or _NONE
+    return selector_text(_workload(value).get("selector")) or _NONE
 
 
 def _selected(value: Value, _now: float) -> str:
@@ -167,7 +173,7 @@ def _node_status(value: Value, _now: float) -> str:
 def _node_roles(value: Value, _now: float) -> str:
     labels = value["metadata"].get("labels") or {}
     roles = {key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)}
-    roles |= {labels[key] for key in ("kubernetes.io/role",) if key in labels}
+    roles.add(labels.get("kubernetes.io/role"))
     return ",".join(sorted(filter(None, roles))) or _NONE
 
 
@@ -490,14 +496,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         ),
         Column("Last Schedule", _last_schedule),
         AGE,
-        *_PODS,
-        Column(
-            "Selector",
-            lambda v, _now: (
-                selector_text(v["spec"]["jobTemplate"]["spec"].get("selector")) or _NONE
-            ),
-            wide=True,
-        ),
+        *_TEMPLATE,
     ),
     "horizontalpodautoscalers.autoscaling": (
         NAME,
@@ -535,10 +534,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         AGE,
         Column("PreemptionPolicy", _at("preemptionPolicy", absent="")),
     ),
-    "customresourcedefinitions.apiextensions.k8s.io": (
-        NAME,
-        Column("Created At", _at("metadata", "creationTimestamp", absent=""), "date"),
-    ),
+    "customresourcedefinitions.apiextensions.k8s.io": _CREATED,
 }
 """Columns by resource; others have name and age."""
 
