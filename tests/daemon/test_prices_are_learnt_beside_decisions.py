@@ -63,7 +63,7 @@ class Shelf:
     def cluster_cache(self) -> Any:
         """What knows the pods."""
         return SimpleNamespace(
-            pods=lambda: self.known,
+            pods=self.known,
             compared=self.compared,
             asking=lambda one: one.hosted if self.taken else one.pod,
             taken_by_others=lambda: self.taken,

@@ -290,10 +290,11 @@ async def test_every_wish_is_answered_however_many_there_are() -> None:
     }
     books: Any = SimpleNamespace(
         cluster_cache=SimpleNamespace(
-            pod=lambda uid: SimpleNamespace(
-                pod=SimpleNamespace(uid=uid, namespace="team", record=None)
-            ),
-            document=there.get,
+            pods={
+                uid: SimpleNamespace(pod=SimpleNamespace(uid=uid, namespace="team", record=None))
+                for uid in there
+            },
+            documents=there,
         ),
         engine=SimpleNamespace(
             ledger=SimpleNamespace(allocation=there.get),
