@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from world import card, device, document, half, node, pod, whole
 
@@ -205,6 +205,9 @@ def test_what_is_kept_is_what_would_be_made_anew(steps: list[tuple[Any, ...]]) -
 
 
 @given(STEPS)
+@example(
+    [("ended", "a"), ("pod gone", "a"), ("cards", "n1", "A100", 1)]
+)  # reported without its node
 @settings(max_examples=40)
 def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -> None:
     """The test asks the books one by one: for existing, waiting, used and closed entries."""

@@ -334,13 +334,14 @@ class ClusterCache:
             self.claimants.changed(document)
             return []
         self.claimants.gone(uid)
+        before = self.pods.get(uid)
         try:
             entry = self.translation.read(document, self._next(), self.as_read)
             if self.problems:
                 self._read_again(uid)
         except InvalidDocument as error:
             self._unreadable(uid, document, error)
-            before, shape = self.pods.get(uid), document.shape
+            shape = document.shape
             if before is None or before.pod.node is None:
                 unread = self.translation.by_record(document, self._next())
             elif isinstance(shape, shapes.Pod) and finished(shape):
@@ -352,6 +353,8 @@ class ClusterCache:
                 return []
             entry = unread
         pod = entry.pod
+        if before is not None and before.pod.node != pod.node:
+            self._leave(before.pod)
         self.pods[pod.uid], self.documents[pod.uid] = entry, document
         self.changes.append(pod.uid)
         self._by_name[pod.namespace, pod.name] = pod.uid
@@ -377,12 +380,16 @@ class ClusterCache:
         pod = entry.pod
         if self._by_name.get((pod.namespace, pod.name)) == uid:
             del self._by_name[pod.namespace, pod.name]
+        self._leave(pod)
+        return [PodGone(uid)]
+
+    def _leave(self, pod: Pod) -> None:
+        """Remove a pod from its node."""
         place = self._places.get(pod.node or "")
         if pod.node is not None and place is not None:
-            place.pods.discard(uid)
+            place.pods.discard(pod.uid)
             if not place.pods and place.node is None and place.device is None:
                 del self._places[pod.node]
-        return [PodGone(uid)]
 
     def _unreadable(self, uid: str, document: Document, error: InvalidDocument) -> None:
         self.problems[document.label] = str(error)
