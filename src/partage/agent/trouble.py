@@ -5,10 +5,12 @@ next one tries again. An agent that ended instead would return to the same node,
 without it.
 """
 
+import asyncio
 import errno
 import logging
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Final
+from typing import Final, NoReturn
 
 _LOG: Final = logging.getLogger("partage.agent")
 _OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
@@ -43,6 +45,13 @@ class Rounds:
         self._what, self._kinds = what, kinds
         self.failed = 0
         self.problem = ""
+
+    async def every(self, seconds: float, work: Callable[[], Awaitable[object]]) -> NoReturn:
+        """Work until cancelled, with a pause of so many seconds after each round."""
+        while True:
+            with self:
+                await work()
+            await asyncio.sleep(seconds)
 
     def __enter__(self) -> None:
         """A round begins."""

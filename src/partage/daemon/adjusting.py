@@ -30,6 +30,8 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _SHOWN: Final = 1000
 _IN_FORCE: Final = "InForce"
 _IN_USE: Final = "InUse"
+_PERIOD: Final = 0.25
+"""Seconds between two looks."""
 _PAUSE: Final = 2.0
 """Seconds until the next try of amounts that did not fit, because a try reads all processes of the node."""
 _FIXED: Final = "NotAdjustable"
@@ -50,7 +52,6 @@ class Adjusting:
         pods: Callable[[], Sequence[shapes.Pod] | None],
         used: Callable[[], Mapping[str, Mapping[int, int]]] = dict,
         *,
-        period: float = 0.25,
         proc: Path = Path("/proc"),
     ) -> None:
         """Start without a look at the pods.
@@ -60,7 +61,7 @@ class Adjusting:
             used: bytes by card and process, for cards whose driver reports them.
         """
         self._keeper, self._client, self._node, self._pods = keeper, client, node, pods
-        self._used, self._period, self._proc = used, period, proc
+        self._used, self._proc = used, proc
         self._settled: dict[str, object] = {}
         self._told: dict[str, str] = {}
         self._again: dict[str, float] = {}
@@ -68,11 +69,7 @@ class Adjusting:
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        rounds = Rounds("shares cannot be adjusted")
-        while True:
-            with rounds:
-                await self.look()
-            await asyncio.sleep(self._period)
+        await Rounds("shares cannot be adjusted").every(_PERIOD, self.look)
 
     async def look(self) -> None:
         """Go through all pods once. Raises `OSError`: the journal cannot be updated."""

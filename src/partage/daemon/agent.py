@@ -292,10 +292,7 @@ class AgentDaemon:
     async def _watch_drivers(self) -> None:
         """Read the drivers' samples often enough to add them all up, even if no program reads the metrics."""
         rounds = Rounds("what drivers sample cannot be read")
-        while True:
-            with rounds:
-                await self._look_at_drivers()
-            await asyncio.sleep(self.options.isolation.period)
+        await rounds.every(self.options.isolation.period, self._look_at_drivers)
 
     async def _look_at_drivers(self) -> None:
         async with self._looking:
@@ -337,16 +334,14 @@ class _Tidying:
 
     name: Final = "tidying"
 
-    def __init__(self, folders: Folders, period: float = 2.0) -> None:
-        """Do not run yet; `run` checks for such folders every `period` seconds."""
+    def __init__(self, folders: Folders) -> None:
+        """Do not run yet."""
         self._folders = folders
-        self._period = period
 
     async def run(self) -> None:
         """Remove until cancelled."""
-        rounds = Rounds("folders of ended containers cannot be removed")
-        while True:
-            if self._folders.pending:
-                with rounds:
-                    await asyncio.to_thread(self._folders.sweep)
-            await asyncio.sleep(self._period)
+        await Rounds("folders of ended containers cannot be removed").every(2.0, self._round)
+
+    async def _round(self) -> None:
+        if self._folders.pending:
+            await asyncio.to_thread(self._folders.sweep)

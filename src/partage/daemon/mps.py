@@ -28,6 +28,8 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _QUESTION: Final = b"get_default_active_thread_percentage\n"
 """Changes nothing, and every running daemon answers it."""
 _PATIENCE: Final = 10.0
+_PERIOD: Final = 10.0
+"""Seconds between two questions."""
 _MODES: Final[Mapping[str, int]] = {"pipe": 0o755, "log": 0o755, "shm": 0o1777}
 """Folders of the daemon; every user may put files into shared memory and remove their own."""
 
@@ -37,16 +39,14 @@ class MpsDaemon:
 
     name: Final = "mps"
 
-    def __init__(
-        self, folder: Path, control: str = "nvidia-cuda-mps-control", period: float = 10.0
-    ) -> None:
+    def __init__(self, folder: Path, control: str = "nvidia-cuda-mps-control") -> None:
         """A daemon that was not asked yet.
 
         Args:
             folder: of its sockets, log and shared memory; containers have it under the same path.
             control: the driver's program, which runs as the daemon and also asks it.
         """
-        self._folder, self._control, self._period = folder, control, period
+        self._folder, self._control = folder, control
         self._was_up = False
         self._starts: Counter | None = None
         self._up: Gauge | None = None
@@ -69,11 +69,10 @@ class MpsDaemon:
 
     async def run(self) -> None:
         """Ask the daemon, and start it if it does not answer, until cancelled."""
-        rounds = Rounds("NVIDIA's MPS daemon cannot be asked")
-        while True:
-            with rounds:
-                self._take(await self.look())
-            await asyncio.sleep(self._period)
+        await Rounds("NVIDIA's MPS daemon cannot be asked").every(_PERIOD, self._round)
+
+    async def _round(self) -> None:
+        self._take(await self.look())
 
     async def look(self) -> str:
         """Ask the daemon, and start it if needed. Returns why it still does not answer; empty if it does."""

@@ -26,6 +26,8 @@ from partage.agent.trouble import Rounds
 from partage.wire import shapes
 
 _LOG: Final = logging.getLogger("partage.daemon")
+_PERIOD: Final = 30.0
+"""Seconds between two looks."""
 
 
 class Kubelet(Protocol):
@@ -53,7 +55,6 @@ class Reconciling:
         keeper: Keeper,
         folder: Path,
         kubelet: Kubelet | None = None,
-        period: float = 30.0,
         notes: Notes | None = None,
     ) -> None:
         """Compare nothing yet.
@@ -67,7 +68,6 @@ class Reconciling:
         self._keeper = keeper
         self._folder = folder
         self._kubelet = kubelet
-        self._period = period
         self._place: Place | None = None
         self._seen: list[Finding] = []
         self._written: list[Finding] | None = None
@@ -81,11 +81,7 @@ class Reconciling:
 
     async def run(self) -> None:
         """Compare until cancelled."""
-        rounds = Rounds("containers cannot be compared")
-        while True:
-            with rounds:
-                await self.look()
-            await asyncio.sleep(self._period)
+        await Rounds("containers cannot be compared").every(_PERIOD, self.look)
 
     async def look(self) -> None:
         """Compare once, and report the findings that two looks have in common."""
