@@ -22,8 +22,7 @@ from daemon_world import PATIENCE, World, pod, until, world
 from fakes.ports import free_port
 from partage.apiserver import write_kubeconfig
 from partage.apiserver.status import ApiError
-from partage.daemon.registration import Registration
-from partage.daemon.webhook import WebhookDaemon, WebhookOptions
+from partage.daemon.webhook import Registration, WebhookDaemon, WebhookOptions
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.retry import Backoff
