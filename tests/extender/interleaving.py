@@ -15,9 +15,8 @@ from interleaved_api import LATE, Fact, Manifest, ModelApi, Stored
 
 from fakes.clock import InstantClock
 from partage.extender.explain import explain
-from partage.extender.meters import Meters
 from partage.extender.ports import Hooks
-from partage.extender.service import SchedulerService
+from partage.extender.service import Meters, SchedulerService
 from partage.model.errors import LedgerError
 from partage.scheduler.engine import State
 from partage.scheduler.events import HoldEnded

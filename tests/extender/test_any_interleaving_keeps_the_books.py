@@ -10,7 +10,7 @@ import os
 import pytest
 from interleaving import Step, failure, sequence, shortest
 
-from partage.extender.meters import Meters
+from partage.extender.service import Meters
 
 COUNT = int(os.environ.get("PARTAGE_SEQUENCES", "10000"))
 FIRST = int(os.environ.get("PARTAGE_SEED", "0"))

@@ -9,7 +9,7 @@ from wire_client import Running
 from world import Manifest, device, document, half, node, pod, whole
 
 from partage.extender.exposition import exposition
-from partage.extender.meters import Meters
+from partage.extender.service import Meters
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 HAMI = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "25"}

@@ -23,7 +23,7 @@ import msgspec
 from aiohttp import web
 
 from partage.daemon.watched import CLAIMS, RESOURCE_CLAIMS, LiveClaim, as_document
-from partage.extender.late_allocations import Outdate
+from partage.extender.claim_arbiter import Outdate
 from partage.extender.service import SchedulerService
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until

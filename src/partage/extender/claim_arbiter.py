@@ -6,19 +6,29 @@ of the pod, and kube-scheduler tries again with the devices that are free by the
 
 A reservation ends when the API server reports the allocation, which is then a fact. No report arrives if another
 admission refused the write, or if the write lost a race. After `WAIT` the service then writes the claim itself, so that
-no admitted write can still arrive (`late_allocations`). If the webhook knows that an answer was too late for the API
+no admitted write can still arrive. If the webhook knows that an answer was too late for the API
 server, it withdraws the question and the reservation ends at once. Otherwise a busy service would refuse claims because
 of devices that no claim will hold.
+
+A write that an API server was allowed to store cannot be revoked. The server may store it at any later time, even after
+the term of the leader that reserved the devices, or after the time limit of any request. But the write names the
+version of the claim that it replaces. So `outdated` has the service write the claim first. Every write that was
+admitted before names an older version and fails; its scheduler then reads the claim and asks again. This relies on no
+clock. A new leader writes few claims, because none is admitted without kube-scheduler's finalizer: those whose
+allocation is on its way, and those whose last allocation failed.
 """
 
+import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.extender.books import Books
 from partage.inventory.card import Card
 from partage.inventory.ledger import Ledger
+from partage.kube.clock import Clock
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import DeviceType, SliceMode
 from partage.model.pod import Pod
@@ -30,6 +40,15 @@ from partage.vendors.names import CLAIM_FINALIZER
 from partage.wire.claims import Claim, claim_uid, is_protected, read_claim, share_name
 from partage.wire.documents import Document, precedes
 
+_LOG: Final = logging.getLogger("partage.extender")
+_AT_ONCE: Final = 16
+"""Claims that are written at a time."""
+_AGAIN: Final = 1.0
+"""Seconds until the next try for the claims that could not be written."""
+
+Outdate = Callable[[str, str], Awaitable[Document | None]]
+"""Gives the ResourceClaim of this namespace and name another version, and returns the claim as written; None if the
+claim does not exist. After an exception of any type the outcome is unknown."""
 WAIT: Final = 66.0
 """Seconds that a reservation lasts without news: the longest life of a request in an API server, plus a tenth."""
 _MOST: Final = 4096
@@ -361,3 +380,56 @@ def _short(engine: Engine, fact: Pod, grants: Sequence[Grant]) -> str:
             f"{brief(max(card.memory_free, 0))} free{why}"
         )
     return f"node {fact.node}: no room for claim {fact.key}: {'; '.join(told)}"
+
+
+async def outdated(
+    claims: Sequence[Document],
+    outdate: Outdate,
+    clock: Clock,
+    until: float,
+    tell: Callable[[Document], object],
+) -> bool:
+    """Write these claims; whether each claim was written or is gone. Any user may have made any of them.
+
+    Args:
+        until: when the function gives up, seconds on the clock's steady time.
+        tell: receives each claim as it was written.
+    """
+    turns = asyncio.Semaphore(_AT_ONCE)
+    left = list(claims)
+    errors: list[str] = []
+    told = ""
+
+    async def write(claim: Document) -> None:
+        async with turns:
+            if clock.monotonic() >= until:  # one user's many claims delay others no longer
+                return
+            try:
+                found = await outdate(claim.namespace, claim.name)
+            except Exception as error:  # noqa: BLE001 # the port may raise any exception
+                errors.append(f"{claim.label}: {error}")
+                return
+        left.remove(claim)
+        if found is not None:
+            tell(found)
+
+    while left:
+        errors.clear()
+        async with asyncio.TaskGroup() as group:
+            for claim in left:
+                group.create_task(write(claim), name=f"outdate {claim.label}")
+        if left:
+            why = errors[0] if errors else "no time"
+            if why != told:
+                _LOG.warning(
+                    "%d claims cannot be written, so what was admitted for them may still be stored; "
+                    "nothing is served until that is over, %.0f s at most: %s",
+                    len(left),
+                    max(0.0, until - clock.monotonic()),
+                    why,
+                )
+                told = why
+            if clock.monotonic() >= until:
+                return False
+            await clock.sleep(_AGAIN)
+    return True

@@ -12,8 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from partage import __version__
 from partage.extender.audit import DIMENSIONS
-from partage.extender.meters import Meters
-from partage.extender.service import SchedulerService
+from partage.extender.service import Meters, SchedulerService
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import CLOSED
 from partage.model.device import DeviceType

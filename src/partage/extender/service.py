@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry, Histogram
+
 from partage.extender.adjustments import Adjustments, Amender
 from partage.extender.audit import Audit, audit, doubtful
 from partage.extender.bindings import Bindings, BindLimits
 from partage.extender.books import Books
-from partage.extender.claim_arbiter import WAIT, ClaimArbiter
+from partage.extender.claim_arbiter import WAIT, ClaimArbiter, Outdate, outdated
 from partage.extender.claims_told import Known, explained, unknown
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD, Allowance, AllowanceSettings
-from partage.extender.late_allocations import Outdate, outdated
-from partage.extender.meters import Meters
 from partage.extender.pending_allocations import PendingAllocations
 from partage.extender.ports import Binder, Hooks, NodeLocks
 from partage.extender.rebuild import filled
@@ -62,6 +62,42 @@ _LEAST: Final = 20.0
 """The least time that a new leader has to write claims, seconds."""
 _READING: Final = 1.0
 """Seconds for which a tick waits for its reads from the API server."""
+_BUCKETS: Final = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.5,
+    1.0,
+    5.0,
+)
+_WAITS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+
+
+class Meters:
+    """Histograms of the service's latencies."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry(auto_describe=True)
+        self.verbs = Histogram(
+            "partage_verb_seconds",
+            "Time to answer a verb of the extender or a question of the plugin, without reading and writing the connection.",
+            ["verb"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.woken = Histogram(
+            "partage_wake_to_bind_seconds",
+            "From the moment a waiting pod was woken, because room appeared, to its Binding.",
+            buckets=_WAITS,
+            registry=self.registry,
+        )
 
 
 @dataclass(frozen=True, slots=True)
