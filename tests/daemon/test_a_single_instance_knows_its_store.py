@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from fakes.clock import SteppedClock
-from partage.daemon.sole import Sole
+from partage.daemon.leadership import Sole
 from partage.kube.errors import Outcome, TransportError
 from partage.kube.resources import Scope
 

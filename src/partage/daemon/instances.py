@@ -5,6 +5,11 @@
 
 The agent watches pods and does not poll them, because an instance takes seconds to make and should
 exist when its container starts. Before the first list the agent makes, removes and injects none.
+
+`ForeignReport` keeps the facts of the maker of instances on the node's Device object: others' instances, and profiles.
+This agent's own discovery or Koordinator's writes the object. The maker of instances keeps these annotations, because
+no other program can tell which instances are Partage's. It writes them at once when a card has changed, and checks them
+now and then, because the object may have been recreated.
 """
 
 import asyncio
@@ -12,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from partage.agent.container_edits import Instance, Made
 from partage.agent.discovery.nvidia import load_library
@@ -26,10 +31,13 @@ from partage.agent.mig.nvml import CardFacts, Failure, NvmlFailed
 from partage.agent.mig.plan import Wanted, wanted_by
 from partage.agent.mig.service import Instances
 from partage.agent.notes import Code, Notes
+from partage.agent.reporting import DEVICES
 from partage.agent.stories import InstanceStories
-from partage.daemon.foreign import ForeignReport
+from partage.agent.trouble import Rounds
 from partage.daemon.node_pods import pods_of
-from partage.kube.client import Client
+from partage.kube.client import Client, PatchKind
+from partage.kube.clock import sleep_until
+from partage.kube.errors import KubeError, NotFound, NotServed
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.mig import MigAxis, MigSlice
@@ -39,6 +47,60 @@ from partage.wire.foreign import encode_foreign
 from partage.wire.mig_profiles import decode_axes, encode_axes
 
 _LOG: Final = logging.getLogger("partage.daemon")
+_LOOK: Final = 1.0
+"""Seconds between two looks at the instances of containers."""
+_LOOK_AT_OBJECT: Final = 30.0
+"""Seconds between two looks at the object while no card changes."""
+
+Body = dict[str, Any]
+
+
+class ForeignReport:
+    """The annotations of one node; `run` it, and call `changed` after a change."""
+
+    def __init__(
+        self, client: Client, node: str, told: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        """A report that does not run yet.
+
+        Args:
+            client: an open client; its clock is used.
+            told: returns the wanted annotations, given the present ones.
+        """
+        self._client = client
+        self._node = node
+        self._told = told
+        self._news = asyncio.Event()
+
+    def changed(self) -> None:
+        """Have `run` compare now, because a look at a card had another result than the one before."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Keep the annotations until cancelled; try again after an error."""
+        rounds = Rounds("others' instances cannot be reported", KubeError)
+        while True:
+            self._news.clear()
+            with rounds:
+                await self.once()
+            await sleep_until(self._client.clock, _LOOK_AT_OBJECT, self._news)
+
+    async def once(self) -> bool:
+        """Compare, and write differences. Returns whether there were any. Raises `KubeError`."""
+        try:
+            device = await self._client.get(DEVICES, self._node, into=Body)
+        except (NotFound, NotServed):
+            return False  # there is no object yet that a scheduler could read
+        metadata = device.get("metadata") or {}
+        before = metadata.get("annotations") or {}
+        wanted = self._told(before)
+        changes = {key: text for key, text in wanted.items() if before.get(key) != text}
+        if not changes:
+            return False
+        # The uid prevents a write to an object that was created meanwhile.
+        body = {"metadata": {"uid": metadata.get("uid"), "annotations": changes}}
+        await self._client.patch(DEVICES, self._node, body, kind=PatchKind.MERGE, into=Body)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +134,6 @@ def open_node(options: InstanceOptions) -> runner.Node:
 
 Held = tuple[tuple[str, Wanted], ...]
 """Instances by the UUID of their card."""
-_LOOK: Final = 1.0
-"""Seconds between two looks at the instances of containers."""
 
 
 class NodeInstances:

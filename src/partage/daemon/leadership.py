@@ -1,7 +1,11 @@
-"""Elects one of several instances by a Lease, and labels the leader's own pod.
+"""Elects one of several instances by a Lease, and labels the leader's own pod; a single instance leads alone.
 
 The Lease decides. The label only selects the pod to which the Service sends requests. A crashed
 leader may have left its label behind, so the next leader removes it from all other pods.
+
+A leader notices by its Lease that its API server was away, or that the store was restored from a backup. A single
+instance has no Lease, and its watches may return only half a minute after the API server. So it looks at the store's
+version instead.
 """
 
 import asyncio
@@ -14,8 +18,10 @@ import msgspec
 
 from partage.daemon.options import ElectionOptions
 from partage.kube.client import Client, PatchKind
+from partage.kube.election import LeaseSettings
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.lease import Candidacy, LeaderElector
+from partage.kube.mirror import is_older
 from partage.kube.objects import Meta
 from partage.kube.resources import PODS, Scope
 from partage.vendors import names
@@ -27,6 +33,7 @@ _STILL: Final = 60.0
 """Seconds between two checks of the label: a write of an earlier leader may arrive late, and people remove labels."""
 _PARTING: Final = 1.0
 """Most seconds for the removal of the label."""
+_TIMES: Final = LeaseSettings()
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -109,3 +116,50 @@ class LeaderLabel:
             await self._client.patch(
                 PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, into=msgspec.Raw
             )
+
+
+class Sole:
+    """Leads as long as the API server answers."""
+
+    def __init__(self, client: Client, went_back: Callable[[], None]) -> None:
+        """Start without a look.
+
+        Args:
+            went_back: called when the store has lost changes, or may have lost some because it was silent for long.
+        """
+        self._client = client
+        self._clock = client.clock
+        self._went_back = went_back
+        self._heard: float | None = None
+        self._newest = ""
+
+    @property
+    def leading(self) -> bool:
+        """Whether the API server has answered recently; true until the first look."""
+        return self._heard is None or self._clock.monotonic() < self._heard + _TIMES.deadline
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        self._heard = self._clock.monotonic()
+        while True:
+            sent = self._clock.monotonic()
+            try:
+                version = await self._client.newest_version(Scope(PODS))
+            except KubeError as error:
+                _LOG.debug("the store's version cannot be read: %s", error)
+            else:
+                self._answered(version, sent - self._heard)
+                self._newest, self._heard = version, sent
+            await self._clock.sleep(_TIMES.retry)
+
+    def _answered(self, version: str, silent: float) -> None:
+        if is_older(version, self._newest):
+            _LOG.error(
+                "the API server's store went back to before version %s, as after a restore from a backup",
+                self._newest,
+            )
+        elif silent >= _TIMES.deadline:
+            _LOG.warning("the API server gave no answer for %.0f s; all is listed afresh", silent)
+        else:
+            return
+        self._went_back()

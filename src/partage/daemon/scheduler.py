@@ -29,14 +29,13 @@ from partage.daemon.events_and_wakeups import Notices
 from partage.daemon.followed_lease import FollowedLease
 from partage.daemon.gc_tuning import collecting_later
 from partage.daemon.informers import Facts, Feed
-from partage.daemon.leadership import LeaderLabel, elector
+from partage.daemon.leadership import LeaderLabel, Sole, elector
 from partage.daemon.learning import Learning
 from partage.daemon.lifecycle import Beside, Life, until
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.plugin import PluginServer
 from partage.daemon.preempting import Preempting
 from partage.daemon.recording import Recorder
-from partage.daemon.sole import Sole
 from partage.daemon.watched import CLASSES, config_maps, watched
 from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
