@@ -18,7 +18,8 @@ from world import (
 )
 
 from partage.extender.bindings import BindLimits
-from partage.extender.node_locks import Fate, Known, Left, Whereabouts, abandoned, fate
+from partage.extender.node_locks import Fate, Left, Whereabouts, abandoned, fate
+from partage.scheduler.engine import State
 from partage.vendors import names
 
 KEY = names.METAX_LOCK
@@ -256,23 +257,23 @@ async def test_nothing_is_remembered_into_another_reign() -> None:
 
 
 FATES = {
-    "bound there": (Known.BOUND, "n1", 0.0, Fate.FORGET),
-    "bound elsewhere": (Known.BOUND, "n2", 0.0, Fate.GIVE_BACK),
-    "its Binding may arrive there": (Known.UNKNOWN, "n1", 1000.0, Fate.KEEP),
-    "its Binding may arrive elsewhere": (Known.UNKNOWN, "n2", 0.0, Fate.GIVE_BACK),
-    "nowhere": (Known.UNBOUND, "", 299.0, Fate.GIVE_BACK),
-    "nowhere, for long": (Known.UNBOUND, "", 300.0, Fate.FORGET),
+    "bound there": (State.BOUND, "n1", 0.0, Fate.FORGET),
+    "bound elsewhere": (State.BOUND, "n2", 0.0, Fate.GIVE_BACK),
+    "its Binding may arrive there": (State.UNKNOWN, "n1", 1000.0, Fate.KEEP),
+    "its Binding may arrive elsewhere": (State.UNKNOWN, "n2", 0.0, Fate.GIVE_BACK),
+    "nowhere": (None, "", 299.0, Fate.GIVE_BACK),
+    "nowhere, for long": (None, "", 300.0, Fate.FORGET),
 }
 
 
-@pytest.mark.parametrize(("known", "node", "passed", "expected"), FATES.values(), ids=FATES)
+@pytest.mark.parametrize(("state", "node", "passed", "expected"), FATES.values(), ids=FATES)
 def test_what_becomes_of_a_lock_that_was_left(
-    known: Known, node: str, passed: float, expected: Fate
+    state: State | None, node: str, passed: float, expected: Fate
 ) -> None:
     """It depends on the place of its pod."""
     lock = Left(THEIRS, "uid", 100.0, 110.0, 100.0)
 
-    assert fate(lock, "n1", Whereabouts(known, node), 100.0 + passed) is expected
+    assert fate(lock, "n1", Whereabouts(state, node), 100.0 + passed) is expected
 
 
 def test_a_pod_of_ours_that_has_its_node_keeps_its_lock() -> None:

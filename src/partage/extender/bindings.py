@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final
 
 from partage.extender.books import Books
-from partage.extender.node_locks import Known, LockTimes, NodeLockKeeper, Want, Whereabouts
+from partage.extender.node_locks import LockTimes, NodeLockKeeper, Want, Whereabouts
 from partage.extender.ports import Answered, Binder, Binding, NodeLocks, Outcome
 from partage.extender.stories import SILENT, Stories
 from partage.kube.clock import Clock
@@ -423,14 +423,7 @@ class Bindings:
 def _whereabouts(books: Books, uid: str) -> Whereabouts:
     """The place of a pod, by the books."""
     held = books.engine.ledger.allocation(uid)
-    match books.engine.states.get(uid):
-        case State.BOUND:
-            known = Known.BOUND
-        case State.UNKNOWN:
-            known = Known.UNKNOWN
-        case _:
-            known = Known.UNBOUND
-    return Whereabouts(known, "" if held is None else held.node)
+    return Whereabouts(books.engine.states.get(uid), "" if held is None else held.node)
 
 
 def _unbound(document: Document | None, uid: str) -> bool:

@@ -20,11 +20,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from partage.extender.ports import Answered, NodeLocks, Outcome, Taken
 from partage.kube.clock import Clock
+from partage.scheduler.engine import State
 from partage.vendors.locks import read_lock
 from partage.wire import shapes
 from partage.wire.documents import Document
@@ -41,25 +42,11 @@ _AT_ONCE: Final = 8
 """The most nodes whose locks are tried again at a time."""
 
 
-class Known(Enum):
-    """Whether a pod is bound, as far as the service knows."""
+class Whereabouts(NamedTuple):
+    """The state of a pod by the books, and its node; empty for none."""
 
-    BOUND = auto()
-    UNBOUND = auto()
-    UNKNOWN = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Whereabouts:
-    """The node of a pod, by the books.
-
-    Attributes:
-        known: whether the pod is bound.
-        node: its node, or the node of a Binding that may still arrive; empty for none.
-    """
-
-    known: Known = Known.UNBOUND
-    node: str = ""
+    state: State | None
+    node: str
 
 
 class Fate(Enum):
@@ -97,9 +84,9 @@ class Left:
 
 def fate(left: Left, node: str, pod: Whereabouts, now: float) -> Fate:
     """The next step for a lock that was left on a node; `now` is seconds on the clock of `left`."""
-    if pod.node == node and pod.known is Known.BOUND:
+    if pod.node == node and pod.state is State.BOUND:
         return Fate.FORGET  # the plugin needs it, and removes it
-    if pod.node == node and pod.known is Known.UNKNOWN:
+    if pod.node == node and pod.state is State.UNKNOWN:
         return Fate.KEEP
     return Fate.FORGET if now >= left.since + _LONGEST else Fate.GIVE_BACK
 
