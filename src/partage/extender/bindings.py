@@ -213,7 +213,7 @@ class Bindings:
     async def _carried_out(
         self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
     ) -> str:
-        books.tell(entry, f"goes to node {args.node}")
+        self._stories.tell(entry, books.engine.decision_id, f"goes to node {args.node}")
         try:
             problem = await self._place(books, args, entry, decision, send)
         except BaseException:

@@ -13,6 +13,7 @@ from typing import Final
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD, Allowance, Cycle
 from partage.extender.ports import Hooks
+from partage.extender.stories import SILENT, Stories
 from partage.extender.unschedulable_pods import UnschedulablePods
 from partage.extender.verbs import Verbs
 from partage.inventory.plane import Bools
@@ -72,11 +73,11 @@ class Books:
         hold: float = HOLD,
         batch: int = 64,
         engine: Callable[[Policy], Engine] = Engine,
-        trace: Callable[[PodEntry], str] = lambda _: "",
+        stories: Stories = SILENT,
         allowance: Allowance | None = None,
     ) -> None:
         self.engine = engine(cluster_cache.policy)
-        self._trace = trace
+        self._stories = stories
         self.cluster_cache = cluster_cache
         self.hooks = hooks
         self.cycle = Cycle(self.engine, hold, allowance)
@@ -297,7 +298,7 @@ class Books:
             among: by node index, the nodes where only devices were in the way.
         """
         if self.awaits(entry, refusal, now, among):
-            self.tell(entry, f"waits: {refusal.code}")
+            self._stories.tell(entry, self.engine.decision_id, f"waits: {refusal.code}")
             self.hooks.refused(entry, refusal)
 
     def awaits(
@@ -311,13 +312,6 @@ class Books:
         if waiting is not None:
             waiting.among, waiting.ranks = among, self.engine.ranks
         return news
-
-    def tell(self, entry: PodEntry, what: str) -> None:
-        """Log a decision with its id in the journal and with the pod's trace, if one of them exists."""
-        decision, trace = self.engine.decision_id, self._trace(entry)
-        if decision or trace:
-            ids = {"decision": decision, "trace": trace}
-            _LOG.info("pod %s %s", entry.pod.key, what, extra=ids)
 
     def tick(self, now: float) -> None:
         """Do what is due: end holds, wake the next waiting pods, and wake those again that did not return."""

@@ -196,7 +196,7 @@ class SchedulerService:
             self._hooks,
             hold=self._settings.hold,
             engine=self._settings.engine,
-            trace=self.stories.trace_id,
+            stories=self.stories,
             allowance=self._allowance,
         )
 

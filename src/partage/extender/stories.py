@@ -7,6 +7,7 @@ The service reports each decision. This module keeps only the time at which each
 and the events since then. `SILENT` keeps and reports nothing.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from partage.tracing.spans import (
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.wire.translation import PodEntry
 
+_LOG: Final = logging.getLogger("partage.extender")
 _MOST: Final = 20_000
 """The most pods that are remembered."""
 _EVENTS: Final = 32
@@ -69,6 +71,13 @@ class Stories:
     def trace_id(self, entry: PodEntry) -> str:
         """The id of the pod's trace, for the log; empty without traces."""
         return _trace(entry).trace if self._tracer.on else ""
+
+    def tell(self, entry: PodEntry, decision: str, what: str) -> None:
+        """Log a decision with its id in the journal and with the pod's trace, if one of them exists."""
+        trace = self.trace_id(entry)
+        if decision or trace:
+            ids = {"decision": decision, "trace": trace}
+            _LOG.info("pod %s %s", entry.pod.key, what, extra=ids)
 
     def filtered(
         self,
