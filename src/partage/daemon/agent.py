@@ -41,8 +41,7 @@ from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.serving.limits import Limits, guard
 from partage.serving.listener import cause
-from partage.serving.probes import probe_site
-from partage.serving.site import Site
+from partage.serving.site import Site, probe_site
 from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings

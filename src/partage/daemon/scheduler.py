@@ -48,8 +48,7 @@ from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.lease import LeaderElector
 from partage.scheduler.engine import Engine
-from partage.serving.probes import probe_site
-from partage.serving.site import Site
+from partage.serving.site import Site, probe_site
 from partage.tracing.tracer import SpanSeries
 from partage.wire.documents import Document
 from partage.wire.translation import PodEntry

@@ -37,8 +37,7 @@ from partage.kube.objects import Meta
 from partage.kube.resources import Resource
 from partage.kube.watch import WatchSettings
 from partage.serving.limits import Limits
-from partage.serving.probes import probe_site
-from partage.serving.site import Site
+from partage.serving.site import Site, probe_site
 from partage.serving.tls import ServerTls
 from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
 from partage.vendors.settings import Settings

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from partage.serving.connections import Connection, Connections, allow_files
 from partage.serving.guarded import Guarded, noticed
-from partage.serving.limits import Limits
+from partage.serving.limits import Limits, guard
 from partage.serving.listener import Listener, end_listening
 from partage.serving.local import no_stranger
 from partage.serving.tls import ServerTls
@@ -32,6 +32,10 @@ _AT_ONCE = 4
 """Pages in the making at a time; the verbs have their turn between the steps of the pages."""
 _PORTS = 2
 """One by TLS or plain, and one for reading."""
+_OF_PROBES: Final = Limits(
+    body=2**10, head=2**13, patience=5.0, idle=30.0, connections=64, per_address=48, held=2**20
+)
+"""Probes have a port of their own, so that no caller of another port keeps the kubelet waiting."""
 
 
 class Site:
@@ -216,3 +220,10 @@ def quiet_logger(name: str, clock: Callable[[], float] = time.monotonic) -> logg
         logger.removeFilter(known)
     logger.addFilter(_Rarely(clock))
     return logger
+
+
+def probe_site(routes: Iterable[web.RouteDef]) -> Site:
+    """A port for probes, not started yet; it answers these routes and nothing else."""
+    app = web.Application(middlewares=[guard()])
+    app.add_routes(routes)
+    return Site(app, _OF_PROBES)
