@@ -9,7 +9,6 @@ from partage.model.errors import InvalidDocument
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire import shapes
-from partage.wire.asking import is_flexible, names_devices
 from partage.wire.context import Context
 from partage.wire.extender import (
     decode_bind,
@@ -17,6 +16,7 @@ from partage.wire.extender import (
     filter_reply,
     passing_reply,
 )
+from partage.wire.translation import is_flexible, names_devices
 
 CONTEXT = Context.of(Settings(), FAMILIES)
 GPU = {"koordinator.sh/gpu": "100"}

@@ -13,12 +13,11 @@ from typing import Final
 from partage.model.node import Node
 from partage.vendors.settings import Settings
 from partage.wire import shapes
-from partage.wire.asking import concerns_devices
 from partage.wire.config_book import ConfigBook
 from partage.wire.context import Context
 from partage.wire.documents import Document, outdated
 from partage.wire.nodes import TranslatedNode, translate_node
-from partage.wire.translation import PodEntry, Translation
+from partage.wire.translation import PodEntry, Translation, concerns_devices
 
 _MOST_READ: Final = 512
 """Nodes kept as read: enough for looks at nodes together with their pods."""

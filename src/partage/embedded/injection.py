@@ -24,7 +24,6 @@ from partage.model.node import Node
 from partage.model.pod import Record
 from partage.vendors.base import PlacedPod
 from partage.wire import shapes
-from partage.wire.asking import names_devices
 from partage.wire.claims import held_devices, read_claim
 from partage.wire.context import Context
 from partage.wire.documents import Document
@@ -32,6 +31,7 @@ from partage.wire.nodes import translate_node
 from partage.wire.outcomes import grant_text, said
 from partage.wire.pods import translate_pod
 from partage.wire.recovery import recover
+from partage.wire.translation import names_devices
 
 _SPACE: Final = uuid.UUID("5b8e1f4a-2f0d-5c52-9a35-1f0c2c9a7d10")
 

@@ -5,6 +5,9 @@ how it is read. Two pods that agree in these share one reading. This saves most 
 call, and the engine finds their class by identity.
 
 Ordinary resources are left out, because kube-scheduler counts them.
+
+Most pods of a cluster concern no devices, and must cost almost nothing. For them a check without a full reading is
+enough.
 """
 
 import hashlib
@@ -24,7 +27,6 @@ from partage.vendors import names
 from partage.vendors.base import PodView
 from partage.vendors.reserved import RESERVED
 from partage.wire import permit, shapes
-from partage.wire.asking import concerns_devices, is_flexible
 from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.pod_phase import finished
@@ -40,6 +42,7 @@ _MOST_BYTES: Final = 32 * 2**20
 """Bytes of the documents behind the kept readings: each pod may have 256 KiB of different annotations."""
 _HASH: Final = 32
 _NEVER: Final = "Never"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _NO_HOST: Final[Mapping[str, int]] = {}
 _TAKEN: Final = ("cpu", "memory", "pods")
 """The pods' requests of nodes that kube-scheduler reports."""
@@ -271,3 +274,46 @@ def _limits(status: shapes.PodStatus | None) -> tuple[str, str] | None:
         if one.type == names.LIMITS_CONDITION:
             return one.status or "Unknown", one.message or ""
     return None
+
+
+def concerns_devices(document: Document, context: Context) -> bool:
+    """Whether a pod names a device resource, or has a record of devices."""
+    shape = document.shape
+    spec = shape.spec if isinstance(shape, shapes.Pod) else None
+    if names_devices(spec, context):
+        return True
+    annotations = shape.metadata.annotations if shape.metadata else None
+    return bool(annotations) and bool(RESERVED.in_annotations(annotations or ()))
+
+
+def names_devices(spec: shapes.PodSpec | None, context: Context) -> bool:
+    """Whether a container, or the pod as a whole, names a resource that a family reads."""
+    if spec is None:
+        return False
+    owners = context.owners
+    lists = [spec.resources] if spec.resources else []
+    lists += [c.resources for c in spec.containers or () if c.resources]
+    lists += [c.resources for c in spec.init_containers or () if c.resources]
+    for resources in lists:
+        for part in (resources.limits, resources.requests):
+            if part and not owners.keys().isdisjoint(part):
+                return True
+    return bool(spec.overhead) and not owners.keys().isdisjoint(spec.overhead or ())
+
+
+def is_flexible(spec: shapes.PodSpec | None) -> bool:
+    """Whether the pod has wishes that only kube-scheduler weighs against each other.
+
+    These are preferred affinity, to nodes or to other pods, and spreading that is not mandatory. Such a
+    pod needs every node that fits; for the others the best one is enough.
+    """
+    if spec is None:
+        return False
+    affinity = spec.affinity
+    if affinity is not None:
+        if affinity.node_affinity is not None and affinity.node_affinity.preferred:
+            return True
+        for between in (affinity.pod_affinity, affinity.pod_anti_affinity):
+            if between and between.get(_PREFERRED):
+                return True
+    return any(rule.get("whenUnsatisfiable") != "DoNotSchedule" for rule in spec.spread or ())
