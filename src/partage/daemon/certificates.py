@@ -17,7 +17,7 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.kube.client import Client
+from partage.kube.clock import Clock
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.objects import Meta
 from partage.kube.resources import Resource
@@ -159,7 +160,7 @@ class CertificateStore:
         }
 
 
-def write_private(path: Path, data: bytes) -> None:
+def _write_private(path: Path, data: bytes) -> None:
     """Replace a file in one step; only our own user may read it."""
     fresh = path.with_suffix(".new")
     with contextlib.suppress(FileNotFoundError):
@@ -196,15 +197,17 @@ async def mutual_tls(
     store = CertificateStore(client, namespace, secret, hosts, calls=True)
     with tempfile.TemporaryDirectory(prefix="partage-scheduler-") as name:
         folder = Path(name)
-        while True:
-            try:
-                await _read(store, folder)
-            except KubeError as error:
-                _LOG.warning("no certificate yet: %s", error)
-                await client.clock.sleep(_AGAIN)
-            else:
-                break
-        task = asyncio.create_task(_look_after(client, store, folder), name="scheduler:tls")
+
+        async def read() -> None:
+            write_files(folder, await store.current())
+
+        async def look_after() -> None:
+            while True:
+                await client.clock.sleep(_PERIOD * (1.0 - 0.5 * client.chance()))
+                await again(read)
+
+        await first(read, client.clock)
+        task = asyncio.create_task(look_after(), name="scheduler:tls")
         try:
             files = (folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
             yield ServerTls(*files, required=required)
@@ -213,21 +216,28 @@ async def mutual_tls(
             await asyncio.wait((task,))
 
 
-async def _look_after(client: Client, store: CertificateStore, folder: Path) -> None:
+async def first(renew: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    """Get the first certificate; waits for the API server without a limit."""
     while True:
-        await client.clock.sleep(_PERIOD * (1.0 - 0.5 * client.chance()))
         try:
-            await _read(store, folder)
-        except (KubeError, OSError, ValueError) as error:
-            _LOG.warning(
-                "certificates cannot be renewed now: %s; the present ones stay in use", error
-            )
+            return await renew()
+        except KubeError as error:
+            _LOG.warning("no certificate yet: %s", error)
+            await clock.sleep(_AGAIN)
 
 
-async def _read(store: CertificateStore, folder: Path) -> None:
-    bundle = await store.current()
+async def again(renew: Callable[[], Awaitable[None]]) -> None:
+    """Get the certificates that are in force by now, if that is possible."""
+    try:
+        await renew()
+    except (KubeError, OSError, ValueError) as error:
+        _LOG.warning("certificates cannot be renewed now: %s; the present ones stay in use", error)
+
+
+def write_files(folder: Path, bundle: Bundle) -> None:
+    """Write the files that differ from the bundle's parts, the key before its certificate."""
     parts = {"tls.key": bundle.key, "tls.crt": bundle.certificate, "ca.crt": bundle.trusted}
     for name, data in parts.items():
         path = folder / name
         if not path.exists() or path.read_bytes() != data:
-            write_private(path, data)
+            _write_private(path, data)

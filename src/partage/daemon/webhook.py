@@ -18,6 +18,7 @@ import base64
 import logging
 import tempfile
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,14 +26,14 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from partage.daemon.certificates import CertificateStore, write_private
+from partage.daemon.certificates import CertificateStore, again, first, write_files
 from partage.daemon.claim_relay import relay_route
 from partage.daemon.informers import Feed
 from partage.daemon.lifecycle import Beside, Life, until
 from partage.daemon.watched import config_maps
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until
-from partage.kube.errors import Conflict, Invalid, KubeError, NotFound
+from partage.kube.errors import Conflict, Invalid, NotFound
 from partage.kube.objects import Meta
 from partage.kube.resources import Resource
 from partage.kube.watch import WatchSettings
@@ -41,7 +42,7 @@ from partage.serving.site import Site, probe_site
 from partage.serving.tls import ServerTls
 from partage.tracing.tracer import NO_TRACES, SpanSeries, Tracer
 from partage.vendors.settings import Settings
-from partage.webhook.certificates import Bundle, end_of
+from partage.webhook.certificates import end_of
 from partage.webhook.installation import CLAIMS, MUTATE, TRANSLATE, VALIDATE, Endpoint, conditions
 from partage.webhook.server import make_app, probe_routes
 from partage.webhook.settings import Admission
@@ -50,8 +51,6 @@ from partage.wire.context import Context
 from partage.wire.documents import Document
 
 _LOG: Final = logging.getLogger("partage.daemon")
-_AGAIN: Final = 5.0
-"""Seconds between tries until there is a certificate."""
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _GROUP: Final = "admissionregistration.k8s.io"
 CONFIGURATIONS: Final = (
@@ -198,7 +197,6 @@ class WebhookDaemon(Beside):
         self._meters = _Meters()
         self._meters.registry.register(SpanSeries(self.options.tracer))
         self._renamed = asyncio.Event()
-        self._served: Bundle | None = None
         self._site: Site | None = None
         self._probes = probe_site(probe_routes())
         self._life = Life("webhook", self.run)
@@ -237,12 +235,15 @@ class WebhookDaemon(Beside):
             group.create_task(self._feed.run(), name="webhook:feed")
             # Without the ConfigMaps, the webhook would not recognise renamed resources.
             await self._feed.refresh()
-            tls = self.options.tls or await self._first(folder)
+            renew = partial(self._renew, folder)
+            if self.options.tls is None:
+                await first(renew, self._clock)
+            tls = self.options.tls or ServerTls(folder / "tls.crt", folder / "tls.key")
             await self._serve(tls)
             while True:
                 await self._pause()
                 if self.options.tls is None:
-                    await self._again(folder)
+                    await again(renew)
                 tls.refresh()
 
     async def _serve(self, tls: ServerTls) -> None:
@@ -265,34 +266,12 @@ class WebhookDaemon(Beside):
 
     # --- certificates ------------------------------------------------------------------------
 
-    async def _first(self, folder: Path) -> ServerTls:
-        """The first certificate; waits for the API server without a limit."""
-        while True:
-            try:
-                await self._renew(folder)
-            except KubeError as error:
-                _LOG.warning("no certificate yet: %s", error)
-                await self._clock.sleep(_AGAIN)
-            else:
-                return ServerTls(folder / "tls.crt", folder / "tls.key")
-
-    async def _again(self, folder: Path) -> None:
-        try:
-            await self._renew(folder)
-        except (KubeError, OSError, ValueError) as error:
-            _LOG.warning(
-                "certificates cannot be renewed now: %s; the present ones stay in use", error
-            )
-
     async def _renew(self, folder: Path) -> None:
         """Read or make the certificates, have the API server trust them, and only then serve with them."""
         bundle = await self._store.current()
         self._meters.registered.set(await self._registration.keep(bundle.trusted, self.context))
-        if bundle != self._served:
-            write_private(folder / "tls.key", bundle.key)
-            write_private(folder / "tls.crt", bundle.certificate)
-            self._served = bundle
-            self._meters.end.set(end_of(bundle).timestamp())
+        write_files(folder, bundle)
+        self._meters.end.set(end_of(bundle).timestamp())
 
     async def _pause(self) -> None:
         """Wait for a period, or until resources are renamed."""
