@@ -21,7 +21,7 @@ from fakes.kept_spans import KeptSpans
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.preempting import Preempting, PreemptionSettings, room_made
 from partage.daemon.scheduler import SchedulerDaemon
-from partage.extender import allowance
+from partage.extender import cycle
 from partage.extender.cycle import AllowanceSettings
 from partage.extender.preemption import MOST_PLANNING, Planner, given_up_on
 from partage.extender.service import ServiceSettings
@@ -195,7 +195,7 @@ async def test_a_namespace_has_so_many_sent_away_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The number of victims follows time, not the number of important pods."""
-    monkeypatch.setattr(allowance, "_MINUTE", 1e9)
+    monkeypatch.setattr(cycle, "_MINUTE", 1e9)
     async with game(nodes=3, preemption=None, victims=1) as g:
         for name in ("one", "two", "three"):
             await g.runs(name, priorityClassName="low")
