@@ -193,7 +193,8 @@ def test_fragmentation_is_the_published_measure() -> None:
             ledger = books.engine.ledger
             nodes = np.array(list(ledger.index.values()))
             plane = ledger.planes[DeviceType.GPU]
-            lens = Lens.of(workload_of(e.pod for e in books.cluster_cache.pods.values()), ledger)
+            usual = workload_of(e.pod for e in books.cluster_cache.pods.values())
+            lens = Lens.of(usual, ledger.models)
             expected = fragmentation(
                 lens, ledger.host_free["cpu"][nodes], left_of(plane, nodes), plane.kind[0, nodes]
             )

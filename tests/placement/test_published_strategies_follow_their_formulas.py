@@ -164,7 +164,7 @@ def test_fragmentation_is_summed_as_published(
 
     for nodes in (slice(None), slice(0, 1)):
         got = fragmentation(
-            Lens.of(workload, ledger),
+            Lens.of(workload, ledger.models),
             ledger.host_free["cpu"][nodes],
             left[:, nodes],
             plane.kind[0, nodes],

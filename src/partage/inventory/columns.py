@@ -100,6 +100,11 @@ class Columns:
         self.cut_nodes: set[int] = set()
         self._wider: dict[int, set[int]] = {width: set() for width in WIDTHS}
 
+    @property
+    def models(self) -> list[str]:
+        """By kind of card, its model; empty for no card."""
+        return [device.model if device else "" for device in self.kinds]
+
     def node_at(self, index: int) -> Node:
         """The node at an index. Raises `LedgerError`: the index has no node."""
         node = self.nodes[index]

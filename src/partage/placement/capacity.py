@@ -45,7 +45,7 @@ class CapacityGauge(CardScores):
 
     def allocate(self) -> None:
         """Make room for the nodes and cards in the books."""
-        self.lens = Lens.of(self.workload, self.ledger)
+        self.lens = Lens.of(self.workload, self.ledger.models)
         cards, size = self.ledger.planes[DeviceType.GPU].open.shape
         self.left: Ints = np.zeros((cards, size), np.int64)
         self.shared_cards: Bools = np.zeros((cards, size), np.bool_)

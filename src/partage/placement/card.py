@@ -44,13 +44,12 @@ class Need(msgspec.Struct, frozen=True, gc=False):
     instance: MigSlice | None = None
 
 
-def need_of(card: Card, request: DeviceRequest) -> Need:
+def need_of(device: Device, request: DeviceRequest) -> Need:
     """The request's amounts on the card: all of a whole card, the asked part for a share.
 
     A share of the memory is rounded down to bytes, as Koordinator writes it (docs/sources/koordinator.md 2.5). Compute
     asked in native units is that part of the card's total, rounded up.
     """
-    device = card.device
     if request.whole:
         return Need(device.core_milli, device.memory_bytes, device.extras)
     memory = request.memory_bytes or device.memory_bytes * request.memory_milli // MILLI
@@ -167,7 +166,7 @@ def taken_up(card: Card, request: DeviceRequest) -> CardReason | None:
 
 def serves(card: Card, request: DeviceRequest) -> bool:
     """Whether `taken_up` finds nothing, but without a text: a search asks this card after card."""
-    need, sharers = need_of(card, request), request.sharers_on(card.device)
+    need, sharers = need_of(card.device, request), request.sharers_on(card.device)
     tenants, slots = card.tenants, card.slots_free
     if sharers is not None and sharers - tenants < slots:
         slots = sharers - tenants
@@ -216,7 +215,7 @@ def _shared_by(tenants: int) -> str:
 
 
 def _short(card: Card, request: DeviceRequest) -> CardReason | None:
-    need, minor = need_of(card, request), card.device.minor
+    need, minor = need_of(card.device, request), card.device.minor
     slots = card.slots_free
     sharers = request.sharers_on(card.device)
     if sharers is not None:
@@ -292,7 +291,7 @@ def groups_of(
 
 def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) -> Need:
     """Apply a request to a scratch copy of a card; returns the changes."""
-    need, room = need_of(card, request), _room(card, request)
+    need, room = need_of(card.device, request), _room(card, request)
     if room != need.room:
         need = msgspec.structs.replace(need, room=room)
     card.core_free -= need.core_milli

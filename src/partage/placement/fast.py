@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from partage.inventory.card import Tree
 from partage.inventory.ledger import Ledger
-from partage.model.allocation import Grant, GrantMode
+from partage.model.allocation import Grant
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.placement.grouping import nearest
+from partage.placement.split import grant_of
 
 _PLAIN_ORDER = CardOrder()
 
@@ -85,7 +86,8 @@ def choose(
     if not rows:
         return ()
     devices = ledger.devices(request.type, index)
-    return tuple([_grant(group, devices[row]) for row in rows])
+    container = group.containers[0].name
+    return tuple([grant_of(group, devices[row], container) for row in rows])
 
 
 def _whole_rows(
@@ -180,29 +182,3 @@ def _beside_used(
 
 def _used(total: int, free: int) -> int:
     return (total - free) * 1_000_000 // total if total else 0
-
-
-def _grant(group: RequestGroup, device: Device) -> Grant:
-    request = group.request
-    if request.whole:
-        mode = GrantMode.WHOLE
-        core, memory = device.core_milli, device.memory_bytes
-    else:
-        mode = GrantMode.VENDOR if device.vendor_cut else GrantMode.SHARE
-        core = request.core_milli
-        memory = request.memory_bytes or device.memory_bytes * request.memory_milli // MILLI
-    container = group.containers[0]
-    return Grant(
-        container=container.name,
-        type=device.type,
-        minor=device.minor,
-        uuid=device.uuid,
-        core_milli=core,
-        memory_bytes=memory,
-        mode=mode,
-        phase=container.phase,
-        protocol=group.protocol,
-        extras=device.extras if request.whole else (),
-        exclusive=request.exclusive,
-        sharers=request.sharers_on(device),
-    )

@@ -10,7 +10,7 @@ integers, and another order of the same additions changes some of them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -118,12 +118,11 @@ class Lens:
     points: Floats
 
     @staticmethod
-    def of(workload: Workload, ledger: Ledger) -> "Lens":
-        """The columns of a workload."""
+    def of(workload: Workload, models: Sequence[str]) -> "Lens":
+        """The columns of a workload, for kinds of card of the given models."""
         pairs = list(zip(workload.shapes, workload.chances, strict=True))
         cards = [(s, p) for s, p in pairs if s.core_milli]
         plain = [(s, p) for s, p in pairs if not s.core_milli]
-        models = [device.model if device else "" for device in ledger.kinds]
         milli = np.array([s.core_milli for s, _ in cards], np.int64)
         thresholds, row = np.unique(milli, return_inverse=True)
         allowed = np.array(
@@ -163,7 +162,7 @@ class Gauge(CardScores):
 
     def allocate(self) -> None:
         """Make room for the nodes and cards in the books."""
-        self.lens = Lens.of(self.workload, self.ledger)
+        self.lens = Lens.of(self.workload, self.ledger.models)
         self._work = _Work(self.lens)
         cards, size = self.ledger.planes[DeviceType.GPU].open.shape
         steps = self.lens.thresholds.size

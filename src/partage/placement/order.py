@@ -96,7 +96,7 @@ def used(card: Card, weights: CardWeights) -> int:
 
 def left(card: Card, request: DeviceRequest) -> int:
     """The amounts that the request would leave on the card: compute and memory, each in thousandths."""
-    need, device = need_of(card, request), card.device
+    need, device = need_of(card.device, request), card.device
     memory = card.memory_free - need.memory_bytes
     spare = memory * MILLI // device.memory_bytes if device.memory_bytes else 0
     return card.core_free - need.core_milli + spare

@@ -109,8 +109,7 @@ class PriceGauge(CardScores):
         ledger = self.ledger
         cards, size = ledger.planes[DeviceType.GPU].open.shape
         known = {name: row for row, name in enumerate(self.prices.models)}
-        names = [device.model if device else "" for device in ledger.kinds]
-        self.row = np.array([known.get(name, len(known)) for name in names], np.intp)
+        self.row = np.array([known.get(name, len(known)) for name in ledger.models], np.intp)
         self.bonus: Floats = set_bonus(self.prices, cards)
         self.left: Ints = np.zeros((size, cards), np.int64).T  # cards of a node lie together
         self.total: Ints = np.zeros(size, np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 from partage.inventory.plane import Bools, Index, Ints
 from partage.model.device import MILLI
 from partage.placement import rehearsal_loops
-from partage.placement.fragmentation import Workload, score_steps
+from partage.placement.fragmentation import Lens, Workload
 from partage.placement.mix import Mix, Standing, Stock, workload_of
 from partage.placement.priced import SCARCE, set_bonus
 from partage.placement.rehearsal_loops import Asked, Books, Kept, Usual, Worth
@@ -255,17 +255,14 @@ def _kept(prices: Prices, mix: Mix) -> Kept:
 
 
 def _usual(workload: Workload, stock: Stock) -> Usual:
-    pairs = list(zip(workload.shapes, workload.chances, strict=True))
-    cards = [(s, p) for s, p in pairs if s.core_milli]
-    plain = [(s, p) for s, p in pairs if not s.core_milli]
-    allowed = [[s.accepts(model) for model in stock.models] for s, _ in cards]
+    lens = Lens.of(workload, stock.models)
     return Usual(
-        np.array([s.cpu_milli for s, _ in cards], np.int64),
-        np.array([s.count for s, _ in cards], np.int64),
-        np.array([p for _, p in cards], np.float64),
-        np.array([s.core_milli for s, _ in cards], np.int64),
-        np.array(allowed, np.bool_).reshape(len(cards), len(stock.models)),
-        np.array([s.cpu_milli for s, _ in plain], np.int64),
-        np.array([p for _, p in plain], np.float64),
-        score_steps(),
+        lens.cpu,
+        lens.count,
+        lens.chance,
+        lens.milli,
+        lens.allowed,
+        lens.plain_cpu,
+        lens.plain_chance,
+        lens.points,
     )

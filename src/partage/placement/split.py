@@ -13,7 +13,7 @@ from partage.inventory.card import Card
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import Device
 from partage.model.request import ContainerAsk, Phase, RequestGroup
-from partage.placement.card import Need, need_of
+from partage.placement.card import need_of
 from partage.placement.instances import Place
 
 Part = tuple[Card, tuple[int, str] | None, Place | None]
@@ -28,7 +28,7 @@ def grants_of(choices: Sequence[Choice]) -> tuple[Grant, ...]:
     result: list[tuple[int, Grant]] = []
     for group, chosen, template in choices:
         parts = [
-            _grant(group, card, function, template)
+            grant_of(group, card.device, function=function, template=template)
             if place is None
             else by_instance(group, card.device, place)
             for card, function, place in chosen
@@ -135,11 +135,16 @@ def by_instance(group: RequestGroup, device: Device, place: Place) -> Grant:
     )
 
 
-def _grant(
-    group: RequestGroup, card: Card, function: tuple[int, str] | None, template: str
+def grant_of(
+    group: RequestGroup,
+    device: Device,
+    container: str = "",
+    function: tuple[int, str] | None = None,
+    template: str = "",
 ) -> Grant:
-    request, device = group.request, card.device
-    need: Need = need_of(card, request)
+    """The grant of a whole device or a share, to a container or to none yet."""
+    request = group.request
+    need = need_of(device, request)
     if request.whole:
         mode = GrantMode.WHOLE
     elif template or device.vendor_cut:
@@ -147,7 +152,7 @@ def _grant(
     else:
         mode = GrantMode.SHARE
     return Grant(
-        container="",
+        container=container,
         type=device.type,
         minor=device.minor,
         uuid=device.uuid,

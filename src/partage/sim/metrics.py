@@ -89,7 +89,7 @@ def _means(level: Ints, values: Floats) -> dict[int, float]:
 def _fragmentation(run: Run) -> Floats:
     """Fragmentation of the cluster in milli after each event."""
     ledger = run.engine.ledger
-    lens = Lens.of(run.workload, ledger)
+    lens = Lens.of(run.workload, ledger.models)
     rows = [ledger.index[node.name] for node in run.trace.nodes]
     placed = np.flatnonzero(run.node >= 0)
     plane = next(iter(ledger.planes.values()))
