@@ -28,7 +28,6 @@ class Suspicion:
     """Capacity that must not be allocated because of one pod.
 
     Attributes:
-        node: the node.
         types: types of which no device is allocated, because the pod holds some by an untrusted record.
         message: why, for readers of all namespaces.
         may_use: the devices that a pod without a record may be using. As many open devices that no pod holds are
@@ -53,7 +52,6 @@ class Card:
     """A copy of one card's state, for decisions card by card.
 
     Attributes:
-        device: the card as reported.
         row: its position in the columns.
         core_free: compute left, milli.
         memory_free: memory left, bytes.

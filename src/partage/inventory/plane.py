@@ -46,7 +46,6 @@ def texts(columns: Sequence[Ints | Bools], nodes: Ints) -> Iterator[bytes]:
 
     Args:
         columns: of shape (cards, nodes).
-        nodes: the nodes, by index.
     """
     width = sum(column.shape[0] * column.itemsize for column in columns)
     many = max(1, _AT_A_TIME // max(width, 1))

@@ -41,14 +41,11 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     """One container's part of one device.
 
     Attributes:
-        container: its holder.
         phase: when the container runs.
         protocol: the family that asked, or `CLAIM`.
         type: gpu, rdma or fpga.
         minor: the device on its node.
         uuid: the device's identity.
-        core_milli: compute.
-        memory_bytes: memory.
         mode: how it is cut.
         extras: native units (name, amount).
         exclusive: no other tenant may join the device.
@@ -100,11 +97,8 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     """Everything one pod holds on its node; all that a release needs.
 
     Attributes:
-        uid: the pod.
         namespace: for people.
         name: for people.
-        node: its node.
-        grants: its containers' devices.
         host: ordinary resources by name in whole units (`cpu` in milli).
         claim: a ResourceClaim holds it, which may outlive the pods that use it.
         permit: the wishes that its pod has; None where no operator made a rule.

@@ -80,7 +80,6 @@ class Device:
     """One device of one node.
 
     Attributes:
-        type: gpu, rdma or fpga.
         minor: its number on the node, unique within the type.
         uuid: its lasting identity (a PCI address for network cards).
         vendor: lower-case vendor name as in the node's labels; empty when unknown.
@@ -96,7 +95,6 @@ class Device:
         mode: how it is cut.
         cordoned: closed to new pods by its operator.
         hidden_from: protocols that their own configuration keeps away from this card.
-        health_detail: why it is unhealthy.
         vendor_cut: shares of it are cut by its vendor's own plugin.
         cutting: hardware instances into which it may be cut; None if into none.
         axis: instances that its own driver reports as possible; None if it was not asked.

@@ -244,7 +244,6 @@ def layouts(
     """Every layout but the empty one, distinguished by position; instances ascend by start.
 
     Args:
-        axis: the model of card.
         profiles: names that may be used; None for all.
     """
     usable = [p for p in axis.positions if profiles is None or p.profile in profiles]

@@ -14,7 +14,6 @@ class Verdict:
 
     Attributes:
         protocol: it concerns only this protocol's requests; empty for all.
-        code: the code of refusal.
         message: one sentence with the value found.
         sharing_only: whole-card requests are not concerned.
         cards_only: requests for other devices than cards are not concerned.
@@ -34,8 +33,6 @@ class Node:
     Attributes:
         name: its name; never used for ordering.
         uid: its identity; empty offline.
-        labels: its labels.
-        taints: its taints.
         unschedulable: cordoned.
         allocatable: room by resource name in whole units (`cpu` in milli, memory in bytes).
         taken: the part of it that pods unknown to the engine take, as the engine's driver reports.

@@ -14,7 +14,6 @@ class Record:
     """The allocation in a bound pod's annotations.
 
     Attributes:
-        grants: the grants read.
         source: which record was read (`partage`, or a protocol's name); for people.
         problem: why the record cannot be trusted; empty if it can.
         permit: the permit beside it; None if there is none.
@@ -32,12 +31,10 @@ class Pod:
 
     Attributes:
         uid: its identity; the key of the ledger.
-        namespace: its namespace.
         name: its name; never used for ordering.
         priority: higher is scheduled first.
         node: the node to which it is bound, or None.
         finished: its containers have ended (or the pod is deleted), so it holds nothing.
-        request: its request for devices.
         host: ordinary resources by name in whole units (`cpu` in milli), `pods` included.
         constraint: labels that its node must carry.
         tolerations: taints that it accepts.

@@ -100,7 +100,6 @@ class CardReason:
 
     Attributes:
         code: the rule.
-        minor: the card.
         asked: the amount asked of the card, in the unit of the code (milli, bytes, slots), if any.
         free: the amount that the card had left, in the same unit.
         detail: further facts for people.

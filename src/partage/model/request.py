@@ -96,7 +96,6 @@ class DeviceRequest:
     """A number of devices of a type, with amounts for each.
 
     Attributes:
-        type: gpu, rdma or fpga.
         count: how many distinct devices; ignored with `every`.
         core_milli: compute asked of each device.
         memory_bytes: memory asked of each device; 0 when asked as a share, or not at all.
@@ -163,8 +162,6 @@ class ContainerAsk:
     """One container's part of a group; it decides the container's grants of the group's devices.
 
     Attributes:
-        name: the container.
-        phase: when it runs.
         core_milli: its compute over all devices of the group; 0 if the group serves only it.
         memory_bytes: its memory over all devices, when asked in bytes.
         memory_milli: its memory over all devices in thousandths of a card, when asked as a share.
@@ -188,7 +185,6 @@ class RequestGroup:
         protocol: the family whose names were used; it writes the annotations.
         dialect: the family's own mark of how the names were written.
         phase: INIT groups are placed after the others and may reuse their devices.
-        request: the device request.
         containers: its receivers, in the pod's order.
         metered: quota keys that count granted amounts: key, `core` or `memory`, and the base units (milli or bytes) in
             one unit of the key.
@@ -252,7 +248,6 @@ class MayUse:
     """A number of unknown devices that a pod without a record may be using.
 
     Attributes:
-        type: gpu, rdma or fpga.
         count: how many at most.
         vendors: the device's vendor is one of these or unknown; empty for any.
         avoid_vendors: the device's vendor is none of these.

@@ -28,8 +28,6 @@ class Need(msgspec.Struct, frozen=True, gc=False):
     """The amounts that a request takes of one card, in base units.
 
     Attributes:
-        core_milli: compute.
-        memory_bytes: memory.
         extras: native units (name, amount).
         slots: sharers it counts for.
         room: sharers that the card must have free; more than `slots` if the request limits other tenants.

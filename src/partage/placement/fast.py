@@ -62,7 +62,6 @@ def choose(
 
     Args:
         suits: for each row, whether the request accepts the card.
-        index: the node.
         ranking: score of each row by a strategy that scores cards itself; higher is better.
         scoring: the criteria of the pod's protocol.
     """

@@ -37,7 +37,6 @@ class Shape:
     """One usual request.
 
     Attributes:
-        cpu_milli: CPU asked.
         core_milli: compute asked of each card; 0 for a pod without cards.
         count: cards asked.
         models: acceptable card models, separated by `|`; empty accepts all. Differently written
@@ -237,7 +236,6 @@ def fragmentation(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:
     """Fragmentation of nodes in milli.
 
     Args:
-        lens: the usual requests.
         cpu: CPU left, milli, shape (nodes,).
         left: compute left, milli, shape (cards, nodes); 0 for no card.
         kind: the nodes' kind of card.

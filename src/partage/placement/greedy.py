@@ -145,10 +145,8 @@ def taking_all(
     """Nodes on which all groups that run at the same time find cards at the first try.
 
     Args:
-        ledger: the books.
         kinds: of one pod.
         suits: for each kind, the cards that it accepts; shape (cards, nodes of the ledger).
-        nodes: the nodes of the question.
     """
     nodes, like = _distinct(ledger, kinds, suits, nodes)
     found: Bools = np.ones(nodes.size, np.bool_)

@@ -76,7 +76,6 @@ def beside_used(everyone: Sequence[Card], fitting: Sequence[Card]) -> list[Card]
 
     Args:
         everyone: all cards of the type, each with a known position.
-        fitting: cards that serve the request.
     """
     switches = {_place(card, Scope.PCIE) for card in everyone if card.tenants}
     numas = {_place(card, Scope.NUMA) for card in everyone if card.tenants}
@@ -93,7 +92,6 @@ def nearest(tree: Tree, rows: Sequence[int], taken: Iterable[int], count: int) -
         tree: the topology of the node's cards.
         rows: those that serve the request, at least as many as it asks.
         taken: rows of all cards in use.
-        count: cards asked.
     """
     switches, numas = tree
     busy_switches, busy_numas = {switches[r] for r in taken}, {numas[r] for r in taken}

@@ -19,7 +19,6 @@ class Followed(ABC):
     """Data kept for every node of a ledger; its keeper defines how it is made and written.
 
     Attributes:
-        ledger: the ledger that it follows.
         repeats: whether `write` may get a node twice, which costs less than removing duplicates.
     """
 
@@ -95,9 +94,7 @@ class CardScores(Followed):
 
         Args:
             host: ordinary resources that the pod asks.
-            request: its request of a card.
             fits: which cards fit; None for all that have enough compute.
-            index: the node.
         """
         asked = demand(request)
         rows = np.flatnonzero(self.left[:, index] >= asked[1] if fits is None else fits[:, 0])

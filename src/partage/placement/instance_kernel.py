@@ -118,7 +118,6 @@ class CutView:
     """One group's view of the cards that are cut into instances.
 
     Attributes:
-        count: instances asked.
         table: the request's answers for cards.
         suits: the cards that the request accepts regardless of their instances, for all nodes.
     """

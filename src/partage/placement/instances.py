@@ -58,9 +58,6 @@ class Place:
     """A sufficient instance, at a place where it can be made now.
 
     Attributes:
-        instance: the instance.
-        memory_bytes: its memory.
-        core_milli: its compute.
         cost: its cost to the card, less is better; comparable on cards that are cut alike.
     """
 

@@ -68,7 +68,6 @@ class Layouts:
     """Tables of one model and one configuration; made by `tabulate`.
 
     Attributes:
-        axis: the model of card.
         allowed: the layouts that an operator permits.
         positions: every (profile, start), in the order of the columns.
         masks: by state: its instances as bits, numbered like `positions`.

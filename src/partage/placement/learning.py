@@ -182,7 +182,6 @@ def tables_due(
     """The due tables; prices take seconds, and belong in a separate process.
 
     Args:
-        what: the tables due.
         tables: in force.
         counts: how often each ask arrived.
         stock: the empty cluster.

@@ -21,8 +21,6 @@ class Ask:
     """The request of one kind of pod.
 
     Attributes:
-        cpu_milli: CPU in milli.
-        memory_mib: memory in MiB.
         count: cards; 0 for pods without.
         milli: compute of each card.
         models: accepted card models, sorted; empty for any.
@@ -136,9 +134,7 @@ class Standing:
         """A ledger's data of these nodes, in their order.
 
         Args:
-            ledger: the books.
             names: of the stock's nodes.
-            running: see the attribute.
         """
         rows = np.array([ledger.index[name] for name in names], np.intp)
         free, plane = ledger.host_free, ledger.planes[DeviceType.GPU]

@@ -81,9 +81,7 @@ class Picker:
     """Picks for the groups of one pod on one node.
 
     Attributes:
-        node: the node.
         cards: scratch copies of its devices; a search takes and releases on them.
-        request: the pod's.
         strategy: between cards, unless the pod has its own; None for the one that leaves most room for the pod's other
             groups.
         ranking: score of each row of the first group's type, if the strategy gives one.
@@ -203,7 +201,6 @@ class Picker:
         """Record why a request finds too few cards, if that is the first reason.
 
         Args:
-            request: the request.
             everyone: all cards of the type.
             fitting: how many of them serve.
             told: the request in the message, if it differs.

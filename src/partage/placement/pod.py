@@ -70,7 +70,6 @@ def place(
     """Grants for every container of the pod, or why the node cannot serve it.
 
     Args:
-        node: the node.
         cards: scratch copies of its devices by type; they are left as they were.
         request: a request without a fault.
         strategy: between cards, unless the pod has its own.

@@ -45,7 +45,6 @@ class PriceGauge(CardScores):
     Everything in it follows from the ledger and the prices.
 
     Attributes:
-        prices: in force.
         left: compute left by card and node, milli.
         total: the same by node.
         idle: untouched cards by node.

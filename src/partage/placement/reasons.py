@@ -72,7 +72,6 @@ def node_reason(
     """Why a node lacks cards for a request.
 
     Args:
-        request: the request.
         reasons: one for each card that was refused.
         fitting: how many cards would serve.
         total: how many cards of the type the node has.

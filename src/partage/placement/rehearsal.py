@@ -65,8 +65,6 @@ def thinned(mix: Mix, stock: Stock, every: int, number: int) -> Course:
     """A rehearsal on an empty cluster of every n-th node of each type.
 
     Args:
-        mix: the mix seen.
-        stock: the cluster.
         every: 1 for all nodes.
         number: distinguishes rehearsals of one size; the same number draws the same.
     """
@@ -167,7 +165,6 @@ class Theatre:
         """The same under FGD.
 
         Args:
-            course: the rehearsal.
             anew: from the empty cluster, with the running pods placed first; otherwise from the current books.
         """
         arrivals, books, node, rest = _start(course, anew=anew)

@@ -215,9 +215,6 @@ def play_priced(
     Args:
         arrivals: row of each one's request.
         books: the free amounts; written.
-        asked: the requests.
-        worth: the prices.
-        kept: the reserves.
         node: row of the node of each arrival, -1 for none; written.
     """
     free_cpu, free_memory, left, size, model = books[:5]

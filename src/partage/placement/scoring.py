@@ -45,12 +45,9 @@ class Scene:
     """A strategy's inputs.
 
     Attributes:
-        ledger: the books.
         host: ordinary resources that the pod asks.
         request: the pod's first device request, or None for a pod without devices.
         fits: the cards that serve it, for `nodes`; None without devices.
-        nodes: the nodes to score.
-        tables: the strategy's learnt tables.
         gauge: fragmentation of every node, if the tables have usual requests.
         priced: value of every node, if prices or usual requests are learnt.
         scoring: the criteria of the pod's protocol under binpack and spread.

@@ -61,10 +61,8 @@ def room_together(
     """Nodes whose cards may have room for all groups that run at the same time.
 
     Args:
-        ledger: the books.
         kinds: of one pod.
         fits: for each kind, the cards that serve one of it; shape (cards, nodes).
-        nodes: the nodes of the question.
     """
     room: Bools = np.ones(ledger.present[nodes].shape, np.bool_)
     for type_ in {kind.request.type for kind in kinds}:
@@ -122,7 +120,6 @@ def _by_size(
     """The given nodes whose cards serve as many groups of each size as there are.
 
     Args:
-        ledger: the books.
         plane: of the type.
         mine: the kinds that ask for it, and the cards that serve them; shape (cards, nodes).
         taken: the least that each takes.

@@ -92,7 +92,6 @@ class Part:
     Attributes:
         books: the ledger, or its first positions.
         suits: for each kind of group, the cards that it accepts, in these books.
-        nodes: the nodes, by index.
         at: their positions among all nodes of the question.
         takes: known answers for kinds that differ in amounts only.
     """
@@ -111,7 +110,6 @@ class RequestClass:
     Attributes:
         node_strategy: between nodes, the pod's own wish included.
         plain: the request is of the common kind that `placement.fast` serves.
-        tables: the strategies' learnt tables.
         value: score and order in one number a node; -1 if the pod cannot go there.
         flags: a bit for each reserve that loses a slot by a pod of the class on the node.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.

@@ -66,9 +66,7 @@ class PermitBook:
 
         Args:
             pod: the pod; it holds nothing yet.
-            node: its node.
             cards: the number of cards of the node.
-            grants: its grants there.
         """
         shared = _shared(grants)
         if not wish.online or not shared:

@@ -22,7 +22,6 @@ class Stream:
     """Requests that arrive and end.
 
     Attributes:
-        axis: the model of card.
         mix: profile name to its share of the requests; shares need not add up to 1.
         load: mean memory units asked for, as part of all units.
         arrivals: number of requests.

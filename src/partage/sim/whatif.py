@@ -83,9 +83,7 @@ class Result:
         running: pods with a place.
         waiting: pods without one, by code of the reason.
         core_milli: allocated compute, thousandths of a card.
-        core_total: the total compute.
         memory_bytes: allocated memory.
-        memory_total: the total memory.
         closed: cards that take no pod: unhealthy, cordoned or in quarantine.
         idle: open cards with no pod.
         shared: open cards with more than one pod.

@@ -26,7 +26,6 @@ class GrantedCard:
     """One device of an allocation, all containers together.
 
     Attributes:
-        type: gpu, rdma or fpga.
         vendor: its maker; the node's vendor if the device has none.
         core: percent of compute; 0 if none was asked.
         ratio: percent of its memory.

@@ -47,7 +47,6 @@ def request_of_claims(pod: Document, claims: Sequence[Document]) -> PodRequest |
 
     Args:
         pod: the pod that names them, and no devices.
-        claims: all claims of the pod.
     """
     read = [_asked(claim) for claim in claims]
     wanted = [one for one in read if one is not None and _ours(one)]

@@ -38,7 +38,6 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     Attributes:
         core_milli: compute of each, in thousandths of a card.
-        memory_bytes: memory of each.
         memory_milli: memory of each in thousandths of its card's, instead.
         whole: each is an idle card, all of it.
         shares: a card, or a part of one, is enough.

@@ -50,7 +50,6 @@ class Kind(NamedTuple):
     Attributes:
         vendor: their maker; empty if it is unknown.
         model: their model, as in a ResourceSlice.
-        memory_bytes: memory of each.
         mode: how each may be cut.
         cutting: the instances into which each may be cut.
     """

@@ -189,7 +189,6 @@ def beyond_asked(allocated: Document, asked: Document) -> str:
     compared, because a request names them by selectors.
 
     Args:
-        allocated: the claim with its allocation.
         asked: the same claim with its requests.
     """
     requests = dict(_requests(spec_of(asked)))

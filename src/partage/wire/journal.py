@@ -54,8 +54,6 @@ class Question:
     Attributes:
         id: `instance/engine-number`; logs contain it too.
         verb: `hold` or `place_on`.
-        decision: the answer.
-        node: the requested node.
         among: names of the requested nodes; None for all.
         few: only little work was allowed.
     """

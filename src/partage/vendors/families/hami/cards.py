@@ -59,7 +59,6 @@ class RegisteredCard(Struct, frozen=True):
         memory_mib: memory in MiB, scaling included.
         cores: compute in percent, scaling included.
         model: NVML's name, beginning with NVIDIA.
-        numa: its NUMA node.
         mode: `hami-core`, `mig` or empty.
         healthy: whether the plugin reports it healthy.
         profiles: sizes of instances into which it can be cut, if the plugin reports them.
