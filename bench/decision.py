@@ -29,7 +29,7 @@ from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
-from partage.placement.learning import ask_of
+from partage.placement.learning import asks_of
 from partage.placement.mix import Stock
 from partage.placement.selection import learned
 from partage.scheduler.engine import Engine
@@ -119,7 +119,7 @@ def decide(engine: Engine, coming: Iterator[Pod], held: list[str], decisions: in
 
 def learn(engine: Engine, nodes: list[Node], seen: Iterator[Pod]) -> str:
     """Make the default policy learn from some pods; returns its choice."""
-    asks = Counter(ask_of(one, engine.ledger) for one in islice(seen, SEEN))
+    asks = Counter(asks_of(islice(seen, SEEN), engine.ledger))
     tables = learned(engine.tables, asks, Stock.of(nodes))
     if tables is None:
         return "nothing learnt"

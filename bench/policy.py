@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,15 +25,13 @@ from typing import Any
 import numpy as np
 
 from partage.model.policy import Policy
-from partage.placement.mix import Ask, Stock
-from partage.placement.selection import learned
-from partage.placement.tables import Tables
+from partage.placement.mix import Ask
 from partage.sim.bound import PLACED, ceiling
 from partage.sim.history import read_history
 from partage.sim.metrics import KINDS, allocation_of, arrived_load, failed_by_kind, first_refused
 from partage.sim.openb import Sequence as Order
 from partage.sim.openb import Trace, read_sequence, read_trace
-from partage.sim.replay import Lesson, Run, cluster, replay
+from partage.sim.replay import Run, replay
 
 TRACES = (
     "default",
@@ -101,7 +99,6 @@ class Bench:
 
     data: Path
     results: Path
-    made: dict[tuple[str, str], Tables | None] = field(default_factory=dict)
 
     def known(self) -> dict[Key, Result]:
         """Results of earlier calls."""
@@ -138,22 +135,7 @@ class Bench:
                 found["bound"] = ceiling(trace, order, PLACED_AT.get(trace.name, PLACED))
             return found
         history = told(mode, self.data, trace.name)
-        made = perf_counter()
-        tables = self.beforehand(trace, mode, history)
-        made = perf_counter() - made
-        lesson = Lesson(history, tables)
-        found = measured(replay(trace, order, Policy.parse("partage"), lesson=lesson))
-        found["beforehand_seconds"] = round(made, 3)
-        return found
-
-    def beforehand(self, trace: Trace, mode: str, history: Mapping[Ask, int]) -> Tables | None:
-        """Tables from a history, made once because they are the same for all seeds."""
-        if not history:
-            return None
-        if (trace.name, mode) not in self.made:
-            stock = Stock.of(cluster(trace))
-            self.made[trace.name, mode] = learned(Tables(), history, stock)
-        return self.made[trace.name, mode]
+        return measured(replay(trace, order, Policy.parse("partage"), history=history))
 
 
 @dataclass(frozen=True)

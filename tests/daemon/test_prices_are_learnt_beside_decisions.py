@@ -23,7 +23,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.request import CardFilter
 from partage.placement import learning as placement_learning
-from partage.placement.learning import ask_of
+from partage.placement.learning import asks_of
 from partage.placement.mix import Ask
 from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
@@ -339,7 +339,7 @@ def test_a_process_of_its_own_gives_the_same(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_an_ask_is_what_prices_look_at(pod: Pod, expected: Ask) -> None:
     """CPU, memory, and the largest request for cards."""
-    assert ask_of(pod, shelf().engine.ledger) == expected
+    assert list(asks_of([pod], shelf().engine.ledger)) == [expected]
 
 
 def test_others_run_while_many_requests_are_looked_at() -> None:

@@ -118,10 +118,10 @@ async def test_a_snapshot_decides_alike() -> None:
         objects.append(found)
     lines = b"".join(snapshot_lines(Snapshot(), objects))
 
-    (one,) = await predicted(decode("s.json", lines).documents, Policy(), 0)
+    ((_, decision),) = await predicted(decode("s.json", lines).documents, Policy())
 
-    assert isinstance(one.decision, Refusal)
-    assert one.decision.code is ReasonCode.AGENT_SILENT
+    assert isinstance(decision, Refusal)
+    assert decision.code is ReasonCode.AGENT_SILENT
     assert json.loads(lines.splitlines()[1])["metadata"]["annotations"] == {
         names.AGENT_SILENT: SINCE
     }

@@ -188,15 +188,14 @@ def _snapshot(file: Path, policy: Policy | None) -> dict[str, Any]:
 
 def _predictions(batch: Batch, own: Policy, other: Policy | None) -> Iterator[dict[str, Any]]:
     """Predictions for every waiting pod; the file has nodes in the service's order of preference."""
-    today = asyncio.run(predicted(batch.documents, own, None))
-    changed = asyncio.run(predicted(batch.documents, other, None, force=True)) if other else []
-    for one, two in zip_longest(today, changed):
-        pod = one.entry.pod
+    today = asyncio.run(predicted(batch.documents, own))
+    changed = asyncio.run(predicted(batch.documents, other, force=True)) if other else []
+    for (pod, one), two in zip_longest(today, changed):
         yield {
             "namespace": pod.namespace,
             "name": pod.name,
-            "then": _told(one.decision) if two else None,
-            "now": _told((two or one).decision),
+            "then": _told(one) if two else None,
+            "now": _told(two[1] if two else one),
         }
 
 

@@ -23,7 +23,7 @@ from partage.placement.prices import SolverMissing
 from partage.sim import bound, metrics, plots
 from partage.sim.history import read_history, write_history
 from partage.sim.openb import TUNED, Sequence, Trace, drawn, read_sequence, read_trace
-from partage.sim.replay import Lesson, Lives, Run, poisson, replay, trace_lives
+from partage.sim.replay import Lives, Run, poisson, replay, trace_lives
 
 _HOUR: Final = 3600.0
 _TOLD: Final = 64
@@ -193,7 +193,7 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
             lives = poisson(sequence, arrivals or 2 * len(sequence.pods), each, hours, seed)
         else:
             lives = None
-        lesson = Lesson(read_history(history)) if history else None
+        known = read_history(history) if history else None
         runs = []
         for policy in policies:
             total = len(sequence.pods if lives is None else lives)
@@ -206,7 +206,7 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
                         lives=lives,
                         seed=seed,
                         progress=told,
-                        lesson=lesson,
+                        history=known,
                     )
                 )
         if save_history is not None:

@@ -22,6 +22,7 @@ from partage.model.request import DeviceRequest, RequestGroup
 from partage.placement import kernel
 from partage.placement.instances import Place, most, places, sized
 from partage.placement.kernel import Nodes, at
+from partage.placement.reasons import RANK
 from partage.placement.split import by_instance
 
 ALIKE: Final = frozenset({Strategy.BINPACK, Strategy.SPREAD, Strategy.FIRST_FIT, Strategy.RANDOM})
@@ -167,15 +168,15 @@ def pool_ranks(
     cards that can be cut, cards have the ranks for shares.
     """
     plane = ledger.planes[request.type]
-    told = np.full_like(ranks, kernel.rank_of(ReasonCode.MIG_PLACEMENT))
+    told = np.full_like(ranks, RANK[ReasonCode.MIG_PLACEMENT])
     cuts = kernel.at(plane.cut, nodes)
     if request.unused and not request.exclusive:
         # Foreign instances have no tenant here, but the card is in use.
         cut = np.array([one is not None and bool(one.instances) for one in ledger.cuts.known])
         used = (kernel.at(plane.tenants, nodes) > 0) | cut[cuts]
-        told[used] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
+        told[used] = RANK[ReasonCode.CARD_NOT_IDLE]
     closed = cuts == 0
-    told[closed] = kernel.rank_of(ReasonCode.CARD_NOT_IDLE)
+    told[closed] = RANK[ReasonCode.CARD_NOT_IDLE]
     kernel.shut(told, np.where(closed, kernel.at(plane.closed, nodes), 0).astype(np.int8))
     wrong = kernel.unsuited_anywhere(ledger, request, protocol, judged, by_instance=True)
     wrong = kernel.at(wrong, nodes)
@@ -185,7 +186,7 @@ def pool_ranks(
     )
     shared = ~modes[kernel.at(plane.kind, nodes)].any(axis=0)
     by_share = (ranks < 0) | (ranks == kernel.FITS) | shared
-    by_share |= told == kernel.rank_of(ReasonCode.MODE_MISMATCH)
+    by_share |= told == RANK[ReasonCode.MODE_MISMATCH]
     result: kernel.Codes = np.where(by_share, ranks, told)
     return result
 

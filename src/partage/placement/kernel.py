@@ -19,7 +19,7 @@ from partage.model.device import MILLI, Device
 from partage.model.reason import ReasonCode
 from partage.model.request import DeviceRequest
 from partage.placement.card import accepted, unsuitable
-from partage.placement.reasons import LEADING
+from partage.placement.reasons import LEADING, RANK
 
 Nodes = NDArray[np.intp] | slice
 Codes = NDArray[np.int8]
@@ -29,13 +29,6 @@ T = TypeVar("T", bound=np.generic)
 
 FITS: Final = len(LEADING)
 """Rank of a card that serves the request; lower ranks are positions in `LEADING`."""
-
-_RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
-
-
-def rank_of(code: ReasonCode) -> int:
-    """The rank of a card's reason."""
-    return _RANK[code]
 
 
 def suited(ledger: Ledger, request: DeviceRequest, protocol: str, nodes: Nodes) -> Bools:
@@ -89,9 +82,9 @@ def unsuited(
     wrong = refused[:, nodes]
     if request.filter.use_uuids:
         wrong = wrong | ~named[:, nodes]
-    later = (_RANK[ReasonCode.INSUFFICIENT_DEVICES], _RANK[ReasonCode.MIG_PLACEMENT])
+    later = (RANK[ReasonCode.INSUFFICIENT_DEVICES], RANK[ReasonCode.MIG_PLACEMENT])
     overrides = (ranks == FITS) | np.isin(ranks, later)
-    ranks[wrong & overrides] = _RANK[ReasonCode.UUID_MISMATCH]
+    ranks[wrong & overrides] = RANK[ReasonCode.UUID_MISMATCH]
     return ranks
 
 
@@ -110,7 +103,7 @@ def unsuited_kinds(
 def _kind_rank(device: Device, request: DeviceRequest, protocol: str, *, by_instance: bool) -> int:
     card = Card(device, 0, 0, 0, 0, 0)
     reason = unsuitable(card, request, protocol, by_instance=by_instance)
-    return FITS if reason is None else _RANK[reason.code]
+    return FITS if reason is None else RANK[reason.code]
 
 
 def at(columns: NDArray[T], nodes: Nodes) -> NDArray[T]:
@@ -237,7 +230,7 @@ def classify(
     plane = ledger.planes[request.type]
     open_ = at(plane.open, nodes)
     ranks = np.full(open_.shape, FITS, np.int8)
-    ranks[~open_] = _RANK[ReasonCode.CARD_NOT_IDLE]
+    ranks[~open_] = RANK[ReasonCode.CARD_NOT_IDLE]
     tenants = at(plane.tenants, nodes)
     core_free, memory_free = at(plane.core_free, nodes), at(plane.memory_free, nodes)
     if request.whole:
@@ -247,21 +240,21 @@ def classify(
         core, memory = needs(plane, request, nodes)
     for unit, amount in reversed(request.extras):
         short = at(plane.unit_columns(unit)[1], nodes) < amount
-        ranks[short] = _RANK[ReasonCode.INSUFFICIENT_DEVICES]
+        ranks[short] = RANK[ReasonCode.INSUFFICIENT_DEVICES]
     if claims_core(request) and not request.whole:
-        ranks[core_free <= 0] = _RANK[ReasonCode.INSUFFICIENT_CORE]
-    ranks[core_free < core] = _RANK[ReasonCode.INSUFFICIENT_CORE]
-    ranks[memory_free < memory] = _RANK[ReasonCode.INSUFFICIENT_MEMORY]
+        ranks[core_free <= 0] = RANK[ReasonCode.INSUFFICIENT_CORE]
+    ranks[core_free < core] = RANK[ReasonCode.INSUFFICIENT_CORE]
+    ranks[memory_free < memory] = RANK[ReasonCode.INSUFFICIENT_MEMORY]
     slots = at(plane.slots_free, nodes)
     limit = most_tenants(ledger, plane, request, nodes)
     if limit is not None:
         slots = np.minimum(slots, limit - tenants)
-    ranks[slots < 1] = _RANK[ReasonCode.INSUFFICIENT_SLOTS]
+    ranks[slots < 1] = RANK[ReasonCode.INSUFFICIENT_SLOTS]
     if request.whole or request.unused or request.exclusive:
         busy = (tenants > 0) | ~open_
         full = (core_free <= 0) | (memory_free <= 0)
-        ranks[busy] = _RANK[ReasonCode.CARD_NOT_IDLE]
-        ranks[busy & full] = _RANK[ReasonCode.INSUFFICIENT_CARDS]
+        ranks[busy] = RANK[ReasonCode.CARD_NOT_IDLE]
+        ranks[busy & full] = RANK[ReasonCode.INSUFFICIENT_CARDS]
     shut(ranks, at(plane.closed, nodes))
     wrong = at(
         unsuited_anywhere(ledger, request, protocol, {} if judged is None else judged), nodes
@@ -275,7 +268,7 @@ def shut(ranks: Codes, closed: Codes) -> None:
     """Write the reason of closed cards, by the column `closed`; idle cards are a separate check."""
     for position, code in enumerate(CLOSED):
         if code not in (None, ReasonCode.CARD_NOT_IDLE):
-            ranks[closed == position] = _RANK[code]
+            ranks[closed == position] = RANK[code]
 
 
 def leading(ranks: Codes) -> Codes:

@@ -200,15 +200,6 @@ def tables_due(
     return learned(tables, counts, stock, standing)
 
 
-def ask_of(pod: Pod, ledger: Ledger) -> Ask:
-    """A pod's ask for prices: its largest request for cards.
-
-    Its models are those of the accepted cards in the books; any model if all are accepted, or none. Requests without
-    compute count as requests without cards.
-    """
-    return next(asks_of((pod,), ledger))
-
-
 def asks_of(pods: Iterable[Pod], ledger: Ledger) -> Iterator[Ask]:
     """The asks of the pods.
 
@@ -226,7 +217,11 @@ def asks_of(pods: Iterable[Pod], ledger: Ledger) -> Iterator[Ask]:
 
 
 def _ask(pod: Pod, ledger: Ledger, cards: Counter[int]) -> Ask:
-    """The ask of a pod; `cards` are the numbers of cards of each kind."""
+    """A pod's ask for prices: its largest request for cards; `cards` are the numbers of cards of each kind.
+
+    Its models are those of the accepted cards in the books; any model if all are accepted, or none. Requests without
+    compute count as requests without cards.
+    """
     cpu, memory = pod.host.get("cpu", 0), -(-pod.host.get("memory", 0) // _MIB)
     groups = [g for g in pod.request.groups if all(demand(g.request))]
     if not groups:

@@ -53,7 +53,7 @@ _ASKED: Final = ", asked "
 _NAMED: Final = frozenset({ReasonCode.TYPE_MISMATCH, ReasonCode.MODE_MISMATCH, ReasonCode.TAINT})
 """Codes whose facts differ between nodes, none of them closer than another."""
 _SHORT: Final = 8
-_RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
+RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
 
 def format_amount(code: ReasonCode, value: int) -> str:
@@ -87,10 +87,10 @@ def node_reason(
     if not reasons or (request.count > total and not any(r.code in WRONG for r in reasons)):
         text = f"the node has {total} {kind}{'s' * (total != 1)}, {request.count} asked"
         return NodeReason(none, text, request.count, total, cards=cards, device=device)
-    lead = min(reasons, key=lambda r: (_RANK.get(r.code, len(_RANK)), -(r.free or 0), r.minor))
+    lead = min(reasons, key=lambda r: (RANK.get(r.code, len(RANK)), -(r.free or 0), r.minor))
     counts = Counter(r.code for r in reasons)
     parts = []
-    for code in sorted(counts, key=lambda c: _RANK.get(c, len(_RANK))):
+    for code in sorted(counts, key=lambda c: RANK.get(c, len(RANK))):
         best = max((r for r in reasons if r.code is code), key=lambda r: (r.free or 0, -r.minor))
         parts.append(f"{counts[code]} {kind}{'s' * (counts[code] != 1)} {_clause(best, device)}")
     need = "all" if request.every else str(request.count)
@@ -235,7 +235,7 @@ def _speaks(findings: Iterable[ReasonCode]) -> ReasonCode:
     """The leading code for the pod: of devices before Kubernetes' own, closest first, unaccepted cards last."""
 
     def rank(code: ReasonCode) -> tuple[bool, bool, int, str]:
-        return code not in _APART, code in WRONG, _RANK.get(code, len(_RANK)), str(code)
+        return code not in _APART, code in WRONG, RANK.get(code, len(RANK)), str(code)
 
     codes = list(findings)
     ours = [code for code in codes if code not in _KUBERNETES]

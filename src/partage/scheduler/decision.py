@@ -327,7 +327,6 @@ class Chooser:
         pod: Pod,
         name: str,
         gone: Iterable[str],
-        first: Sequence[Pod] = (),
         work: Work | None = None,
     ) -> tuple[Grant, ...] | None:
         """The pod's grants on a node if others were gone; None if it would not fit.
@@ -335,17 +334,20 @@ class Chooser:
         Args:
             pod: the pod; its own allocation does not count against it.
             gone: uids of the pods that are treated as gone.
-            first: pods that are treated as placed there before, in this order; their allocations so far do not count
-                either.
             work: the limit of work; once it is spent, nothing fits.
         """
-        with self.without(pod, name, first, work) as run:
+        with self.without(pod, name, work=work) as run:
             return run.grants(gone)
 
     def without(
         self, pod: Pod, name: str, first: Sequence[Pod] = (), work: Work | None = None
     ) -> "DryRun":
-        """As `grants_without`, for many questions about one node."""
+        """As `grants_without`, for many questions about one node.
+
+        Args:
+            first: pods that are treated as placed there before, in this order; their allocations so far do not count
+                either.
+        """
         return DryRun(self, pod, name, first, work or Work())
 
     def grants_on(

@@ -234,19 +234,6 @@ def _templates(trace: Trace) -> tuple[list[int], list[Pod]]:
 # --- running -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """The default policy's knowledge before a run.
-
-    Attributes:
-        history: the known mix of requests; empty if it is learnt during the run.
-        tables: made from the history already; None to make them before the first pod.
-    """
-
-    history: Mapping[Ask, int] = field(default_factory=dict)
-    tables: Tables | None = None
-
-
 def replay(
     trace: Trace,
     sequence: Sequence,
@@ -256,7 +243,7 @@ def replay(
     seed: int = 0,
     progress: Progress | None = None,
     accelerate: bool | None = None,
-    lesson: Lesson | None = None,
+    history: Mapping[Ask, int] | None = None,
 ) -> Run:
     """Run the trace under the policy.
 
@@ -266,7 +253,7 @@ def replay(
         seed: of the policy's own draws, if it makes any.
         progress: called after each arrival.
         accelerate: decide in compiled loops; None does so if numba is installed. Results are the same.
-        lesson: the default policy's knowledge; None for none.
+        history: the mix of requests that the default policy knows before the run; None for none.
     """
     fast = find_spec("numba") is not None if accelerate is None else accelerate
     engine = Engine(policy, _compiled() if fast else None)
@@ -288,7 +275,7 @@ def replay(
         np.full(len(mine), np.nan),
     )
     run.accelerated = fast and policy.node in STRATEGIES
-    driver = _Driver(run, waits=lives is not None, lesson=lesson or Lesson())
+    driver = _Driver(run, waits=lives is not None, history=history)
     driver.warm_up()
     driver.learn()
     apart, apart_used = run.tables_seconds, run.tables_cpu_seconds
@@ -309,13 +296,12 @@ def _compiled() -> Scorers:
 class _Driver:
     """Takes the cluster's role: brings pods, records their places, ends them."""
 
-    def __init__(self, run: Run, *, waits: bool, lesson: Lesson) -> None:
+    def __init__(self, run: Run, *, waits: bool, history: Mapping[Ask, int] | None) -> None:
         self.run = run
         priced = Strategy.PARTAGE in (run.policy.node, run.policy.card)
         stock = Stock.of(cluster(run.trace))
         self.stock, self.cards = stock, int(stock.cards.sum())
-        self.lesson = lesson
-        self.arrivals, self.running = Arrivals(lesson.history), Counter[Ask]()
+        self.arrivals, self.running = Arrivals(history), Counter[Ask]()
         self.learns = priced
         self.asks = [row.ask for row in run.trace.pods]
         self.waits = waits
@@ -389,19 +375,12 @@ class _Driver:
             self.engine.handle(TablesChanged(tables))
 
     def _tables(self, what: Due) -> Tables | None:
-        standing, before = None, self.engine.tables
-        if self.arrivals.total:
-            standing = Standing.of(self.engine.ledger, list(self.rows), self.running)
-        elif self.lesson.tables is not None:
-            return self.lesson.tables
-        return tables_due(
-            what,
-            before,
-            self.arrivals.counts,
-            self.stock,
-            standing,
-            trend=self.arrivals.trend,
-        )
+        arrivals, engine = self.arrivals, self.engine
+        standing = None
+        if arrivals.total:
+            standing = Standing.of(engine.ledger, list(self.rows), self.running)
+        counts, trend = arrivals.counts, arrivals.trend
+        return tables_due(what, engine.tables, counts, self.stock, standing, trend=trend)
 
     def _place(self, number: int) -> bool:
         life = self.run.lives[number]
