@@ -104,11 +104,6 @@ class Outcome:
         return self.waited / self.accepted if self.accepted else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    number: int
-
-
 class _Run:
     """One stream under one policy."""
 
@@ -118,16 +113,18 @@ class _Run:
         self.requests = stream.drawn()
         self.sizes = {name: stream.axis.profile(name).size for name in stream.mix}
         self.waiting: dict[str, deque[int]] = {name: deque() for name in stream.mix}
-        self.kernel: Kernel[_Arrival | Place] = Kernel()
+        self.kernel: Kernel[int | Place] = Kernel()
         self.outcome = Outcome()
 
     def play(self) -> Outcome:
         """Run all events."""
         began = time.process_time()
-        self.kernel.at(self.requests[0][0], _Arrival(0), 1)
+        self.kernel.at(self.requests[0][0], 0, 1)
         for event in self.kernel.run():
-            if isinstance(event, _Arrival):
-                self._arrive(event.number)
+            if isinstance(
+                event, int
+            ):  # the number of a request that arrives; else a place that is left
+                self._arrive(event)
             else:
                 self.pool.remove(event)
                 if self.stream.waits:
@@ -137,7 +134,7 @@ class _Run:
 
     def _arrive(self, number: int) -> None:
         if number + 1 < len(self.requests):
-            self.kernel.at(self.requests[number + 1][0], _Arrival(number + 1), 1)
+            self.kernel.at(self.requests[number + 1][0], number + 1, 1)
         name = self.requests[number][1]
         if number >= self.stream.warmup:
             self.outcome.offered += 1

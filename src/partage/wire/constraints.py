@@ -3,7 +3,7 @@
 Source: Kubernetes API v1.36, PodSpec.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from partage.model.errors import InvalidValue
@@ -13,6 +13,7 @@ from partage.model.selector import (
     Operator,
     Requirement,
     Selector,
+    Taint,
     Toleration,
 )
 from partage.wire import shapes
@@ -42,6 +43,11 @@ def constraint_of(spec: shapes.PodSpec) -> NodeConstraint:
             if preferred.preference
         ),
     )
+
+
+def taints_of(given: Iterable[shapes.Taint] | None) -> tuple[Taint, ...]:
+    """The taints of a node or a device."""
+    return tuple(Taint(one.key or "", one.value or "", one.effect or "") for one in given or ())
 
 
 def tolerations_of(spec: shapes.PodSpec) -> tuple[Toleration, ...]:

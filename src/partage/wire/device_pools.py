@@ -12,6 +12,7 @@ from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
 from partage.model.selector import Taint
 from partage.wire import shapes
+from partage.wire.constraints import taints_of
 from partage.wire.device_view import DeviceView, Version
 from partage.wire.documents import Document, invalid
 
@@ -208,7 +209,7 @@ def _offer(spec: shapes.ResourceSliceSpec, one: shapes.SliceDevice, node: str | 
             for taken in one.consumes_counters or ()
             for name, counter in (taken.counters or {}).items()
         },
-        taints=tuple(Taint(mark.key, mark.value or "", mark.effect) for mark in one.taints or ()),
+        taints=taints_of(one.taints),
     )
 
 

@@ -33,6 +33,7 @@ from partage.vendors.settings import Settings
 from partage.vendors.traits import files_known
 from partage.wire import shapes
 from partage.wire.amounts import quantities
+from partage.wire.constraints import taints_of
 from partage.wire.context import Context
 from partage.wire.demand import bounded
 from partage.wire.device_objects import translate_devices
@@ -229,10 +230,7 @@ def _taints(node: Document | None) -> tuple[tuple[Taint, ...], str]:
     """
     shape = node.shape if node and isinstance(node.shape, shapes.Node) else shapes.Node()
     spec, status = shape.spec or shapes.NodeSpec(), shape.status or shapes.NodeStatus()
-    taints = tuple(
-        Taint(taint.key or "", taint.value or "", taint.effect or "")
-        for taint in spec.taints or ()
-    )
+    taints = taints_of(spec.taints)
     ready = next((c.status for c in status.conditions or () if c.type == "Ready"), None)
     if ready in (None, "True"):
         return taints, ""

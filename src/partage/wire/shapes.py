@@ -55,8 +55,8 @@ class Namespace(Shape, frozen=True):
 
 
 # --- Node ------------------------------------------------------------------------------------
-class NodeTaint(_Part, frozen=True):
-    """A taint."""
+class Taint(_Part, frozen=True):
+    """A taint of a node or a device."""
 
     key: str | None = None
     value: str | None = None
@@ -67,7 +67,7 @@ class NodeSpec(_Part, frozen=True):
     """The operator's part of a node."""
 
     unschedulable: bool | None = None
-    taints: list[NodeTaint] | None = None
+    taints: list[Taint] | None = None
 
 
 class NodeCondition(_Part, frozen=True):
@@ -490,14 +490,6 @@ class CountersTaken(_Part, frozen=True):
     counters: dict[str, Counter] | None = None
 
 
-class DeviceTaint(_Part, frozen=True):
-    """A taint of a device."""
-
-    key: str = ""
-    value: str | None = None
-    effect: str = ""
-
-
 class SliceDevice(_Part, frozen=True):
     """One device of a ResourceSlice."""
 
@@ -505,7 +497,7 @@ class SliceDevice(_Part, frozen=True):
     attributes: dict[str, dict[str, Any]] | None = None
     capacity: dict[str, DeviceCapacity] | None = None
     consumes_counters: list[CountersTaken] | None = None
-    taints: list[DeviceTaint] | None = None
+    taints: list[Taint] | None = None
     allow_multiple_allocations: bool | None = None
     node_name: str | None = None
     all_nodes: bool | None = None
