@@ -221,12 +221,8 @@ class ClaimAllocator:
         if isinstance(found, Refusal):
             return found
         waiting, at = found
-        lacking = self._begin(waiting)
-        if lacking is not None:
-            return lacking
         chosen, reasons = self._open(waiting, at, self._engine.ledger.index)
-        open_ = list(chosen)
-        return self._placed(pod, document, waiting, open_, reasons, keep=keep)
+        return self._placed(pod, document, waiting, list(chosen), reasons, keep=keep)
 
     def places(
         self, document: Document, nodes: Iterable[str]
@@ -236,9 +232,6 @@ class ClaimAllocator:
         if isinstance(found, Refusal):
             return found
         waiting, at = found
-        lacking = self._begin(waiting)
-        if lacking is not None:
-            return lacking
         chosen, reasons = self._open(waiting, at, nodes)
         if not chosen:
             return _refusal(reasons)
@@ -272,18 +265,6 @@ class ClaimAllocator:
             claim = self._claims.get((document.namespace, claim_name))
             if claim is not None:
                 yield claim
-
-    def _begin(self, waiting: Sequence[_Claim]) -> Refusal | None:
-        """Prepare to judge selectors for one pod; returns why they cannot be judged, if so."""
-        self._tries = _MOST_OF_A_POD
-        if self._selectors is None and waiting:
-            try:
-                self._selectors = Selectors()
-            except NoLibrary as error:
-                return Refusal(ReasonCode.CLAIM_UNREADY, str(error))
-        if self._selectors is not None:
-            self._selectors.begin()  # one pod's costly selectors count only for it
-        return None
 
     def _open(
         self, waiting: Sequence[_Claim], at: Sequence[tuple[str, str]], nodes: Iterable[str]
@@ -342,7 +323,7 @@ class ClaimAllocator:
         return _refusal(reasons)
 
     def _wanted(self, document: Document) -> tuple[list[_Claim], list[tuple[str, str]]] | Refusal:
-        """The pod's waiting claims, and the nodes of the allocated ones, with their keys."""
+        """The pod's waiting claims, and the nodes of the allocated ones, with their keys; prepares to judge them."""
         waiting: list[_Claim] = []
         at: list[tuple[str, str]] = []
         for name, claim_name, template_name in claims_named(document):
@@ -370,6 +351,14 @@ class ClaimAllocator:
                     told = f"request {ask.name}: DeviceClass {ask.device_class or '(none)'} is not there"
                     return _unready(f"claim {space}/{claim.name}: {told}")
             waiting.append(_Claim(claim, wants))
+        self._tries = _MOST_OF_A_POD
+        if self._selectors is None and waiting:
+            try:
+                self._selectors = Selectors()
+            except NoLibrary as error:
+                return _unready(str(error))
+        if self._selectors is not None:
+            self._selectors.begin()  # one pod's costly selectors count only for it
         return waiting, at
 
     def _allocated(self, waiting: Sequence[_Claim], chosen: _Chosen) -> None:
