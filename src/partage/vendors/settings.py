@@ -70,6 +70,12 @@ class HamiSettings:
     mig_record: str = "suffix"
     nodes: Mapping[str, HamiNodeSettings] = field(default_factory=dict)
 
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of its resources, without empty ones."""
+        amounts = self.count_name, self.memory_name, self.percentage_name, self.cores_name
+        return tuple(name for name in (*amounts, self.priority_name) if name)
+
 
 @dataclass(frozen=True, slots=True)
 class KoordinatorSettings:

@@ -124,7 +124,9 @@ def device_config(value: Any, known: HamiSettings) -> HamiSettings:
     )
     if not settings.count_name:
         raise InvalidValue("field nvidia.resourceCountName: must not be empty")
-    _refuse_twins(settings)
+    for name in settings.resources:
+        if settings.resources.count(name) > 1:  # every request would be ambiguous
+            raise InvalidValue(f"field nvidia: {name!r} is the name of two resources")
     return settings
 
 
@@ -190,24 +192,6 @@ def _resource(field: str, name: str | None, default: str) -> str:
     return name
 
 
-def _refuse_twins(settings: HamiSettings) -> None:
-    """Refuse two meanings under one name, because every request would be ambiguous."""
-    named = [
-        name
-        for name in (
-            settings.count_name,
-            settings.memory_name,
-            settings.percentage_name,
-            settings.cores_name,
-            settings.priority_name,
-        )
-        if name
-    ]
-    for name in named:
-        if named.count(name) > 1:
-            raise InvalidValue(f"field nvidia: {name!r} is the name of two resources")
-
-
 def _number(field: str, value: int | None, default: int, least: int, most: int = _MOST) -> int:
     if value is None:
         return default
@@ -246,13 +230,11 @@ def _instance(field: str, instance: _Instance) -> tuple[str, int, int]:
 
 
 def _mig_record(given: str | None) -> str:
-    if given is None:
-        return _MIG_RECORDS[0]
-    if given not in _MIG_RECORDS:
+    if given not in (None, *_MIG_RECORDS):
         raise InvalidValue(
             f"field nvidia.migRecord: {given!r} is not one of {', '.join(_MIG_RECORDS)}"
         )
-    return given
+    return given or _MIG_RECORDS[0]
 
 
 def _allowlist(given: list[_Allowed]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:

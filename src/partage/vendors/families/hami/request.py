@@ -65,15 +65,7 @@ class _Broken(Exception):
 
 def owned(settings: Settings) -> frozenset[str]:
     """The five resource names, as the operator renamed them."""
-    hami = settings.hami
-    named = (
-        hami.count_name,
-        hami.memory_name,
-        hami.percentage_name,
-        hami.cores_name,
-        hami.priority_name,
-    )
-    return frozenset(name for name in named if name)
+    return frozenset(settings.hami.resources)
 
 
 def sharers(settings: Settings) -> int:
