@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
@@ -48,11 +47,11 @@ class PodOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results for all pods, in the order of the documents, and the books afterwards."""
+    """The results for all pods, in the order of the documents, and the engine afterwards."""
 
     cluster: Cluster
     pods: tuple[PodOutcome, ...]
-    ledger: Ledger
+    engine: Engine
     policy: Policy
     notes: tuple[str, ...] = ()
 
@@ -87,7 +86,7 @@ def schedule(
     return Outcome(
         cluster=cluster,
         pods=tuple(outcomes.get(t.pod.uid) or _bound(engine, t) for t in cluster.pods),
-        ledger=engine.ledger,
+        engine=engine,
         policy=chosen,
         notes=(*cluster.notes, *notes),
     )

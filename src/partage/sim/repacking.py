@@ -19,7 +19,7 @@ from partage.placement.card import unsuitable
 from partage.placement.instances import places, sized
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement, PodGone, PodSeen
-from partage.sim.offline import queue, schedule, started
+from partage.sim.offline import schedule
 from partage.wire.cluster import Cluster
 
 MOST: Final = 3
@@ -57,19 +57,16 @@ def propose(
     """
     outcome = schedule(cluster, policy)
     pods = {one.pod.pod.uid: one.pod.pod for one in outcome.pods}
-    movable = {uid for uid, pod in pods.items() if uid in outcome.ledger and may_move(pod)}
-    engine = _now(cluster, outcome.policy)
-    found: list[Proposal] = []
-    for waiting in outcome.waiting:
-        pod = waiting.pod.pod
-        group = _asked(pod)
-        if group is None or waiting.refusal is None:
-            continue
-        proposal = Proposal(pod, waiting.refusal.message)
-        played = (
-            _played(engine, proposal, [pods[uid] for uid in uids])
-            for uids in _ways(outcome.ledger, group, movable)
-        )
+    engine = outcome.engine
+    movable = {uid for uid, pod in pods.items() if uid in engine.ledger and may_move(pod)}
+    asked = [
+        (Proposal(one.pod.pod, one.refusal.message), _ways(engine.ledger, group, movable))
+        for one in outcome.waiting
+        if one.refusal is not None and (group := _asked(one.pod.pod)) is not None
+    ]
+    found = []
+    for proposal, ways in asked:
+        played = (_played(engine, proposal, [pods[uid] for uid in uids]) for uids in ways)
         found.append(next(filter(None, played), proposal))
     return tuple(found)
 
@@ -108,14 +105,6 @@ def _ways(ledger: Ledger, group: RequestGroup, movable: set[str]) -> list[tuple[
                     rank = (len(chosen), units, found[0].cost, index, card.row)
                     ways.setdefault((cutting, card.occupied, left), (rank, chosen))
     return [chosen for _, chosen in sorted(ways.values())][:_MOST_WAYS]
-
-
-def _now(cluster: Cluster, policy: Policy) -> Engine:
-    """The engine after everything that fits has its place, as after `offline.schedule`."""
-    engine, _ = started(cluster, policy)
-    for translated in queue(cluster.pods):
-        engine.schedule(translated.pod, reasons=False)
-    return engine
 
 
 def _played(engine: Engine, proposal: Proposal, moved: Sequence[Pod]) -> Proposal | None:
