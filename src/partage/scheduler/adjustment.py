@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from partage.inventory.card import Card
 from partage.inventory.ledger import Ledger
 from partage.model.adjustment import Grants, least, most, within
-from partage.model.allocation import Charge, Grant, GrantMode, charges_of
+from partage.model.allocation import Grant, GrantMode, charges_of
 from partage.model.device import DeviceType
 
 
@@ -36,21 +36,9 @@ def more(held: Grants, wanted: Grants) -> Grants:
         core = max(charge.core_milli - known.core_milli, 0)
         memory = max(charge.memory_bytes - known.memory_bytes, 0)
         if core or memory:
-            found.append(_grant(charge, core, memory))
+            card = charge.type, charge.minor, charge.uuid
+            found.append(Grant("", *card, core, memory, GrantMode.SHARE, slots=0))
     return tuple(found)
-
-
-def _grant(charge: Charge, core_milli: int, memory_bytes: int) -> Grant:
-    return Grant(
-        "",
-        charge.type,
-        charge.minor,
-        charge.uuid,
-        core_milli,
-        memory_bytes,
-        GrantMode.SHARE,
-        slots=0,
-    )
 
 
 def short(ledger: Ledger, node: str, extra: Sequence[Grant]) -> str:

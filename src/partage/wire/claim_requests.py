@@ -25,8 +25,8 @@ from partage.model.request import (
     RequestGroup,
 )
 from partage.vendors.names import DRA_DRIVER, MIG_CLASS, SHARE_CLASS, TRANSLATED
-from partage.wire import shapes
 from partage.wire.claim_shapes import Shape, decode_translated, request_of
+from partage.wire.claims import allocation_of, spec_of
 from partage.wire.device_requests import Ask, Asked, asked
 from partage.wire.documents import Document
 from partage.wire.limits import LIMITS
@@ -66,11 +66,10 @@ def request_of_claims(pod: Document, claims: Sequence[Document]) -> PodRequest |
 
 def _asked(claim: Document) -> Asked | None:
     """The request of a claim; None if it cannot be read or is allocated."""
-    shape = claim.shape
-    if not isinstance(shape, shapes.ResourceClaim) or (shape.status or {}).get("allocation"):
+    if allocation_of(claim):
         return None
     try:
-        return asked(shape.spec)
+        return asked(spec_of(claim))
     except InvalidValue:
         return None
 
@@ -113,17 +112,11 @@ def _request(ask: Ask) -> DeviceRequest | None:
         return None
     profile, filters = chosen
     if ask.device_class == MIG_CLASS:
-        known = profile and not ask.capacity
-        return (
-            DeviceRequest(
-                DeviceType.GPU,
-                ask.count,
-                filter=replace(filters, modes=(SliceMode.MIG,)),
-                instances=True,
-                profile=profile,
-            )
-            if known
-            else None
+        if not profile or ask.capacity:
+            return None
+        cut = replace(filters, modes=(SliceMode.MIG,))
+        return DeviceRequest(
+            DeviceType.GPU, ask.count, filter=cut, instances=True, profile=profile
         )
     core = ask.capacity.get("cores", 0) * _PERCENT // NANO
     memory = ask.capacity.get("memory", 0) // NANO

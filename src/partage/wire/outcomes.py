@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import MILLI, Device, DeviceType
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.quantity import brief
 from partage.model.reason import NodeReason, ReasonCode, Refusal
@@ -30,11 +31,7 @@ def grant_document(grant: Grant, node: str) -> dict[str, Any]:
         "core_milli": grant.core_milli,
         "memory_bytes": grant.memory_bytes,
         "mode": grant.mode.value,
-        "mig": (
-            {"profile": grant.mig.profile, "start": grant.mig.start, "size": grant.mig.size}
-            if grant.mig
-            else None
-        ),
+        "mig": _instance(grant.mig) if grant.mig else None,
         "vf": (
             {"minor": grant.function[0], "busID": grant.function[1]} if grant.function else None
         ),
@@ -116,12 +113,7 @@ def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> 
     """A device with its amounts and the used part of them."""
     device = card.device
     mig = [
-        {
-            "profile": g.mig.profile,
-            "start": g.mig.start,
-            "size": g.mig.size,
-            "pod": allocation.holder,
-        }
+        {**_instance(g.mig), "pod": allocation.holder}
         for allocation in allocations
         for g in allocation.grants
         if g.mig is not None and g.uuid == device.uuid
@@ -137,9 +129,7 @@ def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> 
         "memory_bytes": _amounts(device.memory_bytes, device.memory_bytes - card.memory_free),
         "slots": _amounts(device.slots, card.tenants),
         "mig": mig,
-        "foreign": [
-            {"profile": one.profile, "start": one.start, "size": one.size} for one in card.foreign
-        ],
+        "foreign": [_instance(one) for one in card.foreign],
         "closed": closed_code(card),
     }
 
@@ -171,6 +161,10 @@ def _node_reason(reason: NodeReason) -> dict[str, Any]:
             for card in reason.cards
         ],
     }
+
+
+def _instance(one: MigSlice) -> dict[str, Any]:
+    return {"profile": one.profile, "start": one.start, "size": one.size}
 
 
 def _amounts(total: int, used: int) -> dict[str, int]:

@@ -127,14 +127,9 @@ def _difference(
     for key in sorted({**mine, **told} if complete else told):
         name = " of container ".join(key)
         if key not in mine or key not in told:
-            who, other = (
-                (names.ALLOCATION, theirs.source)
-                if key in mine
-                else (
-                    theirs.source,
-                    names.ALLOCATION,
-                )
-            )
+            who, other = names.ALLOCATION, theirs.source
+            if key not in mine:
+                who, other = other, who
             return f"records disagree: {name} is in the record of {who} and not of {other}"
         detail = _amounts_differ(mine[key], told[key])
         if detail:
