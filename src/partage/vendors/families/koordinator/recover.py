@@ -5,7 +5,6 @@ untrusted part becomes the record's problem, so the ledger keeps the capacity cl
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -57,12 +56,6 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 _Document = dict[str, list[_Entry] | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    container: str
-    phase: Phase
 
 
 def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
@@ -140,7 +133,7 @@ def _device(node: Node, kind: DeviceType, entry: _Entry) -> Device:
     raise InvalidValue(f"the node has no {kind} with minor {minor}")
 
 
-def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
+def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> ContainerView:
     """The container on which the grant is booked, because the record names none.
 
     It is the first that asks for this type, else the first that asks for any. Sidecars come first because they run
@@ -155,8 +148,8 @@ def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> _Owner:
         for container, found in listed:
             for name in found & wanted:
                 if name not in COUNTS or _is_ours(name, found, settings):
-                    return _Owner(container.name, container.phase)
-    return _Owner("", Phase.MAIN)
+                    return container
+    return ContainerView("")
 
 
 def _is_ours(count: str, beside: frozenset[str], settings: Settings) -> bool:
@@ -165,22 +158,23 @@ def _is_ours(count: str, beside: frozenset[str], settings: Settings) -> bool:
     return not any(other.startswith(domain) for other in beside - owned(settings))
 
 
-def _grant(device: Device, entry: _Entry, owner: _Owner, fence: Scope | None) -> Grant:
+def _grant(device: Device, entry: _Entry, owner: ContainerView, fence: Scope | None) -> Grant:
     amounts = _amounts(entry)
     extras = tuple([(unit, amounts[unit]) for unit in sorted(HUAWEI.units) if amounts.get(unit)])
     core, memory, whole = _compute(device, amounts, dict(extras))
     extension = entry.extension or _NO_EXTENSION
+    by_vendor = device.vendor_cut or extension.template
     functions = extension.functions or []
     if len(functions) > 1:
         raise InvalidValue(f"{device.type} {device.minor} has {len(functions)} virtual functions")
     return Grant(
-        container=owner.container,
+        container=owner.name,
         type=device.type,
         minor=device.minor,
         uuid=device.uuid,
         core_milli=device.core_milli if whole else core,
         memory_bytes=device.memory_bytes if whole else memory,
-        mode=GrantMode.WHOLE if whole else _cut(device, extension),
+        mode=GrantMode.WHOLE if whole else GrantMode.VENDOR if by_vendor else GrantMode.SHARE,
         phase=owner.phase,
         protocol=PROTOCOL,
         extras=device.extras if whole else extras,
@@ -188,11 +182,6 @@ def _grant(device: Device, entry: _Entry, owner: _Owner, fence: Scope | None) ->
         template=extension.template or "",
         fence=fence,
     )
-
-
-def _cut(device: Device, extension: _Extension) -> GrantMode:
-    by_vendor = device.vendor_cut or bool(extension.template)
-    return GrantMode.VENDOR if by_vendor else GrantMode.SHARE
 
 
 def _function(function: _Function, device: Device) -> tuple[int, str]:
