@@ -10,7 +10,7 @@ an end is left out, because the program stopped while it wrote that line.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, get_args
 
 import msgspec
@@ -135,13 +135,6 @@ class _Head(msgspec.Struct, frozen=True):
     api: str = msgspec.field(default="", name="apiVersion")
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
-    kind: str
-    engine: str
-    value: object = field(default=None)
-
-
 # --- writing ---------------------------------------------------------------------------------
 
 
@@ -170,32 +163,30 @@ def time_line(at: str) -> bytes:
 
 def encode_entry(engine: str, entry: Entry) -> bytes:
     """One line; `engine` is the label of the journal's engine."""
-    return _ENCODER.encode(_written(engine, entry)) + b"\n"
+    kind, value = _written(entry)
+    return _ENCODER.encode({"kind": kind, "engine": engine, "value": value}) + b"\n"
 
 
-def _written(engine: str, entry: Entry) -> _Written:
+def _written(entry: Entry) -> tuple[str, object]:
+    """The kind and the value of a line."""
     if isinstance(entry, Decided):
-        placed = isinstance(entry.decision, Placement)
-        return _Written(
-            "Decision",
-            engine,
-            _Decision(
-                entry.number,
-                entry.verb,
-                entry.pod,
-                entry.decision if isinstance(entry.decision, Placement) else None,
-                None if placed else entry.decision,  # type: ignore[arg-type] # one of the two
-                entry.node,
-                _asked(entry),
-                entry.few,
-            ),
+        said = entry.decision
+        placed, refused = (said, None) if isinstance(said, Placement) else (None, said)
+        return "Decision", _Decision(
+            entry.number,
+            entry.verb,
+            entry.pod,
+            placed,
+            refused,
+            entry.node,
+            _asked(entry),
+            entry.few,
         )
     if isinstance(entry, EngineState):
         rest = {name: getattr(entry, name) for name in _State.__slots__ if name != "nodes"}
         nodes = tuple(_Node.of(node, rank) for node, rank in entry.nodes)
-        return _Written("State", engine, _State(nodes=nodes, **rest))
-    value = _Node.of(entry.node) if isinstance(entry, NodeSeen) else entry
-    return _Written(type(entry).__name__, engine, value)
+        return "State", _State(nodes=nodes, **rest)
+    return type(entry).__name__, _Node.of(entry.node) if isinstance(entry, NodeSeen) else entry
 
 
 def _asked(entry: Decided) -> tuple[str, ...] | None:
