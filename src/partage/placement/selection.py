@@ -9,13 +9,12 @@ Follows docs/design/rehearsed-prices.md, section 2.5. Runs off the decision path
 module imports numba where it is installed, which takes a second, so a deciding service does this in a separate process.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from partage.inventory.plane import Ints
 from partage.model.device import MILLI
 from partage.model.policy import Strategy
 from partage.placement.fragmentation import Workload
@@ -124,7 +123,10 @@ class _Selection:
             if len(candidates) <= best + careful:
                 continue
             stage = self._stage(thinned(self.mix, self.stock, every * self.thinner, 0))
-            outcomes = {n: self._played(stage, prices) for n, prices in candidates.items()}
+            outcomes = {
+                n: self.theatre.outcome(stage.course, self.theatre.prices(stage.course, prices))
+                for n, prices in candidates.items()
+            }
 
             def ranked(
                 slope: float, stage: _Stage = stage, outcomes: dict[int, Outcome] = outcomes
@@ -172,17 +174,9 @@ class _Selection:
         return _Tried(stages, outcomes)
 
     def _stage(self, course: Course) -> _Stage:
-        return _Stage(
-            course,
-            self._outcome(course, self.theatre.fragmentation),
-            self._outcome(course, self.theatre.first_fit),
-        )
-
-    def _outcome(self, course: Course, play: Callable[[Course], Ints]) -> Outcome:
-        return self.theatre.outcome(course, play(course))
-
-    def _played(self, stage: _Stage, prices: Prices) -> Outcome:
-        return self.theatre.outcome(stage.course, self.theatre.prices(stage.course, prices))
+        theatre = self.theatre
+        fgd, first_fit = theatre.fragmentation(course), theatre.first_fit(course)
+        return _Stage(course, theatre.outcome(course, fgd), theatre.outcome(course, first_fit))
 
 
 def chosen(mix: Mix, stock: Stock, standing: Standing | None = None) -> Choice | None:
