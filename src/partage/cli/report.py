@@ -77,14 +77,14 @@ def _pod(outcome: PodOutcome) -> dict[str, Any]:
 
 
 def _node(outcome: Outcome, node: Node) -> dict[str, Any]:
-    index = outcome.engine.ledger.index[node.name]
-    allocations = list(outcome.engine.ledger.on_node(node.name))
+    index = outcome.ledger.index[node.name]
+    allocations = list(outcome.ledger.on_node(node.name))
     return {
         "name": node.name,
         "devices": [
             device_document(node, card, allocations)
             for type_ in DeviceType
-            for card in outcome.engine.ledger.cards(type_, index)
+            for card in outcome.ledger.cards(type_, index)
         ],
         "allocatable": dict(outcome.cluster.totals(node)),
     }
@@ -164,10 +164,10 @@ def _print_waiting(console: Console, outcome: Outcome) -> None:
 def _nodes_table(outcome: Outcome) -> PlainTable:
     table = PlainTable("NODE", "CARD", "MODEL", "COMPUTE", "", "MEMORY", "SHARERS", "STATE")
     for node in outcome.cluster.nodes:
-        index = outcome.engine.ledger.index[node.name]
+        index = outcome.ledger.index[node.name]
         name = node.name
         for type_ in DeviceType:
-            for card in outcome.engine.ledger.cards(type_, index):
+            for card in outcome.ledger.cards(type_, index):
                 table.add_row(name, *_card_row(node, card))
                 name = ""
         if name:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
@@ -54,6 +55,11 @@ class Outcome:
     engine: Engine
     policy: Policy
     notes: tuple[str, ...] = ()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The books."""
+        return self.engine.ledger
 
     @property
     def waiting(self) -> tuple[PodOutcome, ...]:
