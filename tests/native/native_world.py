@@ -64,6 +64,14 @@ class Tenant:
             **options,  # type: ignore[call-overload]
         )
 
+    def holding(self, how: str, size: int) -> subprocess.Popen[str]:
+        """Start the program of memory, and leave it once it has counted all and holds it."""
+        process = self.start("memory", how, str(size), "dlsym", "hold")
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("total"):
+            pass
+        return process
+
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run one of the test programs to its end."""
         process = self.start(*command)

@@ -129,10 +129,7 @@ def test_a_refusal_of_the_library_is_reported(world: World) -> None:
 def test_a_running_process_is_looked_at(world: World) -> None:
     """The kernel's own tables tell what is mapped."""
     tenant = world.tenant()
-    running = tenant.start("memory", "plain", str(64 * MIB), "dlsym", "hold")
-    assert running.stdout is not None
-    while not running.stdout.readline().startswith("total"):
-        pass
+    running = tenant.holding("plain", 64 * MIB)
 
     shipped = as_mapped(tenant.library)
     seen = look(running.pid, str(tenant.library), shipped)
