@@ -26,7 +26,7 @@ import numpy as np
 
 from partage.model.policy import Policy
 from partage.placement.mix import Ask, Stock
-from partage.placement.selection import Rules, learned
+from partage.placement.selection import learned
 from partage.placement.tables import Tables
 from partage.sim.bound import PLACED, ceiling
 from partage.sim.history import read_history
@@ -97,11 +97,10 @@ def measured(run: Run) -> Result:
 
 @dataclass(frozen=True)
 class Bench:
-    """The folders of traces and results, and the rules by which the policy chooses."""
+    """The folders of traces and results."""
 
     data: Path
     results: Path
-    rules: Rules
     made: dict[tuple[str, str], Tables | None] = field(default_factory=dict)
 
     def known(self) -> dict[Key, Result]:
@@ -142,7 +141,7 @@ class Bench:
         made = perf_counter()
         tables = self.beforehand(trace, mode, history)
         made = perf_counter() - made
-        lesson = Lesson(history, self.rules, tables)
+        lesson = Lesson(history, tables)
         found = measured(replay(trace, order, Policy.parse("partage"), lesson=lesson))
         found["beforehand_seconds"] = round(made, 3)
         return found
@@ -153,7 +152,7 @@ class Bench:
             return None
         if (trace.name, mode) not in self.made:
             stock = Stock.of(cluster(trace))
-            self.made[trace.name, mode] = learned(Tables(), history, stock, rules=self.rules)
+            self.made[trace.name, mode] = learned(Tables(), history, stock)
         return self.made[trace.name, mode]
 
 
@@ -266,8 +265,6 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="*", type=int, default=[44, 45, 46])
     parser.add_argument("--modes", nargs="*", choices=MODES, default=["cold", "history"])
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "policy.jsonl")
-    parser.add_argument("--slope", type=float, default=Rules().slope)
-    parser.add_argument("--limit", type=float, default=Rules().limit)
     parser.add_argument("--print-only", action="store_true", help="do no more runs")
     arguments = parser.parse_args()
     data = folder()
@@ -277,8 +274,7 @@ def main() -> int:
             "hkust-adsl/kubernetes-scheduler-simulator); set PARTAGE_OPENB to their folder."
         )
         return 0
-    rules = Rules(limit=arguments.limit, slope=arguments.slope)
-    bench = Bench(data, arguments.results, rules)
+    bench = Bench(data, arguments.results)
     if not arguments.print_only:
         bench.results.parent.mkdir(parents=True, exist_ok=True)
         bench.run(arguments.traces, arguments.seeds, arguments.modes)

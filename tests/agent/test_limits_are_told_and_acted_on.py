@@ -16,12 +16,14 @@ from claims_world import until
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
+from partage.agent.adjustment import beyond
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.discovery.found import CardUse, Found, InstanceUse, Inventory
 from partage.agent.held_allocations import Holding
 from partage.agent.host import Host
 from partage.agent.injection import Place
+from partage.agent.isolation import processes
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT
 from partage.agent.isolation.container_dirs import Rooms
 from partage.agent.isolation.library import as_mapped
@@ -184,6 +186,21 @@ async def test_another_file_at_the_librarys_path_is_not_the_library(tmp_path: Pa
         (said,) = survey(world.keeper.entries, rooms, see(rooms, world.proc))
         assert (said.answer, said.cause) == (Answer.NO, "ProcessOutside")
         assert said.message.endswith("another file at the library's path")
+
+
+async def test_a_table_of_processes_that_is_too_long_hides_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies beyond its end is unknown: not in force, and nothing that a lowered share frees."""
+    async with world_of(tmp_path) as world:
+        container = await world.run_pod("train")
+        world.process(7, container, outside=True)
+        rooms = world.rooms.rooms
+        for most, answer in ((processes._TABLE, Answer.NO), (2000, Answer.UNKNOWN)):
+            monkeypatch.setattr(processes, "_TABLE", most)
+            (said,) = survey(world.keeper.entries, rooms, see(rooms, world.proc))
+            assert said.answer is answer
+            assert ("more processes" in beyond(rooms, {}, world.proc)) is (answer is not Answer.NO)
 
 
 async def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:

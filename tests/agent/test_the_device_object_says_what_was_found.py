@@ -53,7 +53,7 @@ def founds(draw: st.DrawFn) -> tuple[Found, ...]:
             vendor="acme" if is_card else "",
             model="M1" if is_card else "",
             healthy=healthy,
-            memory_bytes=draw(st.integers(0, 2**45)) if is_card else 0,
+            memory_bytes=draw(st.integers(1, 2**45)) if is_card else 0,
             extras=tuple(sorted(extras.items())) if is_card else (),
             labels=draw(function_labels),
             topology=draw(st.none() | places),

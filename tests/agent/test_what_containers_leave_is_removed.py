@@ -253,6 +253,28 @@ def test_a_folder_of_all_that_is_a_link_is_not_entered(
     assert caplog.text.count("cannot be looked at") == 1
 
 
+def test_a_folder_of_all_that_cannot_be_listed_stops_nothing(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails: the runtime's list is taken all the same, and its containers are watched."""
+    world.create(1)
+    genuine = os.scandir
+
+    def failing(place: int | str) -> object:
+        if isinstance(place, int):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return genuine(place)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    stranger = Container("c9", "s9", "main")
+    pod = PodSandbox("s9", "p9", uid(9), "team", annotations=world.pod(9).annotations)
+
+    world.keeper.synchronize((world.pod(1), pod), (world.container(1), stranger))
+
+    assert set(world.keeper.unprotected) == {"c9"}
+    assert "cannot be brought up to date: [Errno 5]" in caplog.text
+
+
 def test_no_depth_stops_it(world: World) -> None:
     """Folders in folders beyond what recursion or open files would bear."""
     folder = world.create(1)

@@ -57,7 +57,7 @@ def test_hooks_see_user_operation_and_both_objects() -> None:
                     )
                 )
 
-        w.server.admission.policies.append(note)
+        w.server.admission.validators.append(note)
         ok(await w.post(PODS, pod()), 201)
         ok(await w.patch(f"{PODS}/web", {"metadata": {"labels": {"a": "b"}}}))
         ok(await w.patch(f"{PODS}/web/status", {"status": {"phase": "Running"}}))

@@ -34,12 +34,16 @@ COMMANDS = [
     "\u2060",
     "\ufeff",
     "\xad",
+    "\u200d",
+    "\u3164",
+    "\ufe0f",
+    "\U000e0041",
 ]
 
 
 def signs(command: str) -> set[str]:
     """Those of its characters that a terminal does not print."""
-    return {sign for sign in command if not sign.isprintable()}
+    return {sign for sign in command if not sign.isprintable() or sign in "\u3164\ufe0f"}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=ascii)

@@ -39,7 +39,7 @@ DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 def holders(daemon: SchedulerDaemon) -> set[str]:
     """Names of the pods that the books hold something for."""
     books = daemon.service.books
-    found = (books.cluster_cache.pod(held.uid) for held in books.engine.ledger.allocations())
+    found = (books.cluster_cache.pods.get(held.uid) for held in books.engine.ledger.allocations())
     return {entry.pod.name for entry in found if entry is not None}
 
 

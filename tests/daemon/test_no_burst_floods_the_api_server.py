@@ -43,9 +43,8 @@ class Wire:
         """Take a request."""
         self.sent.append((self._clock.monotonic() - self._start, request.method, request.path))
         name = request.path.rpartition("/")[2]
-        return json.dumps(
-            {"metadata": {"name": name, "resourceVersion": "1"}, "items": []}
-        ).encode()
+        head = {"name": name, "uid": name, "resourceVersion": "1"}
+        return json.dumps({"kind": "Any", "metadata": head, "items": []}).encode()
 
     def times(self, part: str) -> list[float]:
         """When requests came whose path has a part."""

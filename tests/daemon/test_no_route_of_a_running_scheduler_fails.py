@@ -67,7 +67,7 @@ async def served() -> AsyncIterator[tuple[World, SchedulerDaemon]]:
     """A scheduler with all its routes, and one pod that is placed and one that waits."""
     async with world(nodes=2) as cluster:
         made: list[SchedulerDaemon] = []
-        routes = review_routes(lambda: made[0].service.books.cluster_cache.context)
+        routes = review_routes(lambda: made[0].service.books.cluster_cache.translation.context)
         options = SchedulerOptions(faces=Faces(Access(plain=True), LIMITS))
         made.append(SchedulerDaemon(await cluster.client(), options, routes=routes))
         async with made[0] as daemon:

@@ -92,7 +92,7 @@ class Game:
 
     def heard(self, name: str) -> str | None:
         """Where room is made for a pod, as far as the service has heard."""
-        entry = self.daemon.service.books.cluster_cache.pod(self.uid(name))
+        entry = self.daemon.service.books.cluster_cache.pods.get(self.uid(name))
         return entry.nominated if entry is not None else None
 
     async def gets(self, name: str) -> str:
@@ -109,7 +109,7 @@ class Game:
         return self.daemon.service.books.engine.states.get(self.uid(name))
 
     def _known(self) -> set[str]:
-        pods = self.daemon.service.books.cluster_cache.pods().values()
+        pods = self.daemon.service.books.cluster_cache.pods.values()
         return {entry.pod.name for entry in pods if entry.pod.node}
 
 

@@ -186,14 +186,14 @@ def test_fragmentation_is_the_published_measure() -> None:
                 await world.phase(f"p{len(shares)}", "Running")
             books = books_of(world)
             mix = Counter(
-                shape for e in books.cluster_cache.pods().values() for shape in shapes_of(e.pod)
+                shape for e in books.cluster_cache.pods.values() for shape in shapes_of(e.pod)
             )
             found = Fragments().of(books.engine.ledger, mix)
 
             ledger = books.engine.ledger
             nodes = np.array(list(ledger.index.values()))
             plane = ledger.planes[DeviceType.GPU]
-            lens = Lens.of(workload_of(e.pod for e in books.cluster_cache.pods().values()), ledger)
+            lens = Lens.of(workload_of(e.pod for e in books.cluster_cache.pods.values()), ledger)
             expected = fragmentation(
                 lens, ledger.host_free["cpu"][nodes], left_of(plane, nodes), plane.kind[0, nodes]
             )

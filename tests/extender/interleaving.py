@@ -544,7 +544,7 @@ class Interleaving:
         books = self.service.books
         waiting = {one.entry.pod.uid: one for one in books.waiting}
         for pod in self.api.pods.values():
-            entry = books.cluster_cache.pod(pod.uid)
+            entry = books.cluster_cache.pods.get(pod.uid)
             if entry is None:
                 continue  # without devices
             if entry.pod.node != (pod.node or None):
@@ -556,7 +556,7 @@ class Interleaving:
             told = explain(books, "team", pod.name)
             if told is None or told["reason"] is None:
                 raise Broken(f"{pod.uid} waits, although it fits: {told}")
-        stale = (waiting.keys() | books.cluster_cache.pods().keys()) - self.api.pods.keys()
+        stale = (waiting.keys() | books.cluster_cache.pods.keys()) - self.api.pods.keys()
         if stale:
             raise Broken(f"{stale} are long gone and still known")
 

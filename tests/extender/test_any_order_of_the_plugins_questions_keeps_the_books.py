@@ -85,7 +85,7 @@ class Model:
         for uid in self.bound:
             assert books.engine.states.get(uid) in (State.BOUND, State.UNKNOWN)
         for held in books.engine.ledger.allocations():
-            pod_ = books.cluster_cache.pod(held.uid)
+            pod_ = books.cluster_cache.pods.get(held.uid)
             known = pod_ is not None or held.uid.endswith("#pending")
             assert known, f"{held.uid} holds devices and is gone"
 

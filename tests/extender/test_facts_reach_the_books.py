@@ -242,7 +242,7 @@ async def test_a_pod_without_devices_is_not_kept() -> None:
     world.create(pod("plain"))
     world.service.pod_gone("uid-plain")
 
-    assert world.service.books.cluster_cache.pods() == {}
+    assert world.service.books.cluster_cache.pods == {}
 
 
 @run
@@ -482,13 +482,16 @@ async def test_the_last_good_settings_outlive_a_rebuild() -> None:
     await world.start(broken, odd)
 
     after = world.service.books
-    assert after.cluster_cache.context.settings.hami.memory_scaling == 2
-    assert after.cluster_cache.context.settings == before.cluster_cache.context.settings
+    assert after.cluster_cache.translation.context.settings.hami.memory_scaling == 2
+    assert (
+        after.cluster_cache.translation.context.settings
+        == before.cluster_cache.translation.context.settings
+    )
     assert after.engine.quotas.quotas == before.engine.quotas.quotas
     assert after.cluster_cache.problems.keys() == before.cluster_cache.problems.keys()
 
     await world.start(broken | {"metadata": broken["metadata"] | {"uid": "another"}})
-    assert world.service.books.cluster_cache.context.settings.hami.memory_scaling == 1
+    assert world.service.books.cluster_cache.translation.context.settings.hami.memory_scaling == 1
     assert not world.service.books.engine.quotas.quotas.by_namespace
 
 
@@ -517,7 +520,7 @@ async def test_others_have_their_turn_in_every_part_of_a_rebuild() -> None:
     documents = [document(pod(f"p{number}", half())) for number in range(1024)]
     for one in documents:
         before.digest(before.cluster_cache.changed(one))
-    for entry in before.cluster_cache.pods().values():
+    for entry in before.cluster_cache.pods.values():
         before.waiting.enter(entry, Refusal(ReasonCode.INSUFFICIENT_CARDS, "no card"), 0.0)
     turns = 0
     rebuilding = asyncio.create_task(
@@ -585,7 +588,7 @@ async def test_who_registers_the_nodes_decides_whose_a_lone_count_is() -> None:
     world = await World().start(node(annotations={names.HAMI_REGISTER: register}))
     world.create(pod("web", {"nvidia.com/gpu": "1"}))
 
-    found = world.service.books.cluster_cache.pod("uid-web")
+    found = world.service.books.cluster_cache.pods.get("uid-web")
 
     assert found is not None
     assert [group.protocol for group in found.pod.request.groups] == ["hami"]
@@ -599,7 +602,7 @@ async def test_equal_pods_are_read_once() -> None:
         world.create(pod(name, half(), meta={"labels": {"app": "web"}}))
     world.create(pod("three", half(), meta={"annotations": {names.NODE_POLICY: "spread"}}))
     one, two, three = (
-        world.service.books.cluster_cache.pods()[f"uid-{n}"].pod for n in ("one", "two", "three")
+        world.service.books.cluster_cache.pods[f"uid-{n}"].pod for n in ("one", "two", "three")
     )
 
     assert one.request is two.request
@@ -724,7 +727,7 @@ async def _play(steps: list[tuple[str, int, int]]) -> None:
             case "odd" if name in world.api.pods:
                 service.changed(document(world.api.pods[name]))
         service.books.engine.ledger.validate()
-    known = service.books.cluster_cache.pods()
+    known = service.books.cluster_cache.pods
     assert all(uid in known for uid in service.books.cycle.holds)
     states = service.books.engine.states
     assert {uid for uid, s in states.items() if s is State.HELD} == set(service.books.cycle.holds)
@@ -741,7 +744,7 @@ def test_a_device_request_of_the_test_is_what_it_seems() -> None:
         ) -> None:
             world = await World().start(node(), device())
             world.create(pod("web", limits))
-            entry = world.service.books.cluster_cache.pod("uid-web")
+            entry = world.service.books.cluster_cache.pods.get("uid-web")
             assert entry is not None
             found += [group.request for group in entry.pod.request.groups]
 

@@ -36,7 +36,7 @@ GETS = (
 @contextlib.contextmanager
 def _running(limits: Limits) -> Iterator[Running]:
     context: list[Any] = []
-    routes = review_routes(lambda: context[0].books.cluster_cache.context)
+    routes = review_routes(lambda: context[0].books.cluster_cache.translation.context)
     with Running(
         node("n1"), device("n1"), node("n2"), device("n2"), routes=routes, limits=limits
     ) as s:

@@ -103,7 +103,7 @@ async def test_other_nodes_take_over() -> None:
 
     assert world.filter(manifest)["NodeNames"] == ["n2"]
 
-    verbs, entry = world.service.books.verbs, world.service.books.cluster_cache.pod("uid-web")
+    verbs, entry = world.service.books.verbs, world.service.books.cluster_cache.pods.get("uid-web")
     assert entry is not None
     assert verbs.preempt(entry.pod, {"n1": ["nobody"]}, {}, 0.0) == {}
 

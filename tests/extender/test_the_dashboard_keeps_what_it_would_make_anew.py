@@ -214,7 +214,7 @@ def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -
         for step in [*BEGUN, *steps]:
             told.tell(step)
         books, ledger = told.books, told.books.engine.ledger
-        alive = [e.pod for e in books.cluster_cache.pods().values() if not e.pod.finished]
+        alive = [e.pod for e in books.cluster_cache.pods.values() if not e.pod.finished]
         for query, wanted in (
             (PodQuery(), alive),
             (PodQuery(state="waiting"), [one for one in alive if one.node is None]),

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from aiohttp import web
 from kube_builders import (
     PODS_PATH,
     QUICK,
@@ -353,6 +354,25 @@ async def test_a_list_that_fails_late_is_no_watch_that_lasted() -> None:
     assert delays == pytest.approx([0.2, 0.4, 0.8])
 
 
+async def test_a_watch_that_is_refused_late_is_none_that_lasted() -> None:
+    """Else a server that can never watch from a version, and says so after many seconds, is asked for no list."""
+    clock = InstantClock()
+
+    def late(request: web.Request) -> Fault | None:
+        if request.query.get("watch") != "true" or len(clock.slept) >= 7:
+            return None
+        clock.pass_time(11.0)
+        return Fault(status=500)
+
+    async with KubeServer() as server:
+        server.chance = late
+        async with listening(server, clock=clock) as listener:
+            await eventually(lambda: server.watches)
+
+            assert listener.count(Synced) == 4
+            assert clock.slept[:3] == pytest.approx([0.2, 0.4, 0.8])
+
+
 async def test_a_server_that_asks_for_patience_gets_it() -> None:
     """Retry-After is honoured on watches too."""
     clock = InstantClock()
@@ -426,6 +446,7 @@ async def test_a_watch_asks_for_bookmarks_and_an_end() -> None:
         events = watch_once(client, scope, into=Pod, resource_version="1", settings=QUICK)
         put(server, "b", nodeName="n1")
         async with contextlib.aclosing(events):
+            assert await anext(events) == [], "accepted"
             (added,) = await anext(events)
 
         assert isinstance(added, Added)
@@ -448,6 +469,7 @@ async def test_an_error_in_the_stream_comes_after_its_events() -> None:
         server.fail(Fault(watch=True, body=line + failure))
         events = watch_once(client, ALL, into=Pod, resource_version="1")
 
+        assert await anext(events) == [], "accepted"
         (added,) = await anext(events)
         with pytest.raises(Expired, match="410 Expired: old"):
             await anext(events)

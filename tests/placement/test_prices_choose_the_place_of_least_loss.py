@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from fakes.builders import card, make_node, make_pod, share, whole
+from partage.inventory.plane import Floats
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.policy import Strategy
 from partage.model.reason import Refusal
-from partage.placement.tables import UNITS, Floats, Prices, Reserve, Tables
+from partage.placement.tables import UNITS, Prices, Reserve, Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, TablesChanged
 

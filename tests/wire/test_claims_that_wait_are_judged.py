@@ -433,6 +433,27 @@ def test_parts_of_a_unit_are_counted_too() -> None:
     ]
 
 
+def test_amounts_that_neither_request_nor_slice_bound_are_all_of_the_device() -> None:
+    """A policy without a default is none, as for Kubernetes."""
+    node = _node(cards=1)
+    slices = _slices(node)
+    for one in slices[0]["spec"]["devices"]:
+        for capacity in one["capacity"].values():
+            capacity["requestPolicy"] = {"validRange": {"min": "1"}}
+    outcome = _run(node, slices, _asking("first", _request()), _asking("second", _request()))
+
+    assert _places(outcome)["first"] == "n1:0"
+    assert "0 left" in _told(outcome, "second")
+
+
+def test_a_capacity_is_asked_for_by_the_name_that_the_slice_has() -> None:
+    """Kubernetes compares the whole name, with or without a domain."""
+    full = _request(capacity={"requests": {"gpu.partage.io/cores": "10"}})
+
+    told = _told(_run(_node(), _asking("full", full)), "full")
+    assert "it has no capacity gpu.partage.io/cores" in told
+
+
 def test_a_hard_claim_ends_and_says_so() -> None:
     """Requests that exclude each other in more ways than are tried."""
     bound = {"distinctAttribute": "gpu.partage.io/kind"}

@@ -155,6 +155,14 @@ def test_topology(given: Manifest | None, topology: Topology | None) -> None:
             "koordinator.sh/gpu-core: 9E is not from 0",
             id="huge",
         ),
+        pytest.param(
+            card(0, resources={"koordinator.sh/gpu-core": "100"}),
+            "it reports no koordinator.sh/gpu-memory",
+            id="no memory, of which 80 percent would be free any number of times",
+        ),
+        pytest.param(
+            card(0, resources=None), "it reports no koordinator.sh/gpu-memory", id="no amounts"
+        ),
     ],
 )
 def test_unhealthy_devices_say_why(entry: Manifest, detail: str) -> None:

@@ -336,7 +336,7 @@ def test_node_affinity_is_kept_whole() -> None:
     assert constraint.preferred == ((7, NodeTerm(constraint.terms[0].labels[:1])),)
 
 
-@pytest.mark.parametrize("weight", [-1, 101, 10**25])
+@pytest.mark.parametrize("weight", [-1, 0, 101, 10**25])
 def test_a_weight_that_kubernetes_refuses_is_a_fault(weight: int) -> None:
     """A sum of such weights would not fit the nodes' scores."""
     term = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}

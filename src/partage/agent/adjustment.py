@@ -17,7 +17,7 @@ from pathlib import Path
 from partage.agent.isolation.account import Process, read_account
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import CardLimits
-from partage.agent.isolation.processes import numbers_of, processes_of
+from partage.agent.isolation.processes import listed, numbers_of
 from partage.model.adjustment import Grants, adjustable, least
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.wire.adjustment import asked
@@ -96,7 +96,9 @@ def beyond(
         rooms: by container, with the amounts in force.
         used: bytes by card and process, for cards whose driver reports them.
     """
-    pids = processes_of(rooms, proc)
+    pids, whole = listed(rooms, proc)
+    if not whole:
+        return "what it uses cannot be read: the node has more processes than one look can list"
     for container, room in rooms.items():
         try:
             processes = read_account(room.account, len(room.limits.cards))

@@ -452,9 +452,10 @@ class Keeper:
             kept = {self._room_of(one) for one in there} | {*self._rooms_before.values()}
             self._tried("rooms", lambda: isolation.rooms.keep(kept))
         self._rooms_before.clear()
-        if self._folders is not None:
+        if (folders := self._folders) is not None:
             mine = {(one.uid, one.name) for one in self.journal.entries.values()}
-            self._folders.forsake({pod.uid for pod in pods}, mine)
+            uids = {pod.uid for pod in pods}
+            self._tried("folders", lambda: folders.forsake(uids, mine))
         self.unprotected = {  # in one assignment: other threads read it
             one.id: found
             for one in there.values()

@@ -11,7 +11,7 @@ acts as scheduler, kubelet and controllers.
         ...
 
 Not supported, on purpose: CEL (the server stores webhooks' matchConditions, ValidatingAdmissionPolicies and
-definitions' validation rules, and does not interpret them; `Admission.policies` takes hooks in their place),
+definitions' validation rules, and does not interpret them; `Admission.validators` takes hooks in their place),
 authorization (reviews allow everything to every authenticated user), exec, attach and port-forward, protobuf
 and CBOR answers (the server reads protobuf bodies), conversion webhooks, LimitRange, reinvocation of webhooks,
 token volumes in pods, ephemeral containers and resizing, impersonation, admission by RuntimeClass (a pod may
@@ -24,7 +24,7 @@ The server records field ownership from the first write that names a manager. Al
 
 from partage.apiserver.admission import ADMIN, Admission, Refused, Review, User
 from partage.apiserver.deleting import DeleteOptions
-from partage.apiserver.kubeconfig import kubeconfig, write_kubeconfig
+from partage.apiserver.kubeconfig import write_kubeconfig
 from partage.apiserver.persistence import UnreadableState
 from partage.apiserver.podparts import LogProvider, LogRequest
 from partage.apiserver.server import ApiServer, Settings, ambient, serve
@@ -49,7 +49,6 @@ __all__ = [
     "UnreadableState",
     "User",
     "ambient",
-    "kubeconfig",
     "serve",
     "write_kubeconfig",
 ]

@@ -7,7 +7,7 @@ Both may be plain or async functions. A hook raises `Refused` to reject an objec
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from partage.apiserver.kinds import Kind
 from partage.apiserver.status import ApiError, Cause, forbidden, invalid
@@ -72,37 +72,23 @@ Validator = Callable[[Review], Awaitable[None] | None]
 """Raises `Refused`, or accepts."""
 
 
-class Remote(Protocol):
-    """Hooks outside this process, which run last."""
-
-    async def mutate(self, review: Review) -> dict[str, Any] | None:
-        """The object for the next step."""
-
-    async def validate(self, review: Review) -> None:
-        """Rejects, or accepts."""
-
-
 class Admission:
     """The chain of hooks of one server; the lists may be appended to at any time.
 
     Attributes:
         mutators: run first, in order.
         validators: run once the object is complete and valid.
-        policies: replace stored ValidatingAdmissionPolicies, whose CEL expressions are not
-        interpreted; they run after the validators.
-        remote: webhooks; run after all others of their sort.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last_mutator: Mutator, last_validator: Validator) -> None:
+        """A chain in which these hooks, the webhooks, run after all others of their sort."""
         self.mutators: list[Mutator] = []
         self.validators: list[Validator] = []
-        self.policies: list[Validator] = []
-        self.remote: Remote | None = None
+        self._last_mutator, self._last_validator = last_mutator, last_validator
 
     async def mutate(self, review: Review) -> dict[str, Any]:
         """The object after all mutators. Raises `ApiError`."""
-        remote = [self.remote.mutate] if self.remote is not None else []
-        for mutator in (*self.mutators, *remote):
+        for mutator in (*self.mutators, self._last_mutator):
             try:
                 answer = mutator(review)
                 if inspect.isawaitable(answer):
@@ -115,8 +101,7 @@ class Admission:
 
     async def validate(self, review: Review) -> None:
         """Asks every validator. Raises `ApiError`."""
-        remote = [self.remote.validate] if self.remote is not None else []
-        for validator in (*self.validators, *self.policies, *remote):
+        for validator in (*self.validators, self._last_validator):
             try:
                 answer = validator(review)
                 if inspect.isawaitable(answer):

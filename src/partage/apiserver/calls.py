@@ -169,21 +169,15 @@ def accept(call: Call, value: Any, patch: Patch | None = None) -> dict[str, Any]
     _report(call, unknown, patch)
     found["apiVersion"], found["kind"] = kind.api_version, kind.kind
     metadata = found.setdefault("metadata", {})
-    for key, here, text in (
-        ("namespace", call.namespace, "namespace"),
-        ("name", call.name, "name"),
-    ):
-        said = metadata.get(key)
-        if said and said != here and (here or key == "namespace"):
-            if key == "namespace" and not kind.namespaced:
-                continue
-            if key == "name":
-                raise bad_request(
-                    f"the name of the object ({said}) does not match the name on the URL ({here})"
-                )
-            raise bad_request(
-                f"the {text} of the provided object does not match the {text} sent on the request"
-            )
+    if kind.namespaced and metadata.get("namespace") not in (None, "", call.namespace):
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    name = metadata.get("name")
+    if name and call.name and name != call.name:
+        raise bad_request(
+            f"the name of the object ({name}) does not match the name on the URL ({call.name})"
+        )
     return found
 
 

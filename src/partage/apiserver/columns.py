@@ -190,12 +190,9 @@ def _kernel(value: Value, now: float) -> str:
     return f"{_info('kernelVersion')(value, now)}{f' ({arch})' if arch else ''}"
 
 
-def _ratio(have: str, want: str) -> Callable[[Value, float], str]:
-    def cell(value: Value, _now: float) -> str:
-        status, spec = value.get("status") or {}, value.get("spec") or {}
-        return f"{status.get(have) or 0}/{spec.get(want) or 0}"
-
-    return cell
+def _ready(value: Value, _now: float) -> str:
+    status, spec = value.get("status") or {}, value.get("spec") or {}
+    return f"{status.get('readyReplicas') or 0}/{spec.get('replicas') or 0}"
 
 
 _JOB_STATES: Final = (
@@ -330,9 +327,6 @@ def _metrics(value: Value, _now: float) -> str:
     return ", ".join(told[:2]) + more or _NONE
 
 
-_REPLICAS: Final = ("spec", "replicas")
-
-
 def _claim_state(value: Value, _now: float) -> str:
     status = value.get("status") or {}
     states = ["deleted"] if value["metadata"].get("deletionTimestamp") else []
@@ -367,7 +361,7 @@ def _subjects(kind: str) -> Callable[[Value, float], str]:
 
 _COUNTS: Final = (
     NAME,
-    Column("Desired", _at(*_REPLICAS, absent=0), "integer"),
+    Column("Desired", _at("spec", "replicas", absent=0), "integer"),
     Column("Current", _at("status", "replicas", absent=0), "integer"),
     Column("Ready", _at("status", "readyReplicas", absent=0), "integer"),
     AGE,
@@ -453,7 +447,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     ),
     "deployments.apps": (
         NAME,
-        Column("Ready", _ratio("readyReplicas", "replicas")),
+        Column("Ready", _ready),
         Column("Up-to-date", _at("status", "updatedReplicas", absent=0), "integer"),
         Column("Available", _at("status", "availableReplicas", absent=0), "integer"),
         AGE,
@@ -462,7 +456,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     "replicasets.apps": (*_COUNTS, Column("Selector", _selector, wide=True)),
     "statefulsets.apps": (
         NAME,
-        Column("Ready", _ratio("readyReplicas", "replicas")),
+        Column("Ready", _ready),
         AGE,
         *_PODS,
     ),

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from partage.apiserver.kinds import Kind, Registry
 
-_VERSION: Final = {
+VERSION: Final = {
     "major": "1",
     "minor": "36",
     "gitVersion": "v1.36.6+partage",
@@ -19,11 +19,7 @@ _VERSION: Final = {
     "minCompatibilityMajor": "1",
     "minCompatibilityMinor": "35",
 }
-
-
-def version() -> dict[str, str]:
-    """The answer of `/version`: the Kubernetes release that the server imitates."""
-    return dict(_VERSION)
+"""The answer of `/version`: the Kubernetes release that the server imitates."""
 
 
 def core_versions(address: str) -> dict[str, Any]:

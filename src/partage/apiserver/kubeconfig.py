@@ -9,8 +9,14 @@ import yaml
 _NAME: Final = "partage"
 
 
-def kubeconfig(url: str) -> str:
-    """A kubeconfig as YAML text, for an API server's `url` without a trailing slash."""
+def write_kubeconfig(path: Path, url: str) -> None:
+    """Writes a kubeconfig for an API server's `url` without a trailing slash, replacing the file as a whole.
+
+    Only its owner can read it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -22,13 +28,8 @@ def kubeconfig(url: str) -> str:
         "current-context": _NAME,
         "preferences": {},
     }
-    return yaml.safe_dump(document, sort_keys=False)
-
-
-def write_kubeconfig(path: Path, url: str) -> None:
-    """Writes a kubeconfig that only its owner can read, replacing the file as a whole. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(kubeconfig(url))
+        yaml.safe_dump(document, file, sort_keys=False)
     part.replace(path)

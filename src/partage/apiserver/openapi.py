@@ -10,6 +10,7 @@ Kubernetes' own texts. A struct without a sentence links to Kubernetes' document
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from partage.apiserver.discovery import VERSION
 from partage.apiserver.kinds import Kind, Registry
 from partage.wire.field_types import META, Field, Type, catalogue
 
@@ -107,6 +108,7 @@ _SCALARS: Final[dict[str, dict[str, Any]]] = {
 }
 _REFERENCE: Final = "https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.36/"
 _GVK: Final = "x-kubernetes-group-version-kind"
+_INFO: Final = {"title": "Kubernetes", "version": VERSION["gitVersion"]}
 _PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation", "force", "pretty")
 _PATCHES: Final = (
     "application/json-patch+json",
@@ -136,7 +138,7 @@ def v3(registry: Registry, group: str, version: str) -> dict[str, Any] | None:
     paths = {path: item for kind in kinds for path, item in _paths(kind, version=3)}
     return {
         "openapi": "3.0.0",
-        "info": _info(),
+        "info": _INFO,
         "paths": paths,
         "components": {"schemas": schemas},
     }
@@ -147,14 +149,10 @@ def v2(registry: Registry) -> dict[str, Any]:
     kinds = list(registry)
     return {
         "swagger": "2.0",
-        "info": _info(),
+        "info": _INFO,
         "paths": {path: item for kind in kinds for path, item in _paths(kind, version=2)},
         "definitions": _schemas(kinds, "#/definitions/"),
     }
-
-
-def _info() -> dict[str, str]:
-    return {"title": "Kubernetes", "version": "v1.36.6+partage"}
 
 
 def schema_name(kind: Kind) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from partage.apiserver import metadata, naming
-from partage.apiserver.calls import Call, Cluster, missing, must_get, review
+from partage.apiserver.calls import Call, Cluster, must_get, review
 from partage.apiserver.decoding import Mismatch, conform
 from partage.apiserver.deleting import DeleteOptions, delete
 from partage.apiserver.problems import Problems
@@ -17,10 +17,9 @@ from partage.apiserver.status import (
     precondition,
     success,
 )
-from partage.apiserver.storage import Absent, Record, Stale
+from partage.apiserver.storage import Record
 from partage.wire.field_types import catalogue
 
-_TRIES: Final = 6
 _BINDING: Final = catalogue()["io.k8s.api.core.v1.Binding"]
 
 
@@ -77,18 +76,10 @@ async def bind(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
     value = await cluster.admission.mutate(review(call, "CREATE", value, None))
     _check_binding(cluster, call, value)
     await cluster.admission.validate(review(call, "CREATE", value, None))
-    for _attempt in range(_TRIES):
-        old = must_get(cluster, call)
-        changed = _bound(cluster, call, value, old)
-        if call.dry_run:
-            return {**success(), "code": 201}
-        try:
-            cluster.store.replace("pods", changed, old.revision)
-        except Absent as gone:  # pragma: no cover # nothing runs between the look and the write
-            raise missing(call) from gone
-        except Stale:  # pragma: no cover
-            continue
-        break
+    old = must_get(cluster, call)
+    changed = _bound(cluster, call, value, old)
+    if not call.dry_run:
+        cluster.store.replace("pods", changed, old.revision)
     return {**success(), "code": 201}
 
 

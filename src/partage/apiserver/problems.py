@@ -1,6 +1,6 @@
 """Problems that validation finds in an object, in the genuine server's wording."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from itertools import islice
 from typing import Any, Final
 
@@ -41,13 +41,6 @@ class Problems:
     def invalid(self, field: str, value: Any, why: str) -> None:
         """A value that breaks a rule."""
         self._add("FieldValueInvalid", field, f"Invalid value: {_shown(value)}: {why}")
-
-    def negative(self, of: Mapping[str, Any], where: str, *names: str) -> None:
-        """Reports those of the named numbers of an object that are negative."""
-        for name in names:
-            if of.get(name, 0) < 0:
-                why = "must be greater than or equal to 0"
-                self.invalid(f"{where}.{name}", of[name], why)
 
     def port(self, field: str, number: int) -> None:
         """Reports a number that is no port."""

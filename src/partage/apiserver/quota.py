@@ -4,27 +4,18 @@ Like the genuine server, it counts `requests.` for CPU, memory, ephemeral storag
 resources, and `limits.` for the first three. It does not count `kubernetes.io/*` names.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from partage.apiserver.rules.pod_defaults import quality
-from partage.apiserver.rules.resources import amount, is_extended
+from partage.apiserver.rules.resources import CONTAINER, COUNTED, amount, is_extended
 from partage.apiserver.storage import Store
 from partage.model.quantity import NANO, Quantity
+from partage.model.request import Phase
+from partage.vendors.base import ContainerView
+from partage.wire.demand import effective
 
 _QUOTAS: Final = "resourcequotas"
-_COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
-_COUNTED: Final = frozenset(
-    {
-        "pods",
-        "services",
-        "replicationcontrollers",
-        "resourcequotas",
-        "secrets",
-        "configmaps",
-        "persistentvolumeclaims",
-    }
-)
 _DONE: Final = ("Failed", "Succeeded")
 Usage = dict[str, Quantity]
 
@@ -37,41 +28,29 @@ def usage(resource: str, value: Mapping[str, Any]) -> Usage:
         if (value.get("status") or {}).get("phase") in _DONE:
             return found
         for name, quantity in _requested(value.get("spec") or {}, "requests").items():
-            if name in _COMPUTE:
+            if name in CONTAINER:
                 found[name] = found[f"requests.{name}"] = quantity
             elif is_extended(name) or name.startswith("hugepages-"):
                 found[f"requests.{name}"] = quantity
         for name, quantity in _requested(value.get("spec") or {}, "limits").items():
-            if name in _COMPUTE:
+            if name in CONTAINER:
                 found[f"limits.{name}"] = quantity
-    if resource in _COUNTED:
+    if resource in COUNTED:
         found[resource] = one
     return found
 
 
 def _requested(spec: Mapping[str, Any], group: str) -> Usage:
-    """A pod's requests: the sum of containers and sidecars, or its largest start-up step."""
-    total = _sum(spec.get("containers") or (), group)
-    sidecars: Usage = {}
-    peak: Usage = {}
-    for container in spec.get("initContainers") or ():
-        mine = _sum([container], group)
-        if container.get("restartPolicy") == "Always":
-            sidecars = _plus(sidecars, mine)
-            mine = sidecars
-        else:
-            mine = _plus(sidecars, mine)
-        peak = {n: max(peak.get(n, Quantity(0)), mine.get(n, Quantity(0))) for n in {*peak, *mine}}
-    total = _plus(total, sidecars)
-    return {n: max(total.get(n, Quantity(0)), peak.get(n, Quantity(0))) for n in {*total, *peak}}
-
-
-def _sum(containers: Iterable[Mapping[str, Any]], group: str) -> Usage:
-    found: Usage = {}
-    for container in containers:
-        amounts = (container.get("resources") or {}).get(group) or {}
-        found = _plus(found, {name: amount(text) for name, text in amounts.items()})
-    return found
+    """A pod's `requests`, or its `limits` by the same arithmetic."""
+    starting = [
+        (one, Phase.SIDECAR if one.get("restartPolicy") == "Always" else Phase.INIT)
+        for one in spec.get("initContainers") or ()
+    ]
+    return effective(
+        ContainerView("", phase, {name: amount(text) for name, text in amounts.items()})
+        for one, phase in (*starting, *((one, Phase.MAIN) for one in spec.get("containers") or ()))
+        if (amounts := (one.get("resources") or {}).get(group))
+    )
 
 
 def _plus(left: Usage, right: Usage) -> Usage:
@@ -133,7 +112,7 @@ def totals(store: Store, quota: Mapping[str, Any]) -> Usage:
 def _resources(store: Store, hard: Mapping[str, Any]) -> set[str]:
     """The resources whose objects a quota counts."""
     found = {name.removeprefix("count/") for name in hard if name.startswith("count/")}
-    found |= {name for name in hard if name in _COUNTED}
+    found |= {name for name in hard if name in COUNTED}
     return (found | {"pods"}) & set(store.resources())
 
 
@@ -170,7 +149,7 @@ def _unspecified(pod: Mapping[str, Any], hard: Mapping[str, Any]) -> str:
     found: dict[str, list[str]] = {}
     for name in sorted(hard):
         group, _dot, plain = name.rpartition(".")
-        if plain not in _COMPUTE or group not in ("", "requests", "limits"):
+        if plain not in CONTAINER or group not in ("", "requests", "limits"):
             continue
         for container in (pod.get("spec") or {}).get("containers") or ():
             given = (container.get("resources") or {}).get(group or "requests") or {}

@@ -103,7 +103,7 @@ class Router:
         """Discovery and OpenAPI, which change only with the resources."""
         parts, accept = exchange.parts, exchange.request.headers.get("Accept", "")
         if parts == ("version",):
-            return exchange.answer(discovery.version())
+            return exchange.answer(discovery.VERSION)
         wanted = discovery_version(accept)
         if wanted and parts in (("api",), ("apis",)):
             media = f"application/json;g=apidiscovery.k8s.io;v={wanted};as=APIGroupDiscoveryList"

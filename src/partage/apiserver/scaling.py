@@ -11,10 +11,11 @@ from partage.apiserver.calls import Call, Cluster, Patch, accept, must_get
 from partage.apiserver.kinds import Kind
 from partage.apiserver.patch import PatchError, json_patch, merge_patch
 from partage.apiserver.problems import Problems
+from partage.apiserver.rules.fields import check_fields
 from partage.apiserver.selectors import labels_text, selector_text
-from partage.apiserver.status import bad_request, conflict, invalid, precondition
+from partage.apiserver.status import bad_request, invalid
 from partage.apiserver.storage import Record
-from partage.apiserver.updating import update
+from partage.apiserver.updating import expect, update
 from partage.wire.field_types import catalogue
 
 _PATHS: Final = {
@@ -77,19 +78,10 @@ async def set_scale(
     asked = replace(call, kind=_SCALE, sub="")
     scale = accept(asked, body, shown)
     record = must_get(cluster, call)
-    head = scale["metadata"]
-    if head.get("uid") and head["uid"] != record.uid:
-        raise precondition(
-            call.kind.plural, call.kind.group, call.name, "UID", head["uid"], record.uid
-        )
-    if (
-        head.get("resourceVersion")
-        and head["resourceVersion"] != record.metadata["resourceVersion"]
-    ):
-        raise conflict(call.kind.plural, call.kind.group, call.name)
+    expect(call, scale["metadata"], record)
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     problems = Problems()
-    problems.negative({"replicas": replicas}, "spec", "replicas")
+    check_fields(scale, _SCALE.type, "", problems)
     if problems:
         raise invalid("Scale", "autoscaling", call.name, problems.causes)
     value = _with(call.kind.outward(record.value), _paths(call.kind)["specReplicasPath"], replicas)

@@ -26,6 +26,7 @@ from partage.apiserver.podparts import LogProvider, LogRequest, bind
 from partage.apiserver.router import Router
 from partage.apiserver.status import unknown_path
 from partage.apiserver.storage import Change, Record, Store
+from partage.apiserver.streams import next_change
 from partage.apiserver.updating import patch, update
 from partage.apiserver.verbs import Verbs
 from partage.apiserver.webhooks import Webhooks
@@ -111,7 +112,8 @@ class ApiServer:
         self.store = Store(history=self.settings.history)
         self.registry = Registry()
         self.registry.add(*builtin.kinds())
-        self.admission = Admission()
+        self._webhooks = Webhooks(self.store, self._around.uid)
+        self.admission = Admission(self._webhooks.mutate, self._webhooks.validate)
         plugins = Plugins(self.store)
         self.cluster = Cluster(
             self.store,
@@ -123,8 +125,6 @@ class ApiServer:
         )
         self.admission.mutators.append(plugins.pod)
         self.admission.validators.extend((plugins.namespace, plugins.default_class))
-        self._webhooks = Webhooks(self.store, self._around.uid)
-        self.admission.remote = self._webhooks
         self._closing = asyncio.Event()
         self._saving = asyncio.Lock()
         self._runner: web.ServerRunner | None = None
@@ -226,12 +226,7 @@ class ApiServer:
             for change in found:
                 yield change
             if not found:
-                woken = asyncio.Event()
-                history.once(woken.set)
-                try:
-                    await woken.wait()
-                finally:
-                    history.forget(woken.set)
+                await next_change(history, None, self._closing)
 
     async def settle(self) -> None:
         """Carries out the consequences of changes so far: dependents, namespaces, quotas."""

@@ -165,11 +165,6 @@ def invalid_options(kind: str, why: str) -> ApiError:
     return invalid(kind, "meta.k8s.io", "", [Cause("FieldValueInvalid", field, rule)])
 
 
-def unprocessable(message: str) -> ApiError:
-    """422: a patch that cannot be applied."""
-    return ApiError(422, "Invalid", message)
-
-
 def bad_request(message: str) -> ApiError:
     """400: the request cannot be understood."""
     return ApiError(400, "BadRequest", message)

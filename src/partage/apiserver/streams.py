@@ -5,7 +5,7 @@ reaches back to a slow client's position, the client gets an `Expired` event and
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from partage.apiserver.calls import Call, Cluster
 from partage.apiserver.listing import Selection
 from partage.apiserver.negotiation import Form
 from partage.apiserver.status import expired
-from partage.apiserver.storage import Change, Compacted, Record
+from partage.apiserver.storage import Change, Compacted, History, Record
 from partage.apiserver.tables import partial, table
 
 _BATCH: Final = 500
@@ -85,34 +85,24 @@ async def watch(
             beat = now + wanted.beat
             if wanted.bookmarks:
                 yield writer.bookmark()
-        await _change(history.once, history.forget, min(end, beat) - now, closing)
+        await next_change(history, min(end, beat) - now, closing)
     if wanted.bookmarks:
         yield writer.bookmark()
 
 
-async def _change(
-    once: Callable[[Callable[[], None]], None],
-    forget: Callable[[Callable[[], None]], None],
-    seconds: float,
-    closing: asyncio.Event,
-) -> None:
-    """Waits for the next change, at most `seconds`, or until the server closes."""
+async def next_change(history: History, seconds: float | None, closing: asyncio.Event) -> None:
+    """Waits for the next change, at most `seconds` if any are given, or until the server closes."""
     if closing.is_set():
         return
-    woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake() -> None:
-        if not woken.done():
-            woken.set_result(None)
-
-    once(wake)
+    woken = asyncio.Event()
+    history.once(woken.set)
     try:
-        async with asyncio.timeout(max(seconds, 0)):
-            await woken
+        async with asyncio.timeout(None if seconds is None else max(seconds, 0)):
+            await woken.wait()
     except TimeoutError:
         pass
     finally:
-        forget(wake)
+        history.forget(woken.set)
 
 
 class _Writer:

@@ -31,7 +31,6 @@ from partage.apiserver.status import (
     invalid,
     invalid_options,
     precondition,
-    unprocessable,
     unsupported_media,
 )
 from partage.apiserver.storage import Absent, Record, Stale
@@ -57,7 +56,7 @@ async def update(cluster: Cluster, call: Call, body: Any) -> Record:
     value = fill(call.kind, accept(call, body))
 
     def make(old: Record) -> dict[str, Any]:
-        _expect(call, value["metadata"], old)
+        expect(call, value["metadata"], old)
         return value
 
     pinned = bool(value["metadata"].get("resourceVersion"))
@@ -85,16 +84,15 @@ async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Re
             raise ApiError(500, "", str(error)) from error
         except PatchError as error:
             if media == JSON_PATCH:
-                raise unprocessable(
-                    "the server rejected our request due to an error in our request"
-                ) from error
+                why = "the server rejected our request due to an error in our request"
+                raise ApiError(422, "Invalid", why) from error
             raise bad_request(str(error)) from error
         strategic = media == _STRATEGIC
         if strategic:  # such a patch cannot change an object's kind
             changed.update(apiVersion=live["apiVersion"], kind=live["kind"])
         shown = Patch(go_text(body) if strategic else _text(changed), strategic)
         value = fill(call.kind, accept(call, changed, shown))
-        _expect(call, value["metadata"], old)
+        expect(call, value["metadata"], old)
         return value
 
     wanted = ((body.get("metadata") or {}) if isinstance(body, Mapping) else {}) or {}
@@ -133,7 +131,7 @@ async def _apply(cluster: Cluster, call: Call, body: Any) -> tuple[Record, bool]
         return await create(cluster, call, wanted, entries=entries), True
 
     def make(old: Record) -> dict[str, Any]:
-        _expect(call, wanted["metadata"], old)
+        expect(call, wanted["metadata"], old)
         live = call.kind.outward(old.value)
         merged = apply(live, wanted, call.kind.type, manager, force=call.force)
         entries = merged["metadata"].pop("managedFields", None)
@@ -162,7 +160,7 @@ def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _expect(call: Call, said: Mapping[str, Any], old: Record) -> None:
+def expect(call: Call, said: Mapping[str, Any], old: Record) -> None:
     """Compares a body's own resourceVersion and UID with the stored ones."""
     kind = call.kind
     uid = said.get("uid")

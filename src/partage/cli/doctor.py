@@ -426,7 +426,7 @@ def facts_of(
     ]
     books, seen = _books(documents, namespaces)
     problems = books.cluster_cache.problems
-    entries = books.cluster_cache.pods().values()
+    entries = books.cluster_cache.pods.values()
     runtimes, classes = objects.get("RuntimeClass"), objects.get("DeviceClass")
     templates = objects.get("ResourceClaimTemplate")
     configs = [one for one in objects.get("ConfigMap") or () if _namespace(one) in operated]
@@ -446,7 +446,7 @@ def facts_of(
             (named(one), name)
             for one in classes or ()
             if (name := str((one.get("spec") or {}).get("extendedResourceName")))
-            in books.cluster_cache.context.owners
+            in books.cluster_cache.translation.context.owners
         ),
         slices=objects.get("ResourceSlice"),
         templates=None if templates is None else [one for one in templates if _translated(one)],

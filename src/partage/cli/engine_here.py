@@ -129,7 +129,7 @@ async def _over(
         nearly={
             f"{pod.namespace}/{pod.name}": near
             for pod in pods
-            if (near := near_names(pod, books.cluster_cache.context))
+            if (near := near_names(pod, books.cluster_cache.translation.context))
         },
         notes=notes,
     )
@@ -171,7 +171,7 @@ def _asked(books: Books, pods: Sequence[Document]) -> dict[str, Pod]:
     found: dict[str, Pod] = {}
     for document in pods:
         try:
-            pod = translate_pod(document, books.cluster_cache.context).pod
+            pod = translate_pod(document, books.cluster_cache.translation.context).pod
         except InvalidDocument:
             continue  # the books report it
         found[pod.key] = pod

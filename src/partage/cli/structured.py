@@ -23,20 +23,21 @@ _Dumper.add_representer(str, _written)
 
 def to_json(data: object) -> str:
     """The document as indented JSON."""
-    return _numbered(msgspec.json.format(msgspec.json.encode(data), indent=2).decode())
+    text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+    return COMMANDS.sub(lambda found: _units(found[0]), text)
+
+
+def _units(char: str) -> str:
+    """A character by its numbers of 16 bits."""
+    code = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{code[at : at + 4]}" for at in range(0, len(code), 4))
 
 
 def to_yaml(data: object) -> str:
     """The document as YAML, keys in their order."""
     plain: Any = msgspec.to_builtins(data)
-    return _numbered(
-        yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    )
-
-
-def _numbered(text: str) -> str:
-    """The text with commands by their numbers, as JSON and YAML have them between quotes."""
-    return COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    return COMMANDS.sub(lambda found: f"\\U{ord(found[0]):08x}", text)
 
 
 def structured(output: str, data: object) -> bool:

@@ -9,7 +9,8 @@ import re
 from typing import Final
 
 COMMANDS: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 
 
@@ -21,4 +22,7 @@ def visible(text: str) -> str:
 
 
 def _number(char: str) -> str:
-    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
+    number = ord(char)
+    if number < 2**8:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 2**16 else f"\\U{number:08x}"

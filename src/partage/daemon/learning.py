@@ -152,7 +152,7 @@ class Learning:
     async def _count(self, books: Books) -> int:
         """Count the pods that are new since the last look. Returns their number."""
         cache = books.cluster_cache
-        pods = cache.pods()
+        pods = cache.pods
         there = pods.keys() | cache.compared.keys()
         fresh = [uid for uid in (*pods, *cache.compared) if uid not in self._seen]
         asking = [cache.asking(pods[uid]) if uid in pods else cache.compared[uid] for uid in fresh]
@@ -166,7 +166,7 @@ class Learning:
         Pods of a forgotten kind keep their devices, but the rehearsal has no pods of that kind.
         """
         cache, ledger = books.cluster_cache, books.engine.ledger
-        pods = cache.pods()
+        pods = cache.pods
         placed = [cache.asking(pods[uid]) for uid in pods if uid in ledger]
         return Counter(await _asks_of(placed, books))
 

@@ -119,7 +119,7 @@ class PluginServer:
             self._talk.send(push)
 
     def _words(self) -> wire.Vocabulary:
-        owners = self._service.books.cluster_cache.context.owners
+        owners = self._service.books.cluster_cache.translation.context.owners
         return wire.Vocabulary(
             sorted(owners),
             sorted(RESERVED.annotations),

@@ -139,7 +139,7 @@ class Preempting:
         victims = [
             (victim, entry)
             for victim in plan.victims
-            if (entry := books.cluster_cache.pod(victim.uid)) is not None
+            if (entry := books.cluster_cache.pods.get(victim.uid)) is not None
         ]
         books.make_room(waiting.entry, plan, now)
         problem = ""

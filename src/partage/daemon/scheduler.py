@@ -347,7 +347,7 @@ class SchedulerDaemon(Beside):
         _LOG.info(
             "books rebuilt: %d nodes, %d pods with devices; listed in %.1f s, rebuilt in %.1f s",
             len(self.service.books.engine.ledger.index),
-            len(self.service.books.cluster_cache.pods()),
+            len(self.service.books.cluster_cache.pods),
             listed - started,
             self._clock.monotonic() - listed,
         )
@@ -403,7 +403,7 @@ class SchedulerDaemon(Beside):
         self._life.ready.set()
         waiting = [
             entry.pod.uid
-            for entry in self.service.books.cluster_cache.pods().values()
+            for entry in self.service.books.cluster_cache.pods.values()
             if entry.pod.node is None and not entry.pod.finished
         ]
         _LOG.info("leading; %d pods with devices wait", len(waiting))
@@ -538,7 +538,7 @@ class SchedulerDaemon(Beside):
         return self._feed.document("ResourceClaim", namespace, name)
 
     def _pod(self, uid: str) -> PodEntry | None:
-        return self.service.books.cluster_cache.pod(uid)
+        return self.service.books.cluster_cache.pods.get(uid)
 
     # --- facts -------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.changes import Index, distinct
+from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import CLOSED, Bools, Ints
+from partage.inventory.plane import CLOSED, Bools, Index, Ints
 from partage.model.device import DeviceType
 from partage.model.reason import ReasonCode
 from partage.wire.outcomes import said

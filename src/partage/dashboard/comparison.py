@@ -56,11 +56,11 @@ def _policies(current: Policy) -> list[Policy]:
 def _pods(books: Books) -> list[Pod]:
     """Every pod that has not ended, as if just created, in order of turns."""
     aged = []
-    for entry in books.cluster_cache.pods().values():
+    for entry in books.cluster_cache.pods.values():
         pod = entry.pod
         if pod.finished or not pod.request.groups:
             continue
-        document = books.cluster_cache.document(pod.uid)
+        document = books.cluster_cache.documents.get(pod.uid)
         born = document.metadata.creation_timestamp if document else None
         aged.append((-pod.priority, born or "", replace(pod, node=None, record=None)))
     return [pod for _, _, pod in sorted(aged, key=lambda one: one[:2])]

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from partage.dashboard.trend import Trend
 from partage.extender.books import Books
-from partage.inventory.changes import Index, distinct
+from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Index
 from partage.model.device import DeviceType
 from partage.wire.outcomes import closed_code
 

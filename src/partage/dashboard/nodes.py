@@ -5,22 +5,18 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from partage.dashboard.catalogue import HELD, plain_model
 from partage.dashboard.queries import MOST_COUNTED, MOST_NODES, NodeQuery
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
 from partage.inventory.card import Card
-from partage.inventory.changes import Index
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import CLOSED
+from partage.inventory.plane import CLOSED, Floats, Index
 from partage.model.allocation import Charge
 from partage.model.device import DeviceType, SliceMode
 from partage.model.node import Node
 from partage.wire.outcomes import closed_code, device_document, said
-
-Floats = NDArray[np.float64]
 
 
 async def nodes_document(

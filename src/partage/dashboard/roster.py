@@ -106,7 +106,7 @@ class Roster:
         """Read all pods: sort them piece by piece, then merge the pieces."""
         self._rows, self._alike, self.shapes = {}, {}, Counter()
         self.namespaces = Counter()
-        uids = list(cluster_cache.pods())
+        uids = list(cluster_cache.pods)
         pods: list[list[Key]] = []
         placed: list[list[Key]] = []
         waiting: list[list[Key]] = []
@@ -115,7 +115,7 @@ class Roster:
             run = [
                 self._row(entry.pod)
                 for uid in uids[start : start + _PIECE]
-                if (entry := cluster_cache.pod(uid)) is not None and _counts(entry.pod)
+                if (entry := cluster_cache.pods.get(uid)) is not None and _counts(entry.pod)
             ]
             for row in run:
                 self._rows[row.key[2]] = row
@@ -141,7 +141,7 @@ class Roster:
         )
 
     def _take(self, uid: str, cluster_cache: ClusterCache) -> None:
-        entry, before = cluster_cache.pod(uid), self._rows.pop(uid, None)
+        entry, before = cluster_cache.pods.get(uid), self._rows.pop(uid, None)
         after = self._row(entry.pod) if entry is not None and _counts(entry.pod) else None
         if after is not None:
             self._rows[uid] = after

@@ -40,7 +40,7 @@ class Trend:
         if not due:
             return
         waiting = 0
-        for number, entry in enumerate(list(books.cluster_cache.pods().values()), 1):
+        for number, entry in enumerate(list(books.cluster_cache.pods.values()), 1):
             pod = entry.pod
             waiting += pod.node is None and not pod.finished and asks(pod)
             if not number % _PIECE:

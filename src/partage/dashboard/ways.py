@@ -246,7 +246,7 @@ async def _without(trial: _Trial, refusal: Refusal, *, names: bool) -> None:
         occupants = [
             Occupant(held.uid, entry.pod.priority)
             for held in engine.ledger.on_node(name)
-            if (entry := trial.books.cluster_cache.pod(held.uid)) is not None
+            if (entry := trial.books.cluster_cache.pods.get(held.uid)) is not None
         ]
         plan = await _plan(trial, name, occupants)
         if plan is not None and 0 < len(plan.victims) <= _VICTIMS:

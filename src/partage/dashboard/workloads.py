@@ -44,7 +44,7 @@ async def pods_document(
     page = found[query.offset : query.offset + min(query.limit, MOST_PODS)]
     pods: list[dict[str, Any] | msgspec.Raw] = []
     for key in page:
-        entry = books.cluster_cache.pod(key[2])
+        entry = books.cluster_cache.pods.get(key[2])
         if entry is not None:
             pods.append(_kept(books, entry, kept))
         elif key in claimants:
@@ -172,7 +172,7 @@ def _kept(books: Books, entry: PodEntry, standing: Standing) -> dict[str, Any] |
 
 def waiting_pods(books: Books) -> Iterator[PodEntry]:
     """Every pod that asks for devices and has no node yet."""
-    for entry in books.cluster_cache.pods().values():
+    for entry in books.cluster_cache.pods.values():
         if entry.pod.node is None and not entry.pod.finished:
             yield entry
 

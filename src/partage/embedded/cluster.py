@@ -260,7 +260,7 @@ class EmbeddedCluster:
             )
             and all(cluster_cache.device_document(one.name) for one in store.all(DEVICES))
             and all(
-                cluster_cache.pod(one.uid)
+                cluster_cache.pods.get(one.uid)
                 for one in store.all("pods")
                 if RESERVED.in_annotations(one.metadata.get("annotations") or ())
             )
@@ -331,8 +331,8 @@ class EmbeddedCluster:
     def _context(self) -> Context:
         """The present settings for reading pods."""
         if self._daemon is None:
-            return ClusterCache().context
-        return self._daemon.service.books.cluster_cache.context
+            return ClusterCache().translation.context
+        return self._daemon.service.books.cluster_cache.translation.context
 
     def _wake(self, uids: Sequence[str]) -> None:
         """Makes the loop try these pods again."""

@@ -141,12 +141,12 @@ class Adjustments:
 
     def renew(self, books: Books, now: float) -> None:
         """Repeat the reservations in rebuilt books, and schedule a check of every pod with a request."""
-        for uid in books.cluster_cache.pods():
-            document = books.cluster_cache.document(uid)
+        for uid in books.cluster_cache.pods:
+            document = books.cluster_cache.documents.get(uid)
             if document is not None and names.ADJUST in document.annotations:
                 self.postpone(uid, now)
         for uid, kept in list(self._kept.items()):
-            document = books.cluster_cache.document(uid)
+            document = books.cluster_cache.documents.get(uid)
             if document is None or document.metadata.resource_version != kept.version:
                 del self._kept[uid]
             elif kept.grants:
@@ -172,7 +172,7 @@ class Adjustments:
 
     def look(self, books: Books, uid: str, now: float) -> None:
         """Adjust a pod as far as that is possible `now`, in seconds on the service's steady clock."""
-        entry, document = books.cluster_cache.pod(uid), books.cluster_cache.document(uid)
+        entry, document = books.cluster_cache.pods.get(uid), books.cluster_cache.documents.get(uid)
         if entry is None or document is None:
             self.refused.pop(uid, None)
             return
@@ -246,7 +246,7 @@ class Adjustments:
         grants: Grants,
     ) -> dict[str, str]:
         """The annotations that change with the amounts: Partage's record, and some of the protocol."""
-        context, request = books.cluster_cache.context, entry.pod.request
+        context, request = books.cluster_cache.translation.context, entry.pod.request
         node = books.engine.ledger.node_at(books.engine.ledger.index[held.node])
 
         def written(those: Grants, asking: PodRequest) -> Mapping[str, str]:

@@ -531,7 +531,7 @@ class Attempts:
     async def _changed(self, books: Books, attempt: Attempt) -> str:
         """The reason why the pod is not the one of the decision; empty if it is."""
         pod = attempt.entry.pod
-        entry = books.cluster_cache.pod(pod.uid)
+        entry = books.cluster_cache.pods.get(pod.uid)
         if entry is None:
             if books.cluster_cache.is_gone(pod.uid):
                 return f"pod {pod.key} is gone"
@@ -604,7 +604,7 @@ class Attempts:
                     continue
                 if self._places.take_again(books, attempt, attempt.place.node) is not None:
                     _LOG.info("pod %s lost its place", attempt.entry.pod.key)
-            elif books.cluster_cache.document(uid) is None:
+            elif books.cluster_cache.documents.get(uid) is None:
                 self._gone(uid)
 
     def _gone(self, uid: str) -> None:
@@ -634,7 +634,7 @@ def _take_in(books: Books, taken: Mapping[str, Mapping[str, int]]) -> None:
 
 def _past(books: Books, attempt: Attempt) -> str:
     """The reason why the pod cannot be placed any more; empty if it can."""
-    if not attempt.travelled and books.cluster_cache.pod(attempt.entry.pod.uid) is None:
+    if not attempt.travelled and books.cluster_cache.pods.get(attempt.entry.pod.uid) is None:
         return f"pod {attempt.entry.pod.key} is gone"
     return books.cluster_cache.past(attempt.entry)
 

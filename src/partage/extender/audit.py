@@ -64,7 +64,7 @@ def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
     found: set[str] = set()
     expected = _expected(books, pods)
     for held in books.engine.ledger.allocations():
-        seen = books.cluster_cache.pod(held.uid)
+        seen = books.cluster_cache.pods.get(held.uid)
         unconfirmed = books.untold(held.uid) if seen is None else seen.pod.node is None
         if unconfirmed or books.engine.states.get(held.uid) in _IN_FLIGHT:
             expected.pop(held.uid, None)
@@ -117,14 +117,14 @@ async def doubtful(
             if entry is None and books.cluster_cache.translation.concerns(document):
                 # The pod has changed or gone since the list was made, or it was never taken in.
                 uid = document.metadata.uid or ""
-                entry = books.cluster_cache.pod(uid)
+                entry = books.cluster_cache.pods.get(uid)
                 if entry is None:
                     absent.add(uid)
             if entry is not None and not _agrees(books, entry):
                 return True
         await others()
     there = {document.metadata.uid or "" for document in pods()}
-    if any(books.cluster_cache.pod(uid) is None for uid in absent & there):
+    if any(books.cluster_cache.pods.get(uid) is None for uid in absent & there):
         return True
     for held in books.engine.ledger.allocations():
         if held.uid in there or held.uid in claimed or books.untold(held.uid):
@@ -143,7 +143,7 @@ async def doubtful(
 
 def _told(books: Books, uid: str) -> str:
     """A pod's state by the books and by the API server, for the log."""
-    held, seen = books.engine.ledger.allocation(uid), books.cluster_cache.pod(uid)
+    held, seen = books.engine.ledger.allocation(uid), books.cluster_cache.pods.get(uid)
     state = books.engine.states.get(uid)
     name = f"{held.namespace}/{held.name}" if held else seen.pod.key if seen else uid
     mine = f"{state or 'held'} on {held.node}" if held else f"{state or 'nothing'}"
@@ -168,7 +168,7 @@ def _agrees(books: Books, entry: PodEntry) -> bool:
 
 
 def _expected(books: Books, pods: Iterable[Document] | None) -> dict[str, Allocation]:
-    entries: Iterable[PodEntry] = books.cluster_cache.pods().values()
+    entries: Iterable[PodEntry] = books.cluster_cache.pods.values()
     if pods is not None:
         entries = _read(books, pods)
     bound = {

@@ -411,7 +411,7 @@ class Bindings:
     def _render(self, books: Books, entry: PodEntry, decision: Placement) -> Rendering:
         allocation = decision.allocation
         node = books.engine.ledger.node_at(books.engine.ledger.index[allocation.node])
-        context = books.cluster_cache.context
+        context = books.cluster_cache.translation.context
         passed = self._clock.now() - _EPOCH
         nanoseconds = (passed.days * 86400 + passed.seconds) * 10**9
         nanoseconds += passed.microseconds * _MICROSECOND

@@ -243,7 +243,7 @@ class Books:
         )
 
     def _ends(self, uid: str) -> bool:
-        document = self.cluster_cache.document(uid)
+        document = self.cluster_cache.documents.get(uid)
         return document is not None and document.metadata.deletion_timestamp is not None
 
     def _withdraw(self, uid: str) -> None:
@@ -258,7 +258,7 @@ class Books:
     def bound(self, entry: PodEntry, now: float) -> None:
         """Take in that a pod was bound; the API server may not even have reported its creation."""
         self.forget(entry.pod.uid)
-        if self.cluster_cache.pod(entry.pod.uid) is None:
+        if self.cluster_cache.pods.get(entry.pod.uid) is None:
             self._untold[entry.pod.uid] = (entry, now)
 
     def untold(self, uid: str) -> bool:
@@ -278,7 +278,7 @@ class Books:
                 found.append(entry)
         for uid, asked in list(self._strangers.items()):
             waiting = self.waiting.get(uid)
-            if waiting is None or self.cluster_cache.pod(uid) is not None:
+            if waiting is None or self.cluster_cache.pods.get(uid) is not None:
                 del self._strangers[uid]
             elif now >= asked + _UNHEARD and len(found) < _MOST_READ:
                 self._strangers[uid] = now
@@ -304,7 +304,7 @@ class Books:
         self, entry: PodEntry, refusal: Refusal, now: float, among: Bools | None = None
     ) -> bool:
         """Let a pod wait for devices; return whether the reason is news. The arguments are those of `refuse`."""
-        if self.cluster_cache.pod(entry.pod.uid) is None:
+        if self.cluster_cache.pods.get(entry.pod.uid) is None:
             self._strangers[entry.pod.uid] = now
         news = self.waiting.enter(entry, refusal, now)
         waiting = self.waiting.get(entry.pod.uid)
@@ -419,6 +419,6 @@ class Books:
                     _LOG.warning("node %s: %s", action.node, action.message)
                     self.hooks.unserviceable(action)
                 case ReadBack(uid):
-                    entry = self.cluster_cache.pod(uid)
+                    entry = self.cluster_cache.pods.get(uid)
                     if entry is not None:
                         self.unread.setdefault(uid, entry)

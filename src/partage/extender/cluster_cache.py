@@ -61,6 +61,8 @@ class ClusterCache:
     """Takes documents, and returns events for the engine.
 
     Attributes:
+        pods: every pod that concerns devices, by uid.
+        documents: the newest document of each of them.
         problems: errors of objects that could not be read, by kind and name; all but nodes keep the last good state.
         notes: the notes on each node, by name.
         policy: the policy in force if no ConfigMap names one.
@@ -83,8 +85,8 @@ class ClusterCache:
         self.notes: dict[str, tuple[str, ...]] = {}
         self.changes = PodLog()
         self._places: dict[str, _Place] = {}
-        self._entries: dict[str, PodEntry] = {}
-        self._documents: dict[str, Document] = {}
+        self.pods: dict[str, PodEntry] = {}
+        self.documents: dict[str, Document] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._configs = ConfigBook(self.namespaces)
         self._quotas: dict[str, dict[tuple[str, str, str], Document]] = {}
@@ -100,34 +102,17 @@ class ClusterCache:
         self.claimants = Claimants()
         self.claims = ClaimBook(self.as_read, self._next, self.problems)
 
-    @property
-    def context(self) -> Context:
-        """The current context for reading pods."""
-        return self.translation.context
-
     # --- asking ------------------------------------------------------------------------------
-
-    def pod(self, uid: str) -> PodEntry | None:
-        """A pod that concerns devices, by uid."""
-        return self._entries.get(uid)
-
-    def document(self, uid: str) -> Document | None:
-        """The newest document of a pod that concerns devices."""
-        return self._documents.get(uid)
 
     def pod_named(self, namespace: str, name: str) -> PodEntry | None:
         """A pod that concerns devices, by name."""
-        return self._entries.get(self._by_name.get((namespace, name), ""))
+        return self.pods.get(self._by_name.get((namespace, name), ""))
 
     def taken_in(self, document: Document) -> PodEntry | None:
         """The pod as it was read from this very document; None if it was read from another."""
-        known = self._documents.get(document.metadata.uid or "")
+        known = self.documents.get(document.metadata.uid or "")
         same = known is not None and known.shape is document.shape
-        return self._entries.get(document.metadata.uid or "") if same else None
-
-    def pods(self) -> Mapping[str, PodEntry]:
-        """Every pod that concerns devices, by uid."""
-        return self._entries
+        return self.pods.get(document.metadata.uid or "") if same else None
 
     def device_document(self, node: str) -> Document | None:
         """The Device object of a node."""
@@ -152,7 +137,7 @@ class ClusterCache:
         """
         if self.is_gone(entry.pod.uid):
             return f"pod {entry.pod.key} is gone"
-        known = self.pod(entry.pod.uid)
+        known = self.pods.get(entry.pod.uid)
         if known is None:
             return ""
         if known.pod.finished:
@@ -257,7 +242,7 @@ class ClusterCache:
             return [NodeGone(name, self._next())]
         place.told = True
         try:
-            read = translate_node(place.node, place.device, self.context, self._next())
+            read = translate_node(place.node, place.device, self.translation.context, self._next())
         except InvalidDocument as error:
             # A node that cannot be read must not serve as if it could, so it is closed.
             self.problems[f"Node {name}"] = str(error)
@@ -301,7 +286,7 @@ class ClusterCache:
         mine = [pod.host for uid, pod in self.compared.items() if not self.claimants.waits(uid)]
         mine += [
             entry.host
-            for entry in self._entries.values()
+            for entry in self.pods.values()
             if entry.pod.node is not None and not entry.pod.finished
         ]
         for host in mine:
@@ -312,11 +297,11 @@ class ClusterCache:
         """Read records again after a change of the node's devices, because a record is read beside them."""
         events: list[Event] = []
         for uid in uids:
-            entry = self._entries[uid]
+            entry = self.pods[uid]
             renewed = self.translation.with_record(entry, node)
             if renewed is not entry:
                 pod = replace(renewed.pod, version=self._next())
-                self._entries[uid] = replace(renewed, pod=pod)
+                self.pods[uid] = replace(renewed, pod=pod)
                 self.changes.append(uid)
                 events.append(PodSeen(pod))
         return events
@@ -328,8 +313,8 @@ class ClusterCache:
         if after is not None:
             self._registrars[after.registrar] += 1
         known = frozenset(name for name, count in self._registrars.items() if count > 0)
-        if known != self.context.registrars:
-            self.translation.reset(replace(self.context, registrars=known))
+        if known != self.translation.context.registrars:
+            self.translation.reset(replace(self.translation.context, registrars=known))
 
     # --- pods --------------------------------------------------------------------------------
 
@@ -342,7 +327,7 @@ class ClusterCache:
         uid = document.metadata.uid or ""
         if uid in self._gone:
             return []
-        known = self._documents.get(uid)
+        known = self.documents.get(uid)
         if outdated(document, known):
             return []
         if known is None and not self.translation.concerns(document):
@@ -355,7 +340,7 @@ class ClusterCache:
                 self._read_again(uid)
         except InvalidDocument as error:
             self._unreadable(uid, document, error)
-            before, shape = self._entries.get(uid), document.shape
+            before, shape = self.pods.get(uid), document.shape
             if before is None or before.pod.node is None:
                 unread = self.translation.by_record(document, self._next())
             elif isinstance(shape, shapes.Pod) and finished(shape):
@@ -367,7 +352,7 @@ class ClusterCache:
                 return []
             entry = unread
         pod = entry.pod
-        self._entries[pod.uid], self._documents[pod.uid] = entry, document
+        self.pods[pod.uid], self.documents[pod.uid] = entry, document
         self.changes.append(pod.uid)
         self._by_name[pod.namespace, pod.name] = pod.uid
         if pod.node is None and not pod.finished:
@@ -378,8 +363,8 @@ class ClusterCache:
 
     def pod_gone(self, uid: str) -> list[Event]:
         """Forget a deleted pod."""
-        entry = self._entries.pop(uid, None)
-        self._documents.pop(uid, None)
+        entry = self.pods.pop(uid, None)
+        self.documents.pop(uid, None)
         self.claimants.gone(uid)
         self.compared.pop(uid, None)
         self._read_again(uid)
@@ -489,14 +474,14 @@ class ClusterCache:
         if policy != self._told_policy:
             self._told_policy = policy
             events.append(PolicyChanged(policy))
-        if config.settings == self.context.settings:
+        if config.settings == self.translation.context.settings:
             return events
-        context = Context.of(config.settings, registrars=self.context.registrars)
+        context = Context.of(config.settings, registrars=self.translation.context.registrars)
         self.translation.reset(context)
         for name, place in list(self._places.items()):
             if place.node is not None:
                 events += self._renew(name, place)
-        for uid, document in list(self._documents.items()):
+        for uid, document in list(self.documents.items()):
             events += self._reread(uid, document)
         return events
 
@@ -507,7 +492,7 @@ class ClusterCache:
             self._unreadable(uid, document, error)
             return []
         self._read_again(uid)
-        self._entries[uid] = entry
+        self.pods[uid] = entry
         self.changes.append(uid)
         bound = entry.pod.node is not None or entry.pod.finished
         return [PodSeen(entry.pod)] if bound else []

@@ -98,7 +98,7 @@ def explain(
             if allocation
             else []
         ),
-        "ended": ended(books.cluster_cache.document(pod.uid)) if pod.finished else None,
+        "ended": ended(books.cluster_cache.documents.get(pod.uid)) if pod.finished else None,
         "reason": reason,
         "next": _next(books, reason, never=never) if reason else None,
         "claims": list(islice(_claims(books, pod, _full(reason)), _MOST_CLAIMS)),
@@ -168,7 +168,7 @@ def _claims(books: Books, pod: Pod, nodes: Iterable[str]) -> Iterator[dict[str, 
 
 def _adjustment(books: Books, uid: str) -> dict[str, str | None] | None:
     """A pod's request for an adjustment of its shares, and the result; None without a request."""
-    document = books.cluster_cache.document(uid)
+    document = books.cluster_cache.documents.get(uid)
     asked = document.annotations.get(names.ADJUST) if document is not None else None
     if document is None or asked is None:
         return None
@@ -187,13 +187,13 @@ def _adjustment(books: Books, uid: str) -> dict[str, str | None] | None:
 
 def born(books: Books, uid: str) -> str | None:
     """The creation time of a pod, as the API server writes it; None if it is not known."""
-    document = books.cluster_cache.document(uid)
+    document = books.cluster_cache.documents.get(uid)
     return document.metadata.creation_timestamp if document is not None else None
 
 
 def unscheduled(books: Books, uid: str) -> str:
     """kube-scheduler's message about a pod that it could not place; empty if there is none."""
-    return said_of(books.cluster_cache.document(uid))
+    return said_of(books.cluster_cache.documents.get(uid))
 
 
 def said_of(document: Document | None) -> str:

@@ -292,7 +292,7 @@ def _containers(books: Books, index: int, card: Card) -> int:
 def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
     """A row for each container and card; several instances of one card are one row, so that each series is unique."""
     for held in books.engine.ledger.on_node(node.name):
-        entry = books.cluster_cache.pod(held.uid)
+        entry = books.cluster_cache.pods.get(held.uid)
         names = [c.name for c in entry.view.containers] if entry else []
         parts: defaultdict[tuple[str, str], list[Grant]] = defaultdict(list)
         for grant in held.grants:

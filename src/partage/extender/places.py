@@ -68,7 +68,7 @@ _SENT_AWAY: Final = 10.0
 
 def pod_of(books: Books, question: Propose) -> tuple[PodEntry | None, bool]:
     """The pod, and whether the question contained it."""
-    known = books.cluster_cache.document(question.uid)
+    known = books.cluster_cache.documents.get(question.uid)
     if bytes(question.pod):
         document = decode_pod(bytes(question.pod))
         if document.metadata.uid != question.uid:
@@ -79,7 +79,7 @@ def pod_of(books: Books, question: Propose) -> tuple[PodEntry | None, bool]:
             return books.cluster_cache.translation.read(document), True
     if known is None or precedes(known.metadata.resource_version or "", question.version):
         return None, bool(bytes(question.pod))
-    return books.cluster_cache.pod(question.uid), False
+    return books.cluster_cache.pods.get(question.uid), False
 
 
 def claimant_of(books: Books, question: Propose) -> PodEntry | None:
@@ -364,7 +364,7 @@ class Reservations:
             del self._sent_away[uid]
             if uid in books.making_room:
                 books.give_up(uid, now)
-                entry = books.cluster_cache.pod(uid)
+                entry = books.cluster_cache.pods.get(uid)
                 if entry is not None:
                     books.pod_seen(entry, now)  # nominated by now, or no pod was evicted for it
 

@@ -104,7 +104,8 @@ def to_be_gone(books: Books, plan: Plan, priority: int) -> list[str]:
     leaving = [
         uid
         for uid in books.leaving(plan.node)
-        if (entry := books.cluster_cache.pod(uid)) is not None and entry.pod.priority < priority
+        if (entry := books.cluster_cache.pods.get(uid)) is not None
+        and entry.pod.priority < priority
     ]
     return sorted({*leaving, *(victim.uid for victim in plan.victims)})
 
@@ -190,7 +191,7 @@ def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occu
     leaving = books.leaving(node)
     occupants = []
     for held in books.engine.ledger.on_node(node):
-        entry = books.cluster_cache.pod(held.uid)
+        entry = books.cluster_cache.pods.get(held.uid)
         bound = books.engine.states.get(held.uid) is State.BOUND
         if entry is None or not bound or held.uid in leaving:
             continue
@@ -226,13 +227,13 @@ def _has_room_coming(books: Books, waiting: WaitingPod) -> bool:
         return True
     return any(
         entry is not None and entry.pod.priority < waiting.entry.pod.priority
-        for entry in map(books.cluster_cache.pod, books.leaving(node))
+        for entry in map(books.cluster_cache.pods.get, books.leaving(node))
     )
 
 
 def given_up_on(books: Books, uid: str) -> bool:
     """Whether kube-scheduler has reported that it cannot place the pod, even by its own preemption."""
-    document = books.cluster_cache.document(uid)
+    document = books.cluster_cache.documents.get(uid)
     shape = document.shape if document is not None else None
     if not isinstance(shape, shapes.Pod) or shape.status is None:
         return False
@@ -243,7 +244,7 @@ def given_up_on(books: Books, uid: str) -> bool:
 
 
 def _born(books: Books, uid: str) -> float:
-    document = books.cluster_cache.document(uid)
+    document = books.cluster_cache.documents.get(uid)
     text = document.metadata.creation_timestamp if document is not None else None
     try:
         return datetime.fromisoformat(text).timestamp() if text else 0.0

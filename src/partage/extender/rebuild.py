@@ -63,13 +63,13 @@ async def filled(
     books.digest(limits)
     # Nominations are read from the pods themselves.
     async for waiting in _breathing(list(before.waiting) if before is not None else ()):
-        if cluster_cache.pod(waiting.entry.pod.uid) is not None:
+        if cluster_cache.pods.get(waiting.entry.pod.uid) is not None:
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
             if waiting.deferred:
                 late = deferred(waiting.entry.pod.namespace)
                 books.waiting.enter(waiting.entry, late, waiting.since)
     books.counts += before.counts if before is not None else Counter()
-    async for entry in _breathing(list(cluster_cache.pods().values())):
+    async for entry in _breathing(list(cluster_cache.pods.values())):
         books.pod_seen(entry, now)
     # New books may have room that the old ones did not have, and no event will report it.
     for name in books.engine.ledger.index:

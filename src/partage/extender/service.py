@@ -287,7 +287,7 @@ class SchedulerService:
         events = cluster_cache.changed(document)
         ended: Sequence[Event] = ()
         if document.kind == "Pod":
-            entry = cluster_cache.pod(document.metadata.uid or "")
+            entry = cluster_cache.pods.get(document.metadata.uid or "")
             if entry is not None:
                 self.books.pod_seen(entry, now)
             if self.adjustments is not None:
@@ -450,7 +450,7 @@ class SchedulerService:
         """Answer bind, once its outcome is known or counts as unknown."""
         try:
             args = decode_bind(body)
-            entry = self._seen.get(args.uid) or self.books.cluster_cache.pod(args.uid)
+            entry = self._seen.get(args.uid) or self.books.cluster_cache.pods.get(args.uid)
             if entry is None and args.uid not in self._plain:
                 entry = await self.read(args.namespace, args.name, args.uid)
         except InvalidDocument as error:
@@ -491,7 +491,7 @@ class SchedulerService:
         if not allowance.may_evict(entry.pod.namespace, now):
             self.books.postpone(entry.pod.uid)
             return preempt_reply({})
-        priorities = {uid: e.pod.priority for uid, e in self.books.cluster_cache.pods().items()}
+        priorities = {uid: e.pod.priority for uid, e in self.books.cluster_cache.pods.items()}
         kept = self.books.verbs.preempt(
             entry.pod,
             {node: victims.uids for node, victims in args.victims.items()},
@@ -546,7 +546,7 @@ class SchedulerService:
         except Exception as error:  # the port may raise any exception
             raise InvalidDocument(f"pod {namespace}/{name} cannot be read: {error}") from error
         if document is None or document.metadata.uid != uid:
-            if self.books.cluster_cache.pod(uid) is None:
+            if self.books.cluster_cache.pods.get(uid) is None:
                 self.pod_gone(uid)  # perhaps no watch ever reports its end
             raise InvalidDocument(f"there is no pod {namespace}/{name} with uid {uid}")
         return self._entry(document)

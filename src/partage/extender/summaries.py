@@ -136,7 +136,7 @@ def _taken(
     are after rounding. Before the pod is bound, it uses the record to come. If containers of other protocols hold a
     device too, the books' charge counts, because only the larger of an init container and the later ones counts.
     """
-    entry = books.cluster_cache.pod(held.uid)
+    entry = books.cluster_cache.pods.get(held.uid)
     grants, recorded, shared = held.grants, {}, {}
     if entry is not None:
         view = entry.view

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Index = NDArray[np.intp]
+from partage.inventory.plane import Index
 
 _KEPT: Final = 2**15
 

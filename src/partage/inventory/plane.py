@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from partage.model.reason import ReasonCode
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Index = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 T = TypeVar("T", bound=np.generic)

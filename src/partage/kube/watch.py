@@ -76,6 +76,8 @@ async def watch_once(
 ) -> AsyncGenerator[list[Frame[T]], None]:
     """The events of one watch request, as they arrive; ends when the server ends the request.
 
+    The first batch is empty: the server has accepted the watch.
+
     Args:
         resource_version: the watch reports changes after this version.
 
@@ -89,6 +91,7 @@ async def watch_once(
     async with client.watch_stream(
         scope, resource_version, seconds=seconds, idle_seconds=settings.idle
     ) as pieces:
+        yield []
         async for piece in pieces:
             frames = decoder.feed(piece)
             ended = next((i for i, frame in enumerate(frames) if isinstance(frame, Failed)), None)
@@ -131,7 +134,7 @@ async def follow(
                 async for changes in batches:
                     # A list alone does not show success, because the server may refuse the watch.
                     heard = began < math.inf
-                    if not heard:
+                    if not changes and not heard:
                         began = clock.monotonic()
                     if changes:
                         yield changes
@@ -178,7 +181,7 @@ async def _list_then_watch(
 ) -> AsyncGenerator[list[Change[T]], None]:
     """One list if there is no version to start from, then one watch; may yield empty batches.
 
-    The first batch is what the list changed, empty without one: the watch begins after it.
+    The first empty batch shows that the server has accepted the watch.
 
     After a restore from a backup, a server sends nothing at all to a watch from a version that its store has not
     reached yet.
@@ -189,8 +192,6 @@ async def _list_then_watch(
     if not mirror.resource_version:
         listing = await client.list_all(scope, into=into)
         yield mirror.replace(listing)
-    else:
-        yield []
     started = client.clock.monotonic()
     version = mirror.resource_version
     async with contextlib.aclosing(

@@ -4,8 +4,7 @@ A pod asks in groups. One group is one device request that serves one container 
 pod together (Koordinator). Every value here is hashable, so the engine puts equal requests into one class.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final, TypeVar
@@ -44,23 +43,25 @@ class Phase(StrEnum):
 _Key = TypeVar("_Key")
 
 
-def at_most(asked: Iterable[tuple[Phase, _Key, int]]) -> Counter[_Key]:
-    """The most that containers have at one moment, by kind.
+def at_most(asked: Iterable[tuple[Phase, Mapping[_Key, int]]]) -> dict[_Key, int]:
+    """The most that containers ask for at one moment, by kind.
 
-    Containers that run together are summed; the largest init container counts beside the sidecars, if that is more.
+    Containers that run together are summed. An init container counts beside the sidecars that started before it, if
+    that is more.
 
     Args:
-        asked: a container's phase, the kind of device that it asks for, and how many.
+        asked: containers' phases and amounts, init containers and sidecars first, each in the pod's order.
     """
-    lasting, sidecars, peaks = Counter[_Key](), Counter[_Key](), Counter[_Key]()
-    for phase, key, count in asked:
-        if phase is Phase.INIT:
-            peaks[key] = max(peaks[key], count)
-            continue
-        lasting[key] += count
-        if phase is Phase.SIDECAR:
-            sidecars[key] += count
-    return lasting | (sidecars + peaks)
+    running: dict[_Key, int] = {}
+    peaks: dict[_Key, int] = {}
+    for phase, amounts in asked:
+        for key, amount in amounts.items():
+            now = running.get(key, 0) + amount
+            if phase is Phase.INIT:
+                peaks[key] = max(peaks.get(key, 0), now)
+            else:
+                running[key] = now
+    return {key: max(running.get(key, 0), peaks.get(key, 0)) for key in {**running, **peaks}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,14 +305,15 @@ class PodRequest:
         most = at_most(
             (
                 group.phase,
-                (
-                    group.request.type,
-                    group.request.filter.vendors,
-                    group.request.filter.avoid_vendors,
-                ),
-                EVERY if group.request.every else group.request.count,
+                {
+                    (
+                        group.request.type,
+                        group.request.filter.vendors,
+                        group.request.filter.avoid_vendors,
+                    ): EVERY if group.request.every else group.request.count
+                },
             )
-            for group in self.groups
+            for group in sorted(self.groups, key=lambda group: group.phase is Phase.MAIN)
         )
         found = [MayUse(kind[0], count, *kind[1:]) for kind, count in sorted(most.items())]
         for type_, count in self.broken:

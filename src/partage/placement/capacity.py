@@ -14,14 +14,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Floats, Index, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.placement.baselines import left_of
-from partage.placement.fragmentation import Index, Lens, Workload, summed
+from partage.placement.fragmentation import Lens, Workload, summed
 from partage.placement.incremental_columns import CardScores
 from partage.placement.kernel import at
 from partage.placement.priced import packed
-from partage.placement.tables import Floats
 
 
 class CapacityGauge(CardScores):

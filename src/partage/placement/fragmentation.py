@@ -18,16 +18,12 @@ from math import exp
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Floats, Index, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.placement.baselines import left_of
 from partage.placement.incremental_columns import CardScores
-
-Floats = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 _COVERED: Final = 95  # percent of the pods that the usual shapes must cover
 _DEFAULT_CPU: Final = 100  # milli; Kubernetes counts it for a pod that asks for none
@@ -114,7 +110,7 @@ class Lens:
     count: Ints
     chance: Floats
     thresholds: Ints
-    row: NDArray[np.intp]
+    row: Index
     allowed: Bools
     plain_cpu: Ints
     plain_chance: Floats

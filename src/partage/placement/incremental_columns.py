@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Index, Ints
 from partage.model.device import DeviceType
 from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand
@@ -52,7 +51,7 @@ class Followed(ABC):
         """Make room for the nodes and cards in the books."""
 
     @abstractmethod
-    def write(self, nodes: NDArray[np.intp]) -> None:
+    def write(self, nodes: Index) -> None:
         """Write the columns of some nodes."""
 
 
@@ -107,12 +106,12 @@ class CardScores(Followed):
         return dict(zip(rows.tolist(), score.tolist(), strict=True))
 
     @abstractmethod
-    def codes(self, nodes: NDArray[np.intp] | int) -> Ints:
+    def codes(self, nodes: Index | int) -> Ints:
         """By card and node, a number from 0 that cards of one node share if they score the same."""
 
     @abstractmethod
     def settled(
-        self, host: Mapping[str, int], nodes: NDArray[np.intp], count: int, fits: Bools | None
+        self, host: Mapping[str, int], nodes: Index, count: int, fits: Bools | None
     ) -> Ints:
         """Scores of `count` whole cards, or of a pod without cards."""
 
@@ -120,7 +119,7 @@ class CardScores(Followed):
     def shared(
         self,
         host: Mapping[str, int],
-        nodes: NDArray[np.intp],
+        nodes: Index,
         codes: Ints,
         asked: tuple[int, int],
     ) -> Ints:

@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partage.inventory.card import Card
+from partage.inventory.plane import Ints
 from partage.model.cutting import Cutting
 from partage.model.device import MILLI
 from partage.model.mig import MigAxis, MigProfile, MigSlice, in_order
@@ -120,7 +120,7 @@ def _tables(shape: MigAxis, allowed: Allowed) -> Layouts:
 
 
 @lru_cache(maxsize=1024)
-def _costs(layouts: Layouts, wish: Wish) -> NDArray[np.int64]:
+def _costs(layouts: Layouts, wish: Wish) -> Ints:
     """The cost of each position in each state, as small numbers in the same order; -1 for none."""
     costs = layouts.costs(wish)
     known = costs != NOWHERE

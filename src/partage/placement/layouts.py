@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from partage.inventory.plane import Bools, Floats, Ints
 from partage.model.errors import InvalidValue
 from partage.model.mig import MigAxis, MigSlice
 
@@ -58,7 +59,7 @@ class Column:
         position: index into `Layouts.positions`; -1 if it does not fit.
     """
 
-    cost: NDArray[np.int64]
+    cost: Ints
     position: NDArray[np.int16]
 
 
@@ -85,7 +86,7 @@ class Layouts:
     after: NDArray[np.int32]
     geometry: NDArray[np.int16]
     used: NDArray[np.int16]
-    worth: NDArray[np.int64]
+    worth: Ints
     _bits: Mapping[MigSlice, int]
     _states: Mapping[int, int]
     _columns: dict[Wish, Column] = field(default_factory=dict)
@@ -134,7 +135,7 @@ class Layouts:
         bit = int(column.position[state])
         return card, self.positions[bit], int(self.after[state, bit])
 
-    def costs(self, wish: Wish) -> NDArray[np.int64]:
+    def costs(self, wish: Wish) -> Ints:
         """The cost of each position for a wish, by state; `NOWHERE` if it is impossible.
 
         A preferred profile comes before a cheaper place. If geometries are given, a card's first geometry that can run
@@ -155,7 +156,7 @@ class Layouts:
         return np.where(fits, costs, NOWHERE)
 
 
-def column_of(costs: NDArray[np.int64]) -> Column:
+def column_of(costs: Ints) -> Column:
     """The cheapest position by state, from the cost of each position; the first among equals."""
     best = costs.argmin(axis=1) if costs.shape[1] else np.zeros(len(costs), np.int64)
     cost = costs.min(axis=1, initial=NOWHERE)
@@ -266,8 +267,8 @@ def _of(axis: MigAxis, mask: int) -> tuple[MigSlice, ...]:
 
 
 def _earned(
-    axis: MigAxis, after: NDArray[np.int32], fits: NDArray[np.bool_], counted: Sequence[str]
-) -> NDArray[np.float64]:
+    axis: MigAxis, after: NDArray[np.int32], fits: Bools, counted: Sequence[str]
+) -> Floats:
     """By state: memory units that the imagined stream still gets, each at its best position.
 
     From a request on, the room earns the request's units and the worth of the remaining room. If the request does not

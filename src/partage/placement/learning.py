@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from math import pi, sqrt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from partage.placement.kernel import FITS, unsuited_kinds
 from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import Tables
-
-if TYPE_CHECKING:
-    from partage.placement.selection import Rules
 
 _LEARN: Final = frozenset({300, 1000, 3000, 6000})
 _AGAIN: Final = 20_000
@@ -181,7 +178,6 @@ def tables_due(
     standing: Standing | None = None,
     *,
     trend: float = 1.0,
-    rules: "Rules | None" = None,
 ) -> Tables | None:
     """The due tables; prices take seconds, and belong in a separate process.
 
@@ -192,7 +188,6 @@ def tables_due(
         stock: the empty cluster.
         standing: pods placed already; only prices need them.
         trend: whether requests grow, see `Arrivals`.
-        rules: the weights of gain and cost in the choice of prices.
 
     Returns:
         None if the old ones stay.
@@ -203,7 +198,7 @@ def tables_due(
         return refreshed(tables, counts, stock, trend)
     from partage.placement.selection import learned  # noqa: PLC0415 # imports the compiled loops
 
-    return learned(tables, counts, stock, standing, rules=rules)
+    return learned(tables, counts, stock, standing)
 
 
 def ask_of(pod: Pod, ledger: Ledger) -> Ask:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Floats, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.node import Node
 from partage.placement.baselines import left_of
@@ -66,7 +65,7 @@ class Stock:
             models,
         )
 
-    def by_model(self, column: Ints) -> NDArray[np.float64]:
+    def by_model(self, column: Ints) -> Floats:
         """The sum of a column over the nodes of each model."""
         return np.bincount(self.model, column, len(self.models)).astype(np.float64)
 

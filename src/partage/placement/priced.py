@@ -15,15 +15,14 @@ import numpy as np
 
 from partage.inventory.columns import UNCHECKED
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Floats, Index, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand, left_of
-from partage.placement.fragmentation import Index
 from partage.placement.incremental_columns import CardScores
 from partage.placement.kernel import Nodes
 from partage.placement.slot_reservation import Guard
-from partage.placement.tables import UNITS, Floats, Prices
+from partage.placement.tables import UNITS, Prices
 
 TIER: Final = 2**33
 """Added to every score, so that a place to keep free can fall below all others."""

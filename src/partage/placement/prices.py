@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Floats, Ints
 from partage.model.device import MILLI
 from partage.model.errors import PartageError
-from partage.placement.knapsack_loops import knapsack_loops
+from partage.placement.jit import compiled
 from partage.placement.mix import Mix, Stock
 from partage.placement.reserves import reserves_of
-from partage.placement.tables import UNITS, Floats, Prices
+from partage.placement.tables import UNITS, Prices
 
 _BREAKS: Final = np.array([0, 0.87, 0.9, 0.92, 0.94, 0.96, 0.98, 1, 1.02, 1.05, 1.1, 1.2, 1.4, 2])
 _KNEE: Final = 0.88
@@ -129,8 +128,32 @@ def knapsack(size: Ints, profit: Floats) -> tuple[Floats, Ints]:
     """
     order = np.argsort(size, kind="stable")
     sizes, gains = size[order], np.where(profit > 0, profit, -1.0)[:, order]
-    best, last = knapsack_loops(sizes, np.ascontiguousarray(gains), UNITS, _BETTER)
+    best, last = _knapsack(sizes, np.ascontiguousarray(gains), UNITS, _BETTER)
     return best, np.where(last >= 0, order[last], -1)
+
+
+@compiled
+def _knapsack(size: Ints, gain: Floats, units: int, least: float) -> tuple[Floats, Ints]:
+    """`knapsack` of ascending sizes; an item must be worth `least` more than an unused hundredth."""
+    rows, items = gain.shape
+    best = np.zeros((units + 1, rows))
+    last = np.full((units + 1, rows), -1, np.int64)
+    mine = np.zeros(units + 1)
+    for row in range(rows):
+        for room in range(1, units + 1):
+            top, found = -np.inf, -1
+            for item in range(items):
+                if size[item] > room:
+                    break
+                value = mine[room - size[item]] + gain[row, item]
+                if value > top:
+                    top, found = value, item
+            mine[room] = mine[room - 1]
+            if found >= 0 and top > mine[room] + least:
+                mine[room] = top
+                last[room, row] = found
+        best[:, row] = mine
+    return best, last
 
 
 def solver() -> Any:
@@ -309,7 +332,7 @@ class Learner:
         net = price - PAIRS[:, :1] * items.cores - PAIRS[:, 1:] * items.gib
         profit = np.where(items.allowed[:, None, :], net, 0.0).reshape(-1, items.size.size)
         best, _ = knapsack(items.size, profit)
-        result: NDArray[np.float64] = best.reshape(UNITS + 1, -1, PAIRS.shape[0])
+        result: Floats = best.reshape(UNITS + 1, -1, PAIRS.shape[0])
         return result.transpose(1, 0, 2)
 
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Index, Ints
 from partage.model.device import MILLI
 from partage.placement import rehearsal_loops
 from partage.placement.fragmentation import Workload, score_steps
@@ -113,7 +112,7 @@ def _part(stock: Stock, every: int) -> Stock:
     return _ordered(stock, np.array(keep, np.intp))
 
 
-def _ordered(stock: Stock, rows: NDArray[np.intp]) -> Stock:
+def _ordered(stock: Stock, rows: Index) -> Stock:
     columns = (stock.cpu[rows], stock.memory[rows], stock.cards[rows], stock.model[rows])
     return Stock(*columns, stock.models)
 

@@ -11,12 +11,9 @@ room for it again.
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Floats, Ints
 from partage.placement.jit import compiled
-
-Floats = NDArray[np.float64]
 
 NOWHERE: Final = 2**62
 """Key of a node without room."""

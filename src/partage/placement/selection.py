@@ -41,19 +41,10 @@ _REFUSED_LATER: Final = 3.0
 _HARM: Final = 1.0  # percent of a kind: a table with a higher cost is not used
 _STRICT: Final = 3.0
 """Points charged for each percent under the strict merit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The weights of gain and cost on the whole cluster.
-
-    Attributes:
-        limit: percent of a kind that may fail more often than under FGD without a charge.
-        slope: points of allocation that each percent beyond it costs.
-    """
-
-    limit: float = 0.4
-    slope: float = 3.0
+_LIMIT: Final = 0.4
+"""On the whole cluster, percent of a kind that may fail more often than under FGD without a charge."""
+_SLOPE: Final = 3.0
+"""Points of allocation that each percent beyond the limit costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +53,10 @@ class Choice:
 
     Attributes:
         prices: the best; None if none is better than the stand-in.
-        candidate: number of the best prices in the list.
         stand_in: the better of FGD and first fit.
     """
 
     prices: Prices | None
-    candidate: int | None
     stand_in: Strategy
 
 
@@ -108,26 +97,24 @@ class _Tried:
     Attributes:
         plain: its allocation, at the end and to a quarter at full load.
         most_excess: the most that any kind of pod fails more than under FGD, percent of the kind.
-        merit: see `merit`, with the charges of the rules on the mean excess.
+        merit: see `merit`, with charges on the mean excess beyond the limit.
     """
 
-    def __init__(
-        self, stages: Sequence[_Stage], outcomes: Sequence[Outcome], rules: Rules
-    ) -> None:
+    def __init__(self, stages: Sequence[_Stage], outcomes: Sequence[Outcome]) -> None:
         pairs = list(zip(stages, outcomes, strict=True))
         self.plain = float(np.mean([o.at_end + _AT_FULL * o.at_full for o in outcomes]))
         more = np.mean([excess(found, stage.fgd) for stage, found in pairs], axis=0)
         self.most_excess = float(more.max())
         worth = np.mean([merit(o, stage.fgd, stage.first_fit, 0.0) for stage, o in pairs])
-        paid = np.maximum(more[:3] - rules.limit, 0.0).sum()
-        self.merit = float(worth - rules.slope * paid)
+        paid = np.maximum(more[:3] - _LIMIT, 0.0).sum()
+        self.merit = float(worth - _SLOPE * paid)
 
 
 class _Selection:
     """One choice: the candidates, and the stages on which they play."""
 
-    def __init__(self, mix: Mix, stock: Stock, rules: Rules) -> None:
-        self.mix, self.stock, self.rules = mix, stock, rules
+    def __init__(self, mix: Mix, stock: Stock) -> None:
+        self.mix, self.stock = mix, stock
         self.theatre = Theatre(mix, stock)
         self.thinner = max(1, round(stock.capacity / MILLI / _LARGE))
 
@@ -163,13 +150,12 @@ class _Selection:
         fgd, first = self._tried(stages, Strategy.FGD), self._tried(stages, Strategy.FIRST_FIT)
         name = Strategy.FIRST_FIT if first.merit > fgd.merit else Strategy.FGD
         ahead = max(fgd.plain, first.plain)
-        most = max(_HARM, self.rules.limit)
-        fine = [n for n, t in tried.items() if t.plain > ahead and t.most_excess <= most]
+        fine = [n for n, t in tried.items() if t.plain > ahead and t.most_excess <= _HARM]
         better = [n for n, t in tried.items() if t.merit > max(fgd.merit, first.merit)]
         if not fine and not better:
-            return Choice(None, None, name)
+            return Choice(None, name)
         number = max(fine or better, key=lambda n: tried[n].merit)  # the first of equals
-        return Choice(candidates[number], number, name)
+        return Choice(candidates[number], name)
 
     def _tried(self, stages: Sequence[_Stage], what: Prices | Strategy) -> _Tried:
         """The results of prices, or of a stand-in, on the stages from the current books."""
@@ -183,7 +169,7 @@ class _Selection:
             else:
                 node = self.theatre.first_fit(course, anew=False)
             outcomes.append(self.theatre.outcome(course, node))
-        return _Tried(stages, outcomes, self.rules)
+        return _Tried(stages, outcomes)
 
     def _stage(self, course: Course) -> _Stage:
         return _Stage(
@@ -199,20 +185,13 @@ class _Selection:
         return self.theatre.outcome(stage.course, self.theatre.prices(stage.course, prices))
 
 
-def chosen(
-    mix: Mix,
-    stock: Stock,
-    standing: Standing | None = None,
-    *,
-    rules: Rules | None = None,
-) -> Choice | None:
+def chosen(mix: Mix, stock: Stock, standing: Standing | None = None) -> Choice | None:
     """The best prices for a mix, by rehearsal.
 
     Args:
         mix: the requests seen so far, refused ones included.
         stock: the empty cluster.
         standing: pods placed already; None for none.
-        rules: the weights of gain and cost.
 
     Returns:
         Without a solver a choice between FGD and first fit; None if the mix has no request for cards, the cluster no
@@ -220,7 +199,7 @@ def chosen(
     """
     if not (COMPILED and mix.demand.any() and stock.cards.any()):
         return None
-    selection = _Selection(mix, stock, rules or Rules())
+    selection = _Selection(mix, stock)
     try:
         learner = Learner(mix, stock)
     except SolverMissing:
@@ -235,8 +214,6 @@ def learned(
     seen: Mapping[Ask, int],
     stock: Stock,
     standing: Standing | None = None,
-    *,
-    rules: Rules | None = None,
 ) -> Tables | None:
     """Tables with the best prices for the requests seen, or with the best stand-in.
 
@@ -245,13 +222,12 @@ def learned(
         seen: how often each ask arrived.
         stock: the empty cluster.
         standing: pods placed already.
-        rules: the weights of gain and cost.
 
     Returns:
         None if nothing can be learnt, see `chosen`.
     """
     mix = Mix.of(seen, stock)
-    choice = chosen(mix, stock, standing, rules=rules)
+    choice = chosen(mix, stock, standing)
     if choice is None:
         return None
     usual = workload_of(mix) if choice.stand_in is Strategy.FGD else tables.workload

@@ -9,16 +9,13 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Index, Ints
 from partage.placement.tables import Prices
 
 _MIB: Final = 2**20
 _MANY: Final = 2**20
 MARGIN: Final = 3.0  # standard deviations of the number of pods to come
-
-Index = NDArray[np.intp]
 
 
 class Guard:

@@ -6,13 +6,9 @@ decisions.
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from partage.inventory.plane import Floats
 from partage.model.policy import Strategy
 from partage.placement.fragmentation import Workload
-
-Floats = NDArray[np.float64]
 
 UNITS = 100
 """Steps in which a card's compute is counted: hundredths."""

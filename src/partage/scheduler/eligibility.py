@@ -50,7 +50,7 @@ class _Column(Generic[V]):
         self.codes: NDArray[np.int32] = np.zeros(size, np.int32)
         self.values: list[V] = []
         self.numbers: dict[V, int] = {}
-        self._amounts: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._amounts: Ints = np.zeros(1, np.int64)
         self._counts: Bools = np.zeros(1, np.bool_)
 
     def put(self, index: int, value: V | None) -> None:

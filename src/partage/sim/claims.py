@@ -37,14 +37,20 @@ from partage.scheduler.events import HoldEnded, Placement, PodSeen
 from partage.scheduler.explain import DETAILED
 from partage.vendors.names import DRA_DRIVER, MIG_CLASS, SHARE_CLASS
 from partage.wire import shapes
-from partage.wire.claims import DEVICE, held_devices, read_claim
+from partage.wire.claims import (
+    DEVICE,
+    allocation_of,
+    held_devices,
+    read_claim,
+    results_of,
+    spec_of,
+)
 from partage.wire.device_pools import (
     CounterKey,
     DeviceKey,
     Offer,
     class_selectors,
     nano,
-    plain_name,
     pools,
 )
 from partage.wire.device_requests import CLAIM_KINDS, MOST, Ask, Asked, asked, claims_named
@@ -182,8 +188,8 @@ class ClaimAllocator:
                 yield Document("ResourceSlice", "agents", 1, shape)
 
     def _count(self, claim: Document) -> None:
-        for result in _results(claim):
-            offer = self._offers.get(_key(result))
+        for result in results_of(claim):
+            offer = self._offers.get(_key(result)) if isinstance(result, Mapping) else None
             if offer is not None and not result.get("adminAccess"):
                 self._use.add(offer, _consumed(result), 1)
 
@@ -248,7 +254,7 @@ class ClaimAllocator:
         """The requests of a pod's claims, alternatives included; of readable claims only."""
         for claim in self.named(document):
             try:
-                wants = asked(_spec(claim))
+                wants = asked(spec_of(claim))
             except InvalidValue:
                 continue
             yield from ((claim.name, ask) for some in wants.requests for ask in some)
@@ -346,10 +352,10 @@ class ClaimAllocator:
             if node:
                 at.append((node, f"{space}/{claim.name}"))
                 continue
-            if _allocated(claim):
+            if allocation_of(claim):
                 continue  # allocated by other drivers, for any node
             try:
-                wants = asked(_spec(claim))
+                wants = asked(spec_of(claim))
             except InvalidValue as error:
                 return _unready(f"claim {space}/{claim.name}: {error}")
             for ask in (one for some in wants.requests for one in some):
@@ -503,17 +509,12 @@ class ClaimAllocator:
         if missed is not None:
             return missed
         for taint in offer.taints:
-            if ask.bears(taint):
+            if not taint.repels or any(one.tolerates(taint) for one in ask.tolerations):
                 continue
             if taint.value == HELD:
                 return _Miss(3.0, ReasonCode.CARD_NOT_IDLE, "pods hold all of it")
-            told = f"{taint.key}={taint.value}" if taint.value else taint.key
-            return _Miss(
-                4.0,
-                ReasonCode.TAINT,
-                f"taint {told}:{taint.effect} is not tolerated",
-                fits=f"with a toleration of {taint.key}",
-            )
+            fits = f"with a toleration of {taint.key}"
+            return _Miss(4.0, ReasonCode.TAINT, f"taint {taint} is not tolerated", fits=fits)
         # Access for administrators is not counted; it is granted if the allocator would find room for a share.
         if self._use.devices[offer.key] and not offer.view.shared and not ask.admin:
             return _Miss(3.0, ReasonCode.CARD_NOT_IDLE, "another claim holds it")
@@ -706,27 +707,6 @@ def _driver(document: Document) -> str:
     return shape.spec.driver if isinstance(shape, shapes.ResourceSlice) and shape.spec else ""
 
 
-def _spec(claim: Document) -> Mapping[str, Any]:
-    return (claim.shape.spec if isinstance(claim.shape, shapes.ResourceClaim) else None) or {}
-
-
-def _allocation(claim: Document) -> Mapping[str, Any]:
-    shape = claim.shape
-    status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
-    found = (status or {}).get("allocation")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _allocated(claim: Document) -> bool:
-    return bool(_allocation(claim))
-
-
-def _results(claim: Document) -> list[Mapping[str, Any]]:
-    devices = _allocation(claim).get("devices")
-    found = devices.get("results") if isinstance(devices, Mapping) else None
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-
-
 def _node_of(claim: Document) -> str:
     """The node to which an allocated claim is bound; empty if it is not bound to a known node."""
     ours = held_devices(claim)
@@ -734,7 +714,7 @@ def _node_of(claim: Document) -> str:
         return str(ours[0].get("pool") or "")
     try:
         selector = msgspec.convert(
-            _allocation(claim).get("nodeSelector") or {}, shapes.NodeSelector
+            allocation_of(claim).get("nodeSelector") or {}, shapes.NodeSelector
         )
     except (msgspec.ValidationError, RecursionError):
         return ""
@@ -753,7 +733,7 @@ def _consumed(result: Mapping[str, Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, value in given.items() if isinstance(given, Mapping) else ():
         try:
-            found[plain_name(str(name), str(result.get("driver")))] = nano(value, "")
+            found[str(name)] = nano(value, "")
         except InvalidValue:
             continue  # `read_claim` closes the card and reports it
     return found

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partage.inventory.plane import Floats, Ints
 from partage.model.device import MILLI
 from partage.placement.fragmentation import Lens, fragmentation
 from partage.sim.replay import Run
@@ -19,8 +19,6 @@ LEVELS: Final = (80, 90, 100, 110, 120, 130)
 """Arrived loads at which results are given, percent."""
 KINDS: Final = ("cpu-only", "fraction", "one-card", "many-cards")
 _BATCH: Final = 2048
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Curves:
         return {str(level): curve.get(level) for level in levels}
 
 
-def _demand(run: Run) -> NDArray[np.int64]:
+def _demand(run: Run) -> Ints:
     return np.array([pod.demand for pod in run.arrived], np.int64)
 
 
@@ -83,7 +81,7 @@ def _rounded(value: float) -> float:
     return float(np.round(value, 2))
 
 
-def _means(level: NDArray[np.int64], values: Floats) -> dict[int, float]:
+def _means(level: Ints, values: Floats) -> dict[int, float]:
     """Mean of the values at each load."""
     return {int(x): float(values[level == x].mean()) for x in np.unique(level)}
 
@@ -114,9 +112,7 @@ def _fragmentation(run: Run) -> Floats:
     return result + np.cumsum(change)
 
 
-def _batched(
-    lens: Lens, cpu: NDArray[np.int64], left: NDArray[np.int64], kind: NDArray[np.int64]
-) -> Floats:
+def _batched(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:
     """Fragmentation of many states, some at a time to bound memory."""
     parts = [
         fragmentation(lens, cpu[i : i + _BATCH], left[:, i : i + _BATCH], kind[i : i + _BATCH])

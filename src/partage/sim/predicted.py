@@ -49,7 +49,7 @@ async def predicted(
     waiting = sorted(
         (
             entry
-            for entry in books.cluster_cache.pods().values()
+            for entry in books.cluster_cache.pods.values()
             if entry.pod.node is None and not entry.pod.finished
         ),
         key=lambda entry: (-entry.pod.priority, age.get(entry.pod.uid, ("", 0))),

@@ -18,9 +18,8 @@ from time import perf_counter, process_time
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partage.inventory.plane import Ints
+from partage.inventory.plane import Floats, Ints
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.errors import InvalidValue
 from partage.model.node import Node
@@ -31,7 +30,6 @@ from partage.model.selector import NodeConstraint, Operator, Requirement, Select
 from partage.placement.fragmentation import Shape, Workload
 from partage.placement.learning import Arrivals, Due, tables_due
 from partage.placement.mix import Ask, Standing, Stock
-from partage.placement.selection import Rules
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import (
@@ -96,9 +94,9 @@ class Run:
     lives: Lives
     engine: Engine
     workload: Workload
-    node: NDArray[np.int64]
-    card: NDArray[np.int64]
-    started: NDArray[np.float64]
+    node: Ints
+    card: Ints
+    started: Floats
     cpu_left: list[int] = field(default_factory=list)
     card_left: list[Ints] = field(default_factory=list)
     idle: list[tuple[float, int]] = field(default_factory=list)
@@ -242,12 +240,10 @@ class Lesson:
 
     Attributes:
         history: the known mix of requests; empty if it is learnt during the run.
-        rules: the weights of gain and cost in the choice of prices.
         tables: made from the history already; None to make them before the first pod.
     """
 
     history: Mapping[Ask, int] = field(default_factory=dict)
-    rules: Rules = Rules()
     tables: Tables | None = None
 
 
@@ -270,7 +266,7 @@ def replay(
         seed: of the policy's own draws, if it makes any.
         progress: called after each arrival.
         accelerate: decide in compiled loops; None does so if numba is installed. Results are the same.
-        lesson: the default policy's knowledge; None for none, and the usual rules.
+        lesson: the default policy's knowledge; None for none.
     """
     fast = find_spec("numba") is not None if accelerate is None else accelerate
     engine = Engine(policy, _compiled() if fast else None)
@@ -405,7 +401,6 @@ class _Driver:
             self.stock,
             standing,
             trend=self.arrivals.trend,
-            rules=self.lesson.rules,
         )
 
     def _place(self, number: int) -> bool:

@@ -70,5 +70,5 @@ def most_devices(
                 devices = value
             type_ = _TYPES.get(plain, DeviceType.GPU)
             most[type_] = max(most.get(type_, 0), min(devices, EVERY))
-        asked += [(container.phase, type_, count) for type_, count in most.items()]
+        asked.append((container.phase, most))
     return tuple(sorted((type_, count) for type_, count in at_most(asked).items() if count))

@@ -62,11 +62,6 @@ class ReservedKeys:
         ]
 
 
-def reserved_keys() -> ReservedKeys:
-    """All reserved keys of pods, of every family."""
-    return RESERVED
-
-
 RESERVED: Final = ReservedKeys(
     annotations=frozenset(
         {

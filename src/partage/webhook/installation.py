@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from partage.model.errors import InvalidValue
 from partage.vendors.names import ADJUST, CLAIM_FINALIZER, CLAIMS_LABEL, CLAIMS_TRANSLATE
-from partage.vendors.reserved import reserved_keys
+from partage.vendors.reserved import RESERVED
 from partage.webhook import expressions
 from partage.webhook.settings import Admission
 from partage.webhook.validating import NAMES_ITS_NODE
@@ -223,9 +223,8 @@ def _written(*resources: str, group: str = "") -> dict[str, Any]:
 
 
 def _forging(admission: Admission) -> dict[str, Any]:
-    keys = reserved_keys()
     writers = expressions.may_not_write(admission.writers, admission.break_glass)
-    carries = expressions.carries_reserved(keys)
+    carries = expressions.carries_reserved(RESERVED)
     return {
         # Subresources too, because a write of a pod's status contains its annotations.
         "matchConstraints": _written("pods", "pods/*", "bindings"),
@@ -235,7 +234,7 @@ def _forging(admission: Admission) -> dict[str, Any]:
         ],
         "validations": [
             {"expression": rule, "message": message, "reason": "Forbidden"}
-            for rule, message in expressions.forges_nothing(keys)
+            for rule, message in expressions.forges_nothing(RESERVED)
         ],
     }
 

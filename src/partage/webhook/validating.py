@@ -18,7 +18,7 @@ from partage.model.errors import InvalidValue
 from partage.model.reason import ReasonCode
 from partage.model.request import Fault
 from partage.vendors import names
-from partage.vendors.reserved import reserved_keys
+from partage.vendors.reserved import RESERVED
 from partage.webhook.manifest import (
     crowded,
     decode_pod,
@@ -98,7 +98,7 @@ def _may_write(review: Review, admission: Admission) -> bool:
 def _forged(review: Review) -> str:
     """Reserved keys that the request adds, changes or removes, as a sentence; empty for none."""
     before = review.before if review.operation == "UPDATE" else None
-    found = reserved_keys().differing(
+    found = RESERVED.differing(
         (texts_of(before, "annotations"), texts_of(review.object, "annotations")),
         (texts_of(before, "labels"), texts_of(review.object, "labels")),
     )

@@ -20,9 +20,9 @@ from typing import Any, Final
 import msgspec
 
 from partage.model.allocation import CLAIM, Grant, GrantMode
-from partage.model.device import MILLI, Device, DeviceType
+from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidQuantity
-from partage.model.mig import MigAxis, MigSlice
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.pod import Pod, Record
 from partage.model.quantity import NANO, Quantity
@@ -40,7 +40,6 @@ _PERCENT: Final = MILLI // 100
 _MIB: Final = 2**20
 DEVICE: Final = re.compile(r"gpu-(0|[1-9][0-9]{0,5})(-mig-.+)?")
 """A device's name: the number of its card, and its place on it if it is an instance."""
-_AMOUNTS: Final = ("cores", "memory")
 
 NodeOf = Callable[[str], Node | None]
 
@@ -131,9 +130,6 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
     Args:
         nodes: gives the node of a name, because its cards are needed to read the allocation; None if it is unknown.
     """
-    shape = document.shape
-    assert isinstance(shape, shapes.ResourceClaim)  # noqa: S101 # the caller knows its kind
-    status = shape.status or {}
     grants: dict[str, list[Grant]] = {}
     doubts: dict[str, str] = {}
     problems: list[str] = []
@@ -143,7 +139,7 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
         if everything:
             doubts.setdefault(pool, problem)
 
-    results = _results(status)
+    results = results_of(document)
     taken: set[tuple[str, str, str]] = set()
     for number, raw in enumerate(results):
         result = _result(raw)
@@ -177,8 +173,8 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
         uid=claim_uid(document),
         namespace=document.namespace,
         name=document.name,
-        classes=tuple(dict.fromkeys(_classes(shape.spec or {}))),
-        consumers=tuple(_consumers(status)),
+        classes=tuple(dict.fromkeys(_classes(spec_of(document)))),
+        consumers=tuple(_consumers(_status(document))),
         records={
             pool: Record(tuple(mine), CLAIM, doubts.get(pool, "")) for pool, mine in grants.items()
         },
@@ -196,9 +192,7 @@ def beyond_asked(allocated: Document, asked: Document) -> str:
         allocated: the claim with its allocation.
         asked: the same claim with its requests.
     """
-    shape = asked.shape
-    spec = shape.spec if isinstance(shape, shapes.ResourceClaim) else None
-    requests = dict(_requests(spec or {}))
+    requests = dict(_requests(spec_of(asked)))
     had: Counter[str] = Counter()
     for result in held_devices(allocated):
         name = str(result.get("request"))
@@ -224,9 +218,7 @@ def beyond_asked(allocated: Document, asked: Document) -> str:
 
 def held_devices(document: Document) -> list[dict[str, Any]]:
     """This driver's results of a claim's allocation, as they were written."""
-    shape = document.shape
-    status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
-    return [one for one in _results(status or {}) if _mapping(one).get("driver") == DRA_DRIVER]
+    return [one for one in results_of(document) if _mapping(one).get("driver") == DRA_DRIVER]
 
 
 def is_protected(document: Document) -> bool:
@@ -236,18 +228,35 @@ def is_protected(document: Document) -> bool:
 
 def may_be_allocated(document: Document) -> bool:
     """Whether a write of this claim's allocation may be on its way: it has none yet, and all earlier steps are done."""
-    shape = document.shape
-    status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
-    return is_protected(document) and (status or {}).get("allocation") is None
+    return is_protected(document) and _status(document).get("allocation") is None
 
 
 def has_parameters(document: Document) -> bool:
     """Whether a claim's allocation has parameters for this driver, from the claim itself or from its class."""
-    shape = document.shape
-    status = shape.status if isinstance(shape, shapes.ResourceClaim) else None
-    devices = _mapping(_mapping((status or {}).get("allocation")).get("devices"))
+    devices = _mapping(allocation_of(document).get("devices"))
     opaque = (_mapping(_mapping(one).get("opaque")) for one in _listed(devices.get("config")))
     return any(one.get("driver") == DRA_DRIVER for one in opaque)
+
+
+def allocation_of(document: Document) -> Mapping[str, Any]:
+    """A claim's allocation as it was written; empty without one, and of another kind."""
+    return _mapping(_status(document).get("allocation"))
+
+
+def results_of(document: Document) -> list[Any]:
+    """The devices of a claim's allocation as they were written, of every driver."""
+    return _listed(_mapping(allocation_of(document).get("devices")).get("results"))
+
+
+def spec_of(document: Document) -> Mapping[str, Any]:
+    """A claim's spec as it was written; empty without one, and of another kind."""
+    shape = document.shape
+    return (shape.spec if isinstance(shape, shapes.ResourceClaim) else None) or {}
+
+
+def _status(document: Document) -> Mapping[str, Any]:
+    shape = document.shape
+    return (shape.status if isinstance(shape, shapes.ResourceClaim) else None) or {}
 
 
 # --- what the document says ----------------------------------------------------------------------
@@ -259,11 +268,6 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _results(status: Mapping[str, Any]) -> list[Any]:
-    allocation = _mapping(status.get("allocation"))
-    return _listed(_mapping(allocation.get("devices")).get("results"))
 
 
 def _result(raw: object) -> _Result | str:
@@ -323,83 +327,40 @@ def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | 
         return "no device of this driver has such a name; the node's cards are closed"
     minor = int(match[1])
     there = node.devices if node is not None else ()
-    cards = [one for one in there if one.type is DeviceType.GPU and one.minor == minor]
-    card = cards[0] if cards else None
+    card = next((one for one in there if one.type is DeviceType.GPU and one.minor == minor), None)
     missing = "" if node is None or card is not None else "there is no such card on the node"
+
+    def grant(mode: GrantMode, core: int, memory: int, mig: MigSlice | None = None) -> Grant:
+        uuid = "" if card is None else card.uuid
+        return Grant(
+            result.request,
+            DeviceType.GPU,
+            minor,
+            uuid,
+            core,
+            memory,
+            mode,
+            protocol=CLAIM,
+            mig=mig,
+        )
+
     if match[2] is not None:
-        grant, problem = _instance(result, minor, card)
-        return grant, missing or problem
+        axis = None if card is None else card.cutting.axis if card.cutting else card.axis
+        for one in () if axis is None else axis.positions:
+            if axis and instance_name(minor, one) == result.device:
+                profile = axis.profile(one.profile)
+                return grant(GrantMode.MIG, profile.core_milli, profile.memory_bytes, one), ""
+        # Without a place, the grant takes the whole card.
+        there_is_none = "" if card is None else "the card has no such instance; all of it is taken"
+        return grant(GrantMode.MIG, 0, 0), missing or there_is_none
     consumed = _mapping(raw).get("consumedCapacity")
-    if consumed is None:
-        return _whole(result, minor, card), missing
-    amounts = _amounts(consumed)
-    if isinstance(amounts, str):
-        return _whole(result, minor, card), f"{amounts}; all of the card is taken"
-    cores, memory = amounts
-    share = Grant(
-        result.request,
-        DeviceType.GPU,
-        minor,
-        _uuid(card),
-        cores,
-        memory,
-        GrantMode.SHARE,
-        protocol=CLAIM,
-    )
-    return share, missing
-
-
-def _whole(result: _Result, minor: int, card: Device | None) -> Grant:
-    """A card that no other may join: it is not multi-allocatable, or the amount taken of it is unknown."""
-    core = MILLI if card is None else card.core_milli
-    memory = 0 if card is None else card.memory_bytes
-    return Grant(
-        result.request,
-        DeviceType.GPU,
-        minor,
-        _uuid(card),
-        core,
-        memory,
-        GrantMode.WHOLE,
-        protocol=CLAIM,
-    )
-
-
-def _instance(result: _Result, minor: int, card: Device | None) -> tuple[Grant, str]:
-    """The instance of a name; one that the card does not have takes the whole card, because its place is unknown."""
-    axis = _axis(card)
-    profiles = axis.profiles if axis is not None else ()
-    for profile in profiles:
-        for start in profile.starts:
-            one = profile.at(start)
-            if instance_name(minor, one) == result.device:
-                grant = Grant(
-                    result.request,
-                    DeviceType.GPU,
-                    minor,
-                    _uuid(card),
-                    profile.core_milli,
-                    profile.memory_bytes,
-                    GrantMode.MIG,
-                    protocol=CLAIM,
-                    mig=one,
-                )
-                return grant, ""
-    astray = Grant(
-        result.request, DeviceType.GPU, minor, _uuid(card), 0, 0, GrantMode.MIG, protocol=CLAIM
-    )
-    unknown = "the card has no such instance; all of it is taken" if card is not None else ""
-    return astray, unknown
-
-
-def _axis(card: Device | None) -> MigAxis | None:
-    if card is None:
-        return None
-    return card.cutting.axis if card.cutting is not None else card.axis
-
-
-def _uuid(card: Device | None) -> str:
-    return "" if card is None else card.uuid
+    amounts = None if consumed is None else _amounts(consumed)
+    if isinstance(amounts, tuple):
+        return grant(GrantMode.SHARE, *amounts), missing
+    # No other may join: the card is not multi-allocatable, or the amount taken of it is unknown.
+    core, memory = (MILLI, 0) if card is None else (card.core_milli, card.memory_bytes)
+    problem = f"{amounts}; all of the card is taken" if amounts else missing
+    return grant(GrantMode.WHOLE, core, memory), problem
 
 
 def _units(amounts: Mapping[str, Any], name: str, least: int) -> int | None:
@@ -416,7 +377,7 @@ def _amounts(consumed: object) -> tuple[int, int] | str:
     if not isinstance(consumed, dict):
         return "field consumedCapacity: no object"
     found: list[int] = []
-    for name, unit in zip(_AMOUNTS, (_PERCENT, 1), strict=True):
+    for name, unit in (("cores", _PERCENT), ("memory", 1)):
         field_ = f"field consumedCapacity.{name}"
         given = [consumed[key] for key in (name, f"{DRA_DRIVER}/{name}") if key in consumed]
         if len(given) != 1:

@@ -66,7 +66,7 @@ def selector_of(given: shapes.LabelSelector) -> Selector:
 
 def _weight(preferred: shapes.PreferredTerm) -> int:
     weight = preferred.weight or 0
-    if not 0 <= weight <= _HEAVIEST:
+    if not 1 <= weight <= _HEAVIEST:
         raise InvalidValue(f"preferred node affinity: weight {weight} is not in 1 to {_HEAVIEST}")
     return weight
 

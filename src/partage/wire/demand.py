@@ -10,7 +10,7 @@ Source: k8s.io/component-helpers/resource (PodRequests), v1.36.
 from collections.abc import Iterable, Mapping
 
 from partage.model.quantity import Quantity
-from partage.model.request import Phase
+from partage.model.request import Phase, at_most
 from partage.vendors.base import ContainerView
 
 CPU = "cpu"
@@ -31,23 +31,13 @@ def effective(
         pod_level: requests of the pod as a whole, which replace the containers'.
         overhead: the runtime's own need.
     """
-    together: dict[str, int] = {}
-    sidecars: dict[str, int] = {}
-    moments: dict[str, int] = {}
     formats: dict[str, Quantity] = {}
+    asked: list[tuple[Phase, dict[str, int]]] = []
     for container in containers:
-        wanted = {name: quantity.nano for name, quantity in requests_of(container).items()}
-        formats.update(requests_of(container))
-        if container.phase is not Phase.INIT:
-            _add(together, wanted)
-        if container.phase is Phase.SIDECAR:
-            _add(sidecars, wanted)
-            wanted = sidecars
-        elif container.phase is Phase.INIT:
-            wanted = {n: wanted.get(n, 0) + sidecars.get(n, 0) for n in {*wanted, *sidecars}}
-        if container.phase is not Phase.MAIN:
-            moments = {n: max(moments.get(n, 0), wanted.get(n, 0)) for n in {*moments, *wanted}}
-    total = {n: max(together.get(n, 0), moments.get(n, 0)) for n in {**together, **moments}}
+        wanted = requests_of(container)
+        formats.update(wanted)
+        asked.append((container.phase, {name: one.nano for name, one in wanted.items()}))
+    total = at_most(asked)
     for name, quantity in (pod_level or {}).items():
         total[name], formats[name] = quantity.nano, quantity
     for name, quantity in (overhead or {}).items():
@@ -76,8 +66,3 @@ def bounded(name: str, quantity: Quantity) -> int:
 def is_cpu(name: str) -> bool:
     """Whether a resource name or quota key counts CPU, which is in milli everywhere."""
     return name in (CPU, f"requests.{CPU}", f"limits.{CPU}")
-
-
-def _add(total: dict[str, int], part: Mapping[str, int]) -> None:
-    for name, nano in part.items():
-        total[name] = total.get(name, 0) + nano

@@ -1,8 +1,8 @@
 """Koordinator's Device object as devices.
 
 An odd device never counts as free. A device is closed if it repeats a number or an identity, has
-negative amounts, or has unknown contents. A device that cannot be addressed at all (no number, an
-unknown type) is left out with a note.
+negative amounts, has unknown contents, or is a card that reports no memory. A device that cannot be
+addressed at all (no number, an unknown type) is left out with a note.
 
 Source: docs/sources/koordinator.md 1 and 2.1; the MetaX and Koordinator documents.
 """
@@ -135,8 +135,13 @@ def _device(
 ) -> Device:
     kind, minor = _TYPES[entry.type or ""], entry.minor or 0
     functions, excess = _functions(entry)
+    is_card = kind is DeviceType.GPU
+    memory = amounts.by_name.get(names.KOORD_GPU_MEMORY, 0) if is_card else 0
     problem = amounts.problem or excess
-    is_card, healthy = kind is DeviceType.GPU, entry.health is True and not problem
+    # The ratio of its memory would be 0 for any number of pods.
+    if is_card and entry.health is True and not memory:
+        problem = problem or f"it reports no {names.KOORD_GPU_MEMORY}"
+    healthy = entry.health is True and not problem
     return Device(
         type=kind,
         minor=minor,
@@ -145,7 +150,7 @@ def _device(
         model=make[1] if is_card else "",
         healthy=healthy,
         core_milli=amounts.by_name.get(_COMPUTE[kind], 100) * _PERCENT,
-        memory_bytes=amounts.by_name.get(names.KOORD_GPU_MEMORY, 0) if is_card else 0,
+        memory_bytes=memory,
         extras=amounts.extras,
         labels=texts(entry.labels) if entry.labels else _NO_LABELS,
         topology=_topology(entry.topology),

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
+from partage.model.selector import Taint
 from partage.wire import shapes
 from partage.wire.device_view import DeviceView, Version
 from partage.wire.documents import Document, invalid
@@ -64,7 +65,7 @@ class Offer:
 
     Attributes:
         node: its node; None for every node.
-        capacity: its amounts by name, without its driver's domain.
+        capacity: its amounts by name, as written; requests must write the same.
         counters: amounts that it takes of counters while it is allocated, in billionths.
         taints: its taints, which keep claims away.
     """
@@ -74,7 +75,7 @@ class Offer:
     view: DeviceView
     capacity: Mapping[str, Capacity]
     counters: Mapping[CounterKey, int]
-    taints: tuple[shapes.DeviceTaint, ...]
+    taints: tuple[Taint, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +159,6 @@ def nano(value: Any, field: str) -> int:
         raise InvalidValue(f"field {field}: {error}") from error
 
 
-def plain_name(name: str, driver: str) -> str:
-    """A name without the domain of its driver; both mean the same."""
-    return name.removeprefix(f"{driver}/")
-
-
 def _counters(spec: shapes.ResourceSliceSpec) -> dict[CounterKey, int]:
     return {
         (spec.driver, spec.pool.name, some.name, name): nano(
@@ -204,7 +200,7 @@ def _offer(spec: shapes.ResourceSliceSpec, one: shapes.SliceDevice, node: str | 
         key=(spec.driver, spec.pool.name, one.name),
         node=node,
         view=DeviceView(spec.driver, attributes, amounts, shared),
-        capacity={plain_name(name, spec.driver): given for name, given in capacity.items()},
+        capacity=capacity,
         counters={
             (spec.driver, spec.pool.name, taken.counter_set, name): nano(
                 counter.value, f"{where}.consumesCounters[{taken.counter_set}].counters[{name}]"
@@ -212,7 +208,7 @@ def _offer(spec: shapes.ResourceSliceSpec, one: shapes.SliceDevice, node: str | 
             for taken in one.consumes_counters or ()
             for name, counter in (taken.counters or {}).items()
         },
-        taints=tuple(one.taints or ()),
+        taints=tuple(Taint(mark.key, mark.value or "", mark.effect) for mark in one.taints or ()),
     )
 
 
@@ -241,7 +237,7 @@ def _capacity(given: shapes.DeviceCapacity, where: str) -> Capacity:
     return Capacity(
         value,
         policy=True,
-        default=of(policy.default, "default"),
+        default=value if policy.default is None else of(policy.default, "default"),
         least=of(bounds.min, "validRange.min"),
         most=None if bounds.max is None else of(bounds.max, "validRange.max"),
         step=of(bounds.step, "validRange.step"),

@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from partage.model.errors import InvalidValue
-from partage.vendors.names import DRA_DRIVER
+from partage.model.selector import Toleration
 from partage.wire import shapes
-from partage.wire.device_pools import expressions, nano, plain_name
+from partage.wire.device_pools import expressions, nano
 from partage.wire.documents import Document, explain
 
 CLAIM_KINDS: Final = frozenset(
@@ -21,21 +21,6 @@ CLAIM_KINDS: Final = frozenset(
 """Kinds that decide an allocation."""
 MOST: Final = 32
 """Requests, devices, constraints or selectors of one claim, the API server's limit."""
-
-
-class _Toleration(msgspec.Struct, frozen=True):
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-    def tolerates(self, taint: shapes.DeviceTaint) -> bool:
-        """Whether a claim with this toleration may get a device with the taint."""
-        if self.effect and self.effect != taint.effect:
-            return False
-        if self.key and self.key != taint.key:
-            return False
-        return self.operator == "Exists" or (bool(self.key) and self.value == (taint.value or ""))
 
 
 class _Capacity(msgspec.Struct, frozen=True):
@@ -49,7 +34,7 @@ class _Ask(msgspec.Struct, frozen=True, rename="camel"):
     allocation_mode: str = "ExactCount"
     count: int = 1
     admin_access: bool | None = None
-    tolerations: list[_Toleration] | None = None
+    tolerations: list[Toleration] | None = None
     capacity: _Capacity | None = None
 
 
@@ -90,13 +75,7 @@ class Ask:
     count: int = 1
     admin: bool = False
     capacity: Mapping[str, int] = field(default_factory=dict)
-    tolerations: tuple[_Toleration, ...] = ()
-
-    def bears(self, taint: shapes.DeviceTaint) -> bool:
-        """Whether it may have a device with the taint."""
-        return taint.effect not in ("NoSchedule", "NoExecute") or any(
-            one.tolerates(taint) for one in self.tolerations
-        )
+    tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +150,7 @@ def _ask(one: _Ask, name: str) -> Ask:
         count=0 if one.allocation_mode == "All" else one.count,
         admin=bool(one.admin_access),
         capacity={
-            plain_name(key, DRA_DRIVER): nano(value, f"{where}.capacity.requests[{key}]")
-            for key, value in amounts.items()
+            key: nano(value, f"{where}.capacity.requests[{key}]") for key, value in amounts.items()
         },
         tolerations=tuple(one.tolerations or ()),
     )

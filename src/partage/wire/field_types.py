@@ -8,7 +8,7 @@ the tables in `field_tables/`; those of custom resources are made from their def
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 Form = Literal[
     "any",
@@ -31,19 +31,7 @@ ListKind = Literal["atomic", "map", "set"]
 Patch = Literal["", "merge", "replace"]
 
 META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1."
-_SCALARS: Final[dict[str, Form]] = {
-    "any": "any",
-    "bool": "bool",
-    "bytes": "bytes",
-    "float": "float",
-    "int": "int",
-    "intorstring": "intorstring",
-    "long": "long",
-    "microtime": "microtime",
-    "quantity": "quantity",
-    "string": "string",
-    "time": "time",
-}
+_FORMS: Final[dict[str, Form]] = {one: one for one in get_args(Form)}
 
 
 @dataclass(slots=True, eq=False)
@@ -151,8 +139,8 @@ class _Reader:
             return Type("list", item=self.type(word[1:-1], {}), listing=listing, keys=keys)
         if word[0] == "{":
             return Type("map", item=self.type(word[1:-1], {}), atomic="atomic" in options)
-        if word in _SCALARS:
-            return Type(_SCALARS[word])
+        if word in _FORMS:
+            return Type(_FORMS[word])
         found = self.struct(word)
         if "atomic" in options and not found.atomic:
             return Type(

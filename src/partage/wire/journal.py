@@ -11,7 +11,7 @@ an end is left out, because the program stopped while it wrote that line.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -24,31 +24,13 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.placement.tables import Tables
-from partage.scheduler import events
 from partage.scheduler.events import Event, NodeSeen, Placement
 from partage.scheduler.journal import Decided, EngineState, Entry
 from partage.scheduler.quota import Quotas
 
 FORMAT: Final = "partage.io/v1"
 _T = TypeVar("_T")
-_EVENTS: Final = {
-    one.__name__: one
-    for one in (
-        events.NodeGone,
-        events.PodSeen,
-        events.PodGone,
-        events.BindSucceeded,
-        events.BindFailed,
-        events.BindUnknown,
-        events.PodRead,
-        events.HoldEnded,
-        events.RoomKept,
-        events.PolicyChanged,
-        events.QuotasChanged,
-        events.TablesChanged,
-    )
-}
-_EVENT_KINDS: Final = frozenset({*_EVENTS, "NodeSeen"})
+_EVENTS: Final = {one.__name__: one for one in get_args(Event)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +287,7 @@ def _entry(head: _Head) -> Event | EngineState | Question:
             None if found.among is None else frozenset(found.among),
             found.few,
         )
-    if head.kind not in _EVENT_KINDS:
+    if head.kind not in _EVENTS:
         raise LookupError(f"kind {head.kind} is not known")
-    event: Event = _decoded(head.value, _EVENTS[head.kind])  # type: ignore[assignment] # one of them
+    event: Event = _decoded(head.value, _EVENTS[head.kind])
     return event

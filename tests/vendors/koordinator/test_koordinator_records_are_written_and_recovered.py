@@ -357,7 +357,9 @@ def entry(minor: int = 0, **resources: object) -> dict[str, object]:
             "share",
             id="half the compute, all memory",
         ),
-        pytest.param({}, 0, 0, "share", id="nothing"),
+        pytest.param(
+            {"memory": "0", "ratio": "50"}, 0, 16 * GI, "share", id="a ratio and no bytes"
+        ),
     ],
 )
 def test_amounts_are_recovered(
@@ -476,7 +478,7 @@ PROBLEMS = {
     "negative minor": ({"gpu": [entry(-1)]}, "no gpu with minor -1"),
     "minor as text": ({"gpu": [{"minor": "0"}]}, "minor"),
     "no minor": ({"gpu": [{"resources": {}}]}, "minor"),
-    "listed twice": ({"gpu": [entry(0), entry(0)]}, "gpu 0 is listed twice"),
+    "listed twice": ({"gpu": [entry(0, ratio="50"), entry(0)]}, "gpu 0 is listed twice"),
     "other id": ({"gpu": [entry(0) | {"id": "GPU-1"}]}, "gpu 0 is GPU-0 on the node, not GPU-1"),
     "id of nobody": ({"gpu": [entry(0) | {"id": "GPU-9"}]}, "not GPU-9"),
     "negative": ({"gpu": [entry(core="-5")]}, "negative"),
@@ -488,6 +490,8 @@ PROBLEMS = {
         {"rdma": [entry(1, rdma="1") | {"extension": {"vfs": [{"minor": 9, "busID": "x"}]}}]},
         "no virtual function 'x'",
     ),
+    "nothing": ({"gpu": [entry()]}, "minor 0 has no amount of memory"),
+    "no memory": ({"gpu": [entry(core="50")]}, "minor 0 has no amount of memory"),
     "two functions": (
         {"rdma": [entry(1, rdma="1") | {"extension": {"vfs": [{"minor": 0}, {"minor": 1}]}}]},
         "2 virtual functions",

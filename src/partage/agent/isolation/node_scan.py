@@ -24,8 +24,8 @@ from partage.agent.isolation.processes import (
     CROWD,
     Numbers,
     container_of,
+    listed,
     numbers_of,
-    processes_of,
 )
 from partage.agent.isolation.programs import Reach, reach
 from partage.agent.isolation.reading import LOOK, TooMuch, Work, links, names, start
@@ -138,12 +138,14 @@ class Sight:
         processes: the processes; containers with too much to read are absent.
         excess: containers with too much to read.
         costs: the work of each look, which orders the next one.
+        whole: whether all processes of the node were listed; if not, a container may have more than those here.
     """
 
     rooms: Mapping[str, RoomView] = field(default_factory=dict)
     processes: Mapping[str, tuple[Seen, ...]] = field(default_factory=dict)
     excess: Mapping[str, Excess] = field(default_factory=dict)
     costs: Mapping[str, int] = field(default_factory=dict)
+    whole: bool = True
 
 
 def see(
@@ -168,10 +170,8 @@ def see(
     excess: dict[str, Excess] = {}
     costs: dict[str, int] = {}
     left = _ALL
-    listed = processes_of(rooms, proc)
-    for container in sorted(
-        listed, key=lambda one: before.costs.get(one, len(listed[one]) * _FIRST)
-    ):
+    pids, whole = listed(rooms, proc)
+    for container in sorted(pids, key=lambda one: before.costs.get(one, len(pids[one]) * _FIRST)):
         last, cost = before.excess.get(container), before.costs.get(container, 0)
         if last is not None and last.wait:
             excess[container] = Excess(last.what, last.wait - 1, last.rest)
@@ -183,7 +183,7 @@ def see(
             continue
         work = Work()
         try:
-            looked = partial(_looked, listed[container], rooms[container], proc, work)
+            looked = partial(_looked, pids[container], rooms[container], proc, work)
             seen = (
                 lookers.look(container, looked, whose.get(container, "")) if lookers else looked()
             )
@@ -205,6 +205,7 @@ def see(
         MappingProxyType(found),
         MappingProxyType(excess),
         MappingProxyType(costs),
+        whole,
     )
 
 

@@ -55,11 +55,18 @@ def processes_of(
     Raises:
         OSError: the table cannot be read.
     """
+    return listed(containers, proc)[0]
+
+
+def listed(
+    containers: Collection[str], proc: Path = Path("/proc")
+) -> tuple[dict[str, tuple[int, ...]], bool]:
+    """The same, and whether the table was read to its end: it may be longer than one look may read."""
     wanted = {one for one in containers if _IDENTITY.fullmatch(one)}
     found: dict[str, list[int]] = {}
     if not wanted:
-        return {}
-    work = Work(_TABLE)
+        return {}, True
+    work, to_the_end = Work(_TABLE), False
     with contextlib.suppress(TooMuch):
         for name in names(str(proc), work, _TOLD):
             if not name.isdecimal():
@@ -68,8 +75,10 @@ def processes_of(
             pids = found.setdefault(identity, [])
             if identity and len(pids) <= CROWD:
                 pids.append(int(name))
+        work.take(0, _TOLD)
+        to_the_end = True
     found.pop("", None)
-    return {one: tuple(sorted(pids)) for one, pids in found.items()}
+    return {one: tuple(sorted(pids)) for one, pids in found.items()}, to_the_end
 
 
 def container_of(path: str, wanted: Collection[str], work: Work) -> str:

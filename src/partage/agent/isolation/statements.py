@@ -19,6 +19,9 @@ from partage.vendors.wishes import Policy
 
 _OWN: Final = "partage"
 _UNSEEN: Final = "NotSeen"
+_CROWDED: Final = (
+    "the node has more processes than one look can list, so some of its own may be unseen"
+)
 _NOTHING: Final = frozenset({"", "whole"})
 _MIXED: Final = "; others on its card have another version of it: turns are shared among those of one version only"
 NOT_ENFORCED: Final = "NotEnforced"
@@ -193,6 +196,8 @@ def _by_room(
         return Answer.NO, Cause.EXCESS.value, str(sight.excess[container])
     views = (one.view for one in sight.processes.get(container, ()))
     force = judge(room, sight.rooms[container], tuple(view for view in views if view is not None))
+    if force.in_force and not sight.whole:
+        return Answer.UNKNOWN, _UNSEEN, _CROWDED
     if force.in_force:
         held = _BEST_EFFORT if _without_quota(room) else "held by Partage's library"
         return Answer.YES, "InForce", f"{held}{_MIXED if mixed else ''}"

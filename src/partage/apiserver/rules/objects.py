@@ -13,7 +13,7 @@ from typing import Any, Final
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 from partage.apiserver.rules.pod_defaults import fill
-from partage.apiserver.rules.resources import amount, check_amounts
+from partage.apiserver.rules.resources import COUNTED, amount, check_amounts
 from partage.apiserver.rules.scheduling import check_taints
 
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
@@ -31,15 +31,6 @@ _SECRETS: Final[Mapping[str, tuple[str, ...]]] = {
     "tls": ("tls.crt", "tls.key"),
 }
 """Required data of each type of Secret: a certificate needs all of it, the others one at least."""
-_COUNTED: Final = (
-    "configmaps",
-    "persistentvolumeclaims",
-    "pods",
-    "replicationcontrollers",
-    "resourcequotas",
-    "secrets",
-    "services",
-)
 _SCOPES: Final = (
     "BestEffort",
     "CrossNamespacePodAffinity",
@@ -154,7 +145,7 @@ def check_quota(value: Mapping[str, Any], problems: Problems) -> None:
     plain = {k: v for k, v in hard.items() if not k.startswith(("count/", "requests.", "limits."))}
     check_amounts(plain, "spec.hard", problems)
     for name, text in hard.items():
-        counted = "/" in name or name.partition(".")[0] in _COUNTED
+        counted = "/" in name or name.partition(".")[0] in COUNTED
         if name not in plain and amount(text).nano < 0:
             problems.invalid(f"spec.hard[{name}]", text, "must be greater than or equal to 0")
         elif counted and amount(text).milli() % 1000:
@@ -171,7 +162,6 @@ def check_lease(value: Mapping[str, Any], problems: Problems) -> None:
         problems.invalid(
             "spec.leaseDurationSeconds", spec["leaseDurationSeconds"], "must be greater than 0"
         )
-    problems.negative(spec, "spec", "leaseTransitions")
 
 
 def check_event(value: Mapping[str, Any], problems: Problems) -> None:
@@ -324,26 +314,6 @@ def fill_webhooks(value: dict[str, Any]) -> None:
             service.setdefault("port", 443)
 
 
-def fill_claim(value: dict[str, Any]) -> None:
-    """Fills in a ResourceClaim, in place."""
-    _fill(fill(value, "spec"))
-
-
-def fill_template(value: dict[str, Any]) -> None:
-    """Fills in a ResourceClaimTemplate, in place."""
-    _fill(fill(value, "spec", "spec"))
-
-
-def check_claim(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports problems of a ResourceClaim."""
-    _check(value.get("spec") or {}, "spec", problems)
-
-
-def check_template(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports problems of a ResourceClaimTemplate."""
-    _check((value.get("spec") or {}).get("spec") or {}, "spec.spec", problems)
-
-
 def check_slice(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports a ResourceSlice of no node, or of several."""
     spec = value.get("spec") or {}
@@ -367,7 +337,9 @@ def _one_of(
         )
 
 
-def _fill(spec: dict[str, Any]) -> None:
+def fill_claim(value: dict[str, Any], where: str = "spec") -> None:
+    """Fills in a ResourceClaim, or a template with the claim's spec at that path, in place."""
+    spec = fill(value, *where.split("."))
     for request in (spec.get("devices") or {}).get("requests") or ():
         exactly = request.get("exactly")
         for one in ([exactly] if exactly else []) + list(request.get("firstAvailable") or ()):
@@ -376,8 +348,11 @@ def _fill(spec: dict[str, Any]) -> None:
                 one.setdefault("count", 1)
 
 
-def _check(spec: Mapping[str, Any], where: str, problems: Problems) -> None:
-    devices, names = spec.get("devices") or {}, set[str]()
+def check_claim(value: Mapping[str, Any], problems: Problems, where: str = "spec") -> None:
+    """Reports problems of a ResourceClaim, or of a template with the claim's spec at that path."""
+    for name in where.split("."):
+        value = value.get(name) or {}
+    devices, names = value.get("devices") or {}, set[str]()
     for number, request in enumerate(devices.get("requests") or ()):
         path = f"{where}.devices.requests[{number}]"
         name = request.get("name") or ""

@@ -6,7 +6,7 @@ from typing import Any
 from partage.apiserver.rules.resources import fill_requests
 
 
-def fill(value: dict[str, Any], *path: str, **defaults: Any) -> dict[str, Any]:
+def fill(value: dict[str, Any], /, *path: str, **defaults: Any) -> dict[str, Any]:
     """Adds absent defaults to the part of an object at a path, in place; creates an absent part."""
     for name in path:
         value = value.setdefault(name, {})

@@ -15,12 +15,8 @@ from partage.apiserver.problems import Problems
 from partage.model.errors import InvalidQuantity
 from partage.model.quantity import Quantity
 
-_STANDARD: Final = frozenset(
+COUNTED: Final = frozenset(
     {
-        "cpu",
-        "memory",
-        "ephemeral-storage",
-        "storage",
         "pods",
         "services",
         "replicationcontrollers",
@@ -28,6 +24,16 @@ _STANDARD: Final = frozenset(
         "secrets",
         "configmaps",
         "persistentvolumeclaims",
+    }
+)
+"""Resources whose objects a quota counts by their plain names."""
+CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
+"""Standard resources of containers."""
+_STANDARD: Final = (
+    COUNTED
+    | CONTAINER
+    | {
+        "storage",
         "services.loadbalancers",
         "services.nodeports",
         "requests.cpu",
@@ -39,7 +45,6 @@ _STANDARD: Final = frozenset(
         "limits.ephemeral-storage",
     }
 )
-_CONTAINER: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _WHOLE: Final = "must be an integer"
 
 
@@ -74,7 +79,7 @@ def _name_problems(name: str, *, container: bool) -> tuple[str, ...]:
     if "/" not in name:
         if not standard and not found:
             found.append("must be a standard resource type or fully qualified")
-        if container and name not in _CONTAINER and not name.startswith("hugepages-"):
+        if container and name not in CONTAINER and not name.startswith("hugepages-"):
             found.append("must be a standard resource for containers")
     elif container and not _is_native(name) and not is_extended(name):
         found.append("doesn't follow extended resource name standard")

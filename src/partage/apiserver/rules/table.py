@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 from partage.apiserver.rules import objects, pod_defaults, pods, workloads
+from partage.apiserver.rules.pod_defaults import fill
 
 Document = dict[str, Any]
 
@@ -25,7 +27,7 @@ class Rules:
     """
 
     name: Callable[[str], list[str]] = naming.subdomain
-    fill: Callable[[Document], None] | None = None
+    fill: Callable[[Document], object] | None = None
     begin: Callable[[Document], None] | None = None
     keep: Callable[[Document, Mapping[str, Any]], None] | None = None
     check: Callable[[Mapping[str, Any], Problems], None] | None = None
@@ -92,27 +94,10 @@ def _keep_service(service: Document, before: Mapping[str, Any]) -> None:
         ]
 
 
-def _begin_claim(claim: Document) -> None:
-    claim["status"] = {"phase": "Pending"}
-
-
-def _fill_claim(claim: Document) -> None:
-    claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
-
-
-def _fill_priority_class(value: Document) -> None:
-    value.setdefault("value", 0)
-    value.setdefault("preemptionPolicy", "PreemptLowerPriority")
-
-
 def _workload(fill: Callable[[Document], None]) -> Rules:
     return Rules(
         fill=fill, check=workloads.check_workload, check_update=workloads.check_workload_update
     )
-
-
-def _begin_empty(value: Document) -> None:
-    value["status"] = {}
 
 
 _ROLE: Final = Rules(name=naming.path_segment)
@@ -159,7 +144,10 @@ RULES: Final[Mapping[str, Rules]] = {
     "endpointslices.discovery.k8s.io": Rules(fill=objects.fill_endpoints),
     "networkpolicies.networking.k8s.io": Rules(fill=objects.fill_network_policy),
     "poddisruptionbudgets.policy": Rules(check=objects.check_disruption_budget),
-    "persistentvolumeclaims": Rules(fill=_fill_claim, begin=_begin_claim),
+    "persistentvolumeclaims": Rules(
+        fill=lambda claim: fill(claim, "spec", volumeMode="Filesystem"),
+        begin=lambda claim: claim.update(status={"phase": "Pending"}),
+    ),
     "deployments.apps": _workload(workloads.fill_deployment),
     "replicasets.apps": _workload(workloads.fill_replica_set),
     "replicationcontrollers": Rules(fill=workloads.fill_replication_controller),
@@ -174,19 +162,19 @@ RULES: Final[Mapping[str, Rules]] = {
     "cronjobs.batch": Rules(fill=workloads.fill_cron_job, check=workloads.check_cron_job),
     "horizontalpodautoscalers.autoscaling": Rules(
         fill=workloads.fill_autoscaler,
-        begin=_begin_empty,
+        begin=lambda value: value.update(status={}),
         check=workloads.check_autoscaler,
     ),
     "leases.coordination.k8s.io": Rules(check=objects.check_lease),
     "resourceclaims.resource.k8s.io": Rules(
         fill=objects.fill_claim,
-        begin=_begin_empty,
+        begin=lambda value: value.update(status={}),
         check=objects.check_claim,
         check_update=objects.fixed("spec"),
     ),
     "resourceclaimtemplates.resource.k8s.io": Rules(
-        fill=objects.fill_template,
-        check=objects.check_template,
+        fill=partial(objects.fill_claim, where="spec.spec"),
+        check=partial(objects.check_claim, where="spec.spec"),
         check_update=objects.fixed("spec"),
     ),
     "resourceslices.resource.k8s.io": Rules(
@@ -194,7 +182,7 @@ RULES: Final[Mapping[str, Rules]] = {
         check_update=objects.fixed("spec.driver", "spec.nodeName", "spec.pool.name"),
     ),
     "priorityclasses.scheduling.k8s.io": Rules(
-        fill=_fill_priority_class,
+        fill=lambda one: fill(one, value=0, preemptionPolicy="PreemptLowerPriority"),
         check=objects.check_priority_class,
         check_update=objects.check_priority_class_update,
     ),

@@ -5,14 +5,8 @@ A named tuple would cost a microsecond a call.
 
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Floats, Index, Ints
 from partage.model.policy import Strategy
-
-Floats = NDArray[np.float64]
-Index = NDArray[np.intp]
 
 STRATEGIES: Final = {
     Strategy.FIRST_FIT: 0,

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Index, Ints
 from partage.placement.jit import compiled
-from partage.sim.compiled.columns import Asked, Cards, Found, Index, Places, Room
+from partage.sim.compiled.columns import Asked, Cards, Found, Places, Room
 
 _RANKS: Final = 2**20
 _CEILING: Final = 2**34

@@ -4,9 +4,9 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Floats, Index, Ints
 from partage.placement.jit import compiled
-from partage.sim.compiled.columns import Counts, Floats, Found, Index, Shapes, Wanted
+from partage.sim.compiled.columns import Counts, Found, Shapes, Wanted
 
 _RANKS: Final = 2**20
 

@@ -8,17 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Floats, Index, Ints
 from partage.placement.jit import compiled
-from partage.sim.compiled.columns import (
-    Floats,
-    Found,
-    Guarded,
-    Index,
-    PriceTable,
-    Valued,
-    Wanted,
-)
+from partage.sim.compiled.columns import Found, Guarded, PriceTable, Valued, Wanted
 
 _RANKS: Final = 2**20
 _UNKNOWN: Final = 2**61

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Index, Ints
 from partage.model.device import DeviceType
 from partage.model.request import DeviceRequest, PodRequest
 from partage.placement.baselines import demand
 from partage.placement.priced import PriceGauge, told
 from partage.placement.slot_reservation import MARGIN
-from partage.sim.compiled.columns import Found, Guarded, Index, PriceTable, Valued
+from partage.sim.compiled.columns import Found, Guarded, PriceTable, Valued
 from partage.sim.compiled.fitting import best
 from partage.sim.compiled.prices import (
     card_values,

@@ -11,7 +11,7 @@ import numpy as np
 
 from partage.inventory.card import CEILING
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Index, Ints
 from partage.model.device import DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest, PodRequest
@@ -26,7 +26,6 @@ from partage.sim.compiled.columns import (
     Counts,
     Found,
     Host,
-    Index,
     Places,
     Room,
     Shapes,

@@ -14,7 +14,15 @@ from partage.model.device import MILLI, DeviceType
 from partage.model.policy import Scoring
 from partage.model.quantity import Quantity
 from partage.model.reason import ReasonCode
-from partage.model.request import ContainerAsk, DeviceRequest, Fault, Phase, RequestGroup, Scope
+from partage.model.request import (
+    ContainerAsk,
+    DeviceRequest,
+    Fault,
+    Phase,
+    RequestGroup,
+    Scope,
+    at_most,
+)
 from partage.vendors.base import ContainerView, PodView, Reading
 from partage.vendors.families.hami.wishes import Wishes, read_wishes
 from partage.vendors.settings import HamiSettings, Settings
@@ -291,29 +299,16 @@ def _metered(amounts: _Amounts, hami: HamiSettings) -> tuple[tuple[str, str, int
 
 
 def _quota(asked: list[tuple[Phase, _Amounts]], hami: HamiSettings) -> dict[str, int]:
-    """Amounts known before placement, by quota key, in the units of the resources.
-
-    Containers that run together add up; an init container counts by maximum, with the sidecars that started before it.
-    """
+    """Amounts known before placement, by quota key, in the units of the resources."""
     factor = max(1, hami.memory_factor)
-    result: dict[str, int] = {}
-    parts = (
-        (hami.memory_name, [(p, -(-a.memory_mib // factor) * a.count) for p, a in asked]),
-        (hami.cores_name, [(p, a.cores * a.count) for p, a in asked]),
+    totals = at_most(
+        (
+            phase,
+            {
+                hami.memory_name: -(-one.memory_mib // factor) * one.count,
+                hami.cores_name: one.cores * one.count,
+            },
+        )
+        for phase, one in asked
     )
-    for name, amounts in parts:
-        total = _peak(amounts)
-        if name and total:
-            result[_QUOTA + name] = total
-    return result
-
-
-def _peak(amounts: list[tuple[Phase, int]]) -> int:
-    running = peak = 0
-    for phase, amount in amounts:
-        if phase is Phase.INIT:
-            peak = max(peak, running + amount)
-        elif phase is Phase.SIDECAR:
-            running += amount
-    running += sum(amount for phase, amount in amounts if phase is Phase.MAIN)
-    return max(peak, running)
+    return {_QUOTA + name: total for name, total in totals.items() if name and total}

@@ -13,7 +13,7 @@ from typing import Final
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue
 from partage.model.quantity import Quantity
-from partage.model.request import Phase
+from partage.model.request import Phase, at_most
 from partage.vendors import names
 from partage.vendors.base import ContainerView
 from partage.vendors.traits import HUAWEI, ROWS
@@ -131,7 +131,8 @@ def gather(containers: Iterable[ContainerView]) -> Asked:
         if nano:
             parts.append(Part(container.name, container.phase, nano))
     totals = {
-        name: Quantity(amount, formats[name].format) for name, amount in _effective(parts).items()
+        name: Quantity(amount, formats[name].format)
+        for name, amount in at_most((part.phase, part.nano) for part in parts).items()
     }
     for name, quantity in totals.items():
         _refuse_beyond(written[name], name, quantity)
@@ -186,19 +187,6 @@ def _one(container: ContainerView, name: str) -> Quantity:
             " Kubernetes requires them to be equal"
         )
     return request
-
-
-def _effective(parts: Iterable[Part]) -> dict[str, int]:
-    running: dict[str, int] = {}
-    peaks: dict[str, int] = {}
-    for part in parts:
-        for name, amount in part.nano.items():
-            together = running.get(name, 0) + amount
-            if part.phase is Phase.INIT:
-                peaks[name] = max(peaks.get(name, 0), together)
-            else:
-                running[name] = together
-    return {name: max(running.get(name, 0), peaks.get(name, 0)) for name in {**running, **peaks}}
 
 
 def _refuse_beyond(written: str, name: str, quantity: Quantity) -> None:

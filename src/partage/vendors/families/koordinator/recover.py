@@ -241,7 +241,9 @@ def _compute(
     core = amounts.get(names.KOORD_GPU_CORE)
     ratio = amounts.get(names.KOORD_GPU_MEMORY_RATIO)
     memory = amounts.get(names.KOORD_GPU_MEMORY)
-    if memory is None:
+    if not memory and not ratio:  # upstream always writes both
+        raise InvalidValue(f"minor {device.minor} has no amount of memory")
+    if not memory:
         memory = (ratio or 0) * device.memory_bytes // _WHOLE
     full = ratio == _WHOLE if ratio is not None else 0 < device.memory_bytes <= memory
     milli = (core or 0) * _PERCENT
