@@ -224,7 +224,13 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
 
 def switched_off(pod: Object, gates: Collection[str]) -> list[str]:
     """Those of the feature gates that a pod's options switch off."""
-    given = _argument(pod, "--feature-gates").split(",")
+    given = {
+        part
+        for one in pod.get("spec", {}).get("containers") or ()
+        for text in (*(one.get("command") or ()), *(one.get("args") or ()))
+        if str(text).startswith("--feature-gates=")
+        for part in str(text).partition("=")[2].split(",")
+    }
     return sorted(gate for gate in gates if f"{gate}=false" in given)
 
 
