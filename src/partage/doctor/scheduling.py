@@ -114,7 +114,10 @@ def _missing(facts: ClusterFacts) -> Finding:
     bare = [
         named(pod)
         for pod in facts.pods
-        if _component(pod) == "kube-scheduler" and not _argument(pod, "--config")
+        if _component(pod) == "kube-scheduler"
+        and not any(
+            option(one, "--config", "given") for one in pod.get("spec", {}).get("containers", ())
+        )
     ]
     lost = bool(bare) and any(
         "partage.io/allocation" in pod.get("metadata", {}).get("annotations", {})
@@ -252,11 +255,6 @@ def _over(pod: Object) -> bool:
 def _component(pod: Object) -> str:
     meta: Any = pod.get("metadata", {})
     return str((meta.get("labels") or {}).get("component", ""))
-
-
-def _argument(pod: Object, name: str) -> str:
-    given = (option(one, name, "given") for one in pod.get("spec", {}).get("containers", ()))
-    return next(filter(None, given), "")
 
 
 def option(container: Object, name: str, bare: str = "") -> str:
