@@ -125,26 +125,19 @@ async def test_an_answer_that_comes_after_a_deletion_brings_nothing_back(kind: s
             assert left == (0 if kind == "Pod" else 1)
 
 
-@pytest.mark.parametrize(
-    "protocols_own",
-    [
-        {
-            "scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0,"resources":{'
-            '"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory-ratio":"50","koordinator.sh/gpu-memory":"8Gi"}}]}'
-        },
-    ],
-    ids=["koordinator's"],
-)
-async def test_a_pod_that_somebody_else_placed_with_a_record_is_taken_over(
-    protocols_own: dict[str, str],
-) -> None:
+async def test_a_pod_that_somebody_else_placed_with_a_record_is_taken_over() -> None:
     """A running cluster's pods have their protocol's record and are not flagged."""
     async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         created = await world.create("pods", pod())
         uid = created["metadata"]["uid"]
-        meta = {"name": "web", "uid": uid, "annotations": protocols_own}
+        koordinators = (
+            '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50",'
+            '"koordinator.sh/gpu-memory-ratio":"50","koordinator.sh/gpu-memory":"8Gi"}}]}'
+        )
+        own = {"scheduling.koordinator.sh/device-allocated": koordinators}
+        meta = {"name": "web", "uid": uid, "annotations": own}
         await world.server.bind("default", "web", {"target": {"name": "n1"}, "metadata": meta})
         async with world.leading():
             assert condition(world) == {}
