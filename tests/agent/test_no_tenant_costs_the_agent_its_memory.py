@@ -631,9 +631,8 @@ def test_many_who_cost_nearly_too_much_share_a_bound(
     before = Sight()
     for _ in range(12):
         seen = node.look()
-        done = {
-            one for one in names if seen.processes.get(one) is not before.processes.get(one, ())
-        }
+        done = {one for one in names if seen.processes.get(one) is not before.processes.get(one)}
+        assert seen.unseen == set(names) - seen.processes.keys()  # and not without a process
         spent = sum(seen.costs[one] for one in done)
         assert spent <= 2 * MIB + MIB
         assert [one.pid for one in seen.processes[HONEST]] == [8]

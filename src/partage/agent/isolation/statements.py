@@ -20,7 +20,7 @@ from partage.vendors.wishes import Policy
 _OWN: Final = "partage"
 _UNSEEN: Final = "NotSeen"
 _CROWDED: Final = (
-    "the node has more processes than one look can list, so some of its own may be unseen"
+    "one look cannot go through all processes of the node, and has not seen all of its own"
 )
 _NOTHING: Final = frozenset({"", "whole"})
 _MIXED: Final = "; others on its card have another version of it: turns are shared among those of one version only"
@@ -196,7 +196,7 @@ def _by_room(
         return Answer.NO, Cause.EXCESS.value, str(sight.excess[container])
     views = (one.view for one in sight.processes.get(container, ()))
     force = judge(room, sight.rooms[container], tuple(view for view in views if view is not None))
-    if force.in_force and not sight.whole:
+    if force.in_force and container in sight.unseen:
         return Answer.UNKNOWN, _UNSEEN, _CROWDED
     if force.in_force:
         held = _BEST_EFFORT if _without_quota(room) else "held by Partage's library"
