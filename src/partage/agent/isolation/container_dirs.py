@@ -384,6 +384,8 @@ class Rooms:
             with contextlib.suppress(OSError, InvalidDocument, StopIteration):
                 self._rooms[name] = self._read(self._here / "containers" / name)
                 self._strange.discard(name)
+                for card in self._rooms[name].limits.cards:
+                    self._files.hold_card(card.uuid)
 
     def _room(self, folder: Path, library: str, limits: ContainerLimits, why: str = "") -> Room:
         account = (
