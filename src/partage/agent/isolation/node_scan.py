@@ -256,26 +256,6 @@ def _without(error: OSError) -> str:
     return ""
 
 
-def look(
-    pid: int, library: str, shipped: tuple[str, str] | None = None, proc: Path = _PROC
-) -> ProcessView | None:
-    """Look at one process.
-
-    A tenant with a mount namespace of its own can put another file at any path, so the file's identity counts.
-
-    Args:
-        pid: on the host.
-        shipped: device and inode of the library by `as_mapped`; None if they are unknown.
-
-    Returns:
-        The view; None: the process has ended.
-
-    Raises:
-        TooMuch: it has more to read than one look may.
-    """
-    return _seen(pid, library, shipped, proc, Work()).view
-
-
 def _seen(pid: int, library: str, shipped: tuple[str, str] | None, proc: Path, work: Work) -> Seen:
     numbers = numbers_of(pid, proc, work)
     homes = list(_homes(pid, numbers, proc, work))
