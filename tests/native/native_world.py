@@ -11,6 +11,7 @@ from pathlib import Path
 
 from partage.agent.isolation.account import make_account
 from partage.agent.isolation.amounts import NAME, make_amounts
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.seats import give_seat, make_seats
@@ -247,7 +248,7 @@ class World:
         folder.mkdir()
         for card in cards:
             (folder / card.seats).symlink_to(self.folder / card.seats)
-            give_seat(folder / card.seats, card)
+            give_seat(folder / card.seats, card, HeldFiles())
         make_account(folder / "account")
         installed = install(library or self.build / "libpartage-isolation.so", folder)
         write(folder / "limits", ContainerLimits(slot + 1, cards))
