@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partage.agent.isolation.account import make_account
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.seats import give_seat, make_seats
@@ -61,7 +62,7 @@ def environment(folder: Path, slot: int, load: Load | None) -> dict[str, str]:
         make_account(home / "account")
         library = install(BUILD / "libpartage-isolation.so", home)
         card = CardLimits(UUID, "card-0", slot, 0, load.quota, load.policy, load.priority)
-        give_seat(home / "card-0", card)
+        give_seat(home / "card-0", card, HeldFiles())
         write(home / "limits", ContainerLimits(slot + 1, (card,)))
         names["LD_PRELOAD"] = str(library)
     return {**os.environ, **names}

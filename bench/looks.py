@@ -26,7 +26,7 @@ from partage.agent.discovery.found import CardUse, Found, Inventory
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.account import PLACES_AT
-from partage.agent.isolation.container_dirs import CardQuota, Quota, Rooms
+from partage.agent.isolation.container_dirs import CardQuota, Rooms
 from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.processes import numbers_of
 from partage.agent.isolation.providers import OwnLibrary
@@ -115,7 +115,7 @@ def _statements(folder: Path, containers: int, processes: int, pids: list[int]) 
     for number in range(containers):
         name = f"{number:064x}"
         quota = CardQuota(f"GPU-{number % CARDS}", GIB, 50, Policy.BURST_SHARE)
-        room = rooms.open(name, Quota((quota,)))
+        room = rooms.open(name, (quota,))
         keeper.journal.give(Entry(name, f"u{number}", f"team/p{number}", "main", "{}", "partage"))
         for at, pid in enumerate(islice(waiting, processes)):
             _shown(table, pid, f"cri-containerd-{name}.scope", room.inside)

@@ -5,12 +5,13 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from partage.agent.isolation.node_scan import look
-from partage.agent.isolation.objects import auditors, stand_in
+from one_look import look
+from partage.agent.isolation.objects import OF_DRIVER, auditors, defined
 from partage.agent.isolation.reading import Work
 from partage.model.errors import InvalidDocument
 
@@ -38,7 +39,10 @@ def compiled(folder: Path, source: str, *flags: str) -> Path:
     return out
 
 
-def asked(path: Path, what: Callable[[int, Work], str] = stand_in) -> str:
+STAND_IN = partial(defined, OF_DRIVER)
+
+
+def asked(path: Path, what: Callable[[int, Work], str] = STAND_IN) -> str:
     """What the object defines of ours, or names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -186,7 +190,7 @@ def test_whatever_is_in_a_file_there_is_an_answer(tmp_path: Path) -> None:
             content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :],
         ):
             odd.write_bytes(changed)
-            for what in (stand_in, auditors):
+            for what in (STAND_IN, auditors):
                 try:
                     answers.add(asked(odd, what))
                 except InvalidDocument:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from partage.agent.isolation.account import PLACES_AT, read_account, set_overhead
-from partage.agent.isolation.container_dirs import CardQuota, Quota, Room, Rooms
+from partage.agent.isolation.container_dirs import CardQuota, Room, Rooms
 from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.overhead import SLACK, Overheads
 from partage.vendors.wishes import Policy
@@ -28,7 +28,7 @@ class Node:
         quota = CardQuota(
             "GPU-0", cap, 300, Policy.FIXED_SHARE, swap_bytes=swap, context_bytes=256 * MIB
         )
-        self.room: Room = self.rooms.open("container-a", Quota((quota,)))
+        self.room: Room = self.rooms.open("container-a", (quota,))
         self.proc = folder / "proc"
         self.process(4000, inner=7)
         self.overheads = Overheads(slack)

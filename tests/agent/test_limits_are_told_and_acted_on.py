@@ -531,7 +531,7 @@ async def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> Non
         served(4 * 10**9)
         world.meter.look(world.rooms.rooms, see(world.rooms.rooms, world.proc))
         assert world.meter.uses[container, "GPU-0"] == Use(
-            GIB + GIB // 2, 0.3, 4 * 10**9, 1, GIB // 2
+            GIB + GIB // 2, 0.3, 4 * 10**9, GIB // 2
         )
 
         world.clock += 1
@@ -559,7 +559,7 @@ def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
         NODE,
         [Holding("c1", "main", allocation)],
         {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
-        {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, 1, GIB // 2)},
+        {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, GIB // 2)},
     )
 
     found = _series(books)
@@ -594,14 +594,14 @@ def test_drivers_tell_memory_and_time_of_containers_that_no_library_counts(tmp_p
         Holding(letter * 12, "main", Allocation(f"u{letter}", "team", letter, "n1", (SHARE,)))
         for letter in "abcd"
     ]
-    known = {("c" * 12, "GPU-0"): Use(GIB, 0.1, 1, 1)}
+    known = {("c" * 12, "GPU-0"): Use(GIB, 0.1, 1)}
     cards = {"GPU-0": CardUse(8 * GIB, processes={11: GIB, 12: 2 * GIB, 14: GIB, 99: GIB})}
 
     found = told_by_drivers(held, cards, known, tmp_path)
 
     assert found == {
-        ("a" * 12, "GPU-0"): Use(3 * GIB, None, None, 2),
-        ("b" * 12, "GPU-0"): Use(0, None, None, 0),
+        ("a" * 12, "GPU-0"): Use(3 * GIB, None, None),
+        ("b" * 12, "GPU-0"): Use(0, None, None),
     }
     assert told_by_drivers(held, {"GPU-0": CardUse(8 * GIB)}, {}, tmp_path) == {}
     times = {11: 0.25, 12: 0.5, 99: 0.1}
@@ -609,9 +609,9 @@ def test_drivers_tell_memory_and_time_of_containers_that_no_library_counts(tmp_p
     found = told_by_drivers(held, cards, known, tmp_path)
     assert found["a" * 12, "GPU-0"].busy == 0.75
     assert found["b" * 12, "GPU-0"].busy == 0
-    known = {("a" * 12, "GPU-0"): Use(GIB, None, None, 1, overhead_bytes=5), **known}
+    known = {("a" * 12, "GPU-0"): Use(GIB, None, None, overhead_bytes=5), **known}
     assert told_by_drivers(held[:1], cards, known, tmp_path) == {
-        ("a" * 12, "GPU-0"): Use(GIB, 0.75, None, 1, overhead_bytes=5)
+        ("a" * 12, "GPU-0"): Use(GIB, 0.75, None, overhead_bytes=5)
     }
 
 
@@ -630,7 +630,7 @@ def test_what_drivers_sample_adds_up_to_device_time(tmp_path: Path) -> None:
         clock[0] = at
         times = None if busy is None else {11: busy}
         cards = {"GPU-0": CardUse(8 * GIB, processes={11: GIB}, times=times)}
-        counted = {key: Use(GIB, 0.9, 77, 1)} if known else {}
+        counted = {key: Use(GIB, 0.9, 77)} if known else {}
         meter.look(held if here else (), cards, counted)
         use = meter.uses.get(key)
         return use and use.served_ns and use.served_ns / 1e9
@@ -745,7 +745,7 @@ def test_nobody_is_named_where_nobody_is_asked_who_reads() -> None:
         NODE,
         [Holding("c1", "main", allocation)],
         {"GPU-0": CardUse(8 * GIB, 0.5, 70_000)},
-        {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, 1, GIB // 2)},
+        {("c1", "GPU-0"): Use(2 * GIB, 0.15, 5 * 10**9, GIB // 2)},
     )
 
     told = generate_latest(Nameless(NodeSeries(lambda: books))).decode()
@@ -803,7 +803,7 @@ def test_a_pod_and_its_successor_of_the_same_name_have_one_series() -> None:
             Holding("c2", "main", Allocation("u2", "team", "db-0", "n1", (SHARE,))),
         ],
         {},
-        {("c1", "GPU-0"): Use(GIB, 0.1, 1, 1), ("c2", "GPU-0"): Use(2 * GIB, 0.1, 1, 1)},
+        {("c1", "GPU-0"): Use(GIB, 0.1, 1), ("c2", "GPU-0"): Use(2 * GIB, 0.1, 1)},
     )
 
     found = _series(books)
@@ -818,7 +818,7 @@ def test_two_parts_of_a_card_are_one_series() -> None:
     """Two instances of one card: what is granted adds up, what is used is told once."""
     halves = (SHARE, replace(SHARE, memory_bytes=2 * GIB))
     allocation = Allocation("u1", "team", "train", "n1", halves)
-    uses = {("c1", "GPU-0"): Use(GIB, 0.1, 1, 1)}
+    uses = {("c1", "GPU-0"): Use(GIB, 0.1, 1)}
     books = Books(NODE, [Holding("c1", "main", allocation)], {}, uses)
 
     found = _series(books)

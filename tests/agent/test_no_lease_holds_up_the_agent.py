@@ -88,6 +88,20 @@ def test_leases_that_were_taken_while_no_agent_ran_are_broken(machine: Machine) 
     assert [path.name for path in files_of(folder) if _leased(path) is not None] == []
 
 
+def test_nobody_gets_a_lease_where_a_room_was_read_late(machine: Machine) -> None:
+    """Its card is held as those of other rooms are."""
+    room = machine.rooms().open("container-a", QUOTA)
+    (room.folder / "limits").rename(machine.folder / "limits")
+    rooms = machine.rooms()
+    (machine.folder / "limits").rename(room.folder / "limits")
+
+    rooms.keep(("container-a",))
+
+    assert rooms.rooms
+    folder = machine.state / "seats/GPU-0"
+    assert [path.name for path in files_of(folder) if _leased(path) is not None] == []
+
+
 def _given(rooms: Rooms) -> bool:
     with contextlib.suppress(BlockingIOError):
         return rooms.open("container-b", QUOTA).limits.cards[0].slot == 1

@@ -71,7 +71,7 @@ def test_no_two_words_take_the_whole_card(how: dict[str, dict[str, str]]) -> Non
         kept = OwnLibrary(agents, compute=True).keep(shares(policy=policy, **how))
 
         assert kept.quota is not None
-        (card,) = kept.quota.cards
+        (card,) = kept.quota
         assert (card.policy, card.priority) == (Policy.FIXED_SHARE, Priority.ORDINARY)
         assert card.core_milli == 50
         assert len(kept.cut) == 2
@@ -116,7 +116,7 @@ def test_a_permit_goes_before_the_nodes_own_word(provider: Provider) -> None:
         assert kept.cut == (denied.why,)
         assert kept.env.get("CUDA_TASK_PRIORITY") != "0"
         if kept.quota is not None:
-            assert kept.quota.cards[0].priority is Priority.ORDINARY
+            assert kept.quota[0].priority is Priority.ORDINARY
 
 
 def test_a_wish_that_the_scheduler_could_not_see_is_cut_and_says_how_to_ask() -> None:
@@ -124,7 +124,7 @@ def test_a_wish_that_the_scheduler_could_not_see_is_cut_and_says_how_to_ask() ->
     for how in ({"known": VARIABLES}, {"annotations": GREEDY}):
         kept = OwnLibrary(compute=True).keep(replace(shares(**how), permit=Permit("shop")))  # type: ignore[arg-type]
         assert kept.quota is not None
-        assert kept.quota.cards[0].priority is Priority.ORDINARY
+        assert kept.quota[0].priority is Priority.ORDINARY
         assert any("the scheduler saw no wish" in one for one in kept.cut)
 
 
@@ -141,8 +141,8 @@ def test_a_rules_policy_bounds_what_is_asked_and_what_is_not(
 
     assert kept.quota is not None
     words = [POLICIES[one] for one in (asked, rule, node or "burst-share") if one]
-    assert kept.quota.cards[0].policy is min(words, key=ORDER.index)
-    assert bool(kept.cut) is (bool(asked) and kept.quota.cards[0].policy != asked)
+    assert kept.quota[0].policy is min(words, key=ORDER.index)
+    assert bool(kept.cut) is (bool(asked) and kept.quota[0].policy != asked)
 
 
 def test_a_container_is_given_by_the_permit_of_its_pod() -> None:
@@ -170,7 +170,7 @@ def test_a_container_is_given_by_the_permit_of_its_pod() -> None:
         )
         quota = gifts(placed, Settings(), (), host)["main"].quota
         assert quota is not None
-        assert (quota.cards[0].priority is Priority.ONLINE) is online
+        assert (quota[0].priority is Priority.ONLINE) is online
 
 
 def test_it_is_said_of_the_container(tmp_path: Path) -> None:

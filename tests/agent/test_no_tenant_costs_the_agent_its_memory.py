@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from one_look import look
 from partage.agent.isolation import node_scan
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT, make_account, read_account
 from partage.agent.isolation.container_dirs import Room
@@ -27,8 +28,8 @@ from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.images import judge_image
 from partage.agent.isolation.limits import ContainerLimits
 from partage.agent.isolation.lookers import Lookers
-from partage.agent.isolation.node_scan import Seen, Sight, look, see
-from partage.agent.isolation.objects import stand_in
+from partage.agent.isolation.node_scan import Seen, Sight, see
+from partage.agent.isolation.objects import OF_DRIVER, defined
 from partage.agent.isolation.preloads import taken_first
 from partage.agent.isolation.processes import CROWD, numbers_of, processes_of
 from partage.agent.isolation.reading import LOOK, TooMuch, Work, file_below, start
@@ -127,7 +128,7 @@ def sparse(path: Path, length: int = 2**30) -> Path:
 _GROWTH = """
 import resource, sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, {here!r} + "/../tools"]
 from test_no_tenant_costs_the_agent_its_memory import HOSTILE, Node
 node = Node(Path({folder!r}))
 node.container(HOSTILE)
@@ -395,10 +396,10 @@ def test_an_object_may_have_tables_without_an_end(tmp_path: Path) -> None:
     descriptor = os.open(made, os.O_RDONLY)
     try:
         work = Work()
-        assert stand_in(descriptor, work) == ""
+        assert defined(OF_DRIVER, descriptor, work) == ""
         spent = work.spent
         with pytest.raises(TooMuch):
-            stand_in(descriptor, Work(spent - 1))
+            defined(OF_DRIVER, descriptor, Work(spent - 1))
     finally:
         os.close(descriptor)
 
@@ -631,9 +632,8 @@ def test_many_who_cost_nearly_too_much_share_a_bound(
     before = Sight()
     for _ in range(12):
         seen = node.look()
-        done = {
-            one for one in names if seen.processes.get(one) is not before.processes.get(one, ())
-        }
+        done = {one for one in names if seen.processes.get(one) is not before.processes.get(one)}
+        assert seen.unseen == set(names) - seen.processes.keys()  # and not without a process
         spent = sum(seen.costs[one] for one in done)
         assert spent <= 2 * MIB + MIB
         assert [one.pid for one in seen.processes[HONEST]] == [8]

@@ -21,7 +21,7 @@ from pathlib import Path
 from partage.agent.isolation import memory
 from partage.agent.isolation.limits import SEATS, Policy
 from partage.agent.isolation.account import ACCOUNT_BYTES
-from partage.agent.isolation.container_dirs import CardQuota, Quota, Rooms
+from partage.agent.isolation.container_dirs import CardQuota, Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, seat_file
 
 folder = Path(sys.argv[1])
@@ -30,7 +30,7 @@ root = folder / "root"
 (root / "proc/sys/kernel/random/boot_id").write_text("one")
 (root / "proc/1").symlink_to("/proc/self")
 (folder / "built.so").write_bytes(b"the library")
-QUOTA = Quota((CardQuota("GPU-0", 2**30, 300, Policy.FIXED_SHARE),))
+QUOTA = (CardQuota("GPU-0", 2**30, 300, Policy.FIXED_SHARE),)
 
 def agent():
     return Rooms(folder / "built.so", folder / "state", str(folder / "state"), root)

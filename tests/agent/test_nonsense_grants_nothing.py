@@ -185,7 +185,7 @@ def test_hostile_pods_get_their_record_or_nothing(
     assert isinstance(found, Injected)
     assert [file for file in found.given.files if "nvidia" in file] == ["/dev/nvidia0"]
     assert found.given.quota is not None
-    (card,) = found.given.quota.cards
+    (card,) = found.given.quota
     assert (card.uuid, card.memory_bytes, card.core_milli) == ("GPU-0", GIB, 300)
 
 

@@ -25,7 +25,7 @@ from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.isolation import container_dirs
 from partage.agent.isolation import files as tenant_files
 from partage.agent.isolation.account import ACCOUNT_BYTES
-from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Quota, Rooms
+from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Rooms
 from partage.agent.isolation.limits import CardLimits, read
 from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.processes import root_of
@@ -59,7 +59,7 @@ SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE,
 WHOLE = structs.replace(
     SHARE, minor=1, uuid="GPU-1", core_milli=1000, memory_bytes=80 * GIB, mode=GrantMode.WHOLE
 )
-QUOTA = Quota((CardQuota("GPU-0", GIB, 300, Policy.FIXED_SHARE),))
+QUOTA = (CardQuota("GPU-0", GIB, 300, Policy.FIXED_SHARE),)
 
 
 def _place(provider: OwnLibrary | MigOnly | None = None) -> Place:
@@ -264,7 +264,7 @@ def test_memory_beyond_the_grant_is_explicit() -> None:
 
     assert isinstance(found, Injected)
     assert found.given.quota is not None
-    assert found.given.quota.cards[0].swap_bytes == 4 * GIB
+    assert found.given.quota[0].swap_bytes == 4 * GIB
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_no_name_leads_elsewhere(machine: Machine, name: str) -> None:
     with pytest.raises(InvalidValue):
         rooms.open(name, QUOTA)
     with pytest.raises(InvalidValue):
-        rooms.open("container-a", Quota((replace(QUOTA.cards[0], uuid=name),)))
+        rooms.open("container-a", (replace(QUOTA[0], uuid=name),))
     assert not list((machine.state / "containers").iterdir())
 
 
@@ -501,8 +501,8 @@ def test_two_rooms_that_cannot_be_read_one_after_the_other_keep_their_seats(
     machine: Machine,
 ) -> None:
     """Each agent that starts cannot read another room; even with terms of nothing nobody gets a seat that is taken."""
-    nothing = replace(QUOTA.cards[0], core_milli=0, policy=Policy.BEST_EFFORT)
-    quota = Quota((replace(nothing, priority=Priority.OFFLINE),))
+    nothing = replace(QUOTA[0], core_milli=0, policy=Policy.BEST_EFFORT)
+    quota = (replace(nothing, priority=Priority.OFFLINE),)
     slots = set()
     for name in ("container-a", "container-b", "container-c", "container-d"):
         room = machine.rooms().open(name, quota)
@@ -544,8 +544,8 @@ def test_amounts_that_are_half_changed_are_known_as_they_are(
 ) -> None:
     """The second card cannot be written: what is in force in the first is what the agent goes by."""
     rooms = machine.rooms()
-    first = QUOTA.cards[0]
-    room = rooms.open("container-a", Quota((first, replace(first, uuid="GPU-1"))))
+    first = QUOTA[0]
+    room = rooms.open("container-a", (first, replace(first, uuid="GPU-1")))
     less = tuple(replace(card, core_milli=100) for card in room.amounts)
     genuine = container_dirs.set_amounts
 
@@ -829,7 +829,7 @@ def test_hostile_wishes_give_limits_or_a_reason(
     else:
         assert isinstance(found, Injected)
         assert found.given.quota is not None
-        assert found.given.quota.cards[0].memory_bytes == 4 * GIB
+        assert found.given.quota[0].memory_bytes == 4 * GIB
 
 
 def test_without_compute_memory_alone_is_capped(machine: Machine) -> None:
@@ -839,9 +839,9 @@ def test_without_compute_memory_alone_is_capped(machine: Machine) -> None:
 
     kept = provider.keep(shares).quota
 
-    assert kept == Quota((CardQuota("GPU-0", 4 * GIB, 300, Policy.NONE),))
+    assert kept == (CardQuota("GPU-0", 4 * GIB, 300, Policy.NONE),)
     best = provider.keep(dataclasses.replace(shares, policy="best-effort")).quota
-    assert best == Quota((CardQuota("GPU-0", 4 * GIB, 0, Policy.NONE),))
+    assert best == (CardQuota("GPU-0", 4 * GIB, 0, Policy.NONE),)
 
 
 def test_hami_s_library_counts_cards_of_the_container(machine: Machine) -> None:

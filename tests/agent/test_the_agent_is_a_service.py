@@ -145,7 +145,7 @@ async def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     """Not ready before the runtime asks; counts what it refused; SIGTERM ends it with 0."""
     probes = free_port()
 
-    async def test() -> None:
+    async with asyncio.timeout(240):
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -179,9 +179,6 @@ async def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
 
-    async with asyncio.timeout(240):
-        await test()
-
 
 def _ask_and_reset(url: str) -> None:
     """Ask for all metrics, again and again, and be gone before they come."""
@@ -197,7 +194,7 @@ async def test_clients_that_go_away_fill_no_log(tmp_path: Path) -> None:
     files = ("--journal", tmp_path / "journal", "--nri-socket", tmp_path / "nri.sock")
     command = (sys.executable, "-m", "partage.cli.main", "agent", *NODE, "--port", "0", *files)
 
-    async def test() -> None:
+    async with asyncio.timeout(240):
         process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
         assert process.stderr is not None
         url = await _said(process.stderr, r"http://\S+")
@@ -207,6 +204,3 @@ async def test_clients_that_go_away_fill_no_log(tmp_path: Path) -> None:
         said = (await process.stderr.read()).decode()
         assert await process.wait() == 0
         assert "Traceback" not in said
-
-    async with asyncio.timeout(240):
-        await test()

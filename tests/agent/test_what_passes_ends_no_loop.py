@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 from test_the_journal_is_trusted_and_mended import World
 
+from one_look import look
 from partage.agent.discovery.found import Roots
 from partage.agent.isolation import node_scan, processes
 from partage.agent.isolation.lookers import Lookers
@@ -73,7 +74,7 @@ def test_what_the_agent_lacks_is_not_the_containers_fault(
         with pytest.raises(OSError, match=os.strerror(number)):
             processes.numbers_of(pid)
         with pytest.raises(OSError, match=os.strerror(number)):
-            node_scan.look(pid, "/a/library")
+            look(pid, "/a/library")
     assert see({}).processes == {}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from partage.agent.isolation.account import PLACES_AT
-from partage.agent.isolation.container_dirs import CardQuota, Quota, Rooms
+from partage.agent.isolation.container_dirs import CardQuota, Rooms
 from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.processes import numbers_of
 from partage.agent.isolation.unmanaged_processes import Strangers
@@ -28,7 +28,7 @@ class Node:
         (folder / "built.so").write_bytes(b"the library")
         rooms = Rooms(folder / "built.so", folder / "state", "/state", folder)
         quota = CardQuota("GPU-0", 2**30, 300, Policy.FIXED_SHARE)
-        self.room = rooms.open("container-a", Quota((quota,)))
+        self.room = rooms.open("container-a", (quota,))
         self.proc = folder / "proc"
         self.strangers = Strangers()
 

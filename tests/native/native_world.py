@@ -11,6 +11,7 @@ from pathlib import Path
 
 from partage.agent.isolation.account import make_account
 from partage.agent.isolation.amounts import NAME, make_amounts
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.library import install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.seats import give_seat, make_seats
@@ -63,6 +64,14 @@ class Tenant:
             text=True,
             **options,  # type: ignore[call-overload]
         )
+
+    def holding(self, how: str, size: int) -> subprocess.Popen[str]:
+        """Start the program of memory, and leave it once it has counted all and holds it."""
+        process = self.start("memory", how, str(size), "dlsym", "hold")
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("total"):
+            pass
+        return process
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run one of the test programs to its end."""
@@ -239,7 +248,7 @@ class World:
         folder.mkdir()
         for card in cards:
             (folder / card.seats).symlink_to(self.folder / card.seats)
-            give_seat(folder / card.seats, card)
+            give_seat(folder / card.seats, card, HeldFiles())
         make_account(folder / "account")
         installed = install(library or self.build / "libpartage-isolation.so", folder)
         write(folder / "limits", ContainerLimits(slot + 1, cards))

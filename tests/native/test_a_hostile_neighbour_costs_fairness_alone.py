@@ -17,6 +17,7 @@ import pytest
 from native_world import MIB, SANITIZERS, WAIT, Tenant, World, attempts, sanitized, within
 
 from native_build import built
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.limits import read
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, free_seat, give_seat, seat_file
 from partage.vendors.wishes import Policy, Priority
@@ -157,8 +158,8 @@ def _next_tenant(world: World, tenant: Tenant, slot: int) -> None:
     """The same container once more, as a tenant of its seat that comes after another one."""
     folder = world.folder / "card-0"
     card = read((tenant.folder / "limits").read_text(), "limits").cards[0]
-    free_seat(folder, slot)
-    give_seat(folder, card)
+    free_seat(folder, slot, HeldFiles())
+    give_seat(folder, card, HeldFiles())
 
 
 def test_a_seat_that_a_former_tenant_kept_open_is_no_one_elses(checked: World) -> None:

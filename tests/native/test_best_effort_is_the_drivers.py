@@ -5,6 +5,7 @@ import subprocess
 
 from native_world import Tenant, World, attempts
 
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.seats import free_seat
 from partage.vendors.wishes import Policy
 
@@ -29,7 +30,7 @@ def test_turns_begin_with_a_grant_and_end_with_it(world: World) -> None:
         world.tenant(1, core=300, policy=Policy.FIXED_SHARE)  # granted; it need not run
 
         assert next(number for number in attempts() if _grows(world, tenant, process)) >= 0
-        free_seat(world.folder / "card-0", 1)
+        free_seat(world.folder / "card-0", 1, HeldFiles())
         assert next(number for number in attempts() if not _grows(world, tenant, process)) >= 0
     finally:
         process.kill()

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from native_world import MIB, Tenant, World, uuid
 
+from one_look import look
 from partage.agent.isolation.account import PLACES_AT, State, make_account, read_account
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.enforcement_status import Cause, judge
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.library import as_mapped, install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
-from partage.agent.isolation.node_scan import ProcessView, Seen, Sight, look, read_room
+from partage.agent.isolation.node_scan import ProcessView, Seen, Sight, read_room
 from partage.agent.isolation.overhead import Overheads
 from partage.agent.isolation.processes import numbers_of
 from partage.agent.isolation.programs import Reach
@@ -37,7 +39,7 @@ def room(tmp_path: Path) -> Room:
     seats = tmp_path / "seats"
     seats.mkdir()
     make_seats(seats / "GPU-1")
-    give_seat(seats / "GPU-1", LIMITS.cards[0])
+    give_seat(seats / "GPU-1", LIMITS.cards[0], HeldFiles())
     library = install(built, tmp_path)
     return Room(tmp_path, "/state", library.name, LIMITS, seats, tmp_path / "account")
 
@@ -52,10 +54,7 @@ def process(room: Room) -> ProcessView:
 
 def test_a_container_as_it_should_be_is_in_force(room: Room) -> None:
     """Nothing wrong: yes."""
-    force = judge(room, read_room(room), (process(room),))
-
-    assert force.in_force
-    assert str(force) == "in force: yes"
+    assert not judge(room, read_room(room), (process(room),))
 
 
 @pytest.mark.parametrize(
@@ -75,17 +74,17 @@ def test_a_process_outside_is_named(room: Room, change: dict[str, object], cause
     """The process and the reason are in the message."""
     odd = replace(process(room), **change)  # type: ignore[arg-type]
 
-    force = judge(room, read_room(room), (odd,))
+    faults = judge(room, read_room(room), (odd,))
 
-    assert [fault.cause for fault in force.faults] == [cause]
-    assert str(force).startswith("in force: no; process 7")
+    assert [fault.cause for fault in faults] == [cause]
+    assert faults[0].message.startswith("process 7")
 
 
 def test_a_process_that_uses_no_card_may_be_static(room: Room) -> None:
     """A static helper that never touches a card is nobody's business."""
     helper = replace(process(room), uses_card=False, has_library=False, reach=Reach.STATIC)
 
-    assert judge(room, read_room(room), (helper,)).in_force
+    assert not judge(room, read_room(room), (helper,))
 
 
 @pytest.mark.parametrize(
@@ -108,9 +107,9 @@ def test_tampering_with_a_file_is_seen(room: Room, name: str, cause: Cause, act:
     if act == "changed":
         path.write_bytes(b"something else")
 
-    force = judge(room, read_room(room), ())
+    faults = judge(room, read_room(room), ())
 
-    assert [fault.cause for fault in force.faults] == [cause]
+    assert [fault.cause for fault in faults] == [cause]
 
 
 def test_a_refusal_of_the_library_is_reported(world: World) -> None:
@@ -122,17 +121,14 @@ def test_a_refusal_of_the_library_is_reported(world: World) -> None:
 
     account = tenant.folder / "account"
     room = Room(tenant.folder, "", "", LIMITS, world.folder, account)
-    force = judge(room, read_room(room), ())
-    assert Cause.REFUSED in {fault.cause for fault in force.faults}
+    faults = judge(room, read_room(room), ())
+    assert Cause.REFUSED in {fault.cause for fault in faults}
 
 
 def test_a_running_process_is_looked_at(world: World) -> None:
     """The kernel's own tables tell what is mapped."""
     tenant = world.tenant()
-    running = tenant.start("memory", "plain", str(64 * MIB), "dlsym", "hold")
-    assert running.stdout is not None
-    while not running.stdout.readline().startswith("total"):
-        pass
+    running = tenant.holding("plain", 64 * MIB)
 
     shipped = as_mapped(tenant.library)
     seen = look(running.pid, str(tenant.library), shipped)

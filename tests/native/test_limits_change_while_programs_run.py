@@ -51,10 +51,7 @@ def test_a_cap_that_changes_holds_for_the_next_allocation(world: World, path: st
 def test_what_is_in_use_stays_when_a_cap_is_lowered(world: World) -> None:
     """Nothing is taken away; the next allocation is refused, by another process of the container as well."""
     tenant = world.tenant(memory=CAP)
-    running = tenant.start("memory", "plain", str(64 * MIB), "dlsym", "hold")
-    assert running.stdout is not None
-    while not running.stdout.readline().startswith("total"):
-        pass
+    running = tenant.holding("plain", 64 * MIB)
 
     put(tenant, 512 * MIB)
 

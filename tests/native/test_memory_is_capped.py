@@ -236,10 +236,7 @@ def test_a_context_counts_as_the_limits_say(world: World) -> None:
 def test_all_processes_of_a_container_share_the_cap(world: World) -> None:
     """The second process gets what the first left; both see it."""
     tenant = world.tenant(memory=CAP)
-    first = tenant.start("memory", "plain", str(300 * MIB), "dlsym", "hold")
-    assert first.stdout is not None
-    while not first.stdout.readline().startswith("total"):
-        pass
+    first = tenant.holding("plain", 300 * MIB)
 
     second = tenant.run("memory", "plain", str(4 * MIB))
     first.communicate(timeout=240)
@@ -252,10 +249,7 @@ def test_all_processes_of_a_container_share_the_cap(world: World) -> None:
 def test_memory_of_a_killed_process_is_free_again(world: World) -> None:
     """SIGKILL leaves no count behind."""
     tenant = world.tenant(memory=CAP)
-    first = tenant.start("memory", "handle", str(300 * MIB), "dlsym", "hold")
-    assert first.stdout is not None
-    while not first.stdout.readline().startswith("total"):
-        pass
+    first = tenant.holding("handle", 300 * MIB)
 
     first.kill()
     first.communicate()
@@ -270,10 +264,7 @@ def test_what_a_process_gives_back_as_it_ends_is_not_taken_from_the_next(world: 
     first = tenant.start("odd", "late")
     assert first.stdout is not None
     assert first.stdout.readline() == "left\n"
-    second = tenant.start("memory", "plain", str(1024 * MIB), "dlsym", "hold")
-    assert second.stdout is not None
-    while not second.stdout.readline().startswith("total"):
-        pass
+    second = tenant.holding("plain", 1024 * MIB)
 
     _, error = first.communicate(timeout=240)
     third = tenant.run("memory", "show")
@@ -286,10 +277,7 @@ def test_what_a_process_gives_back_as_it_ends_is_not_taken_from_the_next(world: 
 def test_what_the_agent_measured_replaces_the_estimate(world: World) -> None:
     """Overhead from NVML counts instead of the allowance."""
     tenant = world.tenant(memory=CAP, context=64 * MIB)
-    first = tenant.start("memory", "plain", str(512 * MIB), "dlsym", "hold")
-    assert first.stdout is not None
-    while not first.stdout.readline().startswith("total"):
-        pass
+    first = tenant.holding("plain", 512 * MIB)
     (process,) = read_account(tenant.folder / "account")
 
     set_overhead(tenant.folder / "account", process, 0, 300 * MIB)
@@ -342,46 +330,29 @@ def test_a_child_of_a_bare_clone_leaves_its_parent_counted(world: World) -> None
     assert lines(done.stdout, "parent") == [[64 * MIB]], done.stderr
 
 
-def test_memory_passed_within_a_container_counts_once(world: World) -> None:
-    """A handle that the container exported itself adds nothing where it is opened."""
+@pytest.mark.parametrize(
+    ("what", "said", "used"),
+    [
+        pytest.param("ipc", "passed\n", 256, id="a handle"),
+        pytest.param("much", f"used {200 * MIB}\n", 200, id="many handles, a mark for each"),
+        pytest.param("pool", "passed\n", 256, id="a pointer of a pool"),
+    ],
+)
+def test_memory_passed_within_a_container_counts_once(
+    world: World, what: str, said: str, used: int
+) -> None:
+    """What the container exported itself adds nothing where it is opened."""
     tenant = world.tenant(memory=CAP)
-    path = str(tenant.folder / "handle")
-    parent = tenant.start("odd", "ipc-parent", path)
+    path = str(tenant.folder / "passed")
+    parent = tenant.start("odd", f"{what}-parent", path)
     assert parent.stdout is not None
-    assert parent.stdout.readline() == "passed\n"
+    assert parent.stdout.readline() == said
 
-    child = tenant.run("odd", "ipc-child", path)
+    child = tenant.run("odd", f"{what}-child", path)
     parent.communicate(timeout=240)
 
-    assert lines(child.stdout, "used") == [[256 * MIB]], child.stderr
-
-
-def test_many_handles_within_the_container_count_once(world: World) -> None:
-    """Whatever their bytes come to: each has a mark of its own."""
-    tenant = world.tenant(memory=CAP)
-    path = str(tenant.folder / "handles")
-    parent = tenant.start("odd", "much-parent", path)
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == f"used {200 * MIB}\n"
-
-    child = tenant.run("odd", "much-child", path)
-
-    assert (child.stdout, child.returncode) == (f"used {200 * MIB}\n", 0), child.stderr
-    parent.communicate(timeout=240)
-
-
-def test_memory_of_a_pool_passed_within_a_container_counts_once(world: World) -> None:
-    """A pointer of a pool that the container exported itself adds nothing where it is opened."""
-    tenant = world.tenant(memory=CAP)
-    path = str(tenant.folder / "pointer")
-    parent = tenant.start("odd", "pool-parent", path)
-    assert parent.stdout is not None
-    assert parent.stdout.readline() == "passed\n"
-
-    child = tenant.run("odd", "pool-child", path)
-    parent.communicate(timeout=240)
-
-    assert lines(child.stdout, "used") == [[256 * MIB]], child.stderr
+    assert lines(child.stdout, "used") == [[used * MIB]], child.stderr
+    assert child.returncode == 0
 
 
 def test_memory_of_the_pool_of_another_container_counts(world: World) -> None:

@@ -144,10 +144,7 @@ def test_threads_that_launch_at_once_stay_below_the_cap(world: World) -> None:
 def test_all_processes_of_a_container_share_the_cap_of_graphs(world: World) -> None:
     """What one process' graphs hold another cannot have."""
     tenant = world.tenant(memory=CAP)
-    first = tenant.start("memory", "capture", str(300 * MIB), "dlsym", "hold")
-    assert first.stdout is not None
-    while not first.stdout.readline().startswith("total"):
-        pass
+    first = tenant.holding("capture", 300 * MIB)
 
     got = answers(tenant, "a=K300", "i:a", "l:a", "m")
     first.communicate(timeout=240)

@@ -13,6 +13,7 @@ from native_world import MIB, SANITIZERS, WAIT, World, sanitized
 
 from native_build import built
 from partage.agent.isolation.account import make_account, read_account
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.seats import (
     SEAT_MAGIC,
@@ -173,7 +174,7 @@ def test_seats_in_use_are_never_made_again(tmp_path: Path) -> None:
     """An agent that restarts finds the files that tenants have mapped."""
     make_seats(tmp_path)
     card = CardLimits("GPU-1", "card-0", 0, 0, 300)
-    give_seat(tmp_path, card)
+    give_seat(tmp_path, card, HeldFiles())
     inode = seat_file(tmp_path, 0).stat().st_ino
     content = SEAT_MAGIC.to_bytes(8, "little") + (9).to_bytes(8, "little")
     seat_file(tmp_path, 0).write_bytes(content.ljust(4096, b"\0"))
@@ -184,5 +185,5 @@ def test_seats_in_use_are_never_made_again(tmp_path: Path) -> None:
     assert seat is not None
     assert seat.container == 9
 
-    free_seat(tmp_path, 0)
+    free_seat(tmp_path, 0, HeldFiles())
     assert read_seat(tmp_path, 0) is None

@@ -16,6 +16,7 @@ from native_world import WAIT, World
 
 from native_build import ROOT
 from partage.agent.isolation import account, amounts, seats
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.limits import SEATS, read
 from partage.vendors.wishes import Policy
 
@@ -42,7 +43,7 @@ def test_the_files_that_it_makes_are_those_of_the_agent(tmp_path: Path, build: P
         gpu.adjust(folder, 3, card.limits(300, "fixed-share", 2**30))
         terms = (folder / "card-0/terms").read_bytes()
         seats.make_seats(tmp_path / "card-0")
-        seats.give_seat(tmp_path / "card-0", limits.cards[0])
+        seats.give_seat(tmp_path / "card-0", limits.cards[0], HeldFiles())
         assert terms == (tmp_path / "card-0/terms").read_bytes()
     assert (limits.cards[0].core_milli, limits.cards[0].memory_bytes) == (300, 2**30)
     assert gpu.SEATS == SEATS

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from native_world import MIB, Tenant, World, uuid
 
+from one_look import look
 from partage.agent.isolation.account import read_account
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.enforcement_status import Cause, judge
 from partage.agent.isolation.library import as_mapped
 from partage.agent.isolation.limits import CardLimits, ContainerLimits
-from partage.agent.isolation.node_scan import ProcessView, look, read_room
+from partage.agent.isolation.node_scan import ProcessView, read_room
 from partage.agent.isolation.seats import read_seat
 from partage.vendors.wishes import Policy
 
@@ -126,7 +127,7 @@ def causes(world: World, tenant: Tenant, view: ProcessView) -> list[Cause]:
     room = Room(
         tenant.folder, "", tenant.library.name, limits, world.folder, tenant.folder / "account"
     )
-    found = judge(room, read_room(room), (view,)).faults
+    found = judge(room, read_room(room), (view,))
     return [one.cause for one in found if one.cause is Cause.OUTSIDE]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from partage.agent.isolation.container_dirs import Quota
+from partage.agent.isolation.container_dirs import CardQuota
 from partage.agent.isolation.providers import Bind, NoIsolation, Provider, Shares
 from partage.model.allocation import CLAIM, Grant, GrantMode
 from partage.model.device import DeviceType
@@ -89,7 +89,7 @@ class Given:
     made: tuple[Made, ...] = ()
     binds: tuple[Bind, ...] = ()
     limits: str = "whole"
-    quota: Quota | None = None
+    quota: tuple[CardQuota, ...] | None = None
     cdi: tuple[str, ...] = ()
     cut: tuple[str, ...] = ()
 

@@ -140,7 +140,8 @@ def _of_entries(facts: Facts) -> Iterator[Finding]:
         record = _recorded(facts, one)
         if not isinstance(record, Allocation):
             yield _from(one, Kind.UNREADABLE, f"the journal's {record}")
-        if pods is None or (isinstance(record, Allocation) and _claimed(record)):
+        grants = record.grants if isinstance(record, Allocation) else ()
+        if pods is None or any(one.protocol == CLAIM for one in grants):
             continue  # the pod has no facts about a claim
         pod = pods.get(one.uid)
         if pod is None or pod.over:
@@ -301,10 +302,6 @@ def _initial(facts: Facts, one: Entry) -> bool:
 def _alike(one: Allocation, other: Allocation) -> bool:
     """Whether two records differ only in amounts of shares, which change while a pod runs."""
     return set(one.grants) == set(other.grants) or alike(one.grants, other.grants)
-
-
-def _claimed(record: Allocation) -> bool:
-    return any(one.protocol == CLAIM for one in record.grants)
 
 
 def _recorded(facts: Facts, one: Entry, text: str | None = None) -> Allocation | str:

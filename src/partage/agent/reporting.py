@@ -10,7 +10,7 @@ written a few times at once, and then a few times a minute in its current form.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, Final
 
 from partage.agent.device_document import OWNED_LABELS, device_document
@@ -216,7 +216,7 @@ class AgentReporting:
             self._node,
             inventory,
             before or None,
-            f"{self._now():%Y-%m-%dT%H:%M:%SZ}",
+            f"{self._client.clock.now().astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
             str(metadata.get("uid") or ""),
         )
         self._hooks.heard(node, wanted, inventory)  # even if it cannot be written
@@ -313,9 +313,6 @@ class AgentReporting:
             self._said = problems
             for problem in problems:
                 self._hooks.told(problem)
-
-    def _now(self) -> datetime:
-        return self._client.clock.now().astimezone(UTC)
 
 
 async def renew_lease(

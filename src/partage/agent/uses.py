@@ -13,7 +13,6 @@ from typing import Final
 
 from partage.agent.discovery.found import CardUse, InstanceUse
 from partage.agent.held_allocations import Holding
-from partage.agent.isolation.account import Process
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.node_scan import RoomView, Sight
@@ -42,7 +41,6 @@ class Use:
     memory_bytes: int
     busy: float | None
     served_ns: int | None
-    processes: int
     overhead_bytes: int | None = None
 
 
@@ -74,10 +72,9 @@ class Meter:
                 if served is not None:
                     before[key] = (now, served)
                 found[key] = Use(
-                    _memory(processes, index),
+                    sum(one.cards[index].counted + one.cards[index].overhead for one in processes),
                     _busy(self._before.get(key), now, served),
                     served,
-                    sum(1 for one in processes if one.cards[index].counted),
                     sum(one.cards[index].overhead for one in processes) or None,
                 )
         self.uses, self._before = found, before
@@ -91,10 +88,6 @@ def _served(room: Room, card: CardLimits, seen: RoomView) -> int | None:
     return (
         seat.served_ns if isinstance(seat, Seat) and seat.container == room.limits.container else 0
     )
-
-
-def _memory(processes: tuple[Process, ...], card: int) -> int:
-    return sum(one.cards[card].counted + one.cards[card].overhead for one in processes)
 
 
 def _busy(before: tuple[float, int] | None, now: float, served: int | None) -> float | None:
@@ -140,7 +133,7 @@ def told_by_drivers(
             if times is None
             else min(sum(times.get(pid, 0.0) for pid in pids[container]), 1.0)
         )
-        measured = known.get((container, uuid)) or Use(sum(mine), None, None, len(mine))
+        measured = known.get((container, uuid)) or Use(sum(mine), None, None)
         found[container, uuid] = replace(measured, busy=busy)
     return found
 

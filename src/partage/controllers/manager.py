@@ -141,7 +141,7 @@ class Controllers:
             case "Node":
                 self._node_gone(document.name)
             case "Device":
-                self.picture.device_gone(document.name)
+                self.picture.gone(document.name, node=False)
                 self._look("node", document.name)
             case "Pod":
                 self._pod_gone(document.metadata.uid or "")
@@ -149,7 +149,7 @@ class Controllers:
                 self._configured(document, changed=self.picture.config_gone(document))
 
     def _node_gone(self, name: str) -> None:
-        self.picture.node_gone(name)
+        self.picture.gone(name, node=True)
         self._contention.forget(name)
         self._devices.pop(name, None)
         self._locks = {key: at for key, at in self._locks.items() if key[0] != name}

@@ -129,15 +129,8 @@ class Picture:
         self._read.pop(document.name, None)
         return True
 
-    def node_gone(self, name: str) -> None:
-        """Take in a Node's deletion."""
-        self._gone(name, node=True)
-
-    def device_gone(self, name: str) -> None:
-        """Take in a Device object's deletion."""
-        self._gone(name, node=False)
-
-    def _gone(self, name: str, *, node: bool) -> None:
+    def gone(self, name: str, *, node: bool) -> None:
+        """Take in the deletion of a Node, or of a Device object."""
         place = self._places.get(name)
         if place is None:
             return

@@ -114,7 +114,10 @@ def _missing(facts: ClusterFacts) -> Finding:
     bare = [
         named(pod)
         for pod in facts.pods
-        if _component(pod) == "kube-scheduler" and not _argument(pod, "--config")
+        if _component(pod) == "kube-scheduler"
+        and not any(
+            option(one, "--config", "given") for one in pod.get("spec", {}).get("containers", ())
+        )
     ]
     lost = bool(bare) and any(
         "partage.io/allocation" in pod.get("metadata", {}).get("annotations", {})
@@ -224,7 +227,13 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
 
 def switched_off(pod: Object, gates: Collection[str]) -> list[str]:
     """Those of the feature gates that a pod's options switch off."""
-    given = _argument(pod, "--feature-gates").split(",")
+    given = {
+        part
+        for one in pod.get("spec", {}).get("containers") or ()
+        for text in (*(one.get("command") or ()), *(one.get("args") or ()))
+        if str(text).startswith("--feature-gates=")
+        for part in str(text).partition("=")[2].split(",")
+    }
     return sorted(gate for gate in gates if f"{gate}=false" in given)
 
 
@@ -246,11 +255,6 @@ def _over(pod: Object) -> bool:
 def _component(pod: Object) -> str:
     meta: Any = pod.get("metadata", {})
     return str((meta.get("labels") or {}).get("component", ""))
-
-
-def _argument(pod: Object, name: str) -> str:
-    given = (option(one, name, "given") for one in pod.get("spec", {}).get("containers", ()))
-    return next(filter(None, given), "")
 
 
 def option(container: Object, name: str, bare: str = "") -> str:

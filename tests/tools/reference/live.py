@@ -206,7 +206,7 @@ def _books() -> Books:
     card = Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", model="T4", memory_bytes=2**34)
     grant = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 2**32, GrantMode.SHARE, protocol="hami")
     held = Holding("c1", "main", Allocation("u1", "team", "train", "n1", (grant,)))
-    use = Use(2**31, 0.2, 10**9, 1, 2**29)
+    use = Use(2**31, 0.2, 10**9, 2**29)
     return Books(
         Node("n1", devices=(card,)),
         [held],

@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -428,34 +429,16 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
         method: str = details.method
         proxy = self._proxy
         proxy.heard()
+        one, many = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         if method == _CREATE:
-            return grpc.unary_unary_rpc_method_handler(proxy.create)
+            return one(proxy.create)
         if method in _ENDING:
-
-            async def ending(request: bytes, context: Any) -> bytes:
-                return await proxy.ending(method, request, context)
-
-            return grpc.unary_unary_rpc_method_handler(ending)
-
+            return one(partial(proxy.ending, method))
         if method == _START:
-
-            async def starting(request: bytes, context: Any) -> bytes:
-                return await proxy.starting(method, request, context)
-
-            return grpc.unary_unary_rpc_method_handler(starting)
-
+            return one(partial(proxy.starting, method))
         if _streams(method):
-
-            async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
-                async for answer in proxy.stream(method, request, context):
-                    yield answer
-
-            return grpc.unary_stream_rpc_method_handler(stream)
-
-        async def forward(request: bytes, context: Any) -> bytes:
-            return await proxy.forward(method, request, context)
-
-        return grpc.unary_unary_rpc_method_handler(forward)
+            return many(partial(proxy.stream, method))
+        return one(partial(proxy.forward, method))
 
 
 def _streams(method: str) -> bool:

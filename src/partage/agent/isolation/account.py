@@ -61,8 +61,6 @@ class Process:
     """In its own pid namespace."""
     start: int
     """Clock ticks since boot; with the pid it identifies a process for good."""
-    space: int
-    """Inode of the pid namespace."""
     state: State
     cards: tuple[Holding, ...]
 
@@ -109,9 +107,7 @@ def _process(memory: bytes, place: int, at: int, cards: int) -> Process:
         for card in range(at + 32, at + 32 + min(cards, _CARDS) * _HOLDING, _HOLDING)
     )
     state = State(word(memory, at + 24) & 7)
-    return Process(
-        place, owner >> 42, owner >> 1 & (2**41 - 1), word(memory, at + 8), state, holdings
-    )
+    return Process(place, owner >> 42, owner >> 1 & (2**41 - 1), state, holdings)
 
 
 def set_overhead(path: Path, process: Process, card: int, overhead_bytes: int) -> None:

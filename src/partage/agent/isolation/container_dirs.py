@@ -18,7 +18,7 @@ not outlive the machine: after a boot the agent creates everything but the libra
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -44,7 +44,7 @@ _NOTE_BYTES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class CardQuota:
-    """What a container may use of one card; the fields are those of `CardLimits`."""
+    """What a container may use of one card, before a seat is allocated; the fields are those of `CardLimits`."""
 
     uuid: str
     memory_bytes: int
@@ -53,13 +53,6 @@ class CardQuota:
     priority: Priority = Priority.ORDINARY
     swap_bytes: int = 0
     context_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """All cards of a container, before seats are allocated."""
-
-    cards: tuple[CardQuota, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +139,7 @@ class Rooms:
         """The library that new rooms get."""
         return self._library
 
-    def open(self, container: str, quota: Quota) -> Room:
+    def open(self, container: str, quota: Sequence[CardQuota]) -> Room:
         """Make a container's room, and replace an earlier one.
 
         Raises:
@@ -162,7 +155,7 @@ class Rooms:
         folder = self._here / "containers" / container
         given: list[CardLimits] = []
         try:
-            for index, card in enumerate(quota.cards):
+            for index, card in enumerate(quota):
                 given.append(self._seated(index, card))  # these are freed again after an error
             limits = ContainerLimits(_identity(container), tuple(given))
             room = replace(self._room(folder, self._library.name, limits), amounts=limits.cards)
@@ -384,6 +377,8 @@ class Rooms:
             with contextlib.suppress(OSError, InvalidDocument, StopIteration):
                 self._rooms[name] = self._read(self._here / "containers" / name)
                 self._strange.discard(name)
+                for card in self._rooms[name].limits.cards:
+                    self._files.hold_card(card.uuid)
 
     def _room(self, folder: Path, library: str, limits: ContainerLimits, why: str = "") -> Room:
         account = (

@@ -36,37 +36,19 @@ class Fault:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Force:
-    """The answer for one container."""
-
-    faults: tuple[Fault, ...]
-
-    @property
-    def in_force(self) -> bool:
-        """Whether there is no fault."""
-        return not self.faults
-
-    def __str__(self) -> str:
-        """`in force: yes`, or no with every reason."""
-        if self.in_force:
-            return "in force: yes"
-        return "in force: no; " + "; ".join(fault.message for fault in self.faults)
-
-
-def judge(room: Room, seen: RoomView, processes: tuple[ProcessView, ...]) -> Force:
-    """Judge a container."""
+def judge(room: Room, seen: RoomView, processes: tuple[ProcessView, ...]) -> list[Fault]:
+    """Why a container's limits are not in force; nothing if they are."""
     faults = [*_files(room, seen)]
     for process in processes:
         faults += _process(process, room.library)
     if isinstance(seen.account, str):
         faults.append(Fault(Cause.ACCOUNT, f"the account cannot be read: {seen.account}"))
     else:
-        faults += [_refused(one) for one in seen.account if _failed(one)]
+        faults += [_refused(one) for one in seen.account if State.FAULT in one.state]
     for uuid, seat in seen.seats.items():
         if isinstance(seat, str):
             faults.append(Fault(Cause.SEAT, f"its seat on card {uuid}: {seat}"))
-    return Force(tuple(faults))
+    return faults
 
 
 def _files(room: Room, seen: RoomView) -> list[Fault]:
@@ -96,10 +78,6 @@ def _process(process: ProcessView, library: str) -> list[Fault]:
         message = f"process {process.pid} loads {process.taken_first}"
         faults.append(Fault(Cause.OUTSIDE, message))
     return faults
-
-
-def _failed(process: Process) -> bool:
-    return State.FAULT in process.state
 
 
 def _refused(process: Process) -> Fault:

@@ -28,7 +28,7 @@ from partage.agent.isolation.seats import (
     remove_drafts,
     tell_terms,
 )
-from partage.agent.isolation.shared import mend
+from partage.agent.isolation.shared import mend, opened
 from partage.model.errors import InvalidDocument
 
 _LOG: Final = logging.getLogger("partage.agent")
@@ -170,7 +170,8 @@ class TenantFiles:
             with contextlib.suppress(OSError, InvalidDocument):
                 account = self.account_of(container)
                 if account.stat().st_size > ACCOUNT_BYTES:
-                    mend(account, ACCOUNT_BYTES)
+                    with opened(account, write=True) as descriptor:
+                        mend(descriptor, ACCOUNT_BYTES)
 
     def tidy(self, containers: Collection[str], cards: Collection[str]) -> None:
         """Remove all but the accounts of these containers and the seats of these cards. Raises `OSError`."""

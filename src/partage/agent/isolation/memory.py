@@ -62,14 +62,14 @@ def enlarge(folder: Path) -> bool:
 
 def _mount(folder: Path, flags: int, options: str) -> None:
     flags |= _NOSUID | _NODEV | _NOEXEC
-    where = os.fsencode(folder)
-    _call("mount", b"partage", where, b"tmpfs", ctypes.c_ulong(flags), options.encode())
+    where, kind = os.fsencode(folder), b"tmpfs"
+    _call("mount", folder, b"partage", where, kind, ctypes.c_ulong(flags), options.encode())
 
 
 def unbind(folder: Path) -> None:
     """Unmount a folder; processes that have its files mapped or mounted keep them. Raises `OSError`."""
     if os.path.ismount(folder):
-        _call("umount2", os.fsencode(folder), ctypes.c_int(_DETACH))
+        _call("umount2", folder, os.fsencode(folder), ctypes.c_int(_DETACH))
 
 
 def is_seen(folder: Path, path: str, mounts: Path) -> bool:
@@ -121,13 +121,8 @@ def _spelled(path: str) -> str:
     return "".join(rf"\{ord(one):03o}" if one in " \t\n\\" else one for one in path)
 
 
-def _call(name: str, *arguments: object) -> None:
+def _call(name: str, folder: Path, *arguments: object) -> None:
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
     if function(*arguments) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), os.fsdecode(_path_of(name, arguments)))
-
-
-def _path_of(name: str, arguments: tuple[object, ...]) -> bytes:
-    found = arguments[1 if name == "mount" else 0]
-    return found if isinstance(found, bytes) else b""
+        raise OSError(code, os.strerror(code), str(folder))

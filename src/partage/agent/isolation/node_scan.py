@@ -138,14 +138,14 @@ class Sight:
         processes: the processes; containers with too much to read are absent.
         excess: containers with too much to read.
         costs: the work of each look, which orders the next one.
-        whole: whether all processes of the node were listed; if not, a container may have more than those here.
+        unseen: containers that may have processes of which nothing was read yet.
     """
 
     rooms: Mapping[str, RoomView] = field(default_factory=dict)
     processes: Mapping[str, tuple[Seen, ...]] = field(default_factory=dict)
     excess: Mapping[str, Excess] = field(default_factory=dict)
     costs: Mapping[str, int] = field(default_factory=dict)
-    whole: bool = True
+    unseen: frozenset[str] = frozenset()
 
 
 def see(
@@ -171,6 +171,7 @@ def see(
     costs: dict[str, int] = {}
     left = _ALL
     pids, whole = listed(rooms, proc)
+    unseen = set[str]() if whole else set(rooms)
     for container in sorted(pids, key=lambda one: before.costs.get(one, len(pids[one]) * _FIRST)):
         last, cost = before.excess.get(container), before.costs.get(container, 0)
         if last is not None and last.wait:
@@ -178,7 +179,10 @@ def see(
             costs[container] = cost
             continue
         if left <= 0 or cost > left:
-            found[container] = before.processes.get(container, ())
+            if container in before.processes:
+                found[container] = before.processes[container]
+            else:
+                unseen.add(container)
             costs[container] = cost // 2  # so that its turn will come
             continue
         work = Work()
@@ -205,7 +209,7 @@ def see(
         MappingProxyType(found),
         MappingProxyType(excess),
         MappingProxyType(costs),
-        whole,
+        frozenset(unseen),
     )
 
 
@@ -250,26 +254,6 @@ def _without(error: OSError) -> str:
     if is_own(error):
         raise error
     return ""
-
-
-def look(
-    pid: int, library: str, shipped: tuple[str, str] | None = None, proc: Path = _PROC
-) -> ProcessView | None:
-    """Look at one process.
-
-    A tenant with a mount namespace of its own can put another file at any path, so the file's identity counts.
-
-    Args:
-        pid: on the host.
-        shipped: device and inode of the library by `as_mapped`; None if they are unknown.
-
-    Returns:
-        The view; None: the process has ended.
-
-    Raises:
-        TooMuch: it has more to read than one look may.
-    """
-    return _seen(pid, library, shipped, proc, Work()).view
 
 
 def _seen(pid: int, library: str, shipped: tuple[str, str] | None, proc: Path, work: Work) -> Seen:

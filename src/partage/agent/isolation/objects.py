@@ -28,38 +28,27 @@ _MOST: Final = 2**17
 """Symbols and hash words of one object; the largest common preloaded object has half of it."""
 _TEXT: Final = 16 * 2**20
 _ASKED: Final = 256
-_DRIVER: Final = re.compile(rb"(?:cu(?!File)|nvml)[A-Z][0-9A-Za-z_]{0,60}|dlv?sym(?=\0)")
+OF_DRIVER: Final = re.compile(rb"(?:cu(?!File)|nvml)[A-Z][0-9A-Za-z_]{0,60}|dlv?sym(?=\0)")
 """Functions of the driver and of the loader; CUDA's runtime and libraries continue in small letters, cuFile too."""
-_REBINDS: Final = re.compile(rb"la_(?:symbind(?:32|64)|[0-9a-z_]{1,40}_pltenter)(?=\0)")
+OF_AUDITOR: Final = re.compile(rb"la_(?:symbind(?:32|64)|[0-9a-z_]{1,40}_pltenter)(?=\0)")
 """Functions of an auditor of the loader that may redirect a bound call."""
 _BEGINNINGS: Final = {
-    _DRIVER: (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0"),
-    _REBINDS: (b"la_",),
+    OF_DRIVER: (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0"),
+    OF_AUDITOR: (b"la_",),
 }
 
 _Read = Callable[[int, int], bytes]
 
 
-def stand_in(descriptor: int, work: Work) -> str:
-    """A function of the driver or of `dlsym` that an object defines itself; empty if it has none.
+def defined(wanted: re.Pattern[bytes], descriptor: int, work: Work) -> str:
+    """A function that an object defines itself, of those of `OF_DRIVER` or `OF_AUDITOR`; empty if it has none.
 
     Raises:
         InvalidDocument: it cannot be read.
         OSError: the disk fails.
         TooMuch: it is too large.
     """
-    return _found(*_dynamic(descriptor, work), _DRIVER)
-
-
-def rebinder(descriptor: int, work: Work) -> str:
-    """A function by which an auditor of the loader may redirect a call; empty if it has none.
-
-    Raises:
-        InvalidDocument: it cannot be read.
-        OSError: the disk fails.
-        TooMuch: it is too large.
-    """
-    return _found(*_dynamic(descriptor, work), _REBINDS)
+    return _found(*_dynamic(descriptor, work), wanted)
 
 
 def auditors(descriptor: int, work: Work) -> str:

@@ -8,11 +8,12 @@ call to another place. The names and the files are a tenant's: they are looked u
 
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.images import FOLDERS
-from partage.agent.isolation.objects import auditors, rebinder, stand_in
+from partage.agent.isolation.objects import OF_AUDITOR, OF_DRIVER, auditors, defined
 from partage.agent.isolation.reading import Work, file_below
 from partage.model.errors import InvalidDocument
 
@@ -52,12 +53,12 @@ def taken_first(  # what is known of one process
     audits = [*":".join(told[b"LD_AUDIT"]).split(":"), *own.split(":")]
     audits = [name for name in audits if name]
     folders = ":".join(told[b"LD_LIBRARY_PATH"]).replace(";", ":").split(":")
-    for how, names, defined in (
-        ("by LD_PRELOAD", preloads, stand_in),
-        ("as auditor", audits, rebinder),
+    for how, names, sought in (
+        ("by LD_PRELOAD", preloads, partial(defined, OF_DRIVER)),
+        ("as auditor", audits, partial(defined, OF_AUDITOR)),
     ):
         for name in names[:_MOST]:
-            why = _judged(root, _places(name, folders, mapped), name, mapped, defined, work)
+            why = _judged(root, _places(name, folders, mapped), name, mapped, sought, work)
             if why:
                 return f"{how} {why}"
         if len(names) > _MOST:
@@ -85,7 +86,7 @@ def _judged(  # what is known of one name
     places: list[str],
     name: str,
     mapped: Sequence[str],
-    defined: Callable[[int, Work], str],
+    sought: Callable[[int, Work], str],
     work: Work,
 ) -> str:
     shown = ascii(name[:_SHOWN])[1:-1]
@@ -94,7 +95,7 @@ def _judged(  # what is known of one name
         try:
             with file_below((root,), place, work) as descriptor:
                 seen = True
-                symbol = defined(descriptor, work)
+                symbol = sought(descriptor, work)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from msgspec import structs
 
-from partage.agent.isolation.container_dirs import CardQuota, Quota
+from partage.agent.isolation.container_dirs import CardQuota
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue
@@ -135,7 +135,7 @@ class Kept:
 
     env: Mapping[str, str] = field(default_factory=dict)
     binds: tuple[Bind, ...] = ()
-    quota: Quota | None = None
+    quota: tuple[CardQuota, ...] | None = None
     cut: tuple[str, ...] = ()
 
 
@@ -326,7 +326,7 @@ class OwnLibrary:
                     self.context_bytes,
                 )
             )
-        return Kept(_unloaded(shares.env), quota=Quota(tuple(cards)), cut=cut)
+        return Kept(_unloaded(shares.env), quota=tuple(cards), cut=cut)
 
 
 @dataclass(frozen=True, slots=True)

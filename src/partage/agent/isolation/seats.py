@@ -15,13 +15,13 @@ have no numbers and keep their files, because the libraries beside them would no
 """
 
 import os
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
+from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.limits import SEATS, CardLimits
-from partage.agent.isolation.shared import make, mended, opened, remake, word
+from partage.agent.isolation.shared import make, mend, opened, remake, word
 from partage.model.errors import InvalidDocument
 from partage.vendors.wishes import Policy, Priority
 
@@ -42,36 +42,11 @@ _READABLE: Final = 0o644
 _TRIES: Final = 3
 
 
-class Writers(Protocol):
-    """How files are written that tenants see."""
-
-    def at(self, path: Path) -> AbstractContextManager[int]:
-        """A descriptor of a file for writing; raises `OSError` or `InvalidDocument`."""
-
-    def replaced(self, path: Path, descriptor: int) -> None:
-        """Take over the descriptor of a new file that replaces another one of the same name."""
-
-
-class _Plain:
-    """Opens each file when it is written."""
-
-    def at(self, path: Path) -> AbstractContextManager[int]:
-        return opened(path, write=True)
-
-    def replaced(self, path: Path, descriptor: int) -> None:  # noqa: ARG002 # the other kind needs it
-        os.close(descriptor)
-
-
-PLAIN: Final[Writers] = _Plain()
-
-
 @dataclass(frozen=True, slots=True)
 class Seat:
     """A container's own words on its seat of a card."""
 
     container: int
-    beat_ns: int
-    """Last sign of life, CLOCK_MONOTONIC."""
     has_work: bool
     served_ns: int
     """Device time received since the seat was made."""
@@ -112,7 +87,7 @@ def remove_drafts(folder: Path) -> None:
             path.unlink()
 
 
-def give_seat(folder: Path, card: CardLimits, writers: Writers = PLAIN) -> None:
+def give_seat(folder: Path, card: CardLimits, held: HeldFiles) -> None:
     """Allocate an empty seat to a new tenant, and write its terms.
 
     Raises:
@@ -121,18 +96,18 @@ def give_seat(folder: Path, card: CardLimits, writers: Writers = PLAIN) -> None:
     """
     terms, file = _said(folder, card.slot)
     if terms or not file:  # tenants have only read a fresh file
-        _renew(folder, card.slot, file, writers)
-    _say(folder, card.slot, _terms(card), writers)
+        _renew(folder, card.slot, file, held)
+    _say(folder, card.slot, _terms(card), held)
 
 
-def tell_terms(folder: Path, card: CardLimits, writers: Writers = PLAIN) -> None:
+def tell_terms(folder: Path, card: CardLimits, held: HeldFiles) -> None:
     """Write the terms of a tenant that already has its seat.
 
     Raises:
         InvalidDocument: the file is not the agent's.
         OSError: it cannot be opened for writing.
     """
-    _say(folder, card.slot, _terms(card), writers)
+    _say(folder, card.slot, _terms(card), held)
 
 
 def given_seats(folder: Path) -> frozenset[int]:
@@ -152,27 +127,27 @@ def given_seats(folder: Path) -> frozenset[int]:
     return frozenset(slot for slot in range(SEATS) if word(memory, slot * 8))
 
 
-def free_seat(folder: Path, slot: int, writers: Writers = PLAIN) -> None:
+def free_seat(folder: Path, slot: int, held: HeldFiles) -> None:
     """Release the seat of an ended tenant. If this fails, the seat stays allocated, without any right.
 
     Raises:
         InvalidDocument: the file is not the agent's.
         OSError: it cannot be made or opened for writing.
     """
-    _say(folder, slot, _GIVEN, writers)
-    _renew(folder, slot, _said(folder, slot)[1], writers)
-    _say(folder, slot, 0, writers)
+    _say(folder, slot, _GIVEN, held)
+    _renew(folder, slot, _said(folder, slot)[1], held)
+    _say(folder, slot, 0, held)
 
 
-def mend_seats(folder: Path, writers: Writers = PLAIN) -> tuple[int, ...]:
+def mend_seats(folder: Path, held: HeldFiles) -> tuple[int, ...]:
     """Restore the size of all seats of a card; return the slots that had another size. Raises `OSError`."""
     changed = []
     for slot in range(SEATS):
         try:
             if seat_file(folder, slot).lstat().st_size == SEAT_BYTES:
                 continue
-            with writers.at(seat_file(folder, slot)) as descriptor:
-                mended(descriptor, SEAT_BYTES)
+            with held.at(seat_file(folder, slot)) as descriptor:
+                mend(descriptor, SEAT_BYTES)
         except (OSError, InvalidDocument):
             pass  # no room yet: the next seat may free it
         changed.append(slot)
@@ -196,7 +171,7 @@ def read_seat(folder: Path, slot: int) -> Seat | None:
         return None
     if word(memory, 0) != SEAT_MAGIC:
         raise InvalidDocument(f"{path}: not of version 2; it was written over")
-    return Seat(word(memory, 8), word(memory, 16), word(memory, 24) != 0, word(memory, 48))
+    return Seat(word(memory, 8), word(memory, 24) != 0, word(memory, 48))
 
 
 def _terms(card: CardLimits) -> int:
@@ -204,25 +179,25 @@ def _terms(card: CardLimits) -> int:
     return said | _GIVEN
 
 
-def _renew(folder: Path, slot: int, file: int, writers: Writers) -> None:
+def _renew(folder: Path, slot: int, file: int, held: HeldFiles) -> None:
     """Give a seat the file of its next tenant; a seat without a number is emptied."""
     path = seat_file(folder, slot)
     for attempt in range(_TRIES):
         try:
             if file:
-                writers.replaced(path, remake(path, SEAT_BYTES))
+                held.replaced(path, remake(path, SEAT_BYTES))
             else:
-                with writers.at(path) as descriptor:
-                    mended(descriptor, SEAT_BYTES)
+                with held.at(path) as descriptor:
+                    mend(descriptor, SEAT_BYTES)
                     os.posix_fallocate(descriptor, 0, SEAT_BYTES)
                     os.pwrite(descriptor, bytes(SEAT_BYTES), 0)
             break
         except OSError:
             # A truncated seat lost its block, and another that grew may have it.
-            if attempt == _TRIES - 1 or not mend_seats(folder, writers):
+            if attempt == _TRIES - 1 or not mend_seats(folder, held):
                 raise
     if file:
-        _say(folder, SEATS + slot, file + 1, writers)
+        _say(folder, SEATS + slot, file + 1, held)
 
 
 def _said(folder: Path, slot: int) -> tuple[int, int]:
@@ -232,6 +207,6 @@ def _said(folder: Path, slot: int) -> tuple[int, int]:
     return word(words, slot * 8), word(words, (SEATS + slot) * 8)
 
 
-def _say(folder: Path, place: int, said: int, writers: Writers) -> None:
-    with writers.at(folder / _TERMS) as descriptor:
+def _say(folder: Path, place: int, said: int, held: HeldFiles) -> None:
+    with held.at(folder / _TERMS) as descriptor:
         os.pwrite(descriptor, said.to_bytes(8, "little"), place * 8)

@@ -98,24 +98,11 @@ def opened(path: Path, *, write: bool = False) -> Iterator[int]:
         os.close(descriptor)
 
 
-def mend(path: Path, size: int) -> bool:
-    """Restore the size of a file; return whether it had another.
-
-    Raises:
-        InvalidDocument: it is no regular file.
-        OSError: it cannot be opened, or there is no room.
-    """
-    with opened(path, write=True) as descriptor:
-        return mended(descriptor, size)
-
-
-def mended(descriptor: int, size: int) -> bool:
-    """The same for an open file. Raises `OSError`: there is no room."""
-    changed = os.fstat(descriptor).st_size != size
-    if changed:
+def mend(descriptor: int, size: int) -> None:
+    """Restore the size of an open file. Raises `OSError`: there is no room."""
+    if os.fstat(descriptor).st_size != size:
         os.ftruncate(descriptor, size)
         os.posix_fallocate(descriptor, 0, size)
-    return changed
 
 
 def word(memory: bytes, at: int) -> int:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from partage.agent.isolation.container_dirs import Room
-from partage.agent.isolation.enforcement_status import Cause, Fault, Force, judge
+from partage.agent.isolation.enforcement_status import Cause, judge
 from partage.agent.isolation.node_scan import Sight
 from partage.agent.journal import Entry
 from partage.model.device import MILLI
@@ -20,7 +20,7 @@ from partage.vendors.wishes import Policy
 _OWN: Final = "partage"
 _UNSEEN: Final = "NotSeen"
 _CROWDED: Final = (
-    "the node has more processes than one look can list, so some of its own may be unseen"
+    "one look cannot go through all processes of the node, and has not seen all of its own"
 )
 _NOTHING: Final = frozenset({"", "whole"})
 _MIXED: Final = "; others on its card have another version of it: turns are shared among those of one version only"
@@ -195,20 +195,15 @@ def _by_room(
     if container in sight.excess:
         return Answer.NO, Cause.EXCESS.value, str(sight.excess[container])
     views = (one.view for one in sight.processes.get(container, ()))
-    force = judge(room, sight.rooms[container], tuple(view for view in views if view is not None))
-    if force.in_force and not sight.whole:
+    faults = judge(room, sight.rooms[container], tuple(view for view in views if view is not None))
+    if not faults and container in sight.unseen:
         return Answer.UNKNOWN, _UNSEEN, _CROWDED
-    if force.in_force:
+    if not faults:
         held = _BEST_EFFORT if _without_quota(room) else "held by Partage's library"
         return Answer.YES, "InForce", f"{held}{_MIXED if mixed else ''}"
-    return Answer.NO, force.faults[0].cause.value, _shortened(force)
-
-
-def _shortened(force: Force) -> str:
-    faults: tuple[Fault, ...] = force.faults[:_SHOWN]
-    more = len(force.faults) - len(faults)
-    text = "; ".join(fault.message for fault in faults)
-    return f"{text}; and {more} more" if more else text
+    more = len(faults) - _SHOWN
+    text = "; ".join(fault.message for fault in faults[:_SHOWN])
+    return Answer.NO, faults[0].cause.value, f"{text}; and {more} more" if more > 0 else text
 
 
 def untried(driver: str, tried: tuple[int, ...] = TRIED) -> str:
