@@ -1,6 +1,7 @@
 /* Stand-in for libnvidia-ml.so.1. The file named by FAKE_NVML has a line a card:
  *   index minor uuid name memory bus mig lost id
  * with the product id in hexadecimal, or left out, _ for a space in the name, and lines "xid index number", each reported once a load;
+ * mig is 0 or 1, or the code less one of the error by which its mode is not told;
  * "process index pid bytes" (bytes 0: the driver does not tell), "time index pid percent stamp" (a card in MIG mode does not tell);
  * "instance index number uuid start size busy cycles" (cycles in which multiprocessors worked, of all so far) with "gpm 1",
  * without which the driver has no counters of instances (0: the card has none);
@@ -108,7 +109,7 @@ int nvmlDeviceGetProcessUtilization(struct card *c, struct sample *out, unsigned
     return !*n ? 6 : *n > room ? 7 : 0;
 }
 int nvmlDeviceGetPciInfo_v3(struct card *c, struct pci *p) { memset(p, 0, sizeof *p); strcpy(p->address, c->bus); p->id = c->id; return 0; }
-int nvmlDeviceGetMigMode(struct card *c, unsigned *now, unsigned *next) { *now = *next = c->mig; return c->mig == 2 ? 3 : 0; }
+int nvmlDeviceGetMigMode(struct card *c, unsigned *now, unsigned *next) { *now = *next = c->mig; return c->mig > 1 ? (int)c->mig + 1 : 0; }
 int nvmlDeviceGetNvLinkState(struct card *c, unsigned link, unsigned *on) { *on = link < 2; return c - cards < 2 && link < 4 ? 0 : 2; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct card *c, unsigned link, struct pci *p)
 {

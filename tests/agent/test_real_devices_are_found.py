@@ -58,12 +58,12 @@ class Cards:
         """Search as an agent that has just started."""
         self.search = Search(self._roots, "n", clock=lambda: self.now)
 
-    def set(self, *, lost: int | None = None, xid: int | None = None) -> None:
-        """Lose card `lost`, or none; report an error of card 0."""
+    def set(self, *, lost: int | None = None, xid: int | None = None, mode: int = 0) -> None:
+        """Lose card `lost`, or none; report an error of card 0; its MIG mode is as the stand-in has it."""
         self._xids += [] if xid is None else [f"xid 0 {xid}"]
         lines = [
             f"{i} {i} {UUIDS[i]} NVIDIA_A100-SXM4-80GB {80 * GIB} "
-            f"00000000:{0x38 + i:02X}:00.0 {i} {int(i == lost)} {'20b210de' if i == 0 else '0'}"
+            f"00000000:{0x38 + i:02X}:00.0 {i or mode} {int(i == lost)} {'20b210de' if i == 0 else '0'}"
             for i in range(2)
         ]
         self._file.write_text("\n".join([*lines, *self._xids]) + "\n")
@@ -131,6 +131,21 @@ def test_nvidia_cards_come_with_all_their_facts(cards: Cards) -> None:
     assert found.links == {(UUIDS[0], UUIDS[1]): 2}
     assert first.files[0].endswith("/dev/nvidia0")
     assert found.problems == ()
+    cards.search.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [(3, [None, True]), (13, [None, True]), (999, [True])],
+    ids=["a card without", "a driver without", "a failure"],
+)
+def test_only_a_card_without_mig_counts_as_not_switched(
+    cards: Cards, code: int, found: list[bool | None]
+) -> None:
+    """Otherwise shares of a card that is in MIG mode would be given while its driver does not answer."""
+    cards.set(mode=code - 1)
+
+    assert [one.mig for one in cards.search().found] == found
     cards.search.close()
 
 

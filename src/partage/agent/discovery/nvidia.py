@@ -252,10 +252,13 @@ class Nvidia:
         return {names.PCI_PRODUCT: f"{product:04X}"} if product else {}
 
     def _mig(self, handle: Any) -> bool | None:
+        nvml = self._nvml
         try:
-            return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
-        except self._nvml.NVMLError:
-            return None  # a card without MIG
+            return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+        except nvml.NVMLError as error:
+            if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
+                return None  # a card, or a driver, without MIG
+            raise
 
     def _architecture(self, handle: Any) -> str:
         number = self._told(lambda: int(self._nvml.nvmlDeviceGetArchitecture(handle)))
