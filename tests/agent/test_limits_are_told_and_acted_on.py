@@ -23,12 +23,12 @@ from partage.agent.discovery.found import CardUse, Found, InstanceUse, Inventory
 from partage.agent.held_allocations import Holding
 from partage.agent.host import Host
 from partage.agent.injection import Place
-from partage.agent.isolation import processes
+from partage.agent.isolation import node_scan, processes
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT
-from partage.agent.isolation.container_dirs import Rooms
+from partage.agent.isolation.container_dirs import Room, Rooms
 from partage.agent.isolation.library import as_mapped
 from partage.agent.isolation.mounting import Isolation
-from partage.agent.isolation.node_scan import see
+from partage.agent.isolation.node_scan import RoomView, see
 from partage.agent.isolation.providers import NoIsolation, OwnLibrary
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
 from partage.agent.isolation.statements import Answer, Statement, survey, untried
@@ -186,6 +186,27 @@ async def test_another_file_at_the_librarys_path_is_not_the_library(tmp_path: Pa
         (said,) = survey(world.keeper.entries, rooms, see(rooms, world.proc))
         assert (said.answer, said.cause) == (Answer.NO, "ProcessOutside")
         assert said.message.endswith("another file at the library's path")
+
+
+async def test_a_container_that_ends_during_a_look_has_no_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are removed with it, which is no fault of its own."""
+    async with world_of(tmp_path) as world:
+        for name in ("ends", "stays"):
+            world.process(ord(name[0]), await world.run_pod(name))
+        genuine = node_scan.read_room
+
+        def ends(room: Room) -> RoomView:
+            if room.folder.name == "container-ends":
+                world.keeper.remove(Container("container-ends", "s-ends", "main"))
+            return genuine(room)
+
+        monkeypatch.setattr(node_scan, "read_room", ends)
+        said = world.statements()._look()
+        assert [(one.name, one.pod, one.answer) for one in said] == [
+            ("main", "team/stays", Answer.YES)
+        ]
 
 
 async def test_a_table_of_processes_that_is_too_long_hides_no_fault(

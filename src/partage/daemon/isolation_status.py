@@ -175,6 +175,8 @@ class Statements:
             self._warn(inventory)
         whose = {key: one.pod.partition("/")[0] for key, one in entries.items()}
         sight = self._sight = see(rooms, self._settings.proc, self._sight, self._lookers, whose)
+        now = self._keeper.entries.keys()  # the files of those that ended during the look are gone
+        entries = {key: one for key, one in entries.items() if key in now}
         self._overheads.look(rooms, self._used, sight)
         self._strangers.look(rooms, sight)
         self._meter.look(rooms, sight)
