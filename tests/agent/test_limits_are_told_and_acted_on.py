@@ -501,9 +501,13 @@ async def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) ->
         assert "quota of it is held; driver 999.1: Partage's library was not" in said["message"]
         assert [note.code for note in looked._notes.said] == ["DriverUntried"]
 
+        looked._found = lambda: Inventory((Found(CARD, driver="580.1"),))
+        await until(lambda: "driver" not in world.condition("train")["message"])
+        assert not looked._notes.said
+
         world.process(8, container, outside=True)
         await until(lambda: world.condition("train")["status"] == "False")
-        assert "999.1" not in world.condition("train")["message"]
+        assert "driver" not in world.condition("train")["message"]
         task.cancel()
 
 

@@ -203,12 +203,11 @@ class Statements:
             for one in inventory.found
             if one.device.vendor == NVIDIA.name
         }
-        drivers = {uuid: text for uuid, text in drivers.items() if text}
-        for text in sorted(set(drivers.values()) - set(self._untried.values())):
+        for text in sorted(set(drivers.values()) - {"", *self._untried.values()}):
             _LOG.warning("%s", text)
         # A card that is missing for a moment keeps its driver.
         self._untried = {**self._untried, **drivers}
-        self._notes.say("drivers", Code.DRIVER_UNTRIED, drivers.values())
+        self._notes.say("drivers", Code.DRIVER_UNTRIED, filter(None, drivers.values()))
 
     def _take(self, said: Sequence[Statement]) -> None:
         before = {one.container: one.answer for one in self.said}
