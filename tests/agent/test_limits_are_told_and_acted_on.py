@@ -322,6 +322,34 @@ async def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
         task.cancel()
 
 
+async def test_no_look_waits_for_an_api_server_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that tenants grow are cut, and contexts measured, meanwhile."""
+    async with world_of(tmp_path) as world:
+        await world.run_pod("train")
+        asked, looks = asyncio.Event(), 0
+
+        async def silent(*_arguments: object, **_named: object) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        def looking() -> list[Statement]:
+            nonlocal looks
+            looks += 1
+            return genuine()
+
+        monkeypatch.setattr(world.client, "get", silent)
+        looked = world.statements()
+        genuine = looked._look
+        monkeypatch.setattr(looked, "_look", looking)
+        task = asyncio.create_task(looked.run())
+        await asked.wait()
+        before = looks
+        await until(lambda: looks > before + 3)
+        task.cancel()
+
+
 async def test_a_refused_eviction_is_not_called_a_condition(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -149,22 +149,34 @@ class Statements:
         self._settings = settings
         self._lookers: Lookers[tuple[Seen, ...]] = Lookers()
         self.said: tuple[Statement, ...] = ()
+        self._news = asyncio.Event()
         self._written: dict[str, tuple[str, str]] = {}
         self._logged: dict[str, str] = {}
         self._odd: dict[str, int] = {}
         self._series = StatementSeries(tallies.registry)
 
     async def run(self) -> None:
-        """Look and report until cancelled."""
+        """Look and report until cancelled; no look waits for the API server."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._looks(), name="agent:limits")
+            if self._client is not None:
+                tasks.create_task(self._tells(self._client), name="agent:limits-told")
+
+    async def _looks(self) -> None:
         rounds = Rounds("whether limits are in force cannot be seen")
         while True:
             with rounds:
                 self._take(await asyncio.to_thread(self._look))
             if rounds.failed >= _GRACE:
                 self._take(unseen(self.said, rounds.problem))
-            if self._client is not None:
-                await self._tell(self._client)
+            self._news.set()
             await asyncio.sleep(self._settings.period)
+
+    async def _tells(self, client: Client) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self._tell(client)
 
     def _look(self) -> list[Statement]:
         entries = self._keeper.entries  # before rooms: a later entry has a later room
