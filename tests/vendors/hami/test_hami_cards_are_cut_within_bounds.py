@@ -147,7 +147,7 @@ def test_an_old_driver_does_not_mix_them_under_other_names() -> None:
     cutting, _ = cutting_of(facts(branch=470), HamiSettings(mig_allowlist=allowed))
 
     assert cutting is not None
-    assert cutting.fault((MigSlice("4g.39gb", 0, 4), MigSlice("3g.39gb", 4, 4)))
+    assert cutting.axis.fault((MigSlice("4g.39gb", 0, 4), MigSlice("3g.39gb", 4, 4)))
 
 
 REFUSED = [
