@@ -41,6 +41,12 @@ def test_amounts_are_compared_in_the_steps_in_which_they_are_given(
     assert beyond(HALF, share(cores=cores, memory=memory)) == told
 
 
+def test_an_amount_under_both_of_its_names_is_the_larger_one() -> None:
+    """All of the card is then in the books, because such an allocation cannot be read."""
+    twice = {"cores": "1", "gpu.partage.io/cores": "100", "memory": "1Mi"}
+    assert beyond(HALF, result(consumedCapacity=twice)) != ""
+
+
 def test_what_is_not_asked_for_may_be_any() -> None:
     """A whole card, for a request that names none; not for one that names amounts."""
     assert beyond(asking(), share(cores="100", memory="40Gi")) == ""

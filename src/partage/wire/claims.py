@@ -363,10 +363,11 @@ def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | 
 
 
 def _units(amounts: Mapping[str, Any], name: str, least: int) -> int | None:
-    """An amount in its steps, rounded up; None if none can be read."""
+    """An amount in its steps, rounded up; the larger of two, None if none can be read."""
     given = [amounts[key] for key in (name, f"{DRA_DRIVER}/{name}") if key in amounts]
     try:
-        return -(-Quantity.parse(given[0]).nano // (NANO * least)) if given else None
+        read = [-(-Quantity.parse(one).nano // (NANO * least)) for one in given]
+        return max(read, default=None)
     except (InvalidQuantity, TypeError):
         return None
 
