@@ -19,7 +19,7 @@ from partage.apiserver.kinds import Kind, Registry
 from partage.apiserver.metadata import Ambient
 from partage.apiserver.plugins import Plugins
 from partage.apiserver.rules.table import RULES, Rules
-from partage.apiserver.status import ApiError, Cause, bad_request, invalid, not_found
+from partage.apiserver.status import ApiError, Cause, bad_request, conflict, invalid, not_found
 from partage.apiserver.storage import Record, Store
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
@@ -130,6 +130,17 @@ def must_get(cluster: Cluster, call: Call) -> Record:
     if found is None:
         raise missing(call)
     return found
+
+
+def check_preconditions(call: Call, old: Record, uid: str | None, version: str | None) -> None:
+    """Compares a request's UID and resourceVersion, if it has them, with the object's. Raises `ApiError`: 409."""
+    for what, want, have in (
+        ("UID", uid, old.uid),
+        ("ResourceVersion", version, old.metadata["resourceVersion"]),
+    ):
+        if want and want != have:
+            why = f"Precondition failed: {what} in precondition: {want}, {what} in object meta: {have}"
+            raise conflict(call.kind.plural, call.kind.group, call.name, why)
 
 
 def accept(call: Call, value: Any, patch: Patch | None = None) -> dict[str, Any]:

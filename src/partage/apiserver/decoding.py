@@ -44,6 +44,14 @@ _GIVEN: Final = {
     list: "slice",
     dict: "map",
 }
+_JSON: Final = {
+    str: "string",
+    int: "number",
+    float: "number",
+    bool: "bool",
+    list: "array",
+    dict: "object",
+}
 _NUMBERS: Final = ("int64", "float64", "int32")
 _RANGES: Final = {"int": 2**31, "long": 2**63}
 _DEEPEST: Final = 200
@@ -264,19 +272,7 @@ def _go(type_: Type) -> str:
 
 def kind_of(value: Any) -> str:
     """The name of a value's JSON type in messages."""
-    return (
-        "bool"
-        if isinstance(value, bool)
-        else "number"
-        if isinstance(value, (int, float))
-        else "string"
-        if isinstance(value, str)
-        else "array"
-        if isinstance(value, list)
-        else "object"
-        if isinstance(value, dict)
-        else "null"
-    )
+    return _JSON.get(type(value), "null")
 
 
 def _mismatch(value: Any, type_: Type, where: str, root: str) -> Mismatch:

@@ -5,9 +5,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from partage.apiserver import metadata
-from partage.apiserver.calls import DEFINITIONS, Call, Cluster, missing, must_get, review
+from partage.apiserver.calls import (
+    DEFINITIONS,
+    Call,
+    Cluster,
+    check_preconditions,
+    missing,
+    must_get,
+    review,
+)
 from partage.apiserver.creating import pretend
-from partage.apiserver.status import ApiError, bad_request, invalid_options, precondition
+from partage.apiserver.status import ApiError, bad_request, invalid_options
 from partage.apiserver.storage import Absent, Record, Stale
 
 _TRIES: Final = 6
@@ -67,13 +75,7 @@ async def delete(cluster: Cluster, call: Call, options: DeleteOptions) -> tuple[
     """
     for _attempt in range(_TRIES):
         old = must_get(cluster, call)
-        kind = call.kind
-        for what, want, have in (
-            ("UID", options.uid, old.uid),
-            ("ResourceVersion", options.version, old.metadata["resourceVersion"]),
-        ):
-            if want and want != have:
-                raise precondition(kind.plural, kind.group, call.name, what, want, have)
+        check_preconditions(call, old, options.uid, options.version)
         await cluster.admission.validate(review(call, "DELETE", None, old))
         try:
             return _begin(cluster, call, old, options)

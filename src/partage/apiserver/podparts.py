@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from partage.apiserver import metadata, naming
-from partage.apiserver.calls import Call, Cluster, must_get, review
+from partage.apiserver.calls import Call, Cluster, check_preconditions, must_get, review
 from partage.apiserver.decoding import Mismatch, conform
 from partage.apiserver.deleting import DeleteOptions, delete
 from partage.apiserver.problems import Problems
@@ -14,7 +14,6 @@ from partage.apiserver.status import (
     bad_request,
     conflict,
     invalid,
-    precondition,
     success,
 )
 from partage.apiserver.storage import Record
@@ -102,12 +101,7 @@ def _bound(
 ) -> dict[str, Any]:
     """The bound pod."""
     head, pod = binding["metadata"], old.value
-    for what, want, have in (
-        ("UID", head.get("uid"), old.uid),
-        ("ResourceVersion", head.get("resourceVersion"), old.metadata["resourceVersion"]),
-    ):
-        if want and want != have:
-            raise precondition("pods", "", call.name, what, want, have)
+    check_preconditions(call, old, head.get("uid"), head.get("resourceVersion"))
     spec = dict(pod.get("spec") or {})
     why = ""
     if old.metadata.get("deletionTimestamp"):

@@ -116,16 +116,6 @@ def conflict(
     )
 
 
-def precondition(plural: str, group: str, name: str, what: str, want: str, have: str) -> ApiError:
-    """409: a UID or resourceVersion precondition failed."""
-    return conflict(
-        plural,
-        group,
-        name,
-        f"Precondition failed: {what} in precondition: {want}, {what} in object meta: {have}",
-    )
-
-
 def expired(message: str) -> ApiError:
     """410: the resourceVersion or continue token is too old."""
     return ApiError(410, "Expired", message)

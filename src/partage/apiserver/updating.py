@@ -12,6 +12,7 @@ from partage.apiserver.calls import (
     Cluster,
     Patch,
     accept,
+    check_preconditions,
     fill,
     missing,
     must_get,
@@ -30,7 +31,6 @@ from partage.apiserver.status import (
     conflict,
     invalid,
     invalid_options,
-    precondition,
     unsupported_media,
 )
 from partage.apiserver.storage import Absent, Record, Stale
@@ -162,29 +162,25 @@ def _text(value: Any) -> str:
 
 def expect(call: Call, said: Mapping[str, Any], old: Record) -> None:
     """Compares a body's own resourceVersion and UID with the stored ones."""
-    kind = call.kind
-    uid = said.get("uid")
-    if uid and uid != old.uid:
-        raise precondition(kind.plural, kind.group, call.name, "UID", uid, old.uid)
+    check_preconditions(call, old, said.get("uid"), None)
     version = said.get("resourceVersion")
     if version and version != old.metadata["resourceVersion"]:
-        raise conflict(kind.plural, kind.group, call.name)
+        raise conflict(call.kind.plural, call.kind.group, call.name)
 
 
 async def _retry(
     cluster: Cluster, call: Call, make: Make, *, once: bool = False, applied: bool = False
 ) -> Record:
     """Makes and writes a change; repeats it from the newest state if another writer was faster."""
-    for attempt in range(_TRIES):
+    for _attempt in range(1 if once else _TRIES):
         old = must_get(cluster, call)
         try:
             return await _change(cluster, call, make(old), old, applied=applied)
         except Absent as gone:
             raise missing(call) from gone
-        except Stale as stale:
-            if once or attempt == _TRIES - 1:
-                raise conflict(call.kind.plural, call.kind.group, call.name) from stale
-    raise conflict(call.kind.plural, call.kind.group, call.name)  # pragma: no cover
+        except Stale:
+            continue
+    raise conflict(call.kind.plural, call.kind.group, call.name)
 
 
 async def _change(

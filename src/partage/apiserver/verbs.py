@@ -75,10 +75,7 @@ class Verbs:
             )
             return self._one(exchange, call, record, code=201)
         if method == "PUT" and call.name:
-            record = await update(
-                self.cluster, call, await exchange.document(call.kind.type, call.repeated)
-            )
-            return self._one(exchange, call, record)
+            return await self._put(exchange, call)
         if method == "PATCH" and call.name:
             return await self._patch(exchange, call)
         if method == "DELETE":
@@ -183,10 +180,12 @@ class Verbs:
         lines = watch(self.cluster, call, wanted, self.closing)
         return await _pour(exchange, lines, "application/json")
 
+    async def _put(self, exchange: Exchange, call: Call) -> web.Response:
+        body = await exchange.document(call.kind.type, call.repeated)
+        return self._one(exchange, call, await update(self.cluster, call, body))
+
     async def _patch(self, exchange: Exchange, call: Call) -> web.Response:
-        media = exchange.media
-        if media not in PATCHES:
-            raise unsupported_media(", ".join(PATCHES))
+        media = _patch_media(exchange)
         if call.force and media != APPLY:
             why = "force: Forbidden: may not be specified for non-apply patch"
             raise invalid_options("PatchOptions", why)
@@ -205,8 +204,8 @@ class Verbs:
         record, fresh = await patch(self.cluster, call, media, body)
         return self._one(exchange, call, record, code=201 if fresh else 200)
 
-    async def _options(self, exchange: Exchange) -> tuple[DeleteOptions, bool]:
-        """The options of a deletion, from the body and the query; and whether it is a dry run."""
+    async def _options(self, exchange: Exchange, call: Call) -> tuple[DeleteOptions, Call]:
+        """The options of a deletion, from the body and the query; and the call, which the body may make a dry run."""
         body = await exchange.optional()
         options = DeleteOptions.read(body)
         grace = paths.number(exchange.query, "gracePeriodSeconds")
@@ -217,12 +216,11 @@ class Verbs:
             options = replace(
                 options, policy=DeleteOptions.read({"propagationPolicy": policy}).policy
             )
-        dry = body.get("dryRun") if body is not None else None
-        return options, bool(dry)
+        dry = bool(body and body.get("dryRun"))
+        return options, replace(call, dry_run=call.dry_run or dry)
 
     async def _delete(self, exchange: Exchange, call: Call) -> web.Response:
-        options, dry = await self._options(exchange)
-        call = replace(call, dry_run=call.dry_run or dry)
+        options, call = await self._options(exchange, call)
         record, gone = await delete(self.cluster, call, options)
         if not gone or call.kind.resource in _RETURNED:
             return self._one(exchange, call, record)
@@ -236,8 +234,7 @@ class Verbs:
 
     async def _clear(self, exchange: Exchange, call: Call) -> web.Response:
         self._placed(call)
-        options, dry = await self._options(exchange)
-        call = replace(call, dry_run=call.dry_run or dry)
+        options, call = await self._options(exchange, call)
         found = listed(self.cluster, call, paths.selection_of(call, exchange.query))
         for record in found.records:
             try:
@@ -302,10 +299,7 @@ class Verbs:
         if part == "status" and method == "GET":
             return self._get(exchange, call)
         if part in ("status", "finalize") and method == "PUT":
-            record = await update(
-                self.cluster, call, await exchange.document(call.kind.type, call.repeated)
-            )
-            return self._one(exchange, call, record)
+            return await self._put(exchange, call)
         if part == "status" and method == "PATCH":
             return await self._patch(exchange, call)
         raise method_not_allowed()
@@ -317,9 +311,7 @@ class Verbs:
         elif method == "PUT":
             found = await scaling.set_scale(self.cluster, call, await exchange.document(_SCALE))
         elif method == "PATCH":
-            media = exchange.media
-            if media not in PATCHES:
-                raise unsupported_media(", ".join(PATCHES))
+            media = _patch_media(exchange)
             body = parse(await exchange.read(), yaml=media == APPLY)
             found = await scaling.patch_scale(self.cluster, call, media, body)
         else:
@@ -333,6 +325,12 @@ class Verbs:
         if isinstance(answer, str):
             return web.Response(text=answer, content_type="text/plain")
         return await _pour(exchange, answer, "text/plain")
+
+
+def _patch_media(exchange: Exchange) -> str:
+    if exchange.media not in PATCHES:
+        raise unsupported_media(", ".join(PATCHES))
+    return exchange.media
 
 
 def _listed(call: Call, records: list[Record], head: dict[str, Any]) -> bytes:
