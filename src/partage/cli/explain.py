@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from partage.cli.answering import Asked
@@ -364,7 +363,7 @@ def _print_request(console: Console, found: Document) -> None:
     if found["request"]:
         console.print(table)
     for note in found["notes"]:
-        console.print(Padding(Text(note, style="dim"), (0, 0, 0, 0)))
+        console.print(Text(note, style="dim"))
 
 
 def _each(group: Document) -> str:
