@@ -54,7 +54,14 @@ class _Look:
 
 
 class FollowedLease:
-    """Runs `lead` while the kube-scheduler beside us holds its Lease."""
+    """Runs `lead` while the kube-scheduler beside us holds its Lease.
+
+    Attributes:
+        handed_over: never, because kube-scheduler does not report its open requests when it releases the Lease.
+        quiet_from: the time, by our clock, after which the leader before us sent nothing more.
+    """
+
+    handed_over: Final = False
 
     def __init__(
         self,
@@ -85,30 +92,14 @@ class FollowedLease:
         self._relies: dict[str, float] = {}
         self._until = 0.0
         self._version = ""
-        self._quiet_from = 0.0
+        self.quiet_from = 0.0
         self._changed = asyncio.Event()
         self._looks: list[_Look] = []
-        self.term = 0
 
     @property
     def leading(self) -> bool:
         """Whether we lead now."""
         return bool(self._ours) and self._clock.monotonic() < self._until
-
-    @property
-    def handed_over(self) -> bool:
-        """Always False: kube-scheduler does not report its open requests when it releases the Lease."""
-        return False
-
-    @property
-    def quiet_from(self) -> float:
-        """The time, by our clock, after which the leader before us sent nothing more."""
-        return self._quiet_from
-
-    @property
-    def holder(self) -> str:
-        """The holder of the Lease, as last seen."""
-        return self._seen[0] if self._seen is not None else ""
 
     def claim(self, leading: bool) -> None:  # noqa: FBT001 # a reported fact
         """Take in kube-scheduler's report whether it holds its Lease."""
@@ -197,11 +188,9 @@ class FollowedLease:
         before, self._seen = self._seen, seen
         self._first = self._first or now  # earlier holders are unknown
         looked, self._looked = self._looked, sent
-        if before is not None and holder != before[0]:
-            self.term += 1
-            if not holder and before[0] in self._relies:
-                # The holder has released the Lease, so it stopped now at the latest.
-                self._relies[before[0]] = min(self._relies[before[0]], now)
+        if before is not None and not holder and before[0] in self._relies:
+            # The holder has released the Lease, so it stopped now at the latest.
+            self._relies[before[0]] = min(self._relies[before[0]], now)
         if seen != before and holder:
             # The renewal is between the look before and now: the earlier end is safe for us, the later end for others.
             deadline = (spec.lease_duration_seconds or _DURATION) * _SHARE
@@ -222,6 +211,6 @@ class FollowedLease:
             return
         if not self._ours:
             others = [until for name, until in self._relies.items() if name != holder]
-            self._quiet_from = max([self._first, *others])
+            self.quiet_from = max([self._first, *others])
             self._ours = holder
         self._until = self._renewed
