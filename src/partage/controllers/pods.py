@@ -19,9 +19,9 @@ from partage.model.node import Node
 from partage.model.pod import Pod, Record
 from partage.vendors import names
 from partage.vendors.base import PlacedPod
-from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document
+from partage.wire.pod_phase import condition
 from partage.wire.record import SOURCE
 from partage.wire.render import labels_of
 from partage.wire.translation import PodEntry
@@ -114,12 +114,7 @@ def condition_change(document: Document, flag: Flag | None) -> dict[str, str] | 
 
     A pod that never had a problem gets no condition. After a problem it gets the condition as False.
     """
-    shape = document.shape
-    status = shape.status if isinstance(shape, shapes.Pod) else None
-    known = next(
-        (c for c in (status.conditions if status else None) or () if c.type == names.CONDITION),
-        None,
-    )
+    known = condition(document.shape, names.CONDITION)
     if flag is None:
         if known is None or known.status == "False":
             return None

@@ -23,7 +23,7 @@ from partage.model.allocation import Allocation
 from partage.model.errors import InvalidValue
 from partage.vendors import names
 from partage.wire import shapes
-from partage.wire.pod_phase import finished
+from partage.wire.pod_phase import condition, finished
 from partage.wire.record import decode, encode
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -216,26 +216,20 @@ class Adjusting:
             text = self._text(metadata, grants)
             raised = raised or (metadata.annotations or {}).get(names.ENFORCED) != text
             body["metadata"]["annotations"] = {names.ENFORCED: text}
-        known = next(
-            (
-                (one.status, one.reason, one.message)
-                for one in (pod.status.conditions if pod.status else None) or ()
-                if one.type == names.ADJUSTED_CONDITION
-            ),
-            None,
-        )
         if answer is not None:
             status, reason, message = answer[0], answer[1], answer[2][:_SHOWN]
-            if (status, reason, message) != known:
+            known = condition(pod, names.ADJUSTED_CONDITION)
+            said = known and (known.status, known.reason, known.message)
+            if (status, reason, message) != said:
                 since = f"{self._client.clock.now():%Y-%m-%dT%H:%M:%SZ}"
-                condition = {
+                told = {
                     "type": names.ADJUSTED_CONDITION,
                     "status": status,
                     "reason": reason,
                     "message": message,
                     "lastTransitionTime": since,
                 }
-                body["status"] = {"conditions": [condition]}
+                body["status"] = {"conditions": [told]}
         if not raised and "status" not in body:
             return
         await self._client.patch_pod_status(

@@ -25,6 +25,7 @@ from partage.wire.advice import NO_NODE, NONE_LEFT, ROOM, advice
 from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.permit import cut
+from partage.wire.pod_phase import condition
 from partage.wire.routing import DEFAULT_SCHEDULER, SERVED
 from partage.wire.translation import PodEntry
 
@@ -172,16 +173,7 @@ def _adjustment(books: Books, uid: str) -> dict[str, str | None] | None:
     asked = document.annotations.get(names.ADJUST) if document is not None else None
     if document is None or asked is None:
         return None
-    shape = document.shape
-    status = shape.status if isinstance(shape, shapes.Pod) else None
-    known = next(
-        (
-            one
-            for one in (status.conditions if status else None) or ()
-            if one.type == names.ADJUSTED_CONDITION
-        ),
-        shapes.Condition(),
-    )
+    known = condition(document.shape, names.ADJUSTED_CONDITION) or shapes.Condition()
     return {"asked": asked, "done": known.status, "reason": known.reason, "message": known.message}
 
 
@@ -198,12 +190,8 @@ def unscheduled(books: Books, uid: str) -> str:
 
 def said_of(document: Document | None) -> str:
     """The same message, from a pod's document."""
-    shape = document.shape if document is not None else None
-    status = shape.status if isinstance(shape, shapes.Pod) else None
-    for one in (status.conditions if status else None) or ():
-        if one.type == "PodScheduled" and one.status == "False":
-            return one.message or ""
-    return ""
+    told = condition(document and document.shape, "PodScheduled")
+    return told.message or "" if told is not None and told.status == "False" else ""
 
 
 def ended(document: Document | None) -> dict[str, Any] | None:

@@ -30,8 +30,8 @@ from partage.scheduler.preemption import (
     planning,
     still,
 )
-from partage.wire import shapes
 from partage.wire.budgets import Budget
+from partage.wire.pod_phase import condition
 
 _ENOUGH: Final = 100
 """The search stops after so many nodes with a plan; kube-scheduler's own default."""
@@ -234,13 +234,8 @@ def _has_room_coming(books: Books, waiting: WaitingPod) -> bool:
 def given_up_on(books: Books, uid: str) -> bool:
     """Whether kube-scheduler has reported that it cannot place the pod, even by its own preemption."""
     document = books.cluster_cache.documents.get(uid)
-    shape = document.shape if document is not None else None
-    if not isinstance(shape, shapes.Pod) or shape.status is None:
-        return False
-    return any(
-        one.type == "PodScheduled" and one.status == "False" and one.reason == "Unschedulable"
-        for one in shape.status.conditions or ()
-    )
+    told = condition(document and document.shape, "PodScheduled")
+    return told is not None and (told.status, told.reason) == ("False", "Unschedulable")
 
 
 def _born(books: Books, uid: str) -> float:

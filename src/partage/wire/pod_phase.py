@@ -1,4 +1,4 @@
-"""Checks whether a pod is over, so that it no longer holds devices.
+"""Reads a pod's status: whether the pod is over, so that it no longer holds devices, and its conditions.
 
 A deletion timestamp does not end a pod: the containers still run. Stopped containers do not end it
 either while the kubelet is about to start them again.
@@ -37,6 +37,14 @@ def finished(pod: shapes.Pod) -> bool:
     if spec.restart_policy == "OnFailure":
         return all(end is not None and end.exit_code == 0 for end in ended)
     return spec.restart_policy == "Never"
+
+
+def condition(pod: object, kind: str) -> shapes.Condition | None:
+    """The pod's condition of a type; None if it has none, and for an object that is no pod."""
+    status = pod.status if isinstance(pod, shapes.Pod) else None
+    return next(
+        (one for one in (status.conditions if status else None) or () if one.type == kind), None
+    )
 
 
 def _some_ended(statuses: Iterable[shapes.ContainerStatus] | None) -> bool:
