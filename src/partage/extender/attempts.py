@@ -37,6 +37,7 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from partage.extender.books import Books
+from partage.extender.cycle import marked
 from partage.extender.places import (
     MOST_PROPOSED,
     PROPOSED,
@@ -46,7 +47,6 @@ from partage.extender.places import (
     RejectedNodes,
     Reservations,
     claimant_of,
-    marked,
     offered,
     others,
     pod_of,

@@ -41,6 +41,7 @@ from typing import Final
 
 import numpy as np
 
+from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
@@ -197,6 +198,22 @@ def asks(pod: Pod) -> bool:
     return bool(pod.request.groups) or pod.request.fault is not None
 
 
+def marked(ledger: Ledger, nodes: Iterable[str]) -> Bools:
+    """By node index, whether the node is in `nodes`."""
+    found: Bools = np.zeros_like(ledger.present)
+    found[[index for index in map(ledger.index.get, nodes) if index is not None]] = True
+    return found
+
+
+def scaled(values: Ints, least: int, most: int) -> Ints:
+    """Scores from `least` to `most`, in proportion; all `most` if the values are equal."""
+    low, span = int(values.min()), int(values.max() - values.min())
+    found: Ints = (
+        least + (values - low) * (most - least) // span if span else np.full_like(values, most)
+    )
+    return found
+
+
 class Cycle:
     """The steps over one engine, and their state.
 
@@ -293,10 +310,8 @@ class Cycle:
             return False
         work = Work()
         if self.engine.grants_without(pod, node, (), work=work) is not None:
-            among = np.zeros(self.engine.ledger.present.shape[0], np.bool_)
-            among[self.engine.ledger.index[node]] = True
             with self.moving(pod.uid):
-                decision = self.engine.hold(pod, among)
+                decision = self.engine.hold(pod, marked(self.engine.ledger, (node,)))
             if not isinstance(decision, Refusal):
                 self.keep(pod.uid, now)
                 return True

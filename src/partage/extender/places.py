@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from partage.extender.books import Books
-from partage.extender.cycle import Cycle
+from partage.extender.cycle import Cycle, scaled
 from partage.extender.ports import Answered
 from partage.extender.service import SchedulerService
 from partage.inventory.ledger import Ledger
@@ -104,13 +104,6 @@ def claimant_of(books: Books, question: Propose) -> PodEntry | None:
 # --- nodes -------------------------------------------------------------------------------
 
 
-def marked(ledger: Ledger, nodes: Iterable[str]) -> Bools:
-    """By node index, whether the node is in `nodes`."""
-    found: Bools = np.zeros_like(ledger.present)
-    found[[index for index in map(ledger.index.get, nodes) if index is not None]] = True
-    return found
-
-
 def others(
     cycle: Cycle,
     pod: Pod,
@@ -144,9 +137,7 @@ def others(
     ranks = np.fromiter(map(engine.rank_at, found.tolist()), np.int64, found.size)
     order = np.lexsort((ranks, -values))
     names = [engine.ledger.node_at(int(index)).name for index in found[order]]
-    low, span = int(values.min()), int(values.max() - values.min())
-    scaled = 10 + (values[order] - low) * 80 // span if span else np.full(len(names), 90)
-    return dict(zip(names, scaled.tolist(), strict=True))
+    return dict(zip(names, scaled(values[order], 10, 90).tolist(), strict=True))
 
 
 def offered(

@@ -21,9 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from partage.extender.cycle import Allowance
+from partage.extender.cycle import Allowance, marked
 from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
@@ -232,7 +230,9 @@ class UnschedulablePods:
                 postponed = True
                 continue
             if told not in among:
-                among[told] = _marked(engine, (n for n, r in self._rooms.items() if r > told))
+                among[told] = marked(
+                    engine.ledger, (n for n, r in self._rooms.items() if r > told)
+                )
                 work.done += len(self._rooms) // _ROOMS
             eased = told < self._quotas
             if _may_fit(engine, waiting, among[told], (verdicts, work), eased=eased):
@@ -316,15 +316,6 @@ def _in_turn(found: Iterable[WaitingPod]) -> list[WaitingPod]:
         order.append((*row[:2], rows[row], waiting.since, waiting))
         rows[row] += 1
     return [one[-1] for one in sorted(order, key=lambda one: one[:-1])]
-
-
-def _marked(engine: Engine, nodes: Iterable[str]) -> Bools:
-    among = np.zeros(engine.ledger.present.shape[0], np.bool_)
-    for node in nodes:
-        index = engine.ledger.index.get(node)
-        if index is not None:
-            among[index] = True
-    return among
 
 
 def _may_fit(

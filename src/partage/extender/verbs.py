@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from partage.extender.cycle import Cycle, asks
+from partage.extender.cycle import Cycle, asks, scaled
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
@@ -132,8 +132,7 @@ class Verbs:
         found, scores = self.cycle.candidates(pod, listed.among, _MOST_PROVEN, work, now)
         column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
         if found.size:
-            low, span = int(scores.min()), int(scores.max() - scores.min())
-            column[found] = 1 + (scores - low) * (_BEST - 2) // span if span else _BEST - 1
+            column[found] = scaled(scores, 1, _BEST - 1)
         held = self.engine.ledger.allocation(pod.uid)
         if held is not None and held.node in self.engine.ledger.index:
             column[self.engine.ledger.index[held.node]] = _BEST
