@@ -122,16 +122,16 @@ class Notices:
     def _refused(self, entry: PodEntry, refusal: Refusal) -> None:
         if self._may_tell():
             self.recorder.warning(
-                _regarding(entry), "WaitingForDevice", f"{refusal.code}: {refusal.message}"
+                regarding(entry), "WaitingForDevice", f"{refusal.code}: {refusal.message}"
             )
 
     def _cut(self, entry: PodEntry, message: str) -> None:
         if self._may_tell():
-            self.recorder.warning(_regarding(entry), "WishCutDown", message)
+            self.recorder.warning(regarding(entry), "WishCutDown", message)
 
     def _not_adjusted(self, entry: PodEntry, message: str) -> None:
         if self._may_tell():
-            self.recorder.warning(_regarding(entry), "SharesNotAdjusted", message)
+            self.recorder.warning(regarding(entry), "SharesNotAdjusted", message)
 
     def _quarantined(self, action: Quarantined) -> None:
         if not self._may_tell():
@@ -194,7 +194,8 @@ class Notices:
         return True
 
 
-def _regarding(entry: PodEntry) -> Regarding:
+def regarding(entry: PodEntry) -> Regarding:
+    """The pod, as the object of an event."""
     pod = entry.pod
     return Regarding("v1", "Pod", pod.name, pod.namespace, pod.uid)
 

@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from partage.daemon.events_and_wakeups import regarding
 from partage.daemon.watched import BUDGETS, LiveBudget
 from partage.extender.books import Books
 from partage.extender.preemption import MOST_PLANNING, Planner, abandoned, again, preemptors
@@ -28,7 +29,6 @@ from partage.extender.unschedulable_pods import WaitingPod
 from partage.kube.client import Client
 from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder
-from partage.kube.recorder import Regarding
 from partage.kube.resources import PODS, Scope
 from partage.model.pod import Pod
 from partage.placement.work import Work
@@ -168,7 +168,7 @@ class Preempting:
         pod = entry.pod
         going = [other.pod for _, other in victims]
         told = room_made(plan.node, going, pod.namespace)
-        self._recorder.normal(_regarding(entry), "Preempting", told)
+        self._recorder.normal(regarding(entry), "Preempting", told)
         trace = {"trace": self._stories.trace_id(entry)}
         message = room_made(plan.node, going)
         _LOG.info("pod %s (priority %d): %s", pod.key, pod.priority, message, extra=trace)
@@ -206,7 +206,7 @@ class Preempting:
         except EvictionBlocked:
             _LOG.info("pod %s is spared: its disruption budget is used up", pod.key)
             raise
-        self._recorder.normal(_regarding(other), "Preempted", message)
+        self._recorder.normal(regarding(other), "Preempted", message)
 
     async def _status(self, entry: PodEntry, status: dict[str, object]) -> None:
         pod = entry.pod
@@ -234,8 +234,3 @@ def _asked(victim: Occupant, plan: Plan) -> bool:
     Kubernetes refuses every eviction of a pod that is in several budgets, whatever they allow.
     """
     return len(victim.budgets) == 1 and victim.uid not in plan.broken
-
-
-def _regarding(entry: PodEntry) -> Regarding:
-    pod = entry.pod
-    return Regarding("v1", "Pod", pod.name, pod.namespace, pod.uid)
