@@ -31,7 +31,7 @@ ON_A_POD = (ROOT / "docs/reference/on-a-pod.md").read_text(encoding="utf-8")
 DAEMON = "".join(
     file.read_text(encoding="utf-8") for file in (ROOT / "src/partage/daemon").glob("*.py")
 )
-TOLD_OF_PODS = sorted(re.findall(r'_regarding\(\w+\),\s*"(\w+)"', DAEMON))
+TOLD_OF_PODS = sorted(re.findall(r'regarding\(\w+\),\s*"(\w+)"', DAEMON))
 """Events on pods, but for those of `Problem`."""
 
 
