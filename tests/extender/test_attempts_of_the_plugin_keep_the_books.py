@@ -56,6 +56,21 @@ async def test_a_pod_is_proposed_reserved_and_bound(world: Plugged) -> None:
 
 
 @plugged
+async def test_the_time_from_waking_to_binding_is_measured(world: Plugged) -> None:
+    """As for pods that come by the extender, so that the alert on slow wake-ups sees them."""
+    await world.place(pod("full", whole(2)))
+    world.create(pod("web", half()))
+    assert world.propose("web").code
+    world.service.pod_gone("uid-full")
+    world.clock.pass_time(0.2)
+    assert world.propose("web").nodes == ["n1"]
+    assert not world.reserve("web").code
+    assert (await world.bind_by("web"))[1] is None
+
+    assert world.service.meters.woken._sum.get() == pytest.approx(0.2)
+
+
+@plugged
 async def test_a_proposal_ends_with_the_next_question(world: Plugged) -> None:
     """Nothing is reserved for a pod that kube-scheduler gave up without a message."""
     world.create(pod("first", whole(2)))

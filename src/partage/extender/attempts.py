@@ -581,6 +581,8 @@ class Attempts:
         )
         if not allowed:
             return _refused(question, NOT_BOUND, problem or "the Binding was not sent")
+        if not problem:
+            self._service.bound(pod.uid)
         return None
 
     # --- keeping -------------------------------------------------------------------------------

@@ -505,9 +505,7 @@ class SchedulerService:
         if not problem:
             self._plain.pop(args.uid, None)
             self._seen.pop(args.uid, None)
-            woken = self._woken.pop(args.uid, None)
-            if woken is not None:
-                self.meters.woken.observe(self.clock.monotonic() - woken)
+            self.bound(args.uid)
         return bind_reply(problem)
 
     def preempt(self, body: bytes) -> bytes:
@@ -550,6 +548,12 @@ class SchedulerService:
             self._woken[uid] = waiting.woken
             if len(self._woken) > _SEEN:
                 self._woken.popitem(last=False)
+
+    def bound(self, uid: str) -> None:
+        """Measure the time since a pod was woken, if it was; by either seam it is bound now."""
+        woken = self._woken.pop(uid, None)
+        if woken is not None:
+            self.meters.woken.observe(self.clock.monotonic() - woken)
 
     def _asked(self, uid: str) -> bool:
         """Whether our kube-scheduler has asked about a pod that is not bound."""
