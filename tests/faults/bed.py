@@ -371,7 +371,7 @@ async def bed(
         foreign: names of pods whose record is forged, or whose card is taken away.
         seam: by which kube-scheduler asks, `extender` or `plugin`; then each instance has a seat beside it.
     """
-    context = ClusterCache().context
+    context = ClusterCache().translation.context
     clock = ServerClock()
     server = ApiServer(settings, replace(ambient(), now=clock.now))
     async with contextlib.AsyncExitStack() as stack:
