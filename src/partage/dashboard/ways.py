@@ -2,7 +2,7 @@
 
 Each way is tried with the rule that decides live, and only ways that work are shown. A question changes nothing.
 Between two questions the event loop serves others, and questions are counted. The pod's namespace pays for their work,
-and without a turn (`extender.allowance`) no pods whose end makes room are searched for.
+and without a turn (`extender.cycle`) no pods whose end makes room are searched for.
 """
 
 import asyncio
