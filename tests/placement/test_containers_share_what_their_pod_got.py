@@ -8,6 +8,7 @@ from partage.model.allocation import Grant, charges_of
 from partage.model.device import Device, DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import ContainerAsk, DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.placement.fast import choose, is_plain
 from partage.placement.pod import place
 
 INIT, SIDECAR, MAIN = Phase.INIT, Phase.SIDECAR, Phase.MAIN
@@ -34,6 +35,20 @@ def grants_for(
 def summary(grants: tuple[Grant, ...]) -> list[tuple[str, int, int, float]]:
     """Container, card, compute in percent and memory in GiB of each grant."""
     return [(g.container, g.minor, g.core_milli // 10, g.memory_bytes / GIB) for g in grants]
+
+
+@pytest.mark.parametrize("request_", [whole(), share(50, 8)])
+@pytest.mark.parametrize("phase", [SIDECAR, MAIN])
+def test_a_container_alone_keeps_its_phase(request_: DeviceRequest, phase: Phase) -> None:
+    """On the short path too: the agent takes a sidecar's grant for what it is."""
+    ledger = Ledger()
+    ledger.upsert_node(make_node(devices=(card(0), card(1))))
+    group = RequestGroup("koordinator", request_, (ContainerAsk("s", phase),))
+    short = choose(ledger, group, (True, True), 0, Strategy.BINPACK, None)
+
+    assert is_plain(PodRequest((group,)))
+    assert [(grant.container, grant.phase) for grant in short] == [("s", phase)]
+    assert [grant.phase for grant in grants_for(request_, ("s", phase, 0))] == [phase]
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,7 @@ def choose(
     if not rows:
         return ()
     devices = ledger.devices(request.type, index)
-    container = group.containers[0].name
-    return tuple([grant_of(group, devices[row], container) for row in rows])
+    return tuple([grant_of(group, devices[row], group.containers[0]) for row in rows])
 
 
 def _whole_rows(

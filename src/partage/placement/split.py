@@ -138,7 +138,7 @@ def by_instance(group: RequestGroup, device: Device, place: Place) -> Grant:
 def grant_of(
     group: RequestGroup,
     device: Device,
-    container: str = "",
+    container: ContainerAsk | None = None,
     function: tuple[int, str] | None = None,
     template: str = "",
 ) -> Grant:
@@ -152,7 +152,8 @@ def grant_of(
     else:
         mode = GrantMode.SHARE
     return Grant(
-        container=container,
+        container=container.name if container else "",
+        phase=container.phase if container else Phase.MAIN,
         type=device.type,
         minor=device.minor,
         uuid=device.uuid,
