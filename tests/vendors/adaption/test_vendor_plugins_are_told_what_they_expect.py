@@ -443,6 +443,19 @@ def test_the_metax_record_is_recovered(
     assert (found.container, found.protocol, found.phase) == ("main", "koordinator", Phase.MAIN)
 
 
+def test_two_containers_of_a_metax_record_may_share_a_card() -> None:
+    """It has a list for each container, and HAMi's scheduler keeps no container off the card of another."""
+    text = (
+        '[[{"uuid":"GPU-0","compute":20,"vRam":1024}],[{"uuid":"GPU-0","compute":30,"vRam":1024}]]'
+    )
+
+    record = metax.FAMILY.recover(pod({ALLOCATED: text}, **SEED), METAX_NODE, Settings())
+
+    assert record is not None
+    assert record.problem == ""
+    assert [grant.core_milli for grant in record.grants] == [200, 300]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -453,7 +466,7 @@ def test_the_metax_record_is_recovered(
         pytest.param('[[{"uuid":"GPU-0","compute":9000000000000000000,"vRam":1}]]', id="huge"),
         pytest.param('[[{"uuid":"GPU-0","compute":5,"vRam":65537}]]', id="too much memory"),
         pytest.param('[[{"uuid":"GPU-0","compute":"5"}]]', id="text"),
-        pytest.param('[[{"uuid":"GPU-0"}],[{"uuid":"GPU-0"}]]', id="a card twice"),
+        pytest.param('[[{"uuid":"GPU-0"},{"uuid":"GPU-0"}]]', id="a card twice"),
     ],
 )
 def test_a_metax_record_that_cannot_be_trusted_is_a_problem(text: str) -> None:

@@ -220,10 +220,11 @@ def _recover(pod: PodView, node: Node, _settings: Settings) -> Record | None:
         return None
     try:
         document = msgspec.json.decode(text, type=list[list[_Entry]])
-        entries = [entry for part in document for entry in part]
-        if len({entry.uuid for entry in entries}) < len(entries):
-            raise InvalidValue("a card is listed twice")
-        grants = tuple(_grant(entry, pod, node) for entry in entries)
+        # One list for each container: two of them may have a card together.
+        for part in document:
+            if len({entry.uuid for entry in part}) < len(part):
+                raise InvalidValue("a card is listed twice")
+        grants = tuple(_grant(entry, pod, node) for part in document for entry in part)
     except UNREADABLE as error:
         problem = f"annotation {names.METAX_DEVICES_ALLOCATED}: {error}"
         return Record(source=METAX.name, problem=problem)
