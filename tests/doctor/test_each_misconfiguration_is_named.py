@@ -349,6 +349,16 @@ def test_a_broken_cluster_is_diagnosed(breaks: Callable[[WORLD], None], check: s
     assert set(checks(given)) == {check}
 
 
+def test_a_card_that_is_named_by_its_slot_is_on_every_node_with_such_a_slot() -> None:
+    """Cards without an identity of their own are named so, and equal machines have equal slots."""
+    given = world()
+    labelled(nodes=2)(given)
+    for one in given["Device"]:
+        one["spec"]["devices"][0]["id"] = "0000:03:00.0"
+
+    assert checks(given) == []
+
+
 def test_an_extender_of_all_names_is_a_warning() -> None:
     """It is asked about every pod with devices but those of Koordinator v1.4."""
     given = world()

@@ -610,3 +610,14 @@ def test_one_identity_on_two_nodes_is_closed_on_both() -> None:
     assert first.devices[0].health_detail == "uuid is also on node b"
     assert second.devices[0].health_detail == "uuid is also on node a"
     assert "uuid GPU-0 is on nodes a, b; these cards are closed" in found.notes
+
+
+@pytest.mark.parametrize("address", ["0000:03:00.0", "03:00.0"])
+def test_a_pci_address_is_on_as_many_nodes_as_have_such_a_slot(address: str) -> None:
+    """Cards without an identity of their own have it: some of AMD, and all that sysfs alone shows."""
+    first, second = cluster(
+        device("a", card(0, id=address)), device("b", card(0, id=address))
+    ).nodes
+
+    assert first.devices[0].healthy
+    assert second.devices[0].healthy

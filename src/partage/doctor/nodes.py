@@ -9,6 +9,7 @@ from partage.agent.notes import Code, read_notes
 from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, ours, warning
 from partage.vendors import names
 from partage.vendors.traits import ROWS, files_known
+from partage.wire.cluster import is_worldwide
 
 _PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 _RIVALS: Final = (
@@ -102,7 +103,7 @@ def twins(facts: ClusterFacts) -> Iterator[Finding]:
             places[uuid].append(named(one))
     shared: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for uuid, nodes in places.items():
-        if uuid and len(nodes) > 1:
+        if is_worldwide(uuid) and len(nodes) > 1:
             shared[tuple(nodes)].append(uuid)
     for both, uuids in shared.items():
         yield warning(

@@ -5,8 +5,10 @@ would. Every pod gets a key of its own in the books. If two pods have the same u
 fault and its name as the key, and neither is lost.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
@@ -29,6 +31,8 @@ from partage.wire.quota import translate_quotas
 from partage.wire.recovery import recover
 from partage.wire.render import render
 from partage.wire.workloads import with_pods
+
+_PCI_ADDRESS: Final = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,11 @@ def _nodes(documents: Sequence[Document], context: Context) -> dict[str, Transla
     return {name: translate_node(named.get(name), devices.get(name), context) for name in names}
 
 
+def is_worldwide(uuid: str) -> bool:
+    """Whether an identity can be that of one card alone; a PCI address is one on each machine that has such a slot."""
+    return bool(uuid) and _PCI_ADDRESS.fullmatch(uuid) is None
+
+
 def twins_closed(nodes: Iterable[Node]) -> tuple[list[Node], list[str]]:
     """Nodes that share a card's identity, with such cards closed, and notes on them.
 
@@ -149,7 +158,9 @@ def twins_closed(nodes: Iterable[Node]) -> tuple[list[Node], list[str]]:
     places: dict[str, list[str]] = {}
     for name, node in known.items():
         for device in node.devices:
-            if device.type is DeviceType.GPU and name not in places.setdefault(device.uuid, []):
+            if device.type is not DeviceType.GPU or not is_worldwide(device.uuid):
+                continue
+            if name not in places.setdefault(device.uuid, []):
                 places[device.uuid].append(name)
     twins = {uuid: names for uuid, names in places.items() if len(names) > 1}
 
