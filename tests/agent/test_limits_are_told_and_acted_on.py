@@ -322,6 +322,39 @@ async def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
         task.cancel()
 
 
+async def test_a_pod_is_not_evicted_before_its_condition_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks go on while the API server is slow, and what they find is written before it has consequences."""
+    async with world_of(tmp_path) as world:
+        first, second = await world.run_pod("first"), await world.run_pod("second")
+        world.process(7, first)
+        world.process(8, second)
+        looked, slow = world.statements(evict=True), asyncio.Event()
+        get, evict, found = world.client.get, world.client.evict, []
+
+        async def waits(kind: Any, name: str, **more: Any) -> Any:
+            if name == "first":
+                await slow.wait()
+            return await get(kind, name, **more)
+
+        async def notes(namespace: str, name: str, **more: Any) -> None:
+            found.append((name, world.condition(name).get("status")))
+            await evict(namespace, name, **more)
+
+        monkeypatch.setattr(world.client, "get", waits)
+        monkeypatch.setattr(world.client, "evict", notes)
+        task = asyncio.create_task(looked.run())
+        await until(lambda: len(looked.said) == 2)
+        world.process(9, second, outside=True)
+        await until(lambda: looked._odd.get(second, 0) > 3)
+        slow.set()
+        await until(lambda: bool(found))
+
+        assert found[0] == ("second", "False")
+        task.cancel()
+
+
 async def test_no_look_waits_for_an_api_server_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

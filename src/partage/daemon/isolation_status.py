@@ -269,7 +269,11 @@ class Statements:
             failed, happened = "the condition of its limits cannot be written", ""
             try:
                 await self._write(client, pod, uid, parts)
-                odd = any(self._odd.get(one.container, 0) >= _GRACE for one in parts)
+                # Looks go on meanwhile: a pod is evicted for nothing that its condition does not say.
+                odd = any(
+                    one.answer is Answer.NO and self._odd.get(one.container, 0) >= _GRACE
+                    for one in parts
+                )
                 if odd and self._settings.evict:
                     failed = "it cannot be evicted"
                     namespace, _, name = pod.partition("/")
