@@ -197,6 +197,28 @@ async def test_a_plugin_that_fails_costs_nothing_before_its_credential_expires(
             await ask(client)
 
 
+async def test_a_plugin_that_hangs_holds_up_one_request_alone(tmp_path: Path) -> None:
+    """The others have a valid credential, and a renewal of a Lease among them cannot wait."""
+    clock = InstantClock()
+    expires = (clock.now() + timedelta(seconds=600)).isoformat()
+    user, runs = plugin_of(tmp_path, environment={"EXPIRES": expires})
+    async with KubeServer() as server, client_of(server, user=user, clock=clock) as client:
+        put(server, "a")
+        await ask(client)
+        hangs = SCRIPT + "\nimport time; time.sleep(60)"
+        written(tmp_path / "plugin.py", hangs.format(runs=str(runs)))
+        clock.pass_time(580)
+        waiting = asyncio.create_task(ask(client))
+        while len(runs.read_text().splitlines()) < 2:  # noqa: ASYNC110 # another process writes it
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*(ask(client) for _ in range(5)))
+
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await ask(client)  # the next run begins after a pause
+        assert len(runs.read_text().splitlines()) == 2
+
+
 async def test_a_plugin_is_told_about_the_cluster_if_it_wants(tmp_path: Path) -> None:
     """And always that it has no terminal."""
     user, runs = plugin_of(tmp_path, provide_cluster=True)

@@ -8,6 +8,7 @@ A plain HTTP server gets no credential unless it is on this machine, because eve
 
 import asyncio
 import base64
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,6 +25,8 @@ from partage.kube.stamps import ChangeCheck
 
 _EARLY: Final = timedelta(seconds=30)
 """A plugin's credential is renewed this long before it expires."""
+_BETWEEN: Final = 5.0
+"""Seconds between two runs of a plugin while the credential is valid, if the first one brought no later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +59,16 @@ class Credentials:
         self._check = ChangeCheck([user.token_file] if user.token_file else [], clock, period)
         self._credential: Credential | None = None
         self._identity: Identity | None = None
+        self._next_run = 0.0
         self._running = asyncio.Lock()
 
     async def current(self) -> Identity:
         """The identity to use now. Raises `ConfigError`: no usable one exists."""
         _check_way(self._config)
         if self._config.user.plugin is not None:
-            if self._identity is None or self._expires_in(_EARLY):
+            if self._is_due():
                 async with self._running:
-                    if self._identity is None or self._expires_in(_EARLY):
+                    if self._is_due():
                         await self._replace()
         elif self._identity is None:
             self._identity = self._read_token()
@@ -89,13 +93,22 @@ class Credentials:
         expires = self._credential.expires if self._credential else None
         return expires is not None and self._clock.now() >= expires - time
 
+    def _is_due(self) -> bool:
+        """Whether a request needs a run of the plugin; while the credential is valid, only one request waits for a run."""
+        if self._identity is None or self._expires_in(timedelta()):
+            return True
+        return self._expires_in(_EARLY) and self._clock.monotonic() >= self._next_run
+
     async def _replace(self) -> None:
         """Run the plugin; if it fails, the last credential stays until it expires."""
+        self._next_run = math.inf  # others go on with the present credential meanwhile
         try:
             await self._run_plugin()
         except ConfigError:
             if self._identity is None or self._expires_in(timedelta()):
                 raise
+        finally:
+            self._next_run = self._clock.monotonic() + _BETWEEN
 
     async def _run_plugin(self) -> None:
         user, cluster = self._config.user, self._config.cluster
