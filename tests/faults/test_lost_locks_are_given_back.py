@@ -12,7 +12,7 @@ from ways import WAYS
 from fakes.wire import Fault, Wire
 from partage.daemon.binding import ApiNodeLocks
 from partage.extender.ports import Outcome
-from partage.kube.errors import Conflict, NotFound
+from partage.kube.errors import Conflict, NotServed
 from partage.vendors import names
 
 ASKS = {"metax-tech.com/sgpu": "1", **HALF}
@@ -133,7 +133,7 @@ async def test_a_lock_is_only_taken_off_or_over_as_it_was_read() -> None:
         with pytest.raises(Conflict):
             await locks.give_back("m0", ours)
         cluster.wire.fail(Fault(path=NODE, status=404))  # of a proxy, which knows no node
-        with pytest.raises(NotFound):
+        with pytest.raises(NotServed):
             await locks.give_back("m0", ours)
         assert held(cluster) == ours[KEY]
         assert await locks.give_back("m0", ours)
