@@ -9,6 +9,7 @@
 #include "cuda.h"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MOST 512 /* allocations of one graph */
 
@@ -239,6 +240,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
     CUresult result = start(exec, stream);
     uint64_t ns = exec->ns;
     pthread_mutex_unlock(&lock);
+    if (result == CUDA_SUCCESS && getenv(FAKE_SLOW)) usleep(20000);
     return result == CUDA_SUCCESS ? fake_run(ns, stream) : result;
 }
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)

@@ -21,6 +21,7 @@
 
 #define DEPTH 32                 /* of graphs inside graphs */
 #define STREAM_NS 10000000000ull /* a launch at the cap waits this long for its stream's work */
+#define SETTLE_NS 1000000000ull  /* and this long for other launches, whose memory counts twice until they are made */
 #define UNKNOWN (1ull << 62)     /* the place of allocations whose address the driver does not report */
 
 struct span { uint64_t from, to; uint32_t card; };
@@ -182,6 +183,14 @@ static void settle_card(struct card *card, uint64_t held)
     lock_give(&graphs, LOCK_GRAPHS);
 }
 
+static bool is_launching(const struct card *card)
+{
+    lock_take(&graphs, LOCK_GRAPHS);
+    bool others = launching[card->index] > 0;
+    lock_give(&graphs, LOCK_GRAPHS);
+    return others;
+}
+
 /* Waits for work that must end before work on this stream begins. */
 static void await(CUstream stream)
 {
@@ -204,6 +213,14 @@ static bool obtain(struct card *card, uint64_t need, uint64_t fresh, CUstream st
         if (attempt) await(stream);
         pools_refresh(card, true);
         if (hold(card, need, fresh, held)) return true;
+    }
+    if (!card_cap(card) || need <= card_cap(card)) {
+        struct timespec pause = {0, 200000};
+        bool others = true;
+        for (uint64_t begun = clock_now(); others && clock_now() - begun < SETTLE_NS; kernel_sleep(&pause)) {
+            others = is_launching(card); /* one more try after the last of them */
+            if (hold(card, need, fresh, held)) return true;
+        }
     }
     memory_count_refusal(card);
     return false;
