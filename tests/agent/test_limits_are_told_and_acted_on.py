@@ -225,7 +225,7 @@ async def test_a_table_of_processes_that_is_too_long_hides_no_fault(
 
 
 async def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:
-    """A copy of the driver under another name: the library is mapped, and the account knows nobody."""
+    """A copy of the driver under another name: the library is mapped, and the account has no process."""
     async with world_of(tmp_path) as world:
         world.process(7, await world.run_pod("train"))
         home = world.proc / "7"
@@ -299,7 +299,7 @@ async def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
 async def test_a_pod_that_is_not_held_is_evicted_where_that_is_the_rule(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, evict: bool
 ) -> None:
-    """After three looks, and the log says it once while the pod ends; else it stays and is told of."""
+    """It is evicted after three looks, and the log says so once while it ends; without the rule it stays."""
     async with world_of(tmp_path) as world:
         good, bad = await world.run_pod("good"), await world.run_pod("bad")
         world.process(7, good)

@@ -277,7 +277,7 @@ async def test_a_card_that_is_new_in_the_object_is_unknown_before_the_first_look
 
 
 async def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:
-    """Whoever deletes the object does not make others' instances vanish; nobody else's keys change."""
+    """Others' instances are reported again after a user deletes the object; other keys stay as they are."""
     async with world_of(tmp_path) as world:
         world.nvml.foreign("1g.10gb", 2)
         entry = {"profile": "1g.10gb", "start": 2, "size": 1, "uuids": ["MIG-1"]}

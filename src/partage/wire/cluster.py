@@ -32,7 +32,8 @@ from partage.wire.recovery import recover
 from partage.wire.render import render
 from partage.wire.workloads import with_pods
 
-_PCI_ADDRESS: Final = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
+PCI_ADDRESS: Final = r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
+"""A pattern of addresses as documents write them, with or without the domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def _nodes(documents: Sequence[Document], context: Context) -> dict[str, Transla
 
 def is_worldwide(uuid: str) -> bool:
     """Whether an identity can be that of one card alone; a PCI address is one on each machine that has such a slot."""
-    return bool(uuid) and _PCI_ADDRESS.fullmatch(uuid) is None
+    return bool(uuid) and re.fullmatch(PCI_ADDRESS, uuid) is None
 
 
 def twins_closed(nodes: Iterable[Node]) -> tuple[list[Node], list[str]]:

@@ -26,6 +26,7 @@ import msgspec
 
 from partage.vendors import names
 from partage.vendors.settings import Settings
+from partage.wire.cluster import PCI_ADDRESS
 from partage.wire.context import Context
 from partage.wire.yaml_values import YamlError, yaml_values
 
@@ -36,7 +37,7 @@ _LETTERS: Final = {
     "Pod": "pod",
     "ResourceQuota": "quota",
 }
-_ADDRESS: Final = r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]|pci[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}"
+_ADDRESS: Final = rf"{PCI_ADDRESS}|pci[0-9A-Fa-f]{{4,8}}:[0-9A-Fa-f]{{2}}"
 """A device's address, or its root's. Parts of one do not stay, because a short name may look like them."""
 _PLAIN: Final = re.compile(
     _ADDRESS

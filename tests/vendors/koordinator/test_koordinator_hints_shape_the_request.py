@@ -342,7 +342,7 @@ def test_a_malformed_annotation_of_a_pod_without_devices_is_nobodys_business() -
 def test_joint_allocation_is_of_the_types_asked(
     joint: object, hint: dict[str, object], asks: dict[str, str], expected: Joint | None
 ) -> None:
-    """Types that are not asked, or taken all, drop out; one alone is not joint. One that nobody knows is told."""
+    """Types that a pod does not ask, or takes all of, drop out; one alone is not joint. A note names an unknown one."""
     reading = read({JOINT: joint, HINT: hint}, **asks)
 
     assert reading.joint == expected
