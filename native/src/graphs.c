@@ -207,20 +207,18 @@ static void await(CUstream stream)
 /* The same, after others have released unused memory. */
 static bool obtain(struct card *card, uint64_t need, uint64_t fresh, CUstream stream, uint64_t *held)
 {
+    struct timespec pause = {0, 200000};
     if (hold(card, need, fresh, held)) return true;
-    for (int attempt = 0; attempt < 2; attempt++) {
-        if (card_cap(card) && need > card_cap(card)) break;
+    bool possible = !card_cap(card) || need <= card_cap(card);
+    for (int attempt = 0; possible && attempt < 2; attempt++) {
         if (attempt) await(stream);
         pools_refresh(card, true);
         if (hold(card, need, fresh, held)) return true;
     }
-    if (!card_cap(card) || need <= card_cap(card)) {
-        struct timespec pause = {0, 200000};
-        bool others = true;
-        for (uint64_t begun = clock_now(); others && clock_now() - begun < SETTLE_NS; kernel_sleep(&pause)) {
-            others = is_launching(card); /* one more try after the last of them */
-            if (hold(card, need, fresh, held)) return true;
-        }
+    bool others = possible;
+    for (uint64_t begun = clock_now(); others && clock_now() - begun < SETTLE_NS; kernel_sleep(&pause)) {
+        others = is_launching(card); /* one more try after the last of them */
+        if (hold(card, need, fresh, held)) return true;
     }
     memory_count_refusal(card);
     return false;
@@ -352,14 +350,14 @@ static bool is_within(const struct weight *weight)
 #define INSTANTIATES(name, upload, stream, args, ...)                                                    \
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
-        struct graphs_hold kept = {0};                                                                    \
+        struct graphs_hold kept = {0};                                                                   \
         struct weight weight;                                                                            \
-        if (!exec || !graph || !container_get()) return CALL(name, __VA_ARGS__);                          \
+        if (!exec || !graph || !container_get()) return CALL(name, __VA_ARGS__);                         \
         if (!weigh(graph, &weight) || !could_fit(&weight)) return CUDA_ERROR_OUT_OF_MEMORY;              \
         if ((upload) && !obtain_all(&weight, true, stream, &kept)) return CUDA_ERROR_OUT_OF_MEMORY;      \
         CUresult result = CALL(name, __VA_ARGS__);                                                       \
         bool good = result != CUDA_SUCCESS || keep(*exec, &weight);                                      \
-        graphs_settle(&kept);                                                                             \
+        graphs_settle(&kept);                                                                            \
         if (result != CUDA_SUCCESS || (good && is_within(&weight))) return result;                       \
         destroy(*exec);                                                                                  \
         *exec = NULL;                                                                                    \
@@ -380,10 +378,10 @@ INSTANTIATES(cuGraphInstantiateWithParams_ptsz, PARAMS_UPLOAD,
 #define UPLOADS(name, own)                                                                               \
     EXPORT CUresult name(CUgraphExec exec, CUstream stream)                                              \
     {                                                                                                    \
-        struct graphs_hold kept;                                                                          \
-        if (!graphs_admit(exec, stream ? stream : (own), &kept)) return CUDA_ERROR_OUT_OF_MEMORY;         \
+        struct graphs_hold kept;                                                                         \
+        if (!graphs_admit(exec, stream ? stream : (own), &kept)) return CUDA_ERROR_OUT_OF_MEMORY;        \
         CUresult result = CALL(name, exec, stream);                                                      \
-        graphs_settle(&kept);                                                                             \
+        graphs_settle(&kept);                                                                            \
         return result;                                                                                   \
     }
 
