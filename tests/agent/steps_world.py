@@ -1,16 +1,17 @@
-"""A node's agent that is killed at a line of its own: run as a program, without threads, because it forks.
+"""A node's agent that is killed at a line of its own: run as a program, since it traces every line.
 
     python steps_world.py FOLDER     prints one line of JSON for each step at which it was killed
 
-Each run makes the same things happen to a fresh node. Lines of the agent's files that hold state are counted; a child
-process ends itself at one of them, as SIGKILL would. Then the runtime goes on in one of two ways, and an agent that
-starts anew must bring everything into agreement.
+The same things happen to a fresh node once. Before each line of the agent's files that hold state, the node's files are
+copied: they are what SIGKILL would leave there. Then the runtime goes on from each copy in one of two ways, and an agent
+that starts anew must bring everything into agreement.
 """
 
 import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -178,48 +179,29 @@ def watched(at: Callable[[str, int], None]) -> None:
     sys.settrace(trace)
 
 
-def places(folder: Path) -> list[int]:
-    """Numbers of the lines at which it is to be killed."""
+def deaths(folder: Path, copies: Path) -> list[tuple[int, str, Path]]:
+    """Tell the story, and keep what a kill would leave at each line: steps that were answered, the line, the copy."""
     seen: dict[tuple[str, int], int] = {}
-    found, count = [], 0
+    found: list[tuple[int, str, Path]] = []
+    answered = 0
 
     def at(file: str, line: int) -> None:
-        nonlocal count
         seen[file, line] = seen.get((file, line), 0) + 1
         if seen[file, line] <= VISITS:
-            found.append(count)
-        count += 1
+            copy = copies / str(len(found))
+            subprocess.run(["cp", "-a", folder, copy], check=True)  # noqa: S607 # links stay links
+            found.append((answered, f"{Path(file).name}:{line}", copy))
+
+    def done(number: int) -> None:
+        nonlocal answered
+        answered = number + 1
 
     fresh(folder)
+    copies.mkdir()
     watched(at)
-    tell(folder, lambda _number: None)
+    tell(folder, done)
     sys.settrace(None)
     return found
-
-
-def killed(folder: Path, place: int) -> tuple[int, str]:
-    """Tell the story in a child that ends at a line; how many steps were answered, and where it ended."""
-    fresh(folder)
-    said, says = os.pipe()
-    child = os.fork()
-    if child == 0:
-        count = 0
-
-        def at(file: str, line: int) -> None:
-            nonlocal count
-            if count == place:
-                os.write(says, f"!{Path(file).name}:{line}".encode())
-                os._exit(9)
-            count += 1
-
-        watched(at)
-        tell(folder, lambda _number: os.write(says, b"."))
-        os._exit(0)
-    os.close(says)
-    os.waitpid(child, 0)
-    with os.fdopen(said) as pipe:
-        answered, _, where = pipe.read().partition("!")
-    return len(answered), where
 
 
 def after(steps: int, *, goes_on: bool) -> Runtime:
@@ -311,10 +293,12 @@ def main(folder: Path) -> None:
     """Kill at every place, both ways."""
     assert all(Path(file).is_file() for file in WATCHED), "a watched file was renamed"
     logging.disable(logging.CRITICAL)
-    for place in places(folder / "node"):
+    node = folder / "node"
+    for steps, where, copy in deaths(node, folder / "copies"):
         for goes_on in (True, False):
-            steps, where = killed(folder / "node", place)
-            faults = wrong(folder / "node", after(steps, goes_on=goes_on))
+            shutil.rmtree(node)
+            subprocess.run(["cp", "-a", copy, node], check=True)  # noqa: S607 # of any system
+            faults = wrong(node, after(steps, goes_on=goes_on))
             told = {"where": where, "step": steps, "goes_on": goes_on, "wrong": faults}
             sys.stdout.write(json.dumps(told) + "\n")
             if STORY[steps][0] != "create":
