@@ -697,7 +697,8 @@ def compute(card: Card, kinds: list[Kind], seconds: float, until: float) -> None
             quoted = "/".join(str(quota // 10) for quota in quotas)
             try:
                 # Several contexts start one after the other.
-                series = together(card, kind, tenants, seconds + 1 + len(tenants) / 4)
+                starting = min(1, 2 * seconds) * (1 + len(tenants) / 4)
+                series = together(card, kind, tenants, seconds + starting)
             except Failed as failure:
                 row(
                     kind.name,
