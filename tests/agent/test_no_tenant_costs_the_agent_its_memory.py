@@ -8,12 +8,15 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +31,7 @@ from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.images import judge_image
 from partage.agent.isolation.limits import ContainerLimits
 from partage.agent.isolation.lookers import Lookers
+from partage.agent.isolation.mappings import variables
 from partage.agent.isolation.node_scan import Seen, Sight, see
 from partage.agent.isolation.objects import OF_DRIVER, defined
 from partage.agent.isolation.preloads import taken_first
@@ -200,6 +204,45 @@ def test_many_short_lines_are_too_much_as_well(node: Node) -> None:
     (home / "status").write_text(f"Groups:\t{'4294967294 ' * 60_000}\nNSpid:\t7\t1\n")
     node.seen = Sight()
     assert HOSTILE in node.look().processes
+
+
+def test_empty_variables_cost_no_step_each(tmp_path: Path) -> None:
+    """A process may fill its environment with ends of variables, or with variables without a value."""
+    steps = 0
+
+    def step(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal steps
+        steps += event == "line"
+        return step
+
+    for filling in (b"\0", b"A=\0"):
+        (tmp_path / "environ").write_bytes(filling * 2**20)
+        sys.settrace(step)
+        try:
+            with contextlib.suppress(TooMuch):
+                variables(str(tmp_path), [b"A"], Work())
+        finally:
+            sys.settrace(None)
+
+    assert steps < 2**18
+
+
+@given(
+    st.lists(st.sampled_from([b"A=", b"AB=", b"=A", b"", b"A", b"A=b", b"B=A=", b"AB=c"])),
+    st.booleans(),
+)
+def test_variables_are_those_between_the_ends(pieces: list[bytes], ended: bool) -> None:  # noqa: FBT001
+    """As by splitting all of it."""
+    text = b"\0".join(pieces) + (b"\0" if ended else b"")
+    expected: dict[bytes, list[str]] = {b"A": [], b"AB": []}
+    for piece in text.split(b"\0"):
+        name, _, value = piece.partition(b"=")
+        if name in expected and b"=" in piece:
+            expected[name].append(value.decode())
+
+    with tempfile.TemporaryDirectory() as home:
+        Path(home, "environ").write_bytes(text)
+        assert variables(home, [b"A", b"AB"], Work()) == expected
 
 
 def test_a_crowd_is_not_looked_into(node: Node) -> None:

@@ -28,6 +28,7 @@ _MAPPINGS: Final = "mappings"
 _KEPT: Final = 2**20
 """Characters of names of files with mapped code, each name once."""
 _VALUES: Final = 2**16
+"""Bytes of variables that a look keeps, with their names: empty ones count too."""
 
 
 @dataclass(slots=True)
@@ -106,11 +107,18 @@ def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, l
     found: dict[bytes, list[str]] = {key: [] for key in wanted}
     length = 0
     for text in parts(f"{home}/environ", b"\0", work, "environment"):
-        for line in text.split(b"\0"):
-            key, _, value = line.partition(b"=")
-            if key in found:
-                length += len(value)
+        # Searched for each key, not split: a process can fill megabytes with empty variables.
+        text = b"\0" + text  # noqa: PLW2901 # so that each variable has a byte before it
+        for key in wanted:
+            sign = b"\0" + key + b"="
+            at = text.find(sign)
+            while at >= 0:
+                begin = at + len(sign)
+                at = text.find(b"\0", begin)
+                value = text[begin:] if at < 0 else text[begin:at]
+                length += len(sign) + len(value)
                 if length > _VALUES:
                     raise TooMuch("environment")
                 found[key].append(value.decode("utf-8", "surrogateescape"))
+                at = text.find(sign, at) if at >= 0 else -1
     return found
