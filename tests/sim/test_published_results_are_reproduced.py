@@ -53,17 +53,20 @@ def test_allocation_equals_the_published_table(trace: str, policy: str, seed: in
     assert got == _published(folder)[trace, policy, str(seed)]
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 @pytest.mark.parametrize("policy", ["bestfit", "fgd"])
-def test_every_placement_is_the_golden_one(policy: str) -> None:
-    """Node, shared card and compute in use equal the recorded placement, event by event."""
+def test_every_placement_is_the_golden_one(policy: str, *, compiled: bool) -> None:
+    """Node, shared card and compute in use equal the recorded placement, event by event, with numba and without."""
     folder = published()
+    if compiled:
+        pytest.importorskip("numba", reason="the extra `fast` is not installed")
     with (folder / f"golden_default_seed42_{policy}.csv").open(encoding="utf-8") as file:
         golden = [
             (r["node"], int(r["shared_gpu_index"]), int(r["cum_used_gpu_milli"]))
             for r in csv.DictReader(file)
         ]
 
-    run = _run(folder, "default", policy, 42)
+    run = _run(folder, "default", policy, 42, accelerate=compiled)
 
     mine, used = [], 0
     for pod, node, card in zip(run.arrived, run.node.tolist(), run.card.tolist(), strict=True):
@@ -73,16 +76,3 @@ def test_every_placement_is_the_golden_one(policy: str) -> None:
     frag = curves(run).frag
     assert [frag[x] for x in LEVELS] == FRAG[policy]
     run.engine.ledger.validate()
-
-
-@pytest.mark.parametrize("policy", ["bestfit", "fgd"])
-def test_compiled_loops_place_every_pod_alike(policy: str) -> None:
-    """With numba every event of default, seed 43, has the same node and card as without."""
-    folder = published()
-    pytest.importorskip("numba", reason="the extra `fast` is not installed")
-
-    plain = _run(folder, "default", policy, 43)
-    fast = _run(folder, "default", policy, 43, accelerate=True)
-
-    assert fast.node.tolist() == plain.node.tolist()
-    assert fast.card.tolist() == plain.card.tolist()
