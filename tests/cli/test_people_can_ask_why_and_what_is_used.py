@@ -707,6 +707,26 @@ def test_the_brief_asks_the_service_for_what_it_shows() -> None:
     assert sum("cards=no" in path for path in asked) == 1
 
 
+def test_a_pod_that_kube_scheduler_keeps_waits_in_its_words() -> None:
+    """Whether the devices of a pod that Partage has not refused are free is not known here."""
+    words = "0/1 nodes are available: 1 node(s) had untolerated taint."
+    common = {"namespace": "default", "code": None, "message": None}
+    pods = [
+        common | {"name": "kept", "kube_scheduler": words},
+        common | {"name": "new", "kube_scheduler": None},
+        common | {"name": "of-the-release-before"},
+    ]
+    served = SERVED | {"/api/pods": {"total": 3, "offset": 0, "pods": pods}}
+
+    with service(lambda path: served[path.partition("?")[0]]) as url:
+        lines = ask("top", "--scheduler", url).stdout.splitlines()
+
+    unsaid = "    kube-scheduler has not said why: its turn has not come"
+    assert lines[lines.index("default/kept") + 1] == f"    kube-scheduler: {words}"
+    assert lines[lines.index("default/new") + 1] == unsaid
+    assert lines[lines.index("default/of-the-release-before") + 1] == unsaid
+
+
 @pytest.mark.parametrize("words", [("top", "cards"), ("inspect",)], ids=" ".join)
 def test_every_page_is_asked_for_once_and_comes_in_order(words: tuple[str, ...]) -> None:
     """One page is on its way while another is read; a service that gives short pages is asked for more of them."""

@@ -24,9 +24,7 @@ _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20
 _AHEAD: Final = 2
 """Pages requested at a time."""
-_OWN: Final = (
-    "its devices are free: a rule of kube-scheduler's own keeps it, or its turn has not come"
-)
+_UNSAID: Final = "kube-scheduler has not said why: its turn has not come"
 _ALONE: Final = "pods of manifests that wait are judged each by itself, beside what runs; partage schedule places them in turn"
 
 Document = dict[str, Any]
@@ -271,13 +269,22 @@ def _print_all(console: Console, found: Document, *, wide: bool) -> None:
     waiting = found["waiting"]
     if waiting:
         console.print()
-        rows = ((p["namespace"], p["name"], p["code"], p["message"]) for p in waiting)
         print_waiting(
-            console, ((f"{ns}/{pod}", code or "", why or _OWN) for ns, pod, code, why in rows)
+            console,
+            (
+                (f"{pod['namespace']}/{pod['name']}", pod["code"] or "", _why(pod))
+                for pod in waiting
+            ),
         )
         if len(waiting) < counts["waiting"]:
             left = counts["waiting"] - len(waiting)
             console.print(Text(f"and {left} more: partage top pods", style="dim"))
+
+
+def _why(pod: Document) -> str:
+    """Why a pod waits, in the words of the one who keeps it."""
+    said = pod.get("kube_scheduler")
+    return pod["message"] or (f"kube-scheduler: {said}" if said else _UNSAID)
 
 
 def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> None:
