@@ -54,6 +54,43 @@ def test_a_waiting_pod_gets_reason_numbers_and_next_step() -> None:
     assert "answered by the engine, over the manifests given" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("cards", "key", "wish", "code"),
+    [
+        (
+            4,
+            names.DEVICE_ALLOCATE_HINT,
+            {"gpu": {"requiredTopologyScope": "PCIe"}},
+            "TopologyScope",
+        ),
+        (8, names.NUMA_TOPOLOGY_SPEC, {"numaTopologyPolicy": "SingleNUMANode"}, "NumaMismatch"),
+        (3, names.GPU_PARTITION_SPEC, {"allocatePolicy": "Restricted"}, "Partition"),
+    ],
+    ids=["scope", "numa", "partition"],
+)
+def test_cards_that_are_nowhere_so_close_are_not_waited_for(
+    tmp_path: Path, cards: int, key: str, wish: object, code: str
+) -> None:
+    """Four cards of one PCIe switch, say, where each switch has two: no pod that ends brings them."""
+    limits = {"koordinator.sh/gpu": 100 * cards}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "close", "annotations": {key: json.dumps(wish)}},
+        "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]},
+    }
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump(pod))
+    node = str(ROOT / "examples/koordinator/host05.yaml")
+
+    said = ask("explain", "close", "-f", node, "-f", str(file), "-o", "json")
+
+    told = json.loads(said.stdout)
+    assert told["reason"]["code"] == code
+    assert "waiting does not help" in told["next"]
+    assert "or wait" not in told["next"]
+
+
 def test_the_nearest_nodes_are_told_first(tmp_path: Path) -> None:
     """Nodes that lack room, then what keeps pods from a node, then what the pod says; those of one reason in a row, of wide each."""
     node = {"apiVersion": "v1", "kind": "Node", "status": {"allocatable": {"nvidia.com/gpu": "2"}}}

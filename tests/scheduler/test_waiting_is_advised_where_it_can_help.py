@@ -1,20 +1,23 @@
 """Whether waiting can help a pod: the exact rule over nodes that are taken to be idle, healthy and open."""
 
+import re
+
 import pytest
 
-from fakes.builders import card, make_node, make_pod, share, whole
+from fakes.builders import card, f1_devices, make_node, make_pod, share, whole
 from partage.inventory.ledger import Ledger
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.model.reason import ReasonCode
-from partage.model.request import CardFilter
+from partage.model.request import CardFilter, Scope
 from partage.model.selector import NodeConstraint, Operator, Requirement, Selector, Taint
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
 from partage.scheduler.idle import fits_when_idle
-from partage.wire.advice import ADVICE, NEVER, ROOM, advice
+from partage.wire.advice import ADVICE, PASSING, advice
 
+TREE = make_node("tree", devices=f1_devices())
 EIGHT = make_node("eight", devices=[card(minor) for minor in range(8)])
 TAINT = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 OWN = Taint("team", "a", "NoSchedule")
@@ -37,6 +40,8 @@ def asked(pod: Pod, *nodes: Node) -> bool | None:
         pytest.param(make_pod("p", whole(8)), (EIGHT,), True, id="all"),
         pytest.param(make_pod("p", whole(16)), (EIGHT, EIGHT), False, id="more-cards-than-a-node"),
         pytest.param(make_pod("p", share(10, memory=17)), (EIGHT,), False, id="memory"),
+        pytest.param(make_pod("p", whole(4, scope=Scope.NUMA)), (TREE,), True, id="near"),
+        pytest.param(make_pod("p", whole(8, scope=Scope.NUMA)), (TREE,), False, id="too-near"),
         pytest.param(make_pod("p", *[share(60)] * 8), (EIGHT,), True, id="containers"),
         pytest.param(make_pod("p", *[share(60)] * 9), (EIGHT,), False, id="containers-together"),
         pytest.param(
@@ -114,9 +119,19 @@ def test_too_many_kinds_of_node_are_not_tried() -> None:
     assert asked(make_pod("p", share(10, memory=100)), *nodes[:60]) is False
 
 
+BY_OTHERS = {
+    ReasonCode.SCHEDULING_GATED,
+    ReasonCode.AGENT_SILENT,
+    ReasonCode.SEARCH_DEFERRED,
+    ReasonCode.SELECTOR_MISMATCH,
+}
+"""What passes by a controller, an agent, the namespace's allowance or a driver, whatever runs on the nodes."""
+
+
 def test_advice_never_says_to_wait_for_what_cannot_come() -> None:
-    """For want of room alone; other codes have other cures."""
+    """For want of room, and of devices close together; other codes have other cures."""
     for code in ReasonCode:
         never = advice(code.value, never=True)
-        assert never == (NEVER if code in ROOM else ADVICE[code])
-        assert code not in ROOM or "waiting does not help" in never
+        assert ("waiting does not help" in never) is (code in PASSING)
+        assert code in PASSING or never == ADVICE[code]
+        assert code in PASSING | BY_OTHERS or not re.search(r"\bwait\b", ADVICE[code])

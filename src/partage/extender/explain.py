@@ -21,7 +21,7 @@ from partage.scheduler.idle import fits_when_idle
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
-from partage.wire.advice import NO_NODE, NONE_LEFT, ROOM, advice
+from partage.wire.advice import NO_NODE, NONE_LEFT, PASSING, ROOM, advice
 from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.permit import cut
@@ -81,7 +81,7 @@ def explain(
             possible = decision.allocation.node
         else:
             reason = refusal_document(decision)
-            if claimant is None and decision.code in ROOM and not work.few:
+            if claimant is None and decision.code in PASSING and not work.few:
                 never = fits_when_idle(ledger, pod, books.engine.policy.card, work) is False
     placed = state is not None and not pod.finished
     another = _another(books, pod, work) if placed and claimant is None else None

@@ -60,6 +60,17 @@ NEVER: Final = (
 )
 """The remedy for a request for which no node is large enough; waiting does not help."""
 
+_NO_SUCH_PLACE: Final = "; waiting does not help, as no node that the pod may use has such a place even when it is idle"
+CLOSE: Final[Mapping[ReasonCode, str]] = {
+    ReasonCode.TOPOLOGY_SCOPE: f"relax `requiredTopologyScope`, or ask for fewer{_NO_SUCH_PLACE}",
+    ReasonCode.JOINT_ALLOCATION: f"drop `SamePCIe`, or ask for fewer{_NO_SUCH_PLACE}",
+    ReasonCode.PARTITION: "ask for a size of the node's table; drop `gpu-partition-spec` where no "
+    f"node has a table{_NO_SUCH_PLACE}",
+    ReasonCode.NUMA_MISMATCH: "drop `numa-bind` or `SingleNUMANode`, or ask for fewer"
+    f"{_NO_SUCH_PLACE}",
+}
+"""The remedies for devices that no node has as close together as the pod asks; waiting does not help."""
+
 NONE_LEFT: Final = (
     "wait until a pod ends: a card whose compute is all given away takes no pod that asks for none"
 )
@@ -84,6 +95,9 @@ ROOM: Final = frozenset(
 )
 """Codes for lack of room, for which waiting helps if a node is large enough."""
 
+PASSING: Final = ROOM | CLOSE.keys()
+"""Codes for which waiting helps if a node would host the pod once it is idle."""
+
 
 def advice(code: str, *, never: bool = False) -> str:
     """The remedy for a code; empty for an unknown one, as of a newer service.
@@ -93,6 +107,8 @@ def advice(code: str, *, never: bool = False) -> str:
     """
     try:
         known = ReasonCode(code)
-        return NEVER if never and known in ROOM else ADVICE[known]
     except ValueError:
         return ""
+    if not never:
+        return ADVICE[known]
+    return NEVER if known in ROOM else CLOSE.get(known, ADVICE[known])
