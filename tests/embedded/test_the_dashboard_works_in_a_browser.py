@@ -325,22 +325,22 @@ def test_a_fleet_of_cells_is_walked_by_keys_and_links_to_the_card() -> None:
 
 
 def test_both_lanes_name_pod_and_profile_in_one_order() -> None:
-    """Instances that were made out of order lie in the same order on both lanes."""
+    """Instances that were made out of order lie in the same order on both lanes, each of a pod with two by itself."""
 
     async def tell(world: World, page: Page, url: str) -> None:
-        for name, memory in (("small", 4000), ("large", 38000), ("second", 4000)):
-            asked = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory}
+        for name, memory, cards in (("small", 4000, 1), ("large", 38000, 1), ("pair", 4000, 2)):
+            asked = {"nvidia.com/gpu": cards, "nvidia.com/gpumem": memory}
             meta = {"annotations": {"nvidia.com/vgpu-mode": "mig"}}
             await world.create(PODS, pod(name, asked, meta=meta))
             await world.phase(name, "Running")
         parts = "[...document.querySelectorAll('.lane.{} .part')].map(p => p.textContent)"
         await page.open(
-            f"{url}/#/node/m0", "document.querySelectorAll('.lane.memory .part').length === 3"
+            f"{url}/#/node/m0", "document.querySelectorAll('.lane.memory .part').length === 4"
         )
         lanes = [await page.value(parts.format(kind)) for kind in ("compute", "memory")]
         names = [[part.split(" · ")[0] for part in lane] for lane in lanes]
         assert names[0] == names[1]
-        assert sorted(names[0]) == ["large", "second", "small"]
+        assert sorted(names[0]) == ["large", "pair", "pair", "small"]
         assert all("g" in part.split(" · ")[1] for lane in lanes for part in lane)
 
     browse(tell)

@@ -75,25 +75,38 @@ function sentence(one) {
 /** All that is on a card in the order in which both lanes show them: by place, where instances have one. */
 function ordered(one) {
   const others = one.axis ? one.foreign.map((i) => ({ others: true, protocols: [], state: "bound", core_milli: 0, memory_bytes: 0, mig: [i] })) : [];
-  const start = (tenant) => (tenant.mig.length ? Math.min(...tenant.mig.map((i) => i.start)) : Infinity);
-  return [...others, ...one.tenants].map((tenant, i) => [tenant, i]).sort((a, b) => start(a[0]) - start(b[0]) || a[1] - b[1]).map(([tenant]) => tenant);
+  return [...others, ...one.tenants].sort(byPlace);
+}
+
+const start = ({ mig }) => Math.min(...mig.map((i) => i.start)); // Infinity without instances
+const byPlace = (a, b) => (start(a) - start(b)) || 0;
+const slices = (instance) => parseInt(instance.profile, 10) || instance.size; // of compute: 2 of 2g.10gb
+
+/** What stands on both lanes: a tenant, or each of its instances by itself. */
+function pieces(one) {
+  return ordered(one).flatMap((tenant) => {
+    if (!one.axis || tenant.mig.length < 2) return [{ tenant, mig: tenant.mig, core: tenant.core_milli }];
+    const all = tenant.mig.reduce((sum, i) => sum + slices(i), 0);
+    return tenant.mig.map((i) => ({ tenant, mig: [i], core: tenant.core_milli * slices(i) / all }));
+  }).sort(byPlace);
 }
 
 /** Lanes as [letter, kind, parts]; a part's place and size are in percent of the card. */
 function lanes(one) {
-  const tenants = ordered(one);
-  const text = (t, width) => [t.others ? "" : who(t).replace(/^.*\//, ""), profiles(t.mig, width < NARROW)].filter(Boolean).join(" · ");
+  const all = pieces(one);
+  const part = ({ tenant, mig }, left, width) => ({ tenant, left, width,
+    text: [tenant.others ? "" : who(tenant).replace(/^.*\//, ""), profiles(mig, width < NARROW)].filter(Boolean).join(" · ") });
   const filled = (total, size) => {
     let left = 0;
-    return tenants.filter(size).map((tenant) => {
-      const width = 100 * size(tenant) / Math.max(total, 1);
+    return all.filter(size).map((piece) => {
+      const width = 100 * size(piece) / Math.max(total, 1);
       left += width;
-      return { tenant, left: left - width, width, text: text(tenant, width) };
+      return part(piece, left - width, width);
     });
   };
-  const memory = () => (!one.axis ? filled(one.memory_bytes.total, (t) => t.memory_bytes) : tenants.flatMap((tenant) => tenant.mig.map((i) => ({
-    tenant, left: 100 * i.start / one.axis, width: 100 * i.size / one.axis, text: text({ ...tenant, mig: [i] }, 100 * i.size / one.axis) }))));
-  const found = [["C", "compute", filled(one.core_milli.total, (t) => t.core_milli)]];
+  const memory = () => (one.axis ? all.flatMap((piece) => piece.mig.map((i) => part(piece, 100 * i.start / one.axis, 100 * i.size / one.axis)))
+    : filled(one.memory_bytes.total, ({ tenant }) => tenant.memory_bytes));
+  const found = [["C", "compute", filled(one.core_milli.total, ({ core }) => core)]];
   return one.memory_bytes.total ? [...found, ["M", "memory", memory()]] : found;
 }
 
