@@ -552,6 +552,52 @@ def test_steps_are_told_as_events() -> None:
     run(story())
 
 
+@pytest.mark.parametrize(
+    ("script", "more", "told"),
+    [
+        (
+            "true",
+            {"suspend": True},
+            {("Normal", "Suspended"), ("Normal", "Resumed"), ("Normal", "Completed")},
+        ),
+        ("exit 1", {"backoffLimit": 0}, {("Warning", "BackoffLimitExceeded")}),
+        ("sleep 1h", {"activeDeadlineSeconds": 1}, {("Warning", "DeadlineExceeded")}),
+    ],
+    ids=["completed", "failed", "late"],
+)
+def test_how_a_job_went_on_and_ended_is_told_as_events(
+    script: str, more: dict[str, Any], told: set[tuple[str, str]]
+) -> None:
+    """In the words of a genuine cluster's controller, once each."""
+
+    async def story() -> None:
+        async with running([node()]) as w:
+            job = workload("Job", SHARE, script, **more)
+            job["spec"]["template"]["spec"]["restartPolicy"] = "Never"
+            await w.create(JOBS, job)
+            if "suspend" in more:
+                await eventually(
+                    lambda: w.get(f"{JOBS}/web"), lambda found: found["status"].get("conditions")
+                )
+                await w.patch(f"{JOBS}/web", {"spec": {"suspend": False}})
+
+            def ends(found: dict[str, Any]) -> list[tuple[str, str]]:
+                return [
+                    (one["type"], one["reason"])
+                    for one in found["items"]
+                    if one["source"].get("component") == "job-controller"
+                    and not one["reason"].startswith("Successful")
+                ]
+
+            events = await eventually(
+                lambda: w.get("/api/v1/namespaces/default/events"),
+                lambda found: told <= set(ends(found)),
+            )
+            assert sorted(ends(events)) == sorted(told)
+
+    run(story())
+
+
 def test_what_admission_refuses_is_told_on_the_workload() -> None:
     """An event on the ReplicaSet says which rule its pods break."""
 

@@ -54,6 +54,12 @@ _TELLERS: Final = {
     for kind, resource in _KINDS.items()
 }
 """Sources of events of a workload's steps, as `kubectl describe` names them."""
+_JOB_STEPS: Final = {
+    "CompletionsReached": ("Completed", "Job completed"),
+    "JobSuspended": ("Suspended", "Job suspended"),
+    "JobResumed": ("Resumed", "Job resumed"),
+}
+"""Events of a Job by its condition's reason; a failure has the same reason and text in both."""
 _TOLD: Final = 10
 """Most pods of one step with an event of their own; a genuine cluster combines the others."""
 _AGAIN: Final = 5.0
@@ -153,10 +159,14 @@ class Workloads:
                 await self._tell(by, "SuccessfulCreate", _step(by, "Created", pod))
         await asyncio.sleep(0)
 
-    async def _tell(self, about: Record, reason: str, message: str) -> None:
+    async def _tell(
+        self, about: Record, reason: str, message: str, *, warning: bool = False
+    ) -> None:
         """Write an event of its own for each message."""
         teller = _TELLERS[about.resource]
-        await tell(self._server, about.value, reason, message, user=teller, each=True)
+        await tell(
+            self._server, about.value, reason, message, user=teller, warning=warning, each=True
+        )
 
     async def _replica_set(self, record: Record) -> None:
         pods = active(await self._own("pods", record))
@@ -282,6 +292,13 @@ class Workloads:
                 await self._delete(pod)
         finally:
             await self._tell_status(record, status)
+            known = (record.value.get("status") or {}).get("conditions") or ()
+            for one in status.get("conditions") or ():
+                if one not in known:
+                    reason, message = _JOB_STEPS.get(
+                        one["reason"], (one["reason"], one["message"])
+                    )
+                    await self._tell(record, reason, message, warning=one["type"] == "Failed")
 
     def _alarm(self, record: Record, seconds: float) -> None:
         """Look at a Job again at its deadline, if that is to come."""
