@@ -82,6 +82,28 @@ def test_a_record_that_names_one_card_twice_is_given_back_once() -> None:
     assert ledger.picture() == before
 
 
+def test_an_allocation_that_takes_the_same_is_not_booked_again() -> None:
+    """A protocol that a record names replaces none; other amounts, another node or another pod change nothing."""
+    ledger = ledger_of(make_node(devices=[card(0)]), pods=[held("a", grant(0), cpu=1000)])
+    before, room, changes = ledger.cards(GPU, 0), ledger.made_room, ledger.changes.count
+    named = held("a", grant(0, protocol="koordinator"), cpu=1000)
+
+    assert ledger.restate(named)
+
+    assert (ledger.allocation("a"), [*ledger.on_node("node-1")]) == (named, [named])
+    assert (ledger.cards(GPU, 0), ledger.made_room) == (before, room)
+    assert ledger.changes.count == changes + 1, "readers of the pods' protocols look again"
+    ledger.validate()
+    for other in (
+        held("a", grant(0, core_milli=400), cpu=1000),
+        held("a", grant(0), cpu=2000),
+        held("a", grant(0), node="node-2", cpu=1000),
+        held("b", grant(0), cpu=1000),
+    ):
+        assert not ledger.restate(other)
+    assert ledger.allocation("a") == named
+
+
 @pytest.mark.parametrize(
     ("fence", "closed"),
     [

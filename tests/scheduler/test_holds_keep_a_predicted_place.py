@@ -161,11 +161,12 @@ def test_what_pods_take_beside_devices_is_taken_in_alone() -> None:
     assert isinstance(
         engine.schedule(make_pod("offline", share(50), host={"cpu": 1000})), Placement
     )
-    changes = engine.ledger.node_changes.count
+    changes, room = engine.ledger.node_changes.count, engine.ledger.made_room
     told = replace(there, taken={"cpu": 3000, "pods": 4}, version=2)
     assert engine.handle(NodeSeen(told)) == []
     assert engine.ledger.node_changes.count == changes, "nobody judges its labels anew"
     assert engine.ledger.host_left(0, ("cpu", "pods")) == {"cpu": 4000, "pods": 6}
+    assert engine.ledger.made_room == room, "refused classes need no new look"
     engine.ledger.validate()
 
     decision = engine.hold(make_pod("web", share(50), host={"cpu": 4000}))
@@ -175,4 +176,5 @@ def test_what_pods_take_beside_devices_is_taken_in_alone() -> None:
     assert isinstance(engine.hold(make_pod("more", share(50), host={"cpu": 5000})), Refusal)
     engine.handle(NodeSeen(replace(told, taken={}, version=3)))
     assert engine.ledger.host_left(0, ("cpu", "pods")) == {"cpu": 7000, "pods": 10}
+    assert engine.ledger.made_room > room
     engine.ledger.validate()

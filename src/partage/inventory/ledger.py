@@ -165,10 +165,17 @@ class Ledger(Columns):
     def update_taken(self, node: Node) -> None:
         """Update the resources that pods take of a node beside devices, if nothing else of it has changed."""
         index = self.index[node.name]
-        self.nodes[index] = node
-        self._load_host(index)
+        before, self.nodes[index] = self.node_at(index).taken, node
+        gained = 0
+        for resource in before.keys() | node.taken.keys():
+            column = self.host_free.get(resource)
+            more = min(before.get(resource, 0), UNCHECKED)
+            more -= min(node.taken.get(resource, 0), UNCHECKED)
+            if column is not None and more:
+                column[index] += more
+                gained = max(gained, more)
         self.changes.append(index)
-        self.made_room += 1
+        self.made_room += gained > 0
 
     def remove_node(self, name: str) -> None:
         """Remove a node; entries of its pods stay until the pods are gone."""
@@ -246,6 +253,26 @@ class Ledger(Columns):
         self.changes.append(index)
         self.made_room += 1
         return allocation
+
+    def restate(self, allocation: Allocation) -> bool:
+        """Replace a pod's allocation by one that takes the same of the same node; returns whether it does.
+
+        A grant may have got its protocol only on its node. Then nothing is booked again, and no room appears.
+        """
+        entry = self._entries.get(allocation.uid)
+        if entry is None:
+            return False
+        before, name = entry.allocation, allocation.node
+        charges = tuple([bounded(charge) for charge in charges_of(allocation.grants)])
+        if (before.node, before.host, entry.charges) != (name, allocation.host, charges):
+            return False
+        self._entries[allocation.uid] = self._by_node[name][allocation.uid] = Entry(
+            allocation, charges
+        )
+        index = self.index.get(name)
+        if index is not None:
+            self.changes.append(index)
+        return True
 
     def suspect(self, uid: str, suspicion: Suspicion) -> None:
         """Close capacity because of a pod whose books cannot be trusted."""

@@ -22,15 +22,16 @@ order explicit.
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
 from msgspec import structs
 
 from partage.inventory.card import Suspicion
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import CLOSED, Bools, Ints
 from partage.model.allocation import Allocation, Grant
 from partage.model.device import SliceMode
 from partage.model.errors import LedgerError
@@ -83,9 +84,18 @@ class State(StrEnum):
 _HOLDS: Final = (State.HELD, State.CLEARING)
 """Places kept for a pod that another program schedules; nothing has been sent to the API server yet."""
 
+_BY_PODS: Final = (None, ReasonCode.CARD_NOT_IDLE)
+"""Why a sound card may take no further pod."""
+
 REMEMBERED: Final = 65_536
 """The number of gone pods that are remembered, and of gone nodes: twenty minutes at 50 pods/s; late events arrive within
 seconds."""
+
+
+_FACTS: Final = attrgetter(
+    *(one.name for one in fields(Node) if one.name not in {"version", "taken"})
+)
+"""All that is known of a node, but for its version and what pods take of it beside devices."""
 
 
 class Engine(Chooser):
@@ -241,10 +251,11 @@ class Engine(Chooser):
         actions: list[Action] = []
         before = self.ledger.allocation(pod.uid)
         if before != allocation:
-            if before is not None:
-                self.ledger.undo(pod.uid)
-                actions.append(Released(before.node))
-            self.ledger.apply(allocation)
+            if not self.ledger.restate(allocation):
+                if before is not None:
+                    self.ledger.undo(pod.uid)
+                    actions.append(Released(before.node))
+                self.ledger.apply(allocation)
             actions += [
                 Quarantined(
                     pod.uid,
@@ -402,13 +413,16 @@ class Engine(Chooser):
         index = self.ledger.index.get(held.node)
         if index is None or self.ledger.node_at(index).shut:
             return False
-        sound = {
-            (card.device.type, card.device.minor, card.device.uuid)
-            for type_ in {grant.type for grant in held.grants}
-            for card in self.ledger.cards(type_, index)
-            if card.closed in (None, ReasonCode.CARD_NOT_IDLE)
-        }
-        return all((grant.type, grant.minor, grant.uuid) in sound for grant in held.grants)
+        return all(self._sound(grant, index) for grant in held.grants)
+
+    def _sound(self, grant: Grant, index: int) -> bool:
+        """Whether the card of a grant is on the node, and nothing but its pods closes it."""
+        closed = self.ledger.planes[grant.type].closed
+        return any(
+            CLOSED[closed.item(row, index)] in _BY_PODS
+            for row, device in enumerate(self.ledger.devices(grant.type, index))
+            if device.minor == grant.minor and device.uuid == grant.uuid
+        )
 
     def _drop_hold(self, pod: Pod) -> None:
         if self.states.get(pod.uid) in _HOLDS:
@@ -455,4 +469,4 @@ class Engine(Chooser):
 
 def _same(one: Node, other: Node) -> bool:
     """Whether nodes differ only in their version, and in what pods take of them beside devices."""
-    return one == replace(other, version=one.version, taken=one.taken)
+    return bool(_FACTS(one) == _FACTS(other))
