@@ -1,11 +1,14 @@
 """Bound pods with a device problem, labels that were not copied, locks left behind."""
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
-from controllers_world import Manifest, World, card, device, document, node, world_of
+from controllers_world import SLOWEST, Manifest, World, card, device, document, node, world_of
 
+from partage.controllers.manager import Controllers, ControllerSettings
+from partage.extender.cluster_cache import ClusterCache
 from partage.kube.resources import Resource
 
 CONDITION = "partage.io/DeviceProblem"
@@ -61,6 +64,55 @@ def condition(world: World, name: str = "web") -> dict[str, str]:
     listed = world.get("pods", name, "default").get("status", {}).get("conditions", [])
     found = [c for c in listed if c["type"] == CONDITION]
     return {key: found[0][key] for key in ("status", "reason", "message")} if found else {}
+
+
+@pytest.mark.parametrize(
+    ("devices", "labels", "right"),
+    [
+        ([record()], {}, True),
+        ([record("GPU-9", 9)], {}, False),
+        ([], {}, False),
+        ([record()], {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}, False),
+    ],
+    ids=["right", "card away", "no record", "label missing"],
+)
+async def test_only_a_pod_with_something_to_write_is_looked_at(
+    devices: list[Manifest], labels: dict[str, str], *, right: bool
+) -> None:
+    """A pod that the books have read, and that shows no problem, costs no turn of a worker."""
+    async with world_of() as world:
+        cache = ClusterCache()
+        controllers = Controllers(
+            world.client,
+            world.ears,
+            clock=world.clock,
+            settings=ControllerSettings(totals=False),
+            read=cache.taken_in,
+            node=cache.as_read,
+        )
+        for told in (await world.create("nodes", node()), device()):
+            found = document({"kind": "Node", **told})
+            cache.changed(found)
+            controllers.changed(found)
+        manifest = pod(uid="uid-web", resourceVersion="7", labels=labels)
+        containers = [{"name": "main", "phase": "main", "devices": devices}]
+        text = json.dumps({"v": 1, "uid": "uid-web", "node": "n1", "containers": containers})
+        manifest["spec"]["nodeName"] = "n1"
+        manifest["metadata"]["annotations"] = {"partage.io/allocation": text} if devices else {}
+        running = asyncio.create_task(controllers.run())
+        try:
+            async with asyncio.timeout(SLOWEST):
+                while not controllers.idle:  # noqa: ASYNC110 # no event tells of rest
+                    await asyncio.sleep(0.002)
+            web = document(manifest)
+            cache.changed(web)
+            controllers.changed(web)
+            assert controllers.idle is right
+            controllers.changed(document({**manifest, "metadata": {**manifest["metadata"]}}))
+            assert not controllers.idle, "the books have not read this very document"
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
 
 
 async def test_a_sound_pod_is_left_alone() -> None:

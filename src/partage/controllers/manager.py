@@ -27,6 +27,7 @@ from partage.kube.recorder import Regarding
 from partage.kube.retry import Backoff
 from partage.kube.workqueue import WorkQueue, work
 from partage.model.errors import InvalidDocument
+from partage.model.node import Node
 from partage.vendors.locks import LOCKS, read_lock
 from partage.wire import shapes
 from partage.wire.documents import Document
@@ -82,6 +83,7 @@ class Controllers:
         settings: ControllerSettings | None = None,
         registry: CollectorRegistry | None = None,
         read: Callable[[Document], PodEntry | None] = lambda _: None,
+        node: Callable[[str], Node | None] = lambda _: None,
     ) -> None:
         """Controllers without any facts yet.
 
@@ -90,7 +92,9 @@ class Controllers:
             registry: of the series; by default one of their own.
             read: a bound pod as another part has read this very document beside its node; None
                 where none has.
+            node: the node of this name as that part has read it.
         """
+        self._node_as_read = node
         self._clock = clock or client.clock
         self._notices = notices
         self._settings = settings or ControllerSettings()
@@ -128,7 +132,7 @@ class Controllers:
             case "Device" if self.picture.device_changed(document):
                 self._look("node", document.name)
             case "Pod" if self.picture.pod_changed(document):
-                if bound_to(document):
+                if bound_to(document) and not self._is_right(document):
                     self._look("pod", document.metadata.uid or "")
                 if _is_over(document):
                     self._unlock(document)
@@ -322,6 +326,21 @@ class Controllers:
         return await self._writer.is_over(namespace, name)
 
     # --- pods --------------------------------------------------------------------------------
+
+    def _is_right(self, document: Document) -> bool:
+        """Whether another part has read this very document, and it shows that nothing is to be written.
+
+        Nearly every pod is right at once, and a look by a worker costs as much as the pod's place.
+        """
+        uid, node = document.metadata.uid or "", self._node_as_read(bound_to(document))
+        entry = None if node is None else self.picture.read_already(document)
+        if node is None or entry is None or uid in self._flags or uid in self._away:
+            return False
+        return (
+            pods.problem_of(entry.pod, node) is None
+            and pods.condition_change(document, None) is None
+            and not pods.label_changes(entry, node, self.picture.context)
+        )
 
     async def _pod(self, key: _Key) -> None:
         document = self.picture.pods.get(key.name)

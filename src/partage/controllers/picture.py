@@ -40,7 +40,7 @@ class Picture:
         namespaces: Iterable[str] = (),
         read: Callable[[Document], PodEntry | None] = lambda _: None,
     ) -> None:
-        self._read_already = read
+        self.read_already = read
         self.configs = ConfigBook(namespaces)
         self._translation = Translation(Context.of(Settings()))
         self._places: dict[str, _Place] = {}
@@ -98,7 +98,7 @@ class Picture:
 
     def read_pod(self, document: Document, node: Node | None) -> PodEntry:
         """The pod with its holdings on its node by its records. Raises `InvalidDocument`: it is no pod."""
-        known = None if node is None else self._read_already(document)
+        known = None if node is None else self.read_already(document)
         if known is not None:
             return known
         entry = self._translation.read(document)

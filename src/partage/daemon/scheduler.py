@@ -47,6 +47,7 @@ from partage.extender.stories import Stories
 from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.lease import LeaderElector
+from partage.model.node import Node
 from partage.scheduler.engine import Engine
 from partage.serving.site import Site, probe_site
 from partage.tracing.tracer import SpanSeries
@@ -252,6 +253,7 @@ class SchedulerDaemon(Beside):
                 settings=settings,
                 registry=registry,
                 read=self._as_read,
+                node=self._node_as_read,
             ),
         )
 
@@ -532,6 +534,10 @@ class SchedulerDaemon(Beside):
         """A pod as the books have read it from this very document; None if they read another one."""
         return self.service.books.cluster_cache.taken_in(document)
 
+    def _node_as_read(self, name: str) -> Node | None:
+        """A node as the books have read it; None if they have not."""
+        return self.service.books.cluster_cache.as_read(name)
+
     def _claim(self, namespace: str, name: str) -> Document | None:
         return self._feed.document("ResourceClaim", namespace, name)
 
@@ -567,20 +573,19 @@ class SchedulerDaemon(Beside):
 
     def _tell(self, document: Document, tell: Callable[[Facts], object]) -> None:
         """Pass a fact to all parts; a fault of ours in one fact must not end the watch of all others."""
-        for companion in self._companions:
+        if self._loaded:  # the first lists go into the books all at once
+            try:
+                tell(self.service)
+                if self._plugin is not None and document.kind in _WORDS:
+                    self._plugin.settings_changed()
+            except Exception:  # noqa: BLE001 # logged, and the books are rebuilt
+                _LOG.exception("the books cannot apply %s", document.label)
+                self._doubt.set()
+        for companion in self._companions:  # they see what the books have read
             try:
                 tell(companion)
             except Exception:  # noqa: BLE001 # logged with its traceback
                 _LOG.exception("a companion could not take in %s", document.label)
-        if not self._loaded:
-            return  # the first lists go into the books all at once
-        try:
-            tell(self.service)
-            if self._plugin is not None and document.kind in _WORDS:
-                self._plugin.settings_changed()
-        except Exception:  # noqa: BLE001 # logged, and the books are rebuilt
-            _LOG.exception("the books cannot apply %s", document.label)
-            self._doubt.set()
 
 
 def _unasked(leading: bool) -> None:  # noqa: FBT001 # a reported fact
