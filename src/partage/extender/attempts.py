@@ -31,10 +31,12 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
+from prometheus_client import Histogram
 
 from partage.extender.books import Books
 from partage.extender.cycle import marked
@@ -86,7 +88,7 @@ def _measured(verb: str) -> Callable[[_Answering], _Answering]:
     def measured(answer: _Answering) -> _Answering:
         @wraps(answer)
         def answered(attempts: "Attempts", *args: Any, **more: Any) -> wire.Answer:
-            with attempts.seconds.labels(verb).time():
+            with attempts.timed(verb):
                 return answer(attempts, *args, **more)
 
         return cast("_Answering", answered)
@@ -95,7 +97,7 @@ def _measured(verb: str) -> Callable[[_Answering], _Answering]:
 
 
 class Attempts:
-    """The engine's side of one kube-scheduler; `seconds` is the time of answers, by question."""
+    """The engine's side of one kube-scheduler."""
 
     def __init__(
         self, service: SchedulerService, may_bind: Callable[[], bool], *, preempts: bool = True
@@ -106,7 +108,8 @@ class Attempts:
             may_bind: whether this instance leads now; checked before every Binding.
             preempts: whether less important pods may be evicted for devices.
         """
-        self.seconds = service.meters.verbs
+        # Looked up once: labels take longer than the measurement.
+        self._seconds: dict[str, Histogram] = {}
         self._preempts = preempts
         self._service = service
         self._may_bind = may_bind
@@ -118,6 +121,13 @@ class Attempts:
         self._several_until = 0.0
         self._books: Books | None = None
         service.forget.append(self._gone)
+
+    def timed(self, verb: str) -> AbstractContextManager[Any]:
+        """Measure the time of an answer to a question."""
+        seconds = self._seconds.get(verb)
+        if seconds is None:
+            seconds = self._seconds[verb] = self._service.meters.verbs.labels(verb)
+        return seconds.time()
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -192,7 +202,7 @@ class Attempts:
             return wire.Answer(question.id)
         turn = allowance.has_turn(pod.namespace, clock.monotonic())
         planning = Work(_MOST_PLANNING if turn else MOST)
-        with self.seconds.labels("preempt").time():
+        with self.timed("preempt"):
             found = await self._planner.best(books, waiting, budgets, _PLANS + 1, planning)
         allowance.spend(pod, planning.taken, clock.monotonic())
         if self._current() is not books or self._attempts.get(uid) is not attempt:
@@ -335,9 +345,8 @@ class Attempts:
             if lost is not None:
                 return _refused(question, *lost)
         attempt.outcome = asyncio.get_running_loop().create_future()
-        attempt.outcome.add_done_callback(lambda _: None)
         try:
-            with self.seconds.labels("bind").time():
+            with self.timed("bind"):
                 return await self._bound(books, attempt, question, reply)
         finally:
             attempt.outcome = None
@@ -572,7 +581,7 @@ class Attempts:
                     within=self._service.bindings.limits.send,
                 )
             )
-            return await asyncio.shield(outcome)
+            return await outcome
 
         pod = entry.pod
         args = BindArgs(pod.namespace, pod.name, pod.uid, question.node)

@@ -82,7 +82,7 @@ class BindLimits:
 
 
 class Bindings:
-    """The Bindings on their way; `busy` has their tasks, by the pod's uid."""
+    """The Bindings on their way; `busy` has their ends, by the pod's uid."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Bindings:
         self._late: dict[str, float] = {}
         self._turns = asyncio.Semaphore(limits.at_once)
         self._draining = 0
-        self.busy: dict[str, asyncio.Task[str]] = {}
+        self.busy: dict[str, asyncio.Future[str]] = {}
 
     async def bind(self, books: Books, args: BindArgs, entry: PodEntry | None) -> str:
         """Bind a pod (`entry` None: without devices); return an empty text if it is bound, else the reason."""
@@ -128,11 +128,20 @@ class Bindings:
     async def bind_reserved(
         self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
     ) -> str:
-        """Bind a pod with reserved devices; return an empty text if it is bound, else the reason."""
+        """Bind a pod with reserved devices; return an empty text if it is bound, else the reason.
+
+        The Binding runs in the caller's task, which nothing should cancel: then the outcome is unknown.
+        """
         if args.uid in self.busy:
             return f"the Binding of pod {entry.pod.key} is on its way already"
-        work = self._seen_through(books, args, entry, decision, send)
-        return await asyncio.shield(self._begun(args, work))
+        end = self.busy[args.uid] = asyncio.get_running_loop().create_future()
+        try:
+            problem = await self._seen_through(books, args, entry, decision, send)
+            end.set_result(problem)
+            return problem
+        finally:
+            del self.busy[args.uid]
+            end.cancel()  # changes nothing after a result
 
     def _begun(self, args: BindArgs, work: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
         """Start the task of a Binding, which continues if the caller ends."""
