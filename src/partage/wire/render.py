@@ -5,11 +5,13 @@ Source: docs/decisions/0002 and 0003.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from msgspec import structs
 
 from partage.model.allocation import Allocation
 from partage.model.node import Node
+from partage.model.request import PodRequest
 from partage.vendors import names
 from partage.vendors.base import Family, PlacedPod, Rendering
 from partage.vendors.settings import Settings
@@ -65,15 +67,21 @@ def resolve(placed: PlacedPod) -> PlacedPod:
     if UNDECIDED not in told.union(group.protocol for group in placed.request.groups):
         return placed
     protocol = _owner(placed.allocation, placed.node)
-    groups = tuple(
-        replace(group, protocol=protocol) if group.protocol == UNDECIDED else group
-        for group in placed.request.groups
-    )
     return replace(
         placed,
-        request=replace(placed.request, groups=groups),
+        request=_given(placed.request, protocol),
         allocation=resolved(placed.allocation, placed.node),
     )
+
+
+@lru_cache(maxsize=1024)
+def _given(request: PodRequest, protocol: str) -> PodRequest:
+    """The request with its undecided groups given to a protocol; made once for equal pods."""
+    groups = tuple(
+        replace(group, protocol=protocol) if group.protocol == UNDECIDED else group
+        for group in request.groups
+    )
+    return replace(request, groups=groups)
 
 
 def _owner(allocation: Allocation, node: Node) -> str:

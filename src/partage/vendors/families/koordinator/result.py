@@ -5,14 +5,16 @@ document for v1.4; docs/sources/koordinator.md 4). Today's pods also get the bin
 device plugin adaption writes them. Pods of v1.4 get these only on cards whose vendor's plugin reads them.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
+
+import msgspec
 
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
-from partage.model.quantity import Quantity, binary, decimal
+from partage.model.quantity import binary, decimal
 from partage.vendors import names
 from partage.vendors.base import PlacedPod, Rendering
 from partage.vendors.cards import GrantedCard, cards_of
@@ -63,35 +65,51 @@ def _isolated(placed: PlacedPod) -> bool:
 def _record(cards: Sequence[GrantedCard], *, old: bool) -> str:
     document: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for card in cards:
-        resources = {
-            old_name(name) if old and name.startswith(names.KOORDINATOR_DOMAIN) else name: str(q)
-            for name, q in _resources(card).items()
-        }
+        amounts = (card.core, card.memory_bytes, card.ratio)
+        resources = _resources(card.type, amounts, card.extras, old=old)
         # Field order and the null equal the output of Go's encoder, because readers compare texts.
-        entry: dict[str, Any] = {
-            "minor": card.minor,
-            "resources": dict(sorted(resources.items())) or None,
-        }
+        entry: dict[str, Any] = {"minor": card.minor, "resources": resources or None}
         if card.uuid and not old:
             entry["id"] = card.uuid
         extension = _extension(card)
         if extension:
             entry["extension"] = extension
         document[card.type.value].append(entry)
-    return json.dumps(dict(sorted(document.items())), separators=(",", ":"), ensure_ascii=False)
+    return msgspec.json.encode(dict(sorted(document.items()))).decode()
 
 
-def _resources(card: GrantedCard) -> dict[str, Quantity]:
-    if card.type is not DeviceType.GPU:
-        name = names.KOORD_RDMA if card.type is DeviceType.RDMA else names.KOORD_FPGA
-        return {name: decimal(card.core)} if card.core else {}
-    result = {
-        names.KOORD_GPU_MEMORY: binary(card.memory_bytes),
-        names.KOORD_GPU_MEMORY_RATIO: decimal(card.ratio),
-    }
-    if card.core:
-        result[names.KOORD_GPU_CORE] = decimal(card.core)
-    return result | {unit: decimal(amount) for unit, amount in card.extras if amount}
+@lru_cache(maxsize=1024)
+def _resources(
+    type_: DeviceType,
+    amounts: tuple[int, int, int],
+    extras: tuple[tuple[str, int], ...],
+    *,
+    old: bool,
+) -> Mapping[str, str]:
+    """A card's amounts by name, in the order of names; equal pods hold equal amounts, so each is written once.
+
+    Args:
+        amounts: core, bytes of memory, and percent of it, as in `GrantedCard`.
+        old: under the names of v1.4.
+    """
+    core, memory, ratio = amounts
+    if type_ is not DeviceType.GPU:
+        name = names.KOORD_RDMA if type_ is DeviceType.RDMA else names.KOORD_FPGA
+        result = {name: decimal(core)} if core else {}
+    else:
+        result = {
+            names.KOORD_GPU_MEMORY: binary(memory),
+            names.KOORD_GPU_MEMORY_RATIO: decimal(ratio),
+        }
+        if core:
+            result[names.KOORD_GPU_CORE] = decimal(core)
+        result |= {unit: decimal(amount) for unit, amount in extras if amount}
+    return dict(
+        sorted(
+            (old_name(name) if old and name.startswith(names.KOORDINATOR_DOMAIN) else name, str(q))
+            for name, q in result.items()
+        )
+    )
 
 
 def _extension(card: GrantedCard) -> dict[str, Any]:
