@@ -158,7 +158,7 @@ def outdated(document: Document, known: Document | None) -> bool:
 
 def precedes(one: str, other: str) -> bool:
     """Whether a resourceVersion is older than another; False if one of them is no decimal number, of any length."""
-    if not (_VERSION.fullmatch(one) and _VERSION.fullmatch(other)):
+    if one == other or not (_VERSION.fullmatch(one) and _VERSION.fullmatch(other)):
         return False
     one, other = one.lstrip("0"), other.lstrip("0")
     return (len(one), one) < (len(other), other)
