@@ -1,4 +1,4 @@
-"""What pages say is seen: no `<NAME>` that a browser takes for a tag, no braces that become attributes, no cell too many."""
+"""What pages say is seen: no `<NAME>` that a browser takes for a tag, no braces that become attributes, no cell too many, no joined lines."""
 
 import re
 from html.parser import HTMLParser
@@ -43,7 +43,7 @@ def swallowed(text: str) -> list[str]:
     tags = _Tags()
     tags.feed(markdown.markdown(text, extensions=list(EXTENSIONS)))
     tags.close()
-    return tags.found + ragged(text)
+    return tags.found + ragged(text) + joined(text)
 
 
 def ragged(text: str) -> list[str]:
@@ -55,6 +55,11 @@ def ragged(text: str) -> list[str]:
             found.append(line)
         width = width if width and cells else cells
     return found
+
+
+def joined(text: str) -> list[str]:
+    """Lines of a picture that were two: an arrow to the right has no arrow up or down beside it."""
+    return [line for line in text.splitlines() if "──>" in line and re.search(r" [v^] ", line)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
@@ -70,8 +75,9 @@ def test_a_page_shows_all_its_text(page: Path) -> None:
         "| a |\n| --- |\n| before: - {name: shop, online: true} |\n",
         "```\nsource &lt;(partage completion bash)\n```\n",
         "| a | b |\n| --- | --- |\n| `x|y` | 1 |\n| 1 | all memory | same |\n",
+        "```\nengine ──decisions──> wire ^  families read  │\n```\n",
     ],
-    ids=["a name", "braces", "code escaped twice", "a cell too many"],
+    ids=["a name", "braces", "code escaped twice", "a cell too many", "a picture on one line"],
 )
 def test_text_that_is_lost_is_noticed(text: str) -> None:
     """Each of these stood on a page."""
