@@ -184,7 +184,6 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
         "python3 bench/gpu.py",
     ): "tests/native/test_the_gpu_script_runs.py::test_it_runs_to_its_end_with_nothing_but_python",
     ("docs/how-to/run-the-agent.md", "[plugins"): _NRI,
-    ("docs/reference/agent.md", "[plugins"): _NRI,
     (
         "docs/isolation.md",
         "isolation:",

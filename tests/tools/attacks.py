@@ -59,7 +59,7 @@ _UP: Final = "apiserver/test_no_client_holds_the_server.py"
 ATTACKS: Final = (
     Attack(
         "tenant",
-        "pods that are hard to place, and a search for harder ones",
+        "pods that are hard to place",
         "at most 50 ms of CPU each at 5,000 nodes; the pod waits with a reason",
         (
             f"{_HARD}::test_a_hard_pod_is_answered_within_its_bound",
@@ -77,7 +77,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "fields nested 9,000 levels deep; hundreds of pods of a megabyte",
-        "everything is read, in small pages, except fields that are too deep",
+        "all is read, in small pages, except fields that are too deep",
         (
             "kube/test_odd_objects_stop_no_list.py",
             f"{_LISTS}::test_large_objects_come_in_smaller_pages",
@@ -85,7 +85,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "conditions on a label that differs on each node, or compares numbers; requests that each exclude a few nodes",
+        "conditions on a label that differs on each node; requests that each exclude a few nodes",
         "the scheduler reads all nodes in one call, and looks at each once",
         (
             f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
@@ -114,7 +114,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "preemption beside many small pods, and plans without an end",
-        "as few victims as are needed, or none; planning pauses after the work of one decision",
+        "as few victims as needed, or none; planning pauses after one decision's work",
         (
             "laws/test_a_plan_asks_no_more_than_a_decision_at_a_time.py",
             f"{_ROOM}::test_rows_of_pods_for_which_nothing_helps_leave_time_to_others",
@@ -125,7 +125,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "20,000 pods at once, thousands waiting, thousands of quotas",
-        "rates, memory and Bindings in progress (64) are bounded; other namespaces have their turn within seconds",
+        "rates, memory and Bindings (64 at once) are bounded; other namespaces have their turn within seconds",
         (
             _WRITES,
             "extender/test_facts_reach_the_books.py::test_a_quota_whose_limits_stay_the_same_is_not_read_again",
@@ -138,7 +138,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "disruption budgets of a megabyte each, so that preemption ends for all",
-        "pods of that namespace are not evicted; preemption of others goes on as before",
+        "pods of that namespace are not evicted; preemption of others goes on",
         (
             "extender/test_the_plugin_finds_room_that_others_can_make.py::test_a_budget_that_compares_thousands_of_values_lets_nobody_go",
         ),
@@ -158,9 +158,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "important pods, created and deleted so that others are evicted; nominations that hold cards for pods that never "
-        "arrive, or victims that never end",
-        "at most 240 victims a minute for a namespace; cards are held for two minutes, while victims end for ten",
+        "important pods that come and go; nominations of pods that never arrive; victims that never end",
+        "at most 240 victims a minute for a namespace; cards are held for two minutes, or ten while victims end",
         (
             f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute",
             f"{_BURST}::test_the_plugin_offers_nobody_beyond_the_bound",
@@ -180,8 +179,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "endless variables, mappings, descriptors, threads, names, groups, objects and lists; files that never answer, "
-        "unreadable programs",
+        "endless variables, mappings, descriptors, threads, names and lists; files that never answer, unreadable programs",
         "the container counts as not in force; the agent judges the others",
         (
             f"{_LOOKS}::test_a_process_costs_no_memory",
@@ -209,9 +207,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "endless restarts on a server that does not answer, tens of thousands of processes, millions of nested folders, "
-        "writes that keep every flush of the node's disk waiting",
-        "its namespace's looks have a bound; others' containers start meanwhile, or are refused as late; the runtime keeps the connection",
+        "endless restarts, tens of thousands of processes, millions of nested folders, writes that delay each flush of the disk",
+        "looks at its namespace have a bound; others' containers start, or are refused as late",
         (
             f"{_PLUGIN}::test_a_disk_that_is_slow_does_not_end_the_connection",
             f"{_PLUGIN}::test_a_look_that_takes_long_does_not_end_the_connection",
@@ -244,8 +241,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "cards without a grant: variables, CDI names, mounts, legacy images, other vendors' runtimes; the agent's own mark of served containers",
-        "no card opens; the container counts as not served",
+        "cards without a grant: variables, CDI names, mounts, legacy images, other runtimes, the agent's own mark",
+        "no card opens",
         (
             "agent/test_cards_come_by_a_grant_alone.py",
             "agent/test_the_journal_is_trusted_and_mended.py::test_no_pod_says_that_it_was_served",
@@ -253,14 +250,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "a wish for a policy or precedence that takes the whole card",
+        "a policy or precedence that takes the whole card",
         "the pod gets what the node allows, and its condition says so",
         ("agent/test_no_pod_takes_more_than_its_node_grants.py",),
     ),
     Attack(
         "tenant",
         "more `online` pods than allowed, other service accounts, forged permits",
-        "as many as allowed run as `online`; the rest are ordinary pods, with the reason",
+        "the rest are ordinary pods, with the reason",
         (
             "laws/test_no_more_go_before_others_than_may.py",
             "extender/test_wishes_are_cut_down_and_told.py",
@@ -361,7 +358,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "questions about claims that do not exist, for which the leader waits",
-        "addresses take turns, each with at most half of the questions that are passed on",
+        "addresses take turns, each with at most half of the questions",
         (
             "daemon/test_claims_of_a_cluster_are_counted.py::test_questions_of_a_stranger_leave_room_for_the_api_server",
             "daemon/test_claims_of_a_cluster_are_counted.py::test_a_question_that_is_early_is_answered_by_the_news",
@@ -369,7 +366,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "tiny segments, heads of thousands of lines, thousands of requests at once, other protocols than HTTP",
+        "tiny segments, heads of thousands of lines, thousands of requests at once, other protocols",
         "the connection is closed, or has one request served at a time",
         (
             "serving/test_requests_cost_what_they_carry.py",
@@ -390,7 +387,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "the verbs without a certificate; thousands of made-up tokens",
-        "no answer, or 401; at most 20 reviews a second, and other addresses and known good tokens have the next turn",
+        "no answer, or 401; at most 20 reviews a second; others have the next turn",
         (
             "daemon/test_the_extender_has_certificates_of_its_own.py::test_who_shows_the_secret_may_call_and_nobody_else",
             f"{_READERS}::test_made_up_tokens_cost_the_api_server_little",
@@ -403,7 +400,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "the plugin's unix socket as another user, incomplete or giant frames, endless connections",
-        "refused before a byte is read; at most 64 connections; existing connections go on",
+        "refused before a byte is read; at most 64 connections",
         (
             "serving/test_a_unix_socket_knows_its_caller.py::test_who_is_not_named_is_turned_away_before_a_byte_is_read",
             "serving/test_a_unix_socket_knows_its_caller.py::test_a_caller_that_floods_has_a_bound_and_the_log_too",
@@ -411,9 +408,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "neighbour",
-        "the agent's sockets for the kubelet and the runtime, as another user of the node; another program in PATH with "
-        "the name of a kubeconfig's plugin; a link in `/tmp` in place of a folder for tenants",
-        "only root may open them, whatever the umask; the program beside the kubeconfig runs; the container is refused",
+        "the agent's sockets; another program in PATH with the name of a kubeconfig's plugin; a link in `/tmp` in place of a tenant's folder",
+        "only root may open them; the program beside the kubeconfig runs; the container is refused",
         (
             "agent/test_root_alone_speaks_to_the_agent.py",
             f"{_CHART}::test_what_another_user_put_in_its_place_is_not_opened",
@@ -465,7 +461,7 @@ ATTACKS: Final = (
     Attack(
         "reader",
         "names of pods, namespaces and quotas in metrics and node summaries; planted words in a masked snapshot",
-        "they show only cards, amounts and sums; no planted word is left",
+        "only cards, amounts and sums are shown",
         (
             "agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",
             "extender/test_debug_api_prints_what_the_document_prints.py::test_names_are_shown_to_those_who_may_read_all_pods",
