@@ -939,8 +939,8 @@ def test_what_agents_say_is_told_with_what_to_do() -> None:
     found = diagnosed(facts_of(told(given), NOW, ()))
 
     assert [one.rule for one in found] == [
-        "its agent says: DriverUntried: driver 999",
-        "its agent says: New: m",
+        "its agent reports: DriverUntried: driver 999",
+        "its agent reports: New: m",
     ]
     assert "bench/gpu.py" in found[0].fix
     assert "log of Partage's agent on n0" in found[1].fix

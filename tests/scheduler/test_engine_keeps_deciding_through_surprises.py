@@ -138,7 +138,7 @@ def test_a_record_that_gives_instead_of_taking_is_not_trusted(fields: dict[str, 
     assert "a record that cannot be trusted" in refused.nodes["node-1"].message
     suspicion = engine.ledger.suspicion("a")
     assert suspicion is not None
-    assert "less than nothing" in suspicion.message
+    assert "holds a negative amount" in suspicion.message
     engine.audit()
 
 

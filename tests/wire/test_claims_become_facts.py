@@ -120,7 +120,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "less than nothing": (
         share(memory="-1Gi"),
-        "consumedCapacity.memory: -1Gi is less than nothing",
+        "consumedCapacity.memory: -1Gi is negative",
     ),
     "a list for an amount": (share(cores=["1"]), "consumedCapacity.cores: no quantity"),
     "one dimension": (result(consumedCapacity={"cores": "1"}), "consumedCapacity.memory: missing"),

@@ -494,7 +494,7 @@ class Keeper:
             self.tallies.repaired.inc()
             _LOG.warning(
                 "pod %s, container %s: was not in the journal, though the runtime has it as served; "
-                "written down again",
+                "the agent recorded it again",
                 lost.pod,
                 lost.name,
             )

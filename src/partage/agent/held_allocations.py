@@ -104,7 +104,7 @@ class Holdings:
             return
         self.unknown[entry.container] = entry
         _LOG.warning(
-            "pod %s, container %s: what it was given cannot be read back, so no card is given to others "
+            "pod %s, container %s: its allocation cannot be read back, so other containers get no card "
             "while it runs",
             entry.pod,
             entry.name,

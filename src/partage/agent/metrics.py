@@ -51,7 +51,7 @@ class Tallies:
         )
         unserved = "Containers that hold units in the kubelet's count and have no grant."
         findings = "Differences of records, journal, kubelet and runtime, by kind."
-        repaired = "Containers that were written down again after the journal had lost them."
+        repaired = "Containers that the agent recorded again after the journal had lost them."
         mine = "Hardware instances that are ready, and those that are not Partage's."
         each = ("card", "profile", "start", "size", "mig_uuid", "gpu_instance", "compute_instance")
         self.injected = counter("injected", limits, "limits")

@@ -339,7 +339,7 @@ class ApiServer:
             try:
                 await self._janitor.settle()
             except Exception:  # noqa: BLE001 # the other changes must still be followed up
-                _log.exception("tidying up after changes failed")
+                _log.exception("cleaning up after changes failed")
                 self._work.set()
             if refused := self._janitor.refused():
                 asyncio.get_running_loop().call_later(_TIDY_AGAIN, self._retry, refused)

@@ -329,9 +329,7 @@ def _bytes(option: str, text: str) -> int:
     except InvalidQuantity as error:
         raise InvalidDocument(f"{option}: {error}; write an amount such as 512Mi") from error
     if amount < 0:
-        raise InvalidDocument(
-            f"{option}: {text} is less than nothing; write an amount such as 512Mi"
-        )
+        raise InvalidDocument(f"{option}: {text} is negative; write an amount such as 512Mi")
     return amount
 
 

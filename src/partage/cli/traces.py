@@ -50,7 +50,7 @@ def sent_traces(service: str, *, wanted: bool) -> Iterator[Tracer]:
         ) from None
     found = live_tracer(service, os.environ, time.time_ns, random.getrandbits)
     if found is None:
-        _LOG.warning("no traces are sent, though --traces is given: an OTEL_* variable says so")
+        _LOG.warning("no traces are sent, because an OTEL_* variable overrides --traces")
         yield NO_TRACES
         return
     try:

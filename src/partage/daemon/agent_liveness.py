@@ -190,7 +190,7 @@ class AgentSilence:
         except (NotFound, Conflict, Invalid):
             return  # the node is gone, or another node has its name
         except KubeError as error:
-            _LOG.warning("node %s: what its agent does cannot be written: %s", node.name, error)
+            _LOG.warning("node %s: the state of its agent cannot be written: %s", node.name, error)
             return
         where = Regarding("v1", "Node", node.name)
         said = silence({names.AGENT_SILENT: text}) if text is not None else None

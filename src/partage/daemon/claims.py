@@ -312,7 +312,7 @@ class ResourceDriver:
                 continue
             if released:
                 _LOG.warning(
-                    "ResourceClaim %s of uid %s: released, as it has these devices no longer and the kubelet did not ask",
+                    "ResourceClaim %s of uid %s: released, because it no longer has these devices and the kubelet did not ask",
                     lost[uid].key,
                     uid,
                 )

@@ -142,7 +142,7 @@ class _Followed:
                 self._facts.gone(as_document(kind, item))
             case Odd(key, problem):
                 _LOG.error(
-                    "%s %s/%s cannot be read, what was known of it stays: %s",
+                    "%s %s/%s cannot be read, so its last known state counts: %s",
                     kind,
                     key.namespace,
                     key.name,

@@ -65,7 +65,7 @@ def elector(
         failed=lambda error: _LOG.warning("lease %s: %s", options.name, error),
         doubted=lambda seconds: _LOG.warning(
             "the wall clock moved on %.1f s further than this process's own: the machine may have "
-            "stood still, or its clock was set; nothing is bound until lease %s is renewed",
+            "stood still, or its clock was set; this instance binds no pod until it has renewed lease %s",
             seconds,
             options.name,
         ),

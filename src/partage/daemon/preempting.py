@@ -95,7 +95,7 @@ class Preempting:
         try:
             await self.look()
         except KubeError as error:
-            _LOG.warning("no room can be made for waiting pods: %s", error)
+            _LOG.warning("preemption for pending pods failed: %s", error)
             return self._settings.patience
         return self._settings.period
 
@@ -148,7 +148,7 @@ class Preempting:
         except KubeError as error:
             problem = str(error)
             pod, now = waiting.entry.pod, self._client.clock.monotonic()
-            _LOG.warning("room for pod %s is not made: %s", pod.key, error)
+            _LOG.warning("preemption for pod %s failed: %s", pod.key, error)
             # A refusal is likely to be repeated, with an event and writes at every look.
             self._planner.give_up(pod)
             books.give_up(pod.uid, now)

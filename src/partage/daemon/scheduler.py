@@ -440,7 +440,7 @@ class SchedulerDaemon(Beside):
             self._reigning = self._notices.speaks = False
             self.service.follow()
             self._serves()
-            _LOG.info("leading no more")
+            _LOG.info("lost the lead")
             await self._drained()
             await self._label.take_off()
 
@@ -550,7 +550,7 @@ class SchedulerDaemon(Beside):
         """Log the restore and rebuild the books: the Lease shows it, but lists may come from an API server's memory."""
         _LOG.error(
             "the Lease is older than it was, as after a restore from a backup: "
-            "API servers that ran meanwhile must be started again, they answer by what was before"
+            "restart the API servers that ran meanwhile, as they still answer with the old state"
         )
         self._went_back()
 
@@ -585,7 +585,7 @@ class SchedulerDaemon(Beside):
             try:
                 tell(companion)
             except Exception:  # noqa: BLE001 # logged with its traceback
-                _LOG.exception("a companion could not take in %s", document.label)
+                _LOG.exception("a part of this process failed to handle %s", document.label)
 
 
 def _unasked(leading: bool) -> None:  # noqa: FBT001 # a reported fact

@@ -61,7 +61,7 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
             "the scheduler service made them, and runs without --claim-templates now: they are not removed with "
             "their last pod",
             "kubectl delete resourceclaimtemplates -A -l "
-            f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}; claims that are there need them no more",
+            f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}; existing claims do not need them",
         )
 
 
@@ -86,9 +86,9 @@ def gates(facts: ClusterFacts) -> Iterator[Finding]:
             yield error(
                 "feature-gate",
                 named(pod),
-                f"feature gate {gate} must be on where cards are offered to ResourceClaims, and is off: fields of "
-                "slices and claims are dropped without a word",
-                f"remove {gate}=false from --feature-gates; what goes without it: {_GUIDE}",
+                f"feature gate {gate} must be on where cards are offered to ResourceClaims, and is off: the API "
+                "server drops fields of slices and claims silently",
+                f"remove {gate}=false from --feature-gates; the guide: {_GUIDE}",
             )
 
 

@@ -154,7 +154,7 @@ def _checkpoint(path: str, text: str) -> Iterator[Finding]:
             "stale-checkpoint",
             f"/{path}",
             f"it holds devices that no plugin registers any more: {', '.join(stale[:3])}",
-            "end these pods; if none of them runs, stop the kubelet, move the file away, start it",
+            "delete these pods; if none of them runs, stop the kubelet, move the file away, start it",
         )
 
 
@@ -189,7 +189,7 @@ def _static(path: str, text: str) -> Iterator[Finding]:
             f"/{path}",
             "this kube-scheduler runs without --config, so it asks no extender; an upgrade of the "
             "control plane overwrites the file",
-            "nothing where the chart's own kube-scheduler runs; else add --config and its volume",
+            "nothing, if the chart's own kube-scheduler runs; else add --config and its volume",
         )
 
 

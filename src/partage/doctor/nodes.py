@@ -25,23 +25,23 @@ _SILENT: Final = 5
 _LONG: Final = 400
 _SHOWN: Final = 3
 _NOTED: Final[Mapping[str, str]] = {
-    Code.DRIVER_UNTRIED: "nothing where limits hold on such a node (bench/gpu.py says so, on a card that is idle); "
-    "else give shares there to nodes with a driver that was tried, or use hardware instances",
-    Code.ISOLATION_FILES: "let the agent mount where the host sees it, as the chart does; until then what "
-    "containers write there is on the node's disk",
-    Code.JOURNAL_DAMAGED: "see the node's disk; what the runtime still has is written down again",
-    Code.DISCOVERY: "see the driver on that node: partage discover there says what is found",
-    Code.INSTANCES: "see the card with nvidia-smi on that node; no hardware instance is made on it meanwhile",
-    Code.UNITS_LEFT_OUT: "let fewer pods share a card of that node (deviceSplitCount), or leave it so: what is left "
-    "out is not offered to the kubelet",
-    Code.MPS: "see the driver on that node, and its log in /run/partage/mps/log; containers with shares do not start there "
-    "meanwhile",
+    Code.DRIVER_UNTRIED: "nothing, if limits hold on such a node (run bench/gpu.py on an idle card); "
+    "else run shares on nodes with a driver that was tried, or use hardware instances",
+    Code.ISOLATION_FILES: "let the agent mount where the host sees it, as the chart does; until then "
+    "containers write these files to the node's disk",
+    Code.JOURNAL_DAMAGED: "check the node's disk; the agent records again the containers that the runtime still has",
+    Code.DISCOVERY: "check the driver on that node: partage discover shows what it finds there",
+    Code.INSTANCES: "check the card with nvidia-smi on that node; until then the agent makes no hardware instance on it",
+    Code.UNITS_LEFT_OUT: "let fewer pods share a card of that node (deviceSplitCount), or leave it so: the agent "
+    "does not offer the other units to the kubelet",
+    Code.MPS: "check the driver on that node, and its log in /run/partage/mps/log; until then containers with shares do not start "
+    "there",
     Code.RESOURCE_SLICES: "switch the feature gate on, in the API server, kube-scheduler, kube-controller-manager and kubelets "
     "alike; until then claims get nothing that would need it",
     Code.DEVICE_FIELDS: "apply Koordinator's newer definition of Devices; the agent writes all fields within the hour",
     Code.OTHER_PLUGIN: "take the other plugin's DaemonSet off that node (second-plugin); the agent has the name again two minutes "
     "later",
-    Code.DISAGREEMENT: "partage doctor --node there says what to do; agent.md lists the kinds",
+    Code.DISAGREEMENT: "run partage doctor --node there: it names the remedies; agent.md lists the kinds",
 }
 """Remedies by code."""
 _COUNTS: Final = (
@@ -79,8 +79,8 @@ def devices(facts: ClusterFacts) -> Iterator[Finding]:
             "no-cards",
             f"agents on {len(facts.agents.keys() & nodes.keys())} of {len(nodes)} nodes",
             "at least one of them must find a card, and none does: every pod with devices waits",
-            "see the driver on the nodes, and agent.discovery.libraries of the chart, its folder there; partage discover on a "
-            "node says what is found",
+            "check the driver on the nodes, and its folder there (agent.discovery.libraries of the chart); partage discover on a "
+            "node shows what it finds",
         )
     for name, node in nodes.items():
         offered = [key for key in _COUNTS if str(_allocatable(node).get(key, "0")) != "0"]
@@ -169,7 +169,7 @@ def _unlike(node: Object) -> Iterator[Finding]:
             yield error(
                 "totals-contended",
                 f"node {named(node)}",
-                f"both dialects must say the same: {name} is {new}, {older} is "
+                f"both dialects must report the same: {name} is {new}, {older} is "
                 f"{old}; a second controller writes one of them",
                 "stop the other one (koord-manager), or start ours with --no-node-totals",
             )
@@ -197,8 +197,8 @@ def agents(facts: ClusterFacts) -> Iterator[Finding]:
                 "agent-silent",
                 f"node {name}",
                 f"its agent renews a Lease every few seconds, and last did {minutes:.0f} minutes ago: "
-                "what is known of its devices is that old, and containers that start there are not "
-                "served, so new pods with devices are kept off (AgentSilent)",
+                "the facts about its devices are as old, and containers that start there are not "
+                "served, so the node takes no new pods with devices (AgentSilent)",
                 f"look at the pod of Partage's agent on {name}, and whether that node reaches the API server; if none "
                 f"should run there: kubectl -n kube-node-lease delete lease partage-agent-{name}",
             )
@@ -213,7 +213,7 @@ def noted(facts: ClusterFacts) -> Iterator[Finding]:
             yield warning(
                 "agent-note",
                 f"node {named(node)}",
-                f"its agent says: {note.code}: {note.message[:_LONG]}",
+                f"its agent reports: {note.code}: {note.message[:_LONG]}",
                 fix,
             )
 
@@ -297,8 +297,8 @@ def twice(facts: ClusterFacts) -> Iterator[Finding]:
         yield error(
             "card-given-twice",
             f"node {node}",
-            f"what pods' records say of a card must not be more than it has: {message}; it takes "
-            "no new pod until that is over",
+            f"records of pods must not add up to more than the card has: {message}; it takes "
+            "no new pod until this is resolved",
             "stop the other system that allocates cards (other-scheduler, second-plugin), then delete one of "
             "these pods",
         )
@@ -310,7 +310,7 @@ def faults(facts: ClusterFacts) -> Iterator[Finding]:
         yield warning(
             "pod-request",
             f"pod {pod}",
-            f"its request breaks a rule, so it waits for ever: {rule}",
+            f"its request breaks a rule, so it will never start: {rule}",
             "write the names of one protocol in each container; see partage explain",
         )
 
@@ -335,7 +335,7 @@ def settings(facts: ClusterFacts) -> Iterator[Finding]:
         yield error(
             "config-refused",
             name,
-            f"it was refused, and what was in force stays: {why}",
+            f"Partage refused it, and the former settings stay in force: {why}",
             "correct the field; it applies at once",
         )
 
@@ -346,8 +346,8 @@ def unread(facts: ClusterFacts) -> Iterator[Finding]:
         yield error(
             "config-unread",
             name,
-            f"ConfigMaps are read in {namespaces} only, because their writer decides what nodes "
-            "have; so nothing of this one is in force",
+            f"ConfigMaps are read in {namespaces} only, because their writer decides which devices nodes "
+            "have, so this one has no effect",
             f"apply it with -n {namespaces.split(', ', maxsplit=1)[0]} and delete this one, or add its namespace "
             "to the chart's configNamespaces",
         )

@@ -22,7 +22,7 @@ def configuration(facts: ClusterFacts) -> Iterator[Finding]:
             yield error(
                 "plugin-and-extender",
                 where,
-                "the plugin and Partage's extender are both configured; kube-scheduler does not start so",
+                "the plugin and Partage's extender are both configured; with both, kube-scheduler does not start",
                 "remove the extender from extenders, and restart kube-scheduler",
             )
         for profile in config.get("profiles") or ():
@@ -93,7 +93,7 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
             "plugin-version",
             named(pod),
             f"the plugin and the engine must be of one release; the images are of {mine or 'none'} "
-            f"and {theirs or 'none'}, and the engine refuses a plugin that speaks otherwise",
+            f"and {theirs or 'none'}, and the engine refuses a plugin of another protocol version",
             "install both images of the same release (image.tag, kubeScheduler.pluginImage.tag)",
         )
     ready = {

@@ -168,7 +168,7 @@ def unrecorded(facts: ClusterFacts) -> Iterator[Finding]:
             some,
             f"{len(facts.unrecorded)} bound pods ask for devices and have no record: another scheduler "
             "bound them, and their nodes' devices are closed",
-            "see that every scheduler name they carry has a profile beside the extender, then "
+            "make sure that each of their scheduler names has a profile beside the extender, then "
             "delete these pods and create them again",
         )
 

@@ -241,7 +241,7 @@ class EmbeddedCluster:
         end = asyncio.get_running_loop().time() + _PATIENCE
         while not self._in_the_books():
             if asyncio.get_running_loop().time() >= end:
-                _LOG.warning("some nodes or pods are not in the books yet")
+                _LOG.warning("the scheduler has not read some nodes or pods yet")
                 return
             await asyncio.sleep(_LOOK / 5)
 

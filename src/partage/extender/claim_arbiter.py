@@ -422,8 +422,8 @@ async def outdated(
             why = errors[0] if errors else "no time"
             if why != told:
                 _LOG.warning(
-                    "%d claims cannot be written, so what was admitted for them may still be stored; "
-                    "nothing is served until that is over, %.0f s at most: %s",
+                    "%d claims cannot be written, so allocations that were admitted for them may still be stored; "
+                    "this instance serves when none can be, in %.0f s at most: %s",
                     len(left),
                     max(0.0, until - clock.monotonic()),
                     why,

@@ -316,7 +316,7 @@ class NodeLockKeeper:
         free = abandoned(holder, want.node, ours=ours(uid))
         if free:
             _LOG.info(
-                "node %s: nothing takes the lock of pod %s/%s; pod %s/%s takes it over",
+                "node %s: no plugin removes the lock of pod %s/%s; pod %s/%s takes it over",
                 want.node,
                 lock.namespace,
                 lock.pod,

@@ -405,7 +405,10 @@ class SchedulerService:
         late = [one for one in claims if may_be_allocated(one)]
         if self._outdate is None or not late:
             return True
-        _LOG.info("%d claims may be allocated for a leader before: they are written", len(late))
+        _LOG.info(
+            "allocations of %d claims may still arrive from the earlier leader; writing the claims makes them fail",
+            len(late),
+        )
         until = max(since + WAIT, self.clock.monotonic() + _LEAST)
         return await outdated(late, self._outdate, self.clock, until, self.changed)
 

@@ -153,7 +153,7 @@ class Transport:
 
         Raises:
             ApiError: an answer of 300 or more.
-            TransportError: no complete answer, or its time was over before the request was sent.
+            TransportError: no complete answer, or its deadline passed before the request was sent.
             AnswerTooLarge: it has more bytes than the request allows.
             ConfigError: no usable credentials or certificates.
         """
@@ -265,7 +265,7 @@ def _hurried(
     connecting = min(limits.connect or left, left * _CONNECTING)
     served = int((left - connecting) * 1000)
     if left < _LEAST or not served:
-        text = "not sent: its time was over before"
+        text = "not sent: its deadline had passed"
         raise TimedOut(request.method, request.path, text, Outcome.REFUSED)
     query = {**(request.query or {}), "timeout": f"{served}ms"}
     total = min(limits.total or left, left)

@@ -46,7 +46,7 @@ def _checked(record: Record | None) -> Record | None:
     for grant in record.grants if record is not None else ():
         units = (amount for _unit, amount in grant.extras)
         if min(grant.core_milli, grant.memory_bytes, grant.slots, *units) < 0:
-            return Record(problem=f"container {grant.container} holds less than nothing")
+            return Record(problem=f"container {grant.container} holds a negative amount")
     return record
 
 

@@ -112,7 +112,7 @@ class Link(asyncio.Protocol):
             except (ValueError, InvalidDocument) as error:
                 self._broken(str(error))
             except Exception:  # noqa: BLE001 # logged; a fault of ours ends this connection alone
-                _LOG.exception("a frame could not be taken")
+                _LOG.exception("a frame could not be processed")
                 self._broken("a fault of ours")
 
     def _frame(self) -> bytes | None:

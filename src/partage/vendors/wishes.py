@@ -159,7 +159,7 @@ def _swap(annotations: Mapping[str, str], most: int | None) -> int:
     except InvalidQuantity as error:
         raise InvalidValue(f"annotation {names.MEMORY_BEYOND}: {error}") from error
     if asked < 0:
-        raise InvalidValue(f"annotation {names.MEMORY_BEYOND}: {text[:64]} is less than nothing")
+        raise InvalidValue(f"annotation {names.MEMORY_BEYOND}: {text[:64]} is negative")
     if most is not None and asked > most:
         raise InvalidValue(
             f"annotation {names.MEMORY_BEYOND}: {text[:64]} is asked; this node allows a container "

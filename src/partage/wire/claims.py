@@ -389,6 +389,6 @@ def _amounts(consumed: object) -> tuple[int, int] | str:
         except InvalidQuantity as error:
             return f"{field_}: {error}"
         if nano < 0:
-            return f"{field_}: {given[0]} is less than nothing"
+            return f"{field_}: {given[0]} is negative"
         found.append(-(-nano // NANO))
     return found[0], found[1]

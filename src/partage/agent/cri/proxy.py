@@ -362,7 +362,7 @@ class Proxy:
             self._decider.remove(container)
         except OSError as error:
             # It holds nothing any more; the next look finds an entry that was not written.
-            _LOG.warning("container %s: its end cannot be written down: %s", container.id, error)
+            _LOG.warning("container %s: its end cannot be recorded: %s", container.id, error)
 
     def _left_open(self, container: Container) -> None:
         """It may exist or not: a look that begins later will show it."""
