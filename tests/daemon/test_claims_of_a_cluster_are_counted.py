@@ -540,7 +540,7 @@ async def test_what_is_taken_back_is_free_at_once_and_not_reserved_later() -> No
         assert not (await asked(full))["response"]["allowed"]
         assert await take_back(b'{"uid": "ask-x"}') == 200
         late = (await asked(_review(cluster, "x", share(pool="n0"))))["response"]
-        assert "waits for an answer no more" in late["status"]["message"]
+        assert "stopped waiting for this answer" in late["status"]["message"]
         assert (await asked({**full, "request": {**full["request"], "uid": "again"}}))["response"][
             "allowed"
         ]

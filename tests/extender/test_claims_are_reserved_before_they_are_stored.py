@@ -132,7 +132,7 @@ async def test_what_is_taken_back_is_free_unless_another_write_may_still_arrive(
     for question, used in (("one", 1100), ("unknown", 1100), ("three", 800), ("two", 200)):
         world.service.withdraw_review(question)
         assert _used(world) == used
-    assert "waits for an answer no more" in _review(world, share(cores="60"), question="two")
+    assert "stopped waiting for this answer" in _review(world, share(cores="60"), question="two")
     assert _used(world) == 200
     assert _review(world, share(cores="60"), question="five") == ""
     assert world.service.audit().clean
@@ -181,9 +181,9 @@ async def test_a_claim_that_is_believed_to_be_allocated_waits_for_the_news() -> 
     """Its devices were released, which is not known here: its earlier devices would be freed unseen."""
     world, _store = await _started(claim(share()))
     assert _review(world, share()) == ""
-    assert "still allocated by what is known" in _review(world, share("gpu-1"))
+    assert "still allocated in this instance" in _review(world, share("gpu-1"))
     # The same devices again, over a version that is not known here: it was deallocated in between.
-    assert "still allocated by what is known" in _review(world, share(), version=3)
+    assert "still allocated in this instance" in _review(world, share(), version=3)
     world.service.changed(document(claim(version=2)))
     assert _review(world, share("gpu-1"), version=2) == ""
     world.service.gone(document(claim(version=3)))

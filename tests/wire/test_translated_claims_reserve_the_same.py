@@ -345,7 +345,7 @@ def test_choices_between_nodes_and_cards_are_no_claims(wish: dict[str, Any]) -> 
     """The allocator takes the first device that fits, whatever a pod prefers."""
     found = shapes_of(PodRequest((_group(),), **wish))
     assert isinstance(found, str)
-    assert "no claim can say" in found
+    assert "a claim cannot express" in found
 
 
 def test_a_container_has_one_claim() -> None:

@@ -508,7 +508,7 @@ class Keeper:
         entry = self.journal.entries.get(container.id)
         if entry is not None:
             # A journal entry is not yet a grant: the agent may have ended before its answer.
-            why = "" if served else "it was started without what was decided for it"
+            why = "" if served else "it was started without its grant"
             namespace, _, name = entry.pod.partition("/")
             uid = entry.uid
         elif pod is not None:

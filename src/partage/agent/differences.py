@@ -73,7 +73,7 @@ TABLE: Final[Mapping[Kind, Meaning]] = {
     Kind.POD_GONE: Meaning(
         Done.REPORT, "it was deleted by force: see why it does not end (crictl ps, its processes)"
     ),
-    Kind.POD_UNKNOWN: Meaning(Done.REPORT, "see what it is: crictl inspect"),
+    Kind.POD_UNKNOWN: Meaning(Done.REPORT, "inspect it: crictl inspect"),
     Kind.NOT_COUNTED: Meaning(Done.REPORT, _KUBELET),
     Kind.OTHER_CARD: Meaning(
         Done.REPORT, "nothing; the kubelet tells the health of another card with the pod"

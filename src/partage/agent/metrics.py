@@ -221,7 +221,7 @@ def _card_series(books: Books, cards: Sequence[Device], held: Sequence[_Held]) -
         )
 
     memory = [(card, use.memory_bytes) for card, use in used]
-    text = "Memory used of a card, as its driver says."
+    text = "Memory used of a card, as its driver reports it."
     yield hami("hami_host_gpu_memory_used_bytes", text, memory)
     text = "Percent of the time in which a card was busy."
     yield hami("hami_host_gpu_utilization_ratio", text, busy)

@@ -115,9 +115,7 @@ def _of_running(facts: Facts) -> Iterator[Finding]:
     for one in facts.running or ():
         if one.container in known:
             if one.served is None:
-                yield _about(
-                    one, Kind.NEVER_GIVEN, "it was started without what was decided for it"
-                )
+                yield _about(one, Kind.NEVER_GIVEN, "it was started without its grant")
         elif not one.uid:
             yield _about(one, Kind.POD_UNKNOWN, "it runs, and the runtime does not name its pod")
         elif one.record is not None:
@@ -135,7 +133,7 @@ def _of_entries(facts: Facts) -> Iterator[Finding]:
     pods = None if facts.pods is None else {one.uid: one for one in facts.pods}
     for one in facts.entries:
         if there is not None and one.container not in there:
-            yield _from(one, Kind.ENDED, "the runtime does not have it any more")
+            yield _from(one, Kind.ENDED, "the runtime no longer has it")
             continue
         record = _recorded(facts, one)
         if not isinstance(record, Allocation):
@@ -145,7 +143,7 @@ def _of_entries(facts: Facts) -> Iterator[Finding]:
             continue  # the pod has no facts about a claim
         pod = pods.get(one.uid)
         if pod is None or pod.over:
-            how = "does not have its pod" if pod is None else "says that its pod is over"
+            how = "does not have its pod" if pod is None else "reports that its pod has ended"
             yield _from(one, Kind.POD_GONE, f"the API server {how}; it runs and keeps its cards")
         if pod is not None and pod.record != one.record:
             now = None if pod.record is None else _recorded(facts, one, pod.record)

@@ -395,7 +395,7 @@ class Controllers:
         before = self._told.get(label, "")
         self._told[label] = problem
         if problem and problem != before:
-            message = f"{problem}; what was in force before stays in force"
+            message = f"{problem}; the former settings stay in force"
             _LOG.error("%s refused: %s", label, message)
             self._notices.warning(_regarding(document, _CONFIG), "ConfigRefused", message)
         elif before and not problem:

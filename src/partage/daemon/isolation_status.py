@@ -105,7 +105,7 @@ class StatementSeries:
         )
         self.excess = Gauge(
             "partage_agent_memory_beyond_grant_bytes",
-            "Memory of a card that a container uses beyond what it was granted, as the driver says.",
+            "Memory of a card that a container uses beyond its grant, as the driver reports it.",
             ["namespace", "pod", "container", "device_uuid"],
             registry=registry,
         )

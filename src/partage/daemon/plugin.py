@@ -33,7 +33,7 @@ leader stops after two thirds of the Lease, and the new one has waited for its e
 """
 _MOST_ACTIVATED: Final = 1000
 """UIDs of one push."""
-_FAILED: Final = "the engine failed in this pod, and its log says how; it is tried again"
+_FAILED: Final = "the engine failed in this pod, and its log has the cause; the pod is tried again"
 _ENCODER: Final = msgspec.json.Encoder()
 
 

@@ -289,7 +289,9 @@ class WebhookDaemon(Beside):
             self._read()
         problem = self._configs.refused.get(document.label)
         if problem:
-            _LOG.error("%s is refused, what was in force stays: %s", document.label, problem)
+            _LOG.error(
+                "%s is refused, so the former settings stay in force: %s", document.label, problem
+            )
         self._meters.refused.set(len(self._configs.refused))
 
     def gone(self, document: Document) -> None:

@@ -282,7 +282,7 @@ class Adjustments:
         if read is None or read.problem or read.grants != grants:
             protocols = ", ".join(sorted({one.protocol for one in held.grants if one.protocol}))
             raise InvalidValue(
-                f"what {protocols} writes on a pod says no other amounts than its containers ask"
+                f"records of {protocols} cannot have amounts that the pod's containers did not request"
             )
         return changed
 
@@ -320,7 +320,9 @@ class Adjustments:
         if there is not None and there.grants == extra:
             return True
         books.take(self._ended(pod.uid), now)
-        self._refuse(entry, document, "NoRoom", f"node {held.node}: its cards take no more", now)
+        self._refuse(
+            entry, document, "NoRoom", f"node {held.node}: its cards have no more to give", now
+        )
         return False
 
     def _keep(self, document: Document, fact: Pod, grants: Grants) -> None:

@@ -116,7 +116,7 @@ class ClaimArbiter:
             dry_run: the API server stores nothing, so no reservation is kept.
         """
         if question in self._withdrawn:
-            return "the API server waits for an answer no more; try again"
+            return "the API server stopped waiting for this answer; try again"
         cache = books.cluster_cache
         claim = read_claim(document, cache.as_read)
         if not claim.records and not claim.problems:
@@ -138,7 +138,7 @@ class ClaimArbiter:
             heard = not _precedes(cache.claims.version(claim.uid), version)
             if heard and [_holds(one) for one in known] == [_holds(fact)]:
                 return ""
-            return f"claim {claim.key} is still allocated by what is known here; try again"
+            return f"claim {claim.key} is still allocated in this instance's books; try again"
         mine = self.reserved.get(claim.uid, [])
         if any(_precedes(version, one.version) for one in mine):
             return f"claim {claim.key} has changed since; try again"

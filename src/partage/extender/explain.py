@@ -265,7 +265,7 @@ def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:
             f"{pod.namespace}, and as many did"
         )
     if books.kept_in_vain(pod.uid):
-        yield "room was kept for it for as long as it may be, and it did not come"
+        yield "its reservation expired before kube-scheduler bound it"
 
 
 def _waiting(books: Books, namespace: str, name: str) -> PodEntry | None:

@@ -125,7 +125,7 @@ def shapes_of(request: PodRequest) -> dict[str, Shape] | str:
         (request.card_order != CardOrder(), "the pod chooses the order of cards"),
     ):
         if wish:
-            return f"{told}, which no claim can say"
+            return f"{told}, which a claim cannot express"
     found: dict[str, Shape] = {}
     for group in request.groups:
         containers = [one.name for one in group.containers]
@@ -151,7 +151,7 @@ def shape_of(group: RequestGroup) -> Shape | str:
     try:
         return msgspec.convert(shape, Shape)
     except msgspec.ValidationError as error:
-        return f"a claim can say no such thing: {explain(error)}"
+        return f"a claim cannot express this: {explain(error)}"
 
 
 def request_of(shape: Shape) -> DeviceRequest:

@@ -54,10 +54,10 @@ def judge(room: Room, seen: RoomView, processes: tuple[ProcessView, ...]) -> lis
 def _files(room: Room, seen: RoomView) -> list[Fault]:
     faults = []
     if not seen.is_genuine:
-        why = f"{room.library} is gone or not what its name says"
+        why = f"{room.library} is missing, or its contents differ from its name"
         faults.append(Fault(Cause.LIBRARY, why))
     if seen.limits != render(room.limits):
-        faults.append(Fault(Cause.LIMITS, "the limits file is gone or not what was written"))
+        faults.append(Fault(Cause.LIMITS, "the limits file is missing or was changed"))
     return faults
 
 

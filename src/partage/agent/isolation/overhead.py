@@ -135,13 +135,13 @@ class Overheads:
                 if all(one.used > granted + self._accepted(card, one.processes) for one in sums):
                     accepted = self._accepted(card, max(one.processes for one in sums))
                     above[container] = (
-                        f"its processes use {least} bytes of card {card.uuid} by the driver's word, {granted} are "
+                        f"the driver reports that its processes use {least} bytes of card {card.uuid}, {granted} are "
                         f"granted, and contexts that grow are accepted up to {accepted} beyond it"
                     )
                 else:
                     grown[container] = (
-                        f"by the driver's word it is beyond its memory of card {card.uuid}, within what contexts may "
-                        "grow by; it gets no more until it is below"
+                        f"the driver reports use beyond its memory of card {card.uuid}, within what contexts may "
+                        "grow by; it gets no more memory until it uses less"
                     )
         self.above, self.grown, self.excess = above, grown, excess
 

@@ -176,7 +176,7 @@ class Runner:
 
     def _take(self, step: Step, journal: CardJournal, now: float) -> None:
         """Take one step. A driver's answer only decides the time of the next try, never the state."""
-        failure, message = None, "the driver says it is done, and it is not"
+        failure, message = None, "the driver reported success, and nothing changed"
         try:
             if step.act in _DEVICE:
                 self._ask_driver(step)
