@@ -5,7 +5,7 @@
  * "process index pid bytes" (bytes 0: the driver does not tell), "time index pid percent stamp" (a card in MIG mode does not tell);
  * "instance index number uuid start size busy cycles" (cycles in which multiprocessors worked, of all so far) with "gpm 1",
  * without which the driver has no counters of instances (0: the card has none);
- * cards 0 and 1 are joined by two NVLinks. */
+ * cards 0 and 1 are joined by two NVLinks, or every card is joined to each NVSwitch of a line "switch address". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,8 @@ static struct { unsigned card; struct sample one; } samples[64];
 static unsigned sampled;
 static struct card cards[16], mig_devices[64];
 static struct instance { unsigned card, number, start, size; unsigned long long busy, cycles; } instances[64];
-static unsigned made, gpm;
+static unsigned made, gpm, switches;
+static char switched[6][32];
 struct instance_info { void *device; unsigned id, profile, start, size; };
 struct counters { unsigned long long busy, cycles; };
 struct metric { unsigned id; int status; double value; const char *names[3]; };
@@ -36,7 +37,7 @@ static void load(void)
     FILE *file = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "", "r");
     char line[400];
     unsigned seen = 0;
-    count = running = sampled = made = 0;
+    count = running = sampled = made = switches = 0;
     gpm = 2;
     while (file && fgets(line, sizeof line, file)) {
         unsigned index, number, percent;
@@ -51,6 +52,8 @@ static void load(void)
                 samples[sampled].card = index;
                 samples[sampled++].one = (struct sample){number, bytes, percent, 0, 0, 0};
             }
+        } else if (switches < 6 && sscanf(line, "switch %31s", switched[switches]) == 1) {
+            switches++;
         } else if (sscanf(line, "gpm %u", &number) == 1) {
             gpm = number;
         } else if (sscanf(line, "instance %u %u", &index, &number) == 2) {
@@ -82,7 +85,7 @@ int nvmlDeviceGetCount_v2(unsigned *n) { *n = count; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, struct card **c) { *c = &cards[i]; return i < count ? 0 : 2; }
 int nvmlDeviceGetUUID(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->uuid); return c->lost ? 15 : 0; }
 int nvmlDeviceGetName(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->name); return 0; }
-int nvmlDeviceGetArchitecture(struct card *c, unsigned *n) { *n = 7; return 0; }
+int nvmlDeviceGetArchitecture(struct card *c, unsigned *n) { (void)c; *n = 7; return 0; }
 int nvmlDeviceGetMinorNumber(struct card *c, unsigned *n) { *n = c->minor; return 0; }
 int nvmlDeviceGetMemoryInfo(struct card *c, struct memory *m) { *m = (struct memory){c->memory, c->memory, 0}; return 0; }
 int nvmlDeviceGetComputeRunningProcesses_v3(struct card *c, unsigned *n, struct process *out)
@@ -110,11 +113,23 @@ int nvmlDeviceGetProcessUtilization(struct card *c, struct sample *out, unsigned
 }
 int nvmlDeviceGetPciInfo_v3(struct card *c, struct pci *p) { memset(p, 0, sizeof *p); strcpy(p->address, c->bus); p->id = c->id; return 0; }
 int nvmlDeviceGetMigMode(struct card *c, unsigned *now, unsigned *next) { *now = *next = c->mig; return c->mig > 1 ? (int)c->mig + 1 : 0; }
-int nvmlDeviceGetNvLinkState(struct card *c, unsigned link, unsigned *on) { *on = link < 2; return c - cards < 2 && link < 4 ? 0 : 2; }
+int nvmlDeviceGetNvLinkState(struct card *c, unsigned link, unsigned *on)
+{
+    *on = link < (switches ? switches : 2);
+    return (switches || c - cards < 2) && link < 4 ? 0 : 2;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(struct card *c, unsigned link, unsigned *kind)
+{
+    (void)c; (void)link;
+    *kind = switches ? 2 : 0;
+    return 0;
+}
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct card *c, unsigned link, struct pci *p)
 {
-    (void)link;
-    return nvmlDeviceGetPciInfo_v3(&cards[1 - (c - cards)], p);
+    if (!switches) return nvmlDeviceGetPciInfo_v3(&cards[1 - (c - cards)], p);
+    memset(p, 0, sizeof *p);
+    strcpy(p->address, switched[link]);
+    return 0;
 }
 int nvmlEventSetCreate(void **set) { *set = cards; return 0; }
 int nvmlEventSetFree(void *set) { (void)set; return 0; }

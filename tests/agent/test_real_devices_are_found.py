@@ -90,6 +90,11 @@ class Cards:
         lines += [] if counters is None else [f"gpm {counters}"]
         self._file.write_text(self._file.read_text() + "\n".join(lines) + "\n")
 
+    def join(self, *switches: str) -> None:
+        """Both cards have a link to each of these NVSwitches, and none to each other."""
+        lines = [f"switch {one}" for one in switches]
+        self._file.write_text(self._file.read_text() + "\n".join(lines) + "\n")
+
     def instances(self) -> dict[tuple[int, int], InstanceUse]:
         """What card 1's instances did, by start and size; card 0 has none."""
         whole, cut = (one.use for one in self.search().found)
@@ -129,7 +134,20 @@ def test_nvidia_cards_come_with_all_their_facts(cards: Cards) -> None:
     ]
     assert [one.mig for one in found.found] == [False, True]
     assert found.links == {(UUIDS[0], UUIDS[1]): 2}
+    assert found.switches == {}
     assert first.files[0].endswith("/dev/nvidia0")
+    assert found.problems == ()
+    cards.search.close()
+
+
+def test_cards_behind_switches_say_to_which_they_have_links(cards: Cards) -> None:
+    """As on a board of eight: no card has a link to another one."""
+    cards.join("00000000:04:00.0", "00000000:05:00.0")
+
+    found = cards.search()
+
+    assert found.links == {}
+    assert found.switches == {one: {"0000:04:00.0", "0000:05:00.0"} for one in UUIDS[:2]}
     assert found.problems == ()
     cards.search.close()
 

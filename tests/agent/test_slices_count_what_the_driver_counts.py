@@ -288,6 +288,25 @@ def test_what_is_known_of_a_card_is_there_to_select_by() -> None:
     assert Quantity.parse(part["capacity"]["memory"]["value"]).floor() == 40192 * 2**20
 
 
+def domains(inventory: Inventory, *minors: int) -> list[int | None]:
+    """The NVLink domain of each card; None: it has none."""
+    known = named(slices([card(minor) for minor in minors], inventory=inventory))
+    told = [known[f"gpu-{minor}"]["attributes"].get("nvlinkDomain") for minor in minors]
+    return [None if one is None else one["int"] for one in told]
+
+
+def test_cards_that_reach_one_switch_are_one_domain() -> None:
+    """Behind an NVSwitch no card has a link to another one; a card that is not offered joins none."""
+    switches = {f"GPU-{minor}": frozenset({"s1", "s2"}) for minor in (1, 2, 3)}
+    assert domains(Inventory(switches=switches), 0, 1, 2, 3) == [None, 1, 1, 1]
+    assert domains(Inventory(switches=switches), 0, 3) == [None, None]
+
+    apart = {"GPU-0": frozenset({"s1"}), "GPU-1": frozenset({"s1"}), "GPU-3": frozenset({"s2"})}
+    assert domains(Inventory(switches=apart), 0, 1, 2, 3) == [0, 0, None, None]
+    joined = Inventory(switches=apart, links={("GPU-1", "GPU-3"): 4})
+    assert domains(joined, 0, 1, 2, 3) == [0, 0, None, 0]
+
+
 def test_attributes_are_as_short_in_bytes_as_the_api_wants() -> None:
     """One that is too long would have the server refuse the whole slice; no character is cut in two."""
     known = named(slices([card(0, model="卡" * 40), card(1, model="x" * 80)]))

@@ -123,11 +123,13 @@ class Inventory:
     Attributes:
         problems: unreadable or invalid facts, one sentence each.
         links: number of direct links between two cards, by their identities, the smaller first.
+        switches: PCI addresses of the NVSwitches to which a card has links, by its identity.
     """
 
     found: tuple[Found, ...] = ()
     problems: tuple[str, ...] = ()
     links: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    switches: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def devices(self) -> tuple[Device, ...]:

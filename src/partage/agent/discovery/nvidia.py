@@ -155,7 +155,7 @@ class Nvidia:
         problems += [
             text for uuid, text in sorted(self._silent.items()) if not uuid or uuid in handles
         ]
-        return Inventory(tuple(found), tuple(problems), self._links(found, handles))
+        return Inventory(tuple(found), tuple(problems), *self._links(found, handles))
 
     def _card(self, roots: Roots, handle: Any, driver: str) -> Found:
         nvml = self._nvml
@@ -289,11 +289,14 @@ class Nvidia:
                 for suspect in (uuid,) if uuid else tuple(self._uuids.values()):
                     self._health.reported(suspect, int(event.eventData), self._clock())
 
-    def _links(self, found: list[Found], handles: dict[str, Any]) -> dict[tuple[str, str], int]:
-        """Direct NVLinks by pair of cards, if both sides report them."""
+    def _links(
+        self, found: list[Found], handles: dict[str, Any]
+    ) -> tuple[dict[tuple[str, str], int], dict[str, frozenset[str]]]:
+        """Direct NVLinks by pair of cards, if both sides report them; and the NVSwitches that each card reaches."""
         nvml = self._nvml
         by_bus = {one.device.topology.bus: one.device.uuid for one in found if one.device.topology}
         told: Counter[tuple[str, str]] = Counter()
+        switches: dict[str, frozenset[str]] = {}
         for uuid, handle in handles.items():
             for link in range(_LINKS):
                 try:
@@ -302,14 +305,24 @@ class Nvidia:
                     remote = nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
                 except nvml.NVMLError:
                     break  # no such link: the card has no more
-                other = by_bus.get(_address(str(remote.busId)))
+                address = _address(str(remote.busId))
+                other = by_bus.get(address)
                 if other is not None:
                     told[uuid, other] += 1
-        return {
+                elif address and self._is_switch(handle, link):
+                    switches[uuid] = switches.get(uuid, frozenset()) | {address}
+        links = {
             (one, other): min(count, told[other, one])
             for (one, other), count in sorted(told.items())
             if one < other and told[other, one]
         }
+        return links, switches
+
+    def _is_switch(self, handle: Any, link: int) -> bool:
+        """Whether a link leads to an NVSwitch; False if the driver does not report it."""
+        nvml = self._nvml
+        kind = self._told(lambda: int(nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)))
+        return kind == int(nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
 
 def _key(handle: Any) -> int:

@@ -114,8 +114,9 @@ def merge(inventories: Sequence[Inventory]) -> Inventory:
         numbers.add((device.type, device.minor))
         found.append(one)
     links = {pair: count for one in inventories for pair, count in one.links.items()}
+    switches = {uuid: those for one in inventories for uuid, those in one.switches.items()}
     found.sort(key=lambda one: (one.device.type, one.device.minor))
-    return Inventory(tuple(found), tuple(problems), links)
+    return Inventory(tuple(found), tuple(problems), links, switches)
 
 
 def booted(roots: Roots) -> datetime:

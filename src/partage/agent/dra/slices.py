@@ -86,7 +86,7 @@ def resource_slices(
     """
     first = {minor: place for place, minor in enumerate(order)}
     known = {one.device.uuid: one for one in inventory.found}
-    domains = _domains(inventory.links, node.devices)
+    domains = _domains(inventory, node.devices)
     sets: list[Body] = []
     devices: list[Body] = []
     for device in sorted(
@@ -381,15 +381,22 @@ def _pieces(all_of: Sequence[Body], most: int) -> Iterator[list[Body]]:
     return (list(all_of[start : start + most]) for start in range(0, len(all_of), most))
 
 
-def _domains(links: Mapping[tuple[str, str], int], devices: Sequence[Device]) -> dict[str, int]:
-    """The lowest number among the cards that a card reaches by direct links, itself included."""
+def _domains(inventory: Inventory, devices: Sequence[Device]) -> dict[str, int]:
+    """The lowest number among the cards that a card reaches by direct links or by NVSwitches, itself included."""
     minors = {one.uuid: one.minor for one in devices if one.type is DeviceType.GPU}
-    lowest = {uuid: minors[uuid] for pair in links for uuid in pair if uuid in minors}
+    groups = [frozenset(pair) for pair in inventory.links]
+    groups += [
+        frozenset(uuid for uuid, those in inventory.switches.items() if switch in those)
+        for switch in frozenset[str]().union(*inventory.switches.values())
+    ]
+    groups = [known for group in groups if len(known := group & minors.keys()) > 1]
+    lowest = {uuid: minors[uuid] for group in groups for uuid in group}
     changed = True
     while changed:
         changed = False
-        for one, other in links:
-            if one in lowest and other in lowest and lowest[one] != lowest[other]:
-                lowest[one] = lowest[other] = min(lowest[one], lowest[other])
-                changed = True
+        for group in groups:
+            least = min(lowest[uuid] for uuid in group)
+            for uuid in group:
+                changed |= lowest[uuid] != least
+                lowest[uuid] = least
     return lowest
