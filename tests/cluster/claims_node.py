@@ -1,16 +1,20 @@
 """A genuine node whose agent offers two cards to ResourceClaims, and what is asked of it and of the API server."""
 
+import os
 import shutil
+import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import stack as partage_stack
 from genuine_node import LAYOUT, SLOW, Node, added, complete, container, pod, running
-from stack import Stack, eventually
+from stack import Layout, Stack, eventually
 
 from partage.model import node as model
 from partage.model.cutting import Cutting
@@ -25,17 +29,33 @@ DRA = replace(
 )
 
 
+_DRIVEN = """set -e
+mount --make-rprivate /
+mount --bind "$1/module" /sys/module
+mount --bind "$1/devices" /proc/devices
+mount --bind "$1/driver" /proc/driver
+export FAKE_NVML="$1/cards"
+shift
+exec "$@"
+"""
+"""Runs a program where the kernel tells of NVIDIA's modules, and the stand-in of their library finds its cards."""
+H100 = "GPU-5c3f0d6e-5a0b-4c55-9a44-2f6c3d1e7b90"
+CAPABILITIES = 510
+"""Major number of the device files that give access to an instance."""
+
+
 @contextmanager
-def offering(folder: Path, program: tuple[str, ...] = ()) -> Iterator[Node]:
+def offering(folder: Path, program: tuple[str, ...] = (), layout: Layout = DRA) -> Iterator[Node]:
     """The node, in a cluster of its own; its sockets need short paths.
 
     Args:
         folder: of the cluster.
         program: runs the agent in place of `partage`.
+        layout: of the chart.
     """
     short = Path(tempfile.mkdtemp(prefix="ptg"))
     try:
-        with partage_stack.stack(folder, layout=DRA) as stack, ExitStack() as cleanup:
+        with partage_stack.stack(folder, layout=layout) as stack, ExitStack() as cleanup:
             made = added("cuda", "2.1", stack, short, cleanup)
             (short / "cuda/nri.sock").symlink_to(made.runtime.nri)
             made.start_agent(
@@ -53,6 +73,114 @@ def offering(folder: Path, program: tuple[str, ...] = ()) -> Iterator[Node]:
             yield made
     finally:
         shutil.rmtree(short, ignore_errors=True)
+
+
+@contextmanager
+def cutting(stack: Stack, name: str) -> Iterator[Node]:
+    """A further node, of one H100 by the stand-in of NVIDIA's library, whose agent makes instances.
+
+    Args:
+        name: the chart has a mode for it that allows instances.
+    """
+    short = Path(tempfile.mkdtemp(prefix="ptg"))
+    try:
+        with ExitStack() as cleanup:
+            made = added(name, "2.1", stack, short, cleanup)
+            (short / name / "nri.sock").symlink_to(made.runtime.nri)
+            folder = made.kubelet.folder.parent
+            dev = folder / "host/dev"
+            dev.mkdir(parents=True)
+            (folder / "host" / folder.parts[1]).symlink_to(f"/{folder.parts[1]}")
+            for minor, file in enumerate(("nvidia0", "nvidiactl", "nvidia-uvm")):
+                os.mknod(dev / file, stat.S_IFCHR | 0o666, os.makedev(1, 3 + 2 * minor))
+            shares = folder / "vgpu/libvgpu.so"
+            shares.parent.mkdir()
+            shares.write_text("the library\n")
+            stack.agent(
+                name,
+                f"--host-root={folder / 'host'}",
+                f"--isolation-library={shares}",
+                f"--library={_driver(folder)}",
+                f"--journal={folder / 'journal'}",
+                f"--kubelet-dir={made.kubelet.folder}",
+                "--period=0.5",
+                "--mig",
+                f"--mig-journal={folder / 'instances'}",
+                f"--nri-socket={short / name / 'nri.sock'}",
+                f"--dra-kubelet-dir={made.kubelet.folder}",
+                f"--cdi-dir={made.runtime.folder / 'cdi'}",
+                program=(
+                    *("unshare", "-m", "sh", "-c", _DRIVEN, "agent", str(folder)),
+                    *(sys.executable, "-m", "partage.cli.main"),
+                ),
+            )
+            complete(made)
+            eventually("the kubelet has the driver", lambda: registered(made), SLOW)
+            yield made
+    finally:
+        shutil.rmtree(short, ignore_errors=True)
+
+
+def _driver(folder: Path) -> Path:
+    """Make the stand-in of NVIDIA's library, what its card can be cut into, and what the kernel tells; the library's folder."""
+    library = folder / "library/libnvidia-ml.so.1"
+    library.parent.mkdir()
+    source = Path(__file__).with_name("nvml_of_cut_cards.c")
+    named = f"-Wl,-soname,{library.name}"
+    subprocess.run(["gcc", "-shared", "-fPIC", named, "-o", library, source], check=True)  # noqa: S607
+    card = MIG_CARDS["H100-80GB"]
+    product = card.aliases[0].replace(" ", "_")
+    lines = [f"0 0 {H100} {product} {81559 << 20} 00000000:59:00.0 0 0 {card.pci[0]}10de"]
+    for one in card.axis.profiles:
+        assert one.engines is not None
+        counts = one.id, one.kind, one.compute, one.size, one.count
+        more = -(-one.core_milli * 132 // 1000), one.memory_bytes >> 20, *one.engines.counts
+        starts = ",".join(map(str, one.starts))
+        lines.append(f"profile {' '.join(map(str, (*counts, *more)))} {one.name} {starts}")
+    (folder / "cards").write_text("\n".join(lines) + "\n")
+    (folder / "module/nvidia").mkdir(parents=True)
+    majors = {"nvidia": 195, "nvidia-uvm": 509, "nvidia-caps": CAPABILITIES}
+    listed = "".join(f"{major:3} {name}\n" for name, major in majors.items())
+    (folder / "devices").write_text(f"Character devices:\n{listed}")
+    minors = folder / "driver/nvidia-caps/mig-minors"
+    minors.parent.mkdir(parents=True)
+    minors.write_text("".join(f"{path} {minor}\n" for path, minor in _CAPABILITIES.items()))
+    return library.parent
+
+
+_CAPABILITIES = {
+    f"gpu0/gi{gpu}/{path}": 3 + 9 * gpu + after
+    for gpu in range(15)
+    for after, path in enumerate(["access", *(f"ci{number}/access" for number in range(8))])
+}
+"""Minor numbers of the files that give access to a GPU instance and to a compute instance."""
+
+
+@dataclass(frozen=True)
+class OnCard:
+    """An instance by the driver's word: its place, its UUID, and the names of its files."""
+
+    profile: str
+    start: int
+    uuid: str
+    files: frozenset[str]
+
+
+def on_card(node: Node) -> tuple[bool, set[OnCard]]:
+    """Whether the card is in MIG mode, and the instances on it, as the driver keeps them."""
+    path = node.kubelet.folder.parent / "cards.cut"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    named = {one.id: one.name for one in MIG_CARDS["H100-80GB"].axis.profiles}
+    found = set()
+    for kind, *words in lines:
+        if kind == "instance":
+            _card, number, profile, start, _size, uuid = words
+            files = {
+                f"nvidia-cap{_CAPABILITIES[f'gpu0/gi{number}/{path}']}"
+                for path in ("access", "ci0/access")
+            }
+            found.add(OnCard(named[int(profile)], int(start), uuid, frozenset(files)))
+    return ["mode", "0"] in lines, found
 
 
 def empty(node: Node) -> None:

@@ -1,7 +1,7 @@
 """ResourceClaims with nothing between that is not genuine: API server, kube-scheduler, kubelet, containerd.
 
-The agent's cards are made up, as in the file of its simulated backend; cards that can be cut are slices alone, of
-nodes that have no kubelet.
+The agent's cards are made up, as in the file of its simulated backend. A card that is cut is told of by a stand-in of
+NVIDIA's library; all other cards that can be cut are slices alone, of nodes that have no kubelet.
 """
 
 import asyncio
@@ -19,16 +19,21 @@ import stack as partage_stack
 import yaml
 from claims_node import (
     API,
+    CAPABILITIES,
     CLAIMS,
+    DRA,
     PODS,
+    OnCard,
     allocated,
     claim,
+    cutting,
     devices,
     dgx,
     empty,
     half,
     identity,
     offering,
+    on_card,
     prepared,
     slices,
     user,
@@ -68,10 +73,14 @@ from partage.wire.documents import decode
 pytestmark = NEEDS
 
 
+EITHER = "devicePlugin.nodeConfiguration[0].name=cut,devicePlugin.nodeConfiguration[0].operatingmode=either"
+
+
 @pytest.fixture(scope="module")
 def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node of two cards whose agent offers them to claims."""
-    with offering(tmp_path_factory.mktemp("cluster")) as made:
+    layout = replace(DRA, options=(*DRA.options, "--set", EITHER))
+    with offering(tmp_path_factory.mktemp("cluster"), layout=layout) as made:
         yield made
 
 
@@ -547,6 +556,90 @@ def test_a_driver_that_goes_leaves_no_slice(cuda: Node) -> None:
     cuda.agent.start()
     eventually("slices are back", lambda: devices(cuda.stack, "cuda"), SLOW)
     running(cuda.stack, "early")
+
+
+def test_an_instance_is_made_for_its_claim_and_removed_after_it(cuda: Node) -> None:
+    """Beside one of a pod by names, on a card that serves shares before and after; the agent may be killed meanwhile."""
+    stack = cuda.stack
+    with cutting(stack, "cut") as cut:
+        here = {"nodeSelector": {"kubernetes.io/hostname": "cut"}}
+        offers = lambda: "gpu-0-mig-3g-40gb-4" in devices(stack, "cut")  # noqa: E731
+        eventually("places of instances are offered", offers, SLOW)
+        assert on_card(cut) == (False, set())
+        for name, profile in (("large", "3g.40gb"), ("small", "1g.10gb")):
+            claim(stack, name, **_instance(profile))
+            stack.create(user(name, name, **here))
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "15000"}
+        by_mode = {"annotations": {"nvidia.com/vgpu-mode": "mig"}}
+        stack.create(pod("named", container("main", limits), **by_mode, **here))
+
+        found = {name: running(stack, name) for name in ("large", "small", "named")}
+        record = granted(found["named"], "main").mig
+        assert record is not None
+        places = {
+            **{name: _place(allocated(stack, name)["device"]) for name in ("large", "small")},
+            "named": (record.profile, record.start),
+        }
+        mode, there = on_card(cut)
+        made = {(one.profile, one.start): one for one in there}
+        assert mode
+        assert set(made) == set(places.values())
+        assert len(places) == 3
+
+        def has(name: str, one: OnCard) -> None:
+            """In the container: this instance, its files with the numbers of the driver, and no other's."""
+            assert environment(cut, found[name], "main")["NVIDIA_VISIBLE_DEVICES"] == one.uuid
+            lines = says(cut, found[name], "main", "ls", "-l", "/dev/nvidia-caps").splitlines()
+            files = {words[-1]: words[4:6] for line in lines if len(words := line.split()) > 6}
+            assert files == {
+                file: [f"{CAPABILITIES},", file.removeprefix("nvidia-cap")] for file in one.files
+            }
+            assert "nvidia0" in says(cut, found[name], "main", "ls", "/dev").split()
+
+        for name, place in places.items():
+            has(name, made[place])
+        claim(stack, "share", **half(10, "1Gi"))
+        stack.create(user("share", "share", **here))
+        eventually("a share waits", lambda: "claim" in unschedulable(stack, "share"), SLOW)
+
+        kept = identity(stack, "large")
+        cut.agent.kill()
+        cut.agent.start()
+        _ended(stack, "small")
+        left = {one for one in there if one.profile != "1g.10gb"}
+        eventually(
+            "its instance is gone, and no other", lambda: on_card(cut) == (True, left), SLOW
+        )
+        assert identity(stack, "large") == kept
+        has("large", made[places["large"]])
+
+        for name in ("large", "named"):
+            _ended(stack, name)
+        # The share waited for the card to be whole again.
+        assert (
+            environment(cut, running(stack, "share"), "main")["CUDA_DEVICE_MEMORY_LIMIT_0"]
+            == "1024m"
+        )
+        assert on_card(cut) == (False, set())
+        assert len(prepared(cut)) == 2  # of the share
+        _ended(stack, "share")
+        eventually("nothing is prepared", lambda: not prepared(cut), SLOW)
+        assert not [*(cut.runtime.folder / "cdi").glob("partage.io-mig_*.json")]
+    stack.plane.call("DELETE", "/api/v1/nodes/cut")
+
+
+def _place(device: str) -> tuple[str, int]:
+    """Profile and start of an instance by the name of its device."""
+    name, _, start = device.removeprefix("gpu-0-mig-").rpartition("-")
+    return name.replace("-", "."), int(start)
+
+
+def _ended(stack: Stack, name: str) -> None:
+    """Delete a pod, and its claim if it has one of its name, and wait until the pod is gone."""
+    stack.delete(name)
+    eventually(f"{name} is gone", lambda: stack.pod(name) is None, SLOW)
+    if name in {one["metadata"]["name"] for one in stack.plane.call("GET", CLAIMS)["items"]}:
+        stack.plane.call("DELETE", f"{CLAIMS}/{name}")
 
 
 @pytest.mark.parametrize("name", ["A100-80GB", "H100-80GB", "H200-141GB", "Tesla-T4"])
