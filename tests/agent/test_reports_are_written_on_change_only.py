@@ -31,7 +31,7 @@ from partage.kube.errors import (
     TooManyRequests,
     api_error,
 )
-from partage.kube.resources import LEASES, Resource
+from partage.kube.resources import LEASES, NODES, Resource
 from partage.kube.retry import Backoff, RateLimit
 from partage.kube.sender import ClientSettings
 from partage.vendors import names
@@ -240,8 +240,8 @@ async def test_what_others_add_stays_and_what_they_break_is_mended() -> None:
         assert [one["health"] for one in document["spec"]["devices"]] == [False, True]
 
 
-async def test_what_the_object_says_is_read_before_the_first_search() -> None:
-    """An agent that starts anew knows what was wrong before it looks, and asks once."""
+async def test_what_the_object_says_is_read_before_the_first_report() -> None:
+    """An agent that starts anew looks once more when it knows what was wrong, and asks once."""
     async with world_of() as world:
         world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
         await world.reporting.once()
@@ -258,7 +258,7 @@ async def test_what_the_object_says_is_read_before_the_first_search() -> None:
         again = AgentReporting(world.client, "n1", search, hooks=ReportingHooks(restore=restore))
         await again.once()
         await again.once()
-        assert heard == ["0 True", "1 False", "search", "search"]
+        assert heard == ["search", "0 True", "1 False", "search", "search"]
 
 
 async def test_hami_s_registration_goes_with_the_last_card() -> None:
@@ -337,26 +337,80 @@ async def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
         await task
 
 
-async def test_an_api_server_that_is_away_is_told_of_once() -> None:
+async def test_an_api_server_that_is_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in every round; it is told again after it was there."""
     async with world_of() as world:
-        stop, rounds = asyncio.Event(), 0
+        away, told = asyncio.Event(), list[str]()
+        tries: asyncio.Queue[None] = asyncio.Queue()
+        genuine = Client.get
 
-        def search() -> Inventory:
-            nonlocal rounds
-            rounds += 1
-            if rounds == 8:
-                stop.set()
-            if rounds != 4:
-                raise KubeError("there is no answer")
-            return world.found
+        async def get(self: Client, resource: Resource, *args: Any, **more: Any) -> Any:
+            if resource == NODES:
+                tries.put_nowait(None)
+                if away.is_set():
+                    raise KubeError("there is no answer")
+            return await genuine(self, resource, *args, **more)
 
-        told: list[str] = []
+        monkeypatch.setattr(Client, "get", get)
         hooks = ReportingHooks(told=told.append)
-        settings = ReportingSettings(period=0.01)
-        await AgentReporting(world.client, "n1", search, settings, hooks).run(stop)
+        settings = ReportingSettings(period=0.01, resync=1)
+        stop = asyncio.Event()
+        running = asyncio.create_task(
+            AgentReporting(world.client, "n1", lambda: world.found, settings, hooks).run(stop)
+        )
+        for change in (away.set, away.clear, away.set):
+            change()
+            for _ in range(4):
+                await tries.get()
+        stop.set()
+        await running
 
         assert told == ["there is no answer"] * 2
+
+
+@pytest.mark.parametrize("silent", ["get", "patch"])
+async def test_no_search_waits_for_an_api_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    """Neither for a read at the start nor for a write: what fails on the node is heard meanwhile, and reported later."""
+    async with world_of(period=0.01) as world:
+        await world.reporting.once()
+        answers, asked = asyncio.Event(), asyncio.Event()
+        genuine = getattr(Client, silent)
+
+        async def hanging(self: Client, *args: Any, **more: Any) -> Any:
+            if args[0] != LEASES:
+                asked.set()
+                await answers.wait()
+            return await genuine(self, *args, **more)
+
+        monkeypatch.setattr(Client, silent, hanging)
+        heard, noticed = list[list[bool]](), asyncio.Event()
+
+        def hear(*given: Any) -> None:
+            heard.append([one.healthy for one in given[2].devices])
+            if heard[-1] == [True, False]:
+                noticed.set()
+
+        hooks = ReportingHooks(heard=hear)
+        again = AgentReporting(
+            world.client, "n1", lambda: world.found, ReportingSettings(period=0.01), hooks
+        )
+        world.found = simulate(T4, {("gpu", 0)}, "Xid 79")
+        stop = asyncio.Event()
+        running = asyncio.create_task(again.run(stop))
+        await asked.wait()
+        world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
+        await noticed.wait()
+        answers.set()
+
+        async def reported() -> list[bool]:
+            return [one["health"] for one in (await world.document())["spec"]["devices"]]
+
+        while await reported() != [True, False]:  # noqa: ASYNC110 # the server has no event for it
+            await asyncio.sleep(0.01)
+        stop.set()
+        await running
 
 
 async def test_a_lease_goes_with_its_node() -> None:

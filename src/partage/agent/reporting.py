@@ -18,7 +18,6 @@ from partage.agent.discovery.found import Inventory
 from partage.agent.registration import hami_annotations, node_labels
 from partage.agent.trouble import Rounds
 from partage.kube.client import Client, PatchKind
-from partage.kube.clock import sleep_until
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.resources import LEASES, NODES, Resource
 from partage.kube.retry import RateLimit
@@ -105,7 +104,7 @@ class ReportingHooks:
     Attributes:
         hami: returns HAMi's settings in force.
         told: receives the problems, once for each change.
-        restore: receives the Device object, None without one, before the first search.
+        restore: receives the Device object, None without one, before the first report; a search follows.
         born_with: returns the annotations with which a Device object is created; reporting does not
             change them afterwards.
         heard: receives the Node, the Device object and the found devices, after each search; None for an
@@ -146,6 +145,9 @@ class AgentReporting:
         self._settings = settings
         self._hooks = hooks
         self._restored = False
+        self._found = Inventory()
+        self._searching = asyncio.Lock()
+        self._news = asyncio.Event()
         self._noted = -_BETWEEN_NOTES
         self._writes = RateLimit(1 / _BETWEEN_WRITES, _AT_ONCE, client.clock)
         self._seen = _Seen()
@@ -160,52 +162,78 @@ class AgentReporting:
             return None
 
     async def once(self) -> Round:
-        """One round: search, compare, write the differences.
+        """One search, and one report of it. Raises as `report` does."""
+        await self.look()
+        return await self.report()
 
-        The node is searched even without the API server: a card that fails meanwhile is not granted by this
+    async def look(self) -> None:
+        """Search the node, and pass the result on; nothing here asks the API server.
+
+        So a card that fails while the API server is away, or does not answer for minutes, is not granted by this
         node's agent either.
+        """
+        async with self._searching:
+            self._found = await asyncio.to_thread(self._search)
+        self._say(self._found.problems)
+        self._hooks.heard(self._seen.node, None, self._found)
+        self._news.set()
+
+    async def report(self) -> Round:
+        """Compare the last search with the objects, and write the differences.
 
         Raises:
             KubeError: the API server does not answer, or refuses; the next round tries again.
         """
-        seen = self._seen
-        seen.rounds += 1
-        away: KubeError | None = None
-        if seen.node is None or seen.device is None or seen.rounds >= self._settings.resync:
-            try:
-                node = await self._client.get(NODES, self._node, into=Body)
-                self._seen = seen = _Seen(node, await self.device() or {})
-            except KubeError as error:
-                away = error
-        if not self._restored and away is None:
-            self._hooks.restore(seen.device or None)
-            self._restored = True
-        inventory = await asyncio.to_thread(self._search)
-        self._say(inventory.problems)
-        if away is not None:
-            self._hooks.heard(seen.node, None, inventory)
-            raise away
+        self._seen.rounds += 1
+        if (
+            self._seen.node is None
+            or self._seen.device is None
+            or self._seen.rounds >= self._settings.resync
+        ):
+            node = await self._client.get(NODES, self._node, into=Body)
+            self._seen = _Seen(node, await self.device() or {})
+        if not self._restored:
+            async with self._searching:  # a search changes what is restored, in its thread
+                self._hooks.restore(self._seen.device or None)
+                self._restored = True
+            await self.look()  # an earlier search did not know of it
+        inventory = self._found
         try:
-            wrote = await self._write(seen, inventory)
+            wrote = await self._write(self._seen, inventory)
         except (AlreadyExists, Conflict, NotFound):
             self._seen = _Seen()  # another client wrote first: the next round reads
             raise
         return Round(inventory, wrote)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Report until `stop`; `told` receives each error once, and the next round tries again."""
+        """Search, report and renew until `stop`; none of these waits for another.
+
+        `told` receives each error once, and the next round tries again.
+        """
+        settings = self._settings
         async with asyncio.TaskGroup() as group:
-            group.create_task(
-                self._every(self._settings.period, self.once, stop), name="agent:report"
-            )
-            group.create_task(
-                self._every(self._settings.lease_period, self.renew, stop), name="agent:lease"
-            )
+            tasks = [
+                group.create_task(self._every(period, act), name=f"agent:{name}")
+                for name, period, act in (
+                    ("search", settings.period, self.look),
+                    ("report", 0.0, self._report_news),
+                    ("lease", settings.lease_period, self.renew),
+                )
+            ]
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
 
     async def renew(self) -> None:
         """Renew the lease that shows that the agent is alive, or create it. Raises `KubeError`."""
         uid = ((self._seen.node or {}).get("metadata") or {}).get("uid")
         await renew_lease(self._client, self._node, self._settings, str(uid or ""))
+
+    async def _report_news(self) -> None:
+        """Report the next search; those during a report are reported as one."""
+        await self._news.wait()
+        self._news.clear()
+        await self.report()
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -291,12 +319,10 @@ class AgentReporting:
 
     # --- time --------------------------------------------------------------------------------
 
-    async def _every(
-        self, period: float, act: Callable[[], Awaitable[object]], stop: asyncio.Event
-    ) -> None:
+    async def _every(self, period: float, act: Callable[[], Awaitable[object]]) -> None:
         rounds = Rounds("the node cannot be reported")
         problem = ""
-        while not stop.is_set():
+        while True:
             try:
                 with rounds:
                     await act()
@@ -306,7 +332,7 @@ class AgentReporting:
                     self._hooks.told(str(error))
                 problem = str(error)
             seconds = period * (1 + self._settings.jitter * self._client.chance())
-            await sleep_until(self._client.clock, seconds, stop)
+            await self._client.clock.sleep(seconds)
 
     def _say(self, problems: tuple[str, ...]) -> None:
         if problems != self._said:
