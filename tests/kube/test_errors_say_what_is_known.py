@@ -89,6 +89,23 @@ def test_what_is_missing_is_the_object_of_the_path() -> None:
     assert gone("/apis/rbac.authorization.k8s.io/v1/clusterroles/a%3Ab?pretty=", name="a:b")
 
 
+def test_a_namespace_that_is_missing_is_told_from_an_object() -> None:
+    """Even where both have one name; the message says what to do."""
+
+    def kind(path: str, what: str) -> type[ApiError]:
+        details = {"name": "partage", "kind": what}
+        return type(api_error("POST", path, 404, status(404, "NotFound", "no", **details)))
+
+    leases = "/apis/coordination.k8s.io/v1/namespaces/partage/leases"
+    assert kind(leases, "namespaces") is errors.NamespaceNotFound
+    assert kind(f"{leases}/partage?fieldManager=x", "leases") is errors.NotFound
+    assert kind("/api/v1/namespaces/partage", "namespaces") is errors.NotFound
+    missing = api_error(
+        "POST", leases, 404, status(404, "NotFound", "no", name="partage", kind="namespaces")
+    )
+    assert str(missing).endswith("404 NotFound: no; create this namespace, or name another one")
+
+
 def test_a_blocked_eviction_is_told_from_a_busy_server() -> None:
     """Both are 429; asking again helps only with the second."""
     causes = [{"reason": "DisruptionBudget", "message": "needs 2"}]

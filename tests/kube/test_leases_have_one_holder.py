@@ -18,10 +18,14 @@ from fakes.clock import SteppedClock
 from fakes.kube_server import KubeServer
 from fakes.leases import given_back
 from fakes.wire import Fault
+from partage.apiserver import ApiServer, serve
+from partage.kube.client import Client
+from partage.kube.config import ClusterConfig, Config
 from partage.kube.election import Election, LeaseSettings, LeaseSpec
 from partage.kube.errors import KubeError
 from partage.kube.lease import Candidacy, LeaderElector
 from partage.kube.resources import LEASES
+from partage.kube.sender import ClientSettings
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = LeaseSettings()
@@ -475,6 +479,32 @@ async def test_a_candidate_asks_again_soon_where_a_server_was_busy_for_a_moment(
         async with electing(server, clock, office, "a", attempts=5):
             await passing(clock, lambda: office.leading)
         assert clock.monotonic() - before < 10
+
+
+async def test_a_candidate_says_that_its_namespace_is_missing_and_leads_once_it_is_there() -> None:
+    """The Lease cannot be made before: that is no race which another candidate won."""
+    clock, office, told = SteppedClock(), Office(), list[str]()
+    server = ApiServer()
+    async with (
+        serve(server) as url,
+        Client(
+            Config(ClusterConfig(url)), settings=ClientSettings(attempts=1), clock=clock
+        ) as client,
+    ):
+        elector = LeaderElector(
+            client,
+            Candidacy("partage", "partage", "a"),
+            functools.partial(office.hold, "a"),
+            failed=lambda error: told.append(str(error)),
+        )
+        task = started(elector.run())
+        await passing(clock, lambda: len(told) > 1)
+        assert not office.leading
+        assert 'namespaces "partage" not found' in told[0]
+        assert "create this namespace" in told[0]
+        await server.create("namespaces", {"metadata": {"name": "partage"}})
+        await passing(clock, lambda: office.leading)
+        await asyncio.gather(stopped(task), _pass(clock, task))
 
 
 async def test_a_lost_answer_is_made_good_by_the_next_try() -> None:

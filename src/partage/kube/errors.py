@@ -11,6 +11,7 @@
         └── ApiError             the server refused
             ├── BadRequest 400   ├── Unauthorized 401   ├── Forbidden 403
             ├── NotFound 404     the object of the path, by the API server
+            │   └── NamespaceNotFound    its namespace: no object can be made there
             ├── NotServed 404    any other: of an unknown path, or a proxy's
             ├── Conflict 409     ├── AlreadyExists 409  ├── Expired 410     ├── Invalid 422
             ├── TooManyRequests 429
@@ -117,6 +118,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     """The machine-readable part of a Status."""
 
     name: str | None = None
+    kind: str | None = None
     retry_after_seconds: float | None = None
     causes: tuple[StatusCause, ...] | None = None
 
@@ -147,6 +149,8 @@ class ApiError(RequestError):
     """
 
     usual_outcome: ClassVar[Outcome] = Outcome.FINAL
+    advice: ClassVar[str] = ""
+    """The next step for an operator."""
 
     def __init__(
         self,
@@ -164,6 +168,8 @@ class ApiError(RequestError):
         self.retry_after = retry_after
         said = " ".join(part for part in (str(status), self.reason) if part)
         text = f"{said}: {self.text}" if self.text else said
+        if self.advice:
+            text = f"{text}; {self.advice}"
         super().__init__(method, path, text, self.judge())
 
     def judge(self) -> Outcome:
@@ -185,6 +191,15 @@ class Forbidden(ApiError):
 
 class NotFound(ApiError):
     """404 by the API server about the object of the path: it does not exist."""
+
+
+class NamespaceNotFound(NotFound):
+    """404 by the API server about the namespace of the path; no object can be made there.
+
+    A loop that takes `NotFound` for "made or deleted by another meanwhile" must report this one.
+    """
+
+    advice = "create this namespace, or name another one"
 
 
 class NotServed(ApiError):
@@ -290,7 +305,8 @@ def error_of_status(
     if status is None and document.reason in ("Expired", "Gone"):
         kind = Expired
     if kind is NotServed and document.reason == "NotFound" and _is_in(path, details.name):
-        kind = NotFound
+        of_namespace = details.kind == "namespaces" and not _ends(path, details.name)
+        kind = NamespaceNotFound if of_namespace else NotFound
     if kind is Conflict and document.reason == "AlreadyExists":
         kind = AlreadyExists
     if kind is TooManyRequests and any(
@@ -303,6 +319,11 @@ def error_of_status(
 def _is_in(path: str, named: str | None) -> bool:
     """Whether an answer is about the object of its path; one that names no object is."""
     return not named or named in map(unquote, path.partition("?")[0].split("/"))
+
+
+def _ends(path: str, named: str | None) -> bool:
+    """Whether a path is that of the object with this name."""
+    return unquote(path.partition("?")[0].rpartition("/")[2]) == (named or "")
 
 
 def retry_after_seconds(

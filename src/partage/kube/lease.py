@@ -22,7 +22,14 @@ from partage.kube.election import (
     LeaseSpec,
     micro_time,
 )
-from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound, UndecodableAnswer
+from partage.kube.errors import (
+    AlreadyExists,
+    Conflict,
+    KubeError,
+    NamespaceNotFound,
+    NotFound,
+    UndecodableAnswer,
+)
 from partage.kube.resources import LEASES, Scope
 from partage.kube.watch import follow
 
@@ -182,10 +189,11 @@ class LeaderElector:
         """One try to get or renew the lease; errors are reported and change nothing."""
         try:
             await self._try()
-        except (Conflict, AlreadyExists, NotFound):
-            self._version = None  # another candidate was faster: the next try reads
         except KubeError as error:
             self._version = None
+            faster = isinstance(error, Conflict | AlreadyExists | NotFound)
+            if faster and not isinstance(error, NamespaceNotFound):
+                return  # another candidate changed the lease: the next try reads
             if self._failed is not None:
                 self._failed(error)
 
