@@ -24,7 +24,7 @@ from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject
 from partage.agent.isolation import container_dirs
 from partage.agent.isolation import files as tenant_files
-from partage.agent.isolation.account import ACCOUNT_BYTES
+from partage.agent.isolation.account import ACCOUNT_BYTES, read_account
 from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Rooms
 from partage.agent.isolation.limits import CardLimits, read
 from partage.agent.isolation.mounting import Isolation
@@ -352,6 +352,20 @@ def test_files_that_tenants_made_longer_get_their_size_again(machine: Machine) -
 
     assert seat_file(folder, 0).stat().st_size == SEAT_BYTES
     assert room.account.stat().st_size == ACCOUNT_BYTES
+
+
+@pytest.mark.parametrize("size", [0, 100, ACCOUNT_BYTES - 1])
+def test_an_account_that_was_cut_off_stays_so(machine: Machine, size: int) -> None:
+    """Its counts are lost: zeros in their place would read as a container that uses nothing."""
+    rooms = machine.rooms()
+    room = rooms.open("container-a", QUOTA)
+    os.truncate(room.account, size)
+
+    rooms.mend()
+
+    assert room.account.stat().st_size == size
+    with pytest.raises(InvalidDocument):
+        read_account(room.account)
 
 
 def test_terms_are_the_agents_word(machine: Machine) -> None:

@@ -254,7 +254,7 @@ class Rooms:
                 self._files.close_seat(card)
 
     def mend(self) -> None:
-        """Restore the size of files that containers truncated or extended."""
+        """Restore the size of seats, and of accounts that containers made longer."""
         self._files.mend(list(self._rooms))
 
     def keep(self, containers: Collection[str]) -> list[str]:

@@ -161,7 +161,11 @@ class TenantFiles:
         _removed(self.seats / uuid)
 
     def mend(self, containers: Collection[str]) -> None:
-        """Restore the size of all files; a file that cannot be restored now is tried again the next time."""
+        """Restore the size of all seats, and of accounts that were made longer.
+
+        A file that cannot be restored now is tried again the next time. An account that was truncated stays so: its
+        counts are lost, and zeros in their place would hide this. The container's condition reports it instead.
+        """
         with contextlib.suppress(OSError):
             self._held.again()
             for folder in self.seats.iterdir():
