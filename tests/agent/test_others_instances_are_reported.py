@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from partage.daemon.instances import NodeInstances
 from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
+from partage.kube.errors import Conflict
 from partage.model.device import ForeignInstance
 from partage.model.errors import InvalidRecord
 from partage.model.mig import MigAxis, MigSlice
@@ -259,6 +261,64 @@ async def test_a_card_that_is_lost_as_the_agent_starts_is_unknown(tmp_path: Path
         await world.until({})
 
 
+async def test_a_card_that_the_driver_lists_later_gets_instances_without_a_restart(
+    tmp_path: Path,
+) -> None:
+    """Until then it counts as unknown, in the object and from the write on that makes it known as well."""
+    nvml = FakeNvml(cards=2)
+    there = nvml.card(CARD)
+    del nvml._cards[CARD]
+    async with world_of(tmp_path, nvml) as world:
+        await world.discovered()
+        away = {CARD: {"unknown": "the driver has not listed it to the maker of instances"}}
+        await world.until(away)
+
+        nvml._cards[CARD] = there  # it is back
+        nvml.foreign("3g.40gb", 4)
+        entry = {"profile": "3g.40gb", "start": 4, "size": 4, "uuids": ["MIG-1"]}
+        await world.until({CARD: {"instances": [entry]}})
+        device = await world.client.get(DEVICES, "n1", into=Body)
+        axes, _ = decode_axes(device["metadata"]["annotations"][names.MIG_PROFILES])
+        assert set(axes) == {"GPU-0", "GPU-1"}
+
+
+async def test_a_card_that_is_new_in_the_object_is_written_with_what_is_known_of_it(
+    tmp_path: Path,
+) -> None:
+    """In one write: no scheduler sees a card of which nobody says yet what is on it."""
+    nvml = FakeNvml(cards=1)
+    async with world_of(tmp_path, nvml) as world:
+        card = simulate(SimulatedHardware("n1", "A100-SXM4-80GB", MODELS["A100-SXM4-80GB"], 2))
+        one, other = (
+            replace(found, device=replace(found.device, uuid=f"GPU-{minor}"))
+            for minor, found in enumerate(card.found)
+        )
+        found = [one]
+        reporting = AgentReporting(
+            world.client,
+            "n1",
+            lambda: Inventory(tuple(found)),
+            hooks=ReportingHooks(annotated=world.instances.annotations),
+        )
+        await reporting.once()
+        await world.until({})
+        with contextlib.suppress(Conflict):
+            await reporting.once()
+        written: list[Body] = []
+        world.server.store.observers.append(
+            lambda change: written.append(json.loads(json.dumps(change.record.value)))
+        )
+        found.append(other)
+        await reporting.once()
+
+        annotations = written[0]["metadata"]["annotations"]
+        assert [card["id"] for card in written[0]["spec"]["devices"]] == ["GPU-0", "GPU-1"]
+        told = json.loads(annotations[names.FOREIGN_INSTANCES])["cards"]
+        assert told == {
+            "GPU-1": {"unknown": "the driver has not listed it to the maker of instances"}
+        }
+
+
 async def test_a_card_that_is_new_in_the_object_is_unknown_before_the_first_look(
     tmp_path: Path,
 ) -> None:
@@ -269,11 +329,11 @@ async def test_a_card_that_is_new_in_the_object_is_unknown_before_the_first_look
             names.MIG_PROFILES: encode_axes({"GPU-1": world.nvml.axis("GPU-1")}),
         }
 
-        told = world.instances.annotations(before)
+        told = world.instances.annotations(before, ())
 
         cards = json.loads(told[names.FOREIGN_INSTANCES])["cards"]
         assert cards == {"GPU-0": {"unknown": "the agent has not looked at it yet"}}
-        assert world.instances.annotations(told) == told
+        assert world.instances.annotations(told, ()) == told
 
 
 async def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> None:
@@ -309,7 +369,7 @@ async def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
             world.client,
             "n1",
             search,
-            hooks=ReportingHooks(born_with=lambda: world.instances.annotations({})),
+            hooks=ReportingHooks(annotated=world.instances.annotations),
         )
         await reporting.once()
         assert names.FOREIGN_INSTANCES in seen[0]

@@ -58,6 +58,12 @@ def device_document(
     }
 
 
+def cards_of(document: Mapping[str, Any] | None) -> frozenset[str]:
+    """UUIDs of the cards in a Device object, also of lost ones; any client may have written it."""
+    kind = DeviceType.GPU.value
+    return frozenset(str(one.get("id")) for one in _entries(document) if one["type"] == kind)
+
+
 def owner(name: str, uid: str) -> dict[str, Any]:
     """The reference that deletes a Device object with its Node (the Koordinator document)."""
     return {

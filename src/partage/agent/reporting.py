@@ -8,12 +8,12 @@ written a few times at once, and then a few times a minute in its current form.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, Final
 
-from partage.agent.device_document import OWNED_LABELS, device_document
+from partage.agent.device_document import OWNED_LABELS, cards_of, device_document
 from partage.agent.discovery.found import Inventory
 from partage.agent.registration import hami_annotations, node_labels
 from partage.agent.trouble import Rounds
@@ -105,8 +105,8 @@ class ReportingHooks:
         hami: returns HAMi's settings in force.
         told: receives the problems, once for each change.
         restore: receives the Device object, None without one, before the first report; a search follows.
-        born_with: returns the annotations with which a Device object is created; reporting does not
-            change them afterwards.
+        annotated: returns the annotations of a Device object that gets new cards, given its present annotations and
+            all its cards. They are written together with these cards; reporting does not change them otherwise.
         heard: receives the Node, the Device object and the found devices, after each search; None for an
             object that the API server has never reported.
         notes: returns the notes for operators, as the Node's annotation holds them.
@@ -116,7 +116,7 @@ class ReportingHooks:
     hami: Callable[[], HamiSettings] = HamiSettings
     told: Callable[[str], None] = lambda _: None
     restore: Callable[[Body | None], None] = lambda _: None
-    born_with: Callable[[], Mapping[str, str]] = dict
+    annotated: Callable[[Mapping[str, str], Collection[str]], Mapping[str, str]] = lambda *_: {}
     heard: Callable[[Body | None, Body | None, Inventory], None] = lambda *_: None
     notes: Callable[[], str] = str
     dropped: Callable[[Sequence[str]], None] = lambda _: None
@@ -251,15 +251,21 @@ class AgentReporting:
         if not self._writes.ready():
             return ()
         wrote = []
+        cards = cards_of(wanted)
+        annotations: dict[str, str] = {}
+        if cards - cards_of(before):
+            known = (before.get("metadata") or {}).get("annotations") or {}
+            annotations = dict(self._hooks.annotated(known, cards))
         if before:
             changes = _changes(before, wanted)
+            if annotations:
+                changes.setdefault("metadata", {})["annotations"] = annotations
             if changes:
                 seen.device = await self._client.patch(
                     DEVICES, self._node, changes, kind=PatchKind.MERGE, into=Body
                 )
                 wrote.append("device")
         elif wanted["spec"]["devices"]:
-            annotations = dict(self._hooks.born_with())
             if annotations:
                 wanted["metadata"]["annotations"] = annotations
             seen.device = await self._client.create(DEVICES, wanted, into=Body)

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -332,12 +332,12 @@ async def _run(
     await daemon.run(stop)
 
 
-def _foreign(daemon: AgentDaemon) -> Callable[[], Mapping[str, str]]:
-    """A new Device object's entries about its cards' instances."""
+def _foreign(
+    daemon: AgentDaemon,
+) -> Callable[[Mapping[str, str], Collection[str]], Mapping[str, str]]:
+    """A Device object's annotations about the instances on its cards."""
     instances = daemon.instances
-    if instances is None:
-        return dict
-    return lambda: instances.annotations({})
+    return (lambda *_: {}) if instances is None else instances.annotations
 
 
 def _statements(plan: _Plan, client: Client | None, daemon: AgentDaemon) -> Statements:

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -69,7 +69,9 @@ class NodeDiscovery:
         take: Callable[[Node], None],
         client: Client | None,
         settings: Callable[[], Settings] = Settings,
-        born_with: Callable[[], Mapping[str, str]] = dict,
+        annotated: Callable[
+            [Mapping[str, str], Collection[str]], Mapping[str, str]
+        ] = lambda *_: {},
         notes: Notes | None = None,
     ) -> None:
         """Search once, and pass the result to `take` before this returns.
@@ -78,14 +80,14 @@ class NodeDiscovery:
             take: gets the node when it or the settings differ from the last time.
             client: of the API server; None for no reports.
             settings: the families' settings in force now.
-            born_with: annotations that a Device object has from its creation.
+            annotated: see `ReportingHooks`.
             notes: are reported, and get the problems of searches.
 
         Raises:
             ValueError: a backend does not exist.
         """
         self._name, self._options, self._take, self._client = node, options, take, client
-        self._settings, self._born_with = settings, born_with
+        self._settings, self._annotated = settings, annotated
         self._search = Search(options.roots, node, backends=options.backends)
         self._notes = notes or Notes()
         self._last: tuple[Body, Body] | None = None
@@ -134,7 +136,7 @@ class NodeDiscovery:
                 hami=lambda: self._settings().hami,
                 told=lambda problem: _LOG.warning("%s", problem),
                 restore=self._restore,
-                born_with=self._born_with,
+                annotated=self._annotated,
                 heard=self._hear,
                 notes=lambda: self._notes.text,
                 dropped=self._dropped,

@@ -14,12 +14,13 @@ now and then, because the object may have been recreated.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from partage.agent.container_edits import Instance, Made
+from partage.agent.device_document import cards_of
 from partage.agent.discovery.nvidia import load_library
 from partage.agent.metrics import Tallies
 from partage.agent.mig import runner
@@ -49,6 +50,8 @@ from partage.wire.mig_profiles import decode_axes, encode_axes
 _LOG: Final = logging.getLogger("partage.daemon")
 _LOOK: Final = 1.0
 """Seconds between two looks at the instances of containers."""
+_LIST: Final = 30.0
+"""Seconds between two listings of the driver's cards: one may come back."""
 _LOOK_AT_OBJECT: Final = 30.0
 """Seconds between two looks at the object while no card changes."""
 
@@ -59,13 +62,16 @@ class ForeignReport:
     """The annotations of one node; `run` it, and call `changed` after a change."""
 
     def __init__(
-        self, client: Client, node: str, told: Callable[[Mapping[str, str]], Mapping[str, str]]
+        self,
+        client: Client,
+        node: str,
+        told: Callable[[Mapping[str, str], Collection[str]], Mapping[str, str]],
     ) -> None:
         """A report that does not run yet.
 
         Args:
             client: an open client; its clock is used.
-            told: returns the wanted annotations, given the present ones.
+            told: returns the wanted annotations, given the present ones and the object's cards.
         """
         self._client = client
         self._node = node
@@ -93,7 +99,7 @@ class ForeignReport:
             return False  # there is no object yet that a scheduler could read
         metadata = device.get("metadata") or {}
         before = metadata.get("annotations") or {}
-        wanted = self._told(before)
+        wanted = self._told(before, cards_of(device))
         changes = {key: text for key, text in wanted.items() if before.get(key) != text}
         if not changes:
             return False
@@ -163,15 +169,11 @@ class NodeInstances:
         self._tallies = tallies
         self._stories = InstanceStories(tracer, name)
         self._name = name
-        axes = {card: _axis_of(card, node.nvml) for card in node.nvml.cards()}
-        runners = {
-            card.uuid: runner.Runner(card, node)
-            for card, axis in axes.items()
-            if axis is None or axis.profiles
-        }
-        self._axes = {card.uuid: axis for card, axis in axes.items() if axis and axis.profiles}
-        self.cards = frozenset(runners)
-        self._service = Instances(runners, client.clock, self._changed)
+        self._node = node
+        self._axes: dict[str, MigAxis] = {}
+        self._listed_cards = self.cards = frozenset[str]()
+        self._service = Instances({}, client.clock, self._changed)
+        self._take(self._new_cards())
         self._report = ForeignReport(client, name, self.annotations)
         self._pods = pods_of(client, name, self.want)
         self._shown: dict[str, list[tuple[str, ...]]] = {}
@@ -189,9 +191,43 @@ class NodeInstances:
             tasks.create_task(self._pods.run(), name="agent:pods")
             tasks.create_task(self._report.run(), name="agent:foreign")
             tasks.create_task(self._follow_containers(), name="agent:instances-in-use")
+            tasks.create_task(self._follow_cards(), name="agent:cards-with-instances")
 
-    def annotations(self, before: Mapping[str, str]) -> dict[str, str]:
-        """The annotations that the maker of instances keeps on the node's Device object."""
+    def _new_cards(self) -> dict[CardFacts, MigAxis | None]:
+        """The driver's cards that were not listed before, and how they can be cut. Raises `NvmlFailed`."""
+        nvml = self._node.nvml
+        new = (card for card in nvml.cards() if card.uuid not in self._listed_cards)
+        return {card: _axis_of(card, nvml) for card in new}
+
+    def _take(self, cards: Mapping[CardFacts, MigAxis | None]) -> None:
+        """Make instances on these cards too, if they can be cut."""
+        for card, axis in cards.items():
+            self._listed_cards |= {card.uuid}
+            if axis is not None and axis.profiles:
+                self._axes[card.uuid] = axis
+            if axis is None or axis.profiles:
+                self.cards |= {card.uuid}  # whole: other threads read it
+                self._service.add(card.uuid, runner.Runner(card, self._node))
+
+    async def _follow_cards(self) -> None:
+        """List the driver's cards now and then: one that was lost as the agent started may be back."""
+        rounds = Rounds("the driver's cards cannot be listed", NvmlFailed)
+        while True:
+            await self._clock.sleep(_LIST)
+            with rounds:
+                new = await asyncio.to_thread(self._new_cards)
+                self._take(new)
+                if new:
+                    _LOG.info("the driver has %s now", ", ".join(card.uuid for card in new))
+                    self._report.changed()
+
+    def annotations(self, before: Mapping[str, str], cards: Collection[str]) -> dict[str, str]:
+        """The annotations that the maker of instances keeps on the node's Device object.
+
+        Args:
+            before: the present ones.
+            cards: those of the object; one that the driver has not listed here counts as unknown.
+        """
         covered, _problem = decode_axes(before.get(names.MIG_PROFILES, ""))
         outcomes = {
             card: outcome
@@ -199,7 +235,10 @@ class NodeInstances:
             if (outcome := self._service.outcome(card)) is not None
         }
         told = {card: outcome.axis for card, outcome in outcomes.items() if outcome.axis}
-        foreign = reported(self.cards, outcomes, before.get(names.FOREIGN_INSTANCES), covered)
+        unlisted = frozenset(cards) - self._listed_cards
+        foreign = reported(
+            self.cards, outcomes, before.get(names.FOREIGN_INSTANCES), covered, unlisted
+        )
         return {
             names.FOREIGN_INSTANCES: encode_foreign(foreign),
             names.MIG_PROFILES: encode_axes(self._axes | told),

@@ -53,6 +53,7 @@ class NvidiaDriver:
 
     def __init__(self, library: Any) -> None:
         self._n = library
+        self._lost: dict[int, str] = {}
         self._call("nvmlInit")
 
     @classmethod
@@ -82,18 +83,20 @@ class NvidiaDriver:
 
     def cards(self) -> tuple[CardFacts, ...]:
         """Every card, by index, except lost ones: a card that is lost has no identity, and the others work."""
-        found = []
+        found, lost = [], dict[int, str]()
         for index in range(self._call("nvmlDeviceGetCount")):
             try:
                 found.append(self._facts(self._call("nvmlDeviceGetHandleByIndex", index)))
             except NvmlFailed as error:
                 if error.failure is not Failure.LOST:
                     raise
+                lost[index] = str(error)
+        for index, problem in lost.items():
+            if index not in self._lost:
                 _LOG.warning(
-                    "NVIDIA card %d gets no instances until the agent is restarted: %s",
-                    index,
-                    error,
+                    "NVIDIA card %d gets no instances until it is back: %s", index, problem
                 )
+        self._lost = lost
         return tuple(found)
 
     def _facts(self, handle: Any) -> CardFacts:

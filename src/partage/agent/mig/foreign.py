@@ -14,6 +14,7 @@ from partage.model.mig import MigAxis, MigSlice
 from partage.wire.foreign import OnCard, decode_foreign
 
 _UNSEEN: Final = "the agent has not looked at it yet"
+_UNLISTED: Final = "the driver has not listed it to the maker of instances"
 
 
 def on_card(outcome: Outcome) -> OnCard:
@@ -29,6 +30,7 @@ def reported(
     outcomes: Mapping[str, Outcome],
     before: str | None,
     covered: Collection[str],
+    unlisted: Iterable[str] = (),
 ) -> Mapping[str, OnCard]:
     """The report of every card.
 
@@ -36,6 +38,7 @@ def reported(
         cards: UUIDs of the node's cards that can be cut.
         before: the current annotation; None without one.
         covered: UUIDs of the cards that it was made for; those without such instances are not in it.
+        unlisted: UUIDs of further cards of the node, which the driver has lost or has found again just now.
     """
     known: Mapping[str, OnCard] = {}
     if before is not None:
@@ -45,7 +48,7 @@ def reported(
     return {
         card: on_card(outcomes[card]) if card in outcomes else known.get(card, unseen)
         for card in cards
-    }
+    } | {card: OnCard(unknown=_UNLISTED) for card in unlisted}
 
 
 def _named(one: GpuInstance, axis: MigAxis | None) -> ForeignInstance:

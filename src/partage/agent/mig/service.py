@@ -47,6 +47,15 @@ class Instances:
         self._wanted: dict[str, tuple[Wanted, ...]] | None = None
         self._outcomes: dict[str, Outcome] = {}
         self._calls = {card: asyncio.Event() for card in runners}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def add(self, card: str, runner: Runner) -> None:
+        """Serve one more card, which the driver has found (again); `run` looks at it at once if pods are listed."""
+        self._runners[card], self._calls[card] = runner, asyncio.Event()
+        if self._wanted is not None:
+            self._calls[card].set()
+        if self._tasks is not None:
+            self._tasks.create_task(self._serve(card), name=f"instances of {card}")
 
     def want(self, wanted: Mapping[str, Sequence[Wanted]]) -> None:
         """Set all instances of the node's pods, by card (`plan.wanted_by`)."""
@@ -88,6 +97,7 @@ class Instances:
     async def run(self) -> None:
         """Serve all cards until cancelled. A running call is completed in its thread."""
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             for card in self._runners:
                 tasks.create_task(self._serve(card), name=f"instances of {card}")
 
