@@ -19,6 +19,7 @@ CODES = {
     "NVML_ERROR_NOT_SUPPORTED": 3,
     "NVML_ERROR_NO_PERMISSION": 4,
     "NVML_ERROR_NOT_FOUND": 6,
+    "NVML_ERROR_FUNCTION_NOT_FOUND": 13,
     "NVML_ERROR_GPU_IS_LOST": 15,
     "NVML_ERROR_RESET_REQUIRED": 16,
     "NVML_ERROR_IN_USE": 19,
@@ -302,6 +303,39 @@ def test_a_question_that_the_driver_does_not_understand_is_no_empty_card(
     monkeypatch.setattr(library, call, refused)
     with pytest.raises(NvmlFailed, match="invalid argument"):
         driver.instances(CARD)
+
+
+@pytest.mark.parametrize("code", ["NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND"])
+def test_a_card_or_a_driver_without_mig_has_no_instances(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """A driver from before MIG answers that it lacks the function, as discovery reads it too."""
+
+    def without(_library: Library, _device: str) -> list[int]:
+        raise NVMLError(CODES[code])
+
+    monkeypatch.setattr(Library, "devicegetmigmode", without)
+    driver = NvidiaDriver(Library(fake))
+
+    assert driver.mode(CARD) == Mode(current=False, pending=False)
+    assert driver.instances(CARD) == ()
+    assert driver.axis(CARD).profiles == ()
+
+
+def test_a_driver_that_lacks_a_later_function_has_no_empty_card(
+    fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With MIG on, what is on the card is unknown."""
+
+    def without(_library: Library, _device: str, _kind: int) -> SimpleNamespace:
+        raise NVMLError(CODES["NVML_ERROR_FUNCTION_NOT_FOUND"])
+
+    monkeypatch.setattr(Library, "devicegetgpuinstanceprofileinfo", without)
+    driver = NvidiaDriver(Library(fake))
+
+    for ask in (driver.axis, driver.instances):
+        with pytest.raises(NvmlFailed):
+            ask(CARD)
 
 
 def test_a_mode_that_is_not_activated_is_a_refusal(fake: FakeNvml) -> None:

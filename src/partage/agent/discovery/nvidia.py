@@ -19,6 +19,7 @@ from partage.agent.discovery import pci
 from partage.agent.discovery.found import CardUse, Found, Inventory, Roots
 from partage.agent.discovery.health import HealthBook
 from partage.agent.discovery.instance_use import InstanceUses
+from partage.agent.mig.nvml import mode_of
 from partage.model.device import Device, DeviceType, Topology
 from partage.vendors import names
 from partage.vendors.traits import NVIDIA
@@ -252,13 +253,8 @@ class Nvidia:
         return {names.PCI_PRODUCT: f"{product:04X}"} if product else {}
 
     def _mig(self, handle: Any) -> bool | None:
-        nvml = self._nvml
-        try:
-            return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
-        except nvml.NVMLError as error:
-            if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
-                return None  # a card, or a driver, without MIG
-            raise
+        mode = mode_of(self._nvml, handle)
+        return None if mode is None else mode.current
 
     def _architecture(self, handle: Any) -> str:
         number = self._told(lambda: int(self._nvml.nvmlDeviceGetArchitecture(handle)))

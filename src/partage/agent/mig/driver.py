@@ -9,7 +9,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from partage.agent.mig.nvml import (
     CardFacts,
@@ -18,11 +18,13 @@ from partage.agent.mig.nvml import (
     GpuInstance,
     Mode,
     NvmlFailed,
+    mode_of,
 )
 from partage.model.device import MILLI
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.mig import Engines, MigAttribute, MigAxis, MigProfile
 
+T = TypeVar("T")
 _LOG: Final = logging.getLogger("partage.agent")
 _MIB: Final = 1 << 20
 _MOST: Final = 64
@@ -112,18 +114,16 @@ class NvidiaDriver:
 
     def mode(self, card: str) -> Mode:
         """MIG mode of a card; off if the card has none."""
-        try:
-            current, pending = self._call("nvmlDeviceGetMigMode", self._handle(card))
-        except NvmlFailed as error:
-            if error.failure is Failure.NOT_SUPPORTED:
-                return Mode(current=False, pending=False)
-            raise
-        return Mode(bool(current), bool(pending))
+        return self._mode(self._handle(card)) or Mode(current=False, pending=False)
+
+    def _mode(self, handle: Any) -> Mode | None:
+        return self._asked("nvmlDeviceGetMigMode", mode_of, self._n, handle)
 
     def axis(self, card: str) -> MigAxis:
         """Its profiles and their places, which do not depend on its instances."""
         handle = self._handle(card)
-        infos = list(self._profiles(handle))
+        # Only a card without MIG has no profiles: of others, a missing function must not read as an empty card.
+        infos = [] if self._mode(handle) is None else list(self._profiles(handle))
         whole = max((info.multiprocessorCount for _, info in infos), default=1) or 1
         return MigAxis(
             _text(self._call("nvmlDeviceGetName", handle)),
@@ -283,7 +283,9 @@ class NvidiaDriver:
         return [room[i] for i in range(count.value)]
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        function: Callable[..., Any] = getattr(self._n, name)
+        return self._asked(name, getattr(self._n, name), *arguments)
+
+    def _asked(self, name: str, function: Callable[..., T], *arguments: Any) -> T:
         try:
             return function(*arguments)
         except self._n.NVMLError as error:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from partage.model.errors import PartageError
 
@@ -54,6 +55,27 @@ class Mode:
 
     current: bool
     pending: bool
+
+
+def mode_of(library: Any, handle: Any) -> Mode | None:
+    """MIG mode of a card; None if the card, or its driver, has no MIG.
+
+    Args:
+        library: the module `pynvml`.
+
+    Raises:
+        library.NVMLError: the driver does not answer.
+    """
+    try:
+        current, pending = library.nvmlDeviceGetMigMode(handle)
+    except library.NVMLError as error:
+        if error.value in (
+            library.NVML_ERROR_NOT_SUPPORTED,
+            library.NVML_ERROR_FUNCTION_NOT_FOUND,
+        ):
+            return None
+        raise
+    return Mode(bool(current), bool(pending))
 
 
 @dataclass(frozen=True, slots=True)
