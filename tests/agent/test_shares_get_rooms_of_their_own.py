@@ -529,6 +529,49 @@ def test_two_rooms_that_cannot_be_read_one_after_the_other_keep_their_seats(
         machine.rooms().open("container-e", quota)
 
 
+@pytest.mark.parametrize("left", [(".terms.77",), ("terms",), ("terms", "seat-0", ".seat-1.77")])
+def test_seats_that_a_kill_left_half_made_are_made_whole(
+    machine: Machine, left: tuple[str, ...]
+) -> None:
+    """Beside a room that cannot be read too, for which no agent that starts removes a card's files."""
+    other = (replace(QUOTA[0], uuid="GPU-1"),)
+    (machine.rooms().open("container-a", other).folder / "limits").unlink()
+    whole = machine.rooms().open("container-b", QUOTA).seats / "GPU-0"
+    half = {name: (whole / name.lstrip(".").removesuffix(".77")).read_bytes() for name in left}
+    machine.rooms().close("container-b")
+    shutil.rmtree(whole, ignore_errors=True)
+    whole.mkdir(mode=0o755)
+    for name, content in half.items():
+        (whole / name).write_bytes(content)
+        (whole / name).chmod(0o666)  # as it was while it was made
+    if "terms" in left:
+        (whole / "terms").write_bytes(bytes(63 * 8) + (1).to_bytes(8, "little") * 63)
+        os.truncate(whole / "terms", SEAT_BYTES)
+
+    room = machine.rooms().open("container-c", QUOTA)
+
+    assert read_seat(whole, room.limits.cards[0].slot) is None
+    assert len(list(whole.iterdir())) == 64
+    assert stat.S_IMODE((whole / "terms").stat().st_mode) == 0o644
+
+
+def test_a_kill_finds_no_terms_that_others_may_write(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have their mode before they have their name."""
+    modes, link = dict[str, int](), os.link
+
+    def linked(source: Path, target: Path) -> None:
+        modes[target.name] = stat.S_IMODE(source.stat().st_mode)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", linked)
+    machine.rooms().open("container-a", QUOTA)
+
+    assert modes["terms"] == 0o644
+    assert modes["seat-0"] == 0o666
+
+
 def test_a_room_that_cannot_be_read_is_not_made_anew_over_its_container(machine: Machine) -> None:
     """Its account stays, whoever asks for the container again."""
     room = machine.rooms().open("container-a", QUOTA)

@@ -27,8 +27,8 @@ _READABLE: Final = 0o444
 def make_amounts(path: Path, cards: Iterable[CardLimits]) -> None:
     """Make the page of a container from its limits. Raises `OSError`."""
     words = b"".join(_words(card) for card in cards)
-    make(path, _BYTES, _MAGIC.to_bytes(8, "little").ljust(_CARDS_AT, b"\0") + words)
-    path.chmod(_READABLE)
+    head = _MAGIC.to_bytes(8, "little").ljust(_CARDS_AT, b"\0")
+    make(path, _BYTES, head + words, mode=_READABLE)
 
 
 def set_amounts(path: Path, index: int, card: CardLimits) -> None:

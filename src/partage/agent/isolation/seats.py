@@ -21,7 +21,7 @@ from typing import Final
 
 from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.limits import SEATS, CardLimits
-from partage.agent.isolation.shared import make, mend, opened, remake, word
+from partage.agent.isolation.shared import READABLE, make, mend, opened, remake, word
 from partage.model.errors import InvalidDocument
 from partage.vendors.wishes import Policy, Priority
 
@@ -38,7 +38,6 @@ _POLICIES: Final = {
 _PRIORITIES: Final = {Priority.OFFLINE: 0, Priority.ORDINARY: 1, Priority.ONLINE: 2}
 _GIVEN: Final = 1 << 56
 """Marks the terms of an allocated seat, whatever they are; the library ignores it."""
-_READABLE: Final = 0o644
 _TRIES: Final = 3
 
 
@@ -72,8 +71,9 @@ def make_seats(folder: Path) -> None:
     remove_drafts(folder)
     terms = folder / _TERMS
     if not terms.exists():
-        make(terms, SEAT_BYTES, bytes(SEATS * 8) + (1).to_bytes(8, "little") * SEATS)
-        terms.chmod(_READABLE)
+        head = bytes(SEATS * 8) + (1).to_bytes(8, "little") * SEATS
+        make(terms, SEAT_BYTES, head, mode=READABLE)
+    terms.chmod(READABLE)  # a kill may have prevented an older agent from this
     for slot in range(SEATS):
         path = seat_file(folder, slot)
         if not path.exists():
@@ -83,8 +83,12 @@ def make_seats(folder: Path) -> None:
 def remove_drafts(folder: Path) -> None:
     """Remove half-made files, which take the room of a seat. Raises `OSError`."""
     for path in folder.iterdir():
-        if path.name.startswith("."):
+        if _is_draft(path):
             path.unlink()
+
+
+def _is_draft(path: Path) -> bool:
+    return path.name.startswith(".")
 
 
 def give_seat(folder: Path, card: CardLimits, held: HeldFiles) -> None:
@@ -118,7 +122,10 @@ def given_seats(folder: Path) -> frozenset[int]:
         OSError: it cannot be opened.
     """
     terms = folder / _TERMS
-    if not terms.exists() and not (folder.exists() and any(folder.iterdir())):
+    if not terms.exists() and (
+        # A kill may have left drafts: the terms come before all seats.
+        not folder.exists() or all(map(_is_draft, folder.iterdir()))
+    ):
         return frozenset()
     with opened(terms) as descriptor:
         memory = os.pread(descriptor, SEATS * 8, 0)

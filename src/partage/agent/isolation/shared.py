@@ -14,22 +14,27 @@ from typing import Final
 from partage.model.errors import InvalidDocument
 
 _EVERYBODY: Final = 0o666
+READABLE: Final = 0o644
+"""Mode of a file that the agent alone may write."""
 
 
-def make(path: Path, size: int, head: bytes = b"", *, sparse: bool = False) -> None:
-    """Make a file that all users may write, whole or not at all; an existing one stays unchanged.
+def make(
+    path: Path, size: int, head: bytes = b"", *, sparse: bool = False, mode: int = _EVERYBODY
+) -> None:
+    """Make a file, whole or not at all; an existing one stays unchanged.
 
     Args:
         size: in bytes.
         head: its first bytes; the rest are zero.
         sparse: allocate a block when a process touches it. Else allocate all now, so that no other file takes them.
+        mode: its permissions; all users may write it by default.
 
     Raises:
         OSError: the folder cannot be written, or there is no room.
     """
     draft = _draft(path)
     try:
-        descriptor = _made(draft, size, sparse=sparse)
+        descriptor = _made(draft, size, sparse=sparse, mode=mode)
         try:
             os.pwrite(descriptor, head, 0)
         finally:
@@ -66,11 +71,11 @@ def _draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
-def _made(draft: Path, size: int, *, sparse: bool) -> int:
+def _made(draft: Path, size: int, *, sparse: bool, mode: int = _EVERYBODY) -> int:
     draft.unlink(missing_ok=True)  # of an attempt that a crash ended
-    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _EVERYBODY)
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        os.fchmod(descriptor, _EVERYBODY)
+        os.fchmod(descriptor, mode)
         os.ftruncate(descriptor, size)
         if not sparse:
             os.posix_fallocate(descriptor, 0, size)
