@@ -285,6 +285,37 @@ async def test_a_garbled_stream_is_left_and_listed_afresh() -> None:
             assert interruption.delay == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("later", ["event", "deletion", "bookmark"])
+async def test_a_version_beyond_all_hides_nothing_for_long(later: str) -> None:
+    """A proxy made it up: what comes next, if only a bookmark, shows that, and a list tells the truth."""
+    async with KubeServer() as server:
+        put(server, "a")
+        async with listening(server) as listener:
+            await eventually(lambda: server.watches)
+            stored = server.store.get(PODS_PATH, "default", "a")
+            false = {**stored, "metadata": {**stored["metadata"], "resourceVersion": "9" * 30}}
+            event = {"type": "MODIFIED", "object": false}
+            await server.send_raw(json.dumps(event).encode() + b"\n")
+            await eventually(lambda: listener.names(Seen) == ["a", "a"])
+            if later == "event":
+                put(server, "a", node="n1")
+            elif later == "deletion":
+                server.store.delete(PODS_PATH, "default", "a")
+            else:
+                await server.bookmark()
+            await eventually(lambda: listener.count(Synced) == 2)
+
+            (interruption,) = [c for c in listener.told if isinstance(c, Interrupted)]
+            assert isinstance(interruption.error, ProtocolError)
+            assert "a watch does not go back" in str(interruption.error)
+            if later == "deletion":
+                assert not listener.mirror.objects
+            else:
+                (held,) = listener.mirror.objects.values()
+                version = server.store.get(PODS_PATH, "default", "a")["metadata"]
+                assert held.metadata.resource_version == version["resourceVersion"]
+
+
 @pytest.mark.parametrize("missing", ["name", "uid"])
 async def test_an_event_about_no_object_ends_none(missing: str) -> None:
     """Without a name it took the place of another of its UID, without a UID that of another of its name."""

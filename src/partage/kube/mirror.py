@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
 from partage.kube.errors import KubeError, ProtocolError
-from partage.kube.frames import Added, Bookmark, Deleted, Frame, Malformed, Modified
+from partage.kube.frames import Added, Bookmark, Deleted, Failed, Frame, Malformed, Modified
 from partage.kube.objects import HasMeta, Key, Listing, MetaLike, Undecodable, key_of
 
 T = TypeVar("T", bound=HasMeta)
@@ -147,6 +147,20 @@ class Mirror(Generic[T]):
                 return True
         return False
 
+    def disorder(self, frames: Iterable[Frame[T]]) -> str:
+        """Why these events cannot be those of one watch after the ones before; empty if they can.
+
+        A watch brings versions in their order. An older one after a newer one shows that one of the two is false: the
+        older event is late, or the newer version is none of this store and would hide all later events of its object.
+        """
+        newest = self._version
+        for frame in frames:
+            version = _version_of(frame)
+            if is_older(version, newest):
+                return f"version {version} after {newest}: a watch does not go back"
+            newest = version or newest
+        return ""
+
     def apply(self, frames: Iterable[Frame[T]]) -> list[Change[T]]:
         """Take over events, in order; `Failed` changes nothing, because it is for the reader of the watch.
 
@@ -234,6 +248,14 @@ class Mirror(Generic[T]):
         self._deleted[key] = earlier if earlier and is_older(version, earlier) else version or ""
         if len(self._deleted) > _DELETIONS:
             del self._deleted[next(iter(self._deleted))]
+
+
+def _version_of(frame: Frame[T]) -> str | None:
+    if isinstance(frame, Bookmark):
+        return frame.resource_version
+    if isinstance(frame, Malformed):
+        return frame.object.meta.resource_version
+    return frame.object.metadata.resource_version if not isinstance(frame, Failed) else None
 
 
 def is_newer(version: str | None, than: str | None) -> bool:

@@ -198,6 +198,9 @@ async def _list_then_watch(
         watch_once(client, scope, into=into, resource_version=version, settings=settings)
     ) as events:
         async for frames in events:
+            disorder = mirror.disorder(frames)
             yield mirror.apply(frames)
+            if disorder:
+                raise ProtocolError(f"GET {scope.path}: {disorder}")
     if client.clock.monotonic() - started < _TOO_SHORT:
         raise EndedEarly(f"GET {scope.path}: the watch ended as soon as it began")
