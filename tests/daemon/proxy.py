@@ -20,6 +20,7 @@ class Proxy:
             connection, "request" drops it at once, "repeat" sends it twice and passes the second answer on.
         cut: nothing but Bindings gets through; open watches are dropped.
         unknown: paths that end so get a 404 of the proxy itself; empty for none.
+        refused: how many have got one.
     """
 
     def __init__(self, target: str) -> None:
@@ -28,7 +29,8 @@ class Proxy:
         self.held.set()
         self.arrived = asyncio.Event()
         self.losing: list[str] = []
-        self.unknown = ""
+        self.unknown: str | tuple[str, ...] = ""
+        self.refused = 0
         self.url = ""
         self._cut = asyncio.Event()
         self._late: set[asyncio.Task[Any]] = set()
@@ -76,6 +78,7 @@ class Proxy:
         if self.cut:
             return web.Response(status=503)
         if self.unknown and request.path.endswith(self.unknown):
+            self.refused += 1
             return web.Response(status=404)
         headers = {"Content-Type": request.headers.get("Content-Type", "application/json")}
         async with self._session.request(

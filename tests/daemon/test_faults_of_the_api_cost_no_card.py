@@ -15,13 +15,16 @@ from fakes.backups import backup_of, restore
 from fakes.ports import free_port
 from partage.apiserver import ApiServer, Settings, serve
 from partage.daemon.binding import ApiAmender
+from partage.daemon.informers import Feed
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
+from partage.daemon.watched import CLAIMS, Watched
 from partage.extender.bindings import BindLimits
 from partage.extender.ports import Outcome
 from partage.extender.service import ServiceSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
+from partage.kube.resources import Resource, Scope
 from partage.kube.retry import Backoff
 from partage.kube.watch import WatchSettings
 from partage.wire.documents import Document
@@ -33,6 +36,10 @@ QUICK = SchedulerOptions(
 )
 
 
+CLAIM = {
+    "metadata": {"name": "held"},
+    "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}},
+}
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
@@ -238,6 +245,71 @@ async def test_a_single_instance_binds_nothing_by_the_books_of_before_a_restore(
 
         assert not await cluster.schedule(daemon.url, "late")
         assert sorted(cluster.taken().values()) == [1000]
+
+
+@pytest.mark.parametrize("knows", ["kinds", "nothing"])
+async def test_a_404_of_a_proxy_takes_no_devices_away(knows: str) -> None:
+    """The API server's list of kinds has them; without that list it is not known, and they stay as well."""
+    async with disturbed() as (cluster, proxy, daemon):
+        ledger = daemon.service.books.engine.ledger
+        proxy.cut = True
+        proxy.unknown = "/devices" if knows == "kinds" else ("/devices", "/apis")
+        await asyncio.sleep(0.1)  # for the open watches to end
+        proxy.cut = False
+        await until(lambda: proxy.refused > 3)
+
+        assert ledger.node_at(ledger.index["n0"]).devices
+        proxy.unknown = ""
+        assert await bound(cluster, daemon, "a") == ""
+
+
+class _Nobody:
+    """Hears changes and keeps nothing."""
+
+    def changed(self, document: Document) -> None:
+        """See `Facts`."""
+
+    def gone(self, document: Document) -> None:
+        """See `Facts`."""
+
+
+@contextlib.asynccontextmanager
+async def listing(client: Client, kind: Watched) -> AsyncIterator[tuple[Feed, asyncio.Task[None]]]:
+    """A feed of one kind at work, and its first list."""
+    feed = Feed(client, [kind], _Nobody(), WatchSettings(backoff=Backoff(base=0.01, cap=0.05)))
+    running, listed = asyncio.create_task(feed.run()), asyncio.create_task(feed.refresh())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield feed, listed
+    finally:
+        running.cancel()
+        listed.cancel()
+        await asyncio.wait((running, listed))
+
+
+async def test_claims_behind_a_404_of_a_proxy_do_not_count_as_none() -> None:
+    """A leader that starts waits for them: devices that they hold must not read as free."""
+    async with world(nodes=1) as cluster, Proxy(cluster.url) as proxy:
+        await cluster.api.create("resourceclaims.resource.k8s.io", CLAIM, "default")
+        proxy.unknown = "/resourceclaims"
+        async with listing(await cluster.client(proxy.url), CLAIMS) as (feed, listed):
+            await until(lambda: proxy.refused > 3)
+            assert not listed.done()
+            proxy.unknown = ""
+            await listed
+
+            assert [one.name for one in feed.documents()] == ["held"]
+
+
+async def test_a_kind_that_the_server_lacks_counts_as_none() -> None:
+    """By its own list of kinds, of a group that it lacks and of one that it has."""
+    async with world(nodes=1) as cluster:
+        client = await cluster.client()
+        for group in ("odd.example", "resource.k8s.io"):
+            lacking = replace(CLAIMS, scope=Scope(Resource(group, "v1", "odds")))
+            async with listing(client, lacking) as (feed, listed):
+                await listed
+                assert not feed.documents()
 
 
 async def test_devices_go_with_their_definition_though_nothing_tells_so() -> None:

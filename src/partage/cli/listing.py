@@ -62,7 +62,7 @@ async def _of_kind(
     try:
         listing = await client.list_all(kind.scope, into=kind.into)
     except (NotFound, NotServed):
-        if not kind.optional:
+        if not kind.optional or await client.serves(kind.scope.resource):
             raise
         return [], []
     except Forbidden:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from partage.daemon.watched import Watched, as_document
 from partage.kube.client import Client
 from partage.kube.clock import Clock, sleep_until
-from partage.kube.errors import NotFound, NotServed
+from partage.kube.errors import KubeError, NotFound, NotServed
 from partage.kube.informer import Informer
 from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced, WentBack
 from partage.kube.objects import HasMeta, Key, key_of
@@ -92,8 +92,11 @@ class _Followed:
         went_back: Callable[[], None],
     ) -> None:
         self._went_back = went_back
+        self._client = client
         self.watched = watched
         self.settled = asyncio.Event()
+        self._doubted = asyncio.Event()
+        self._absent = False  # whether the last answer was a 404
         self._facts = facts
         self._pace = _Pace(client.clock) if watched.paced else None
         self.informer: Informer[HasMeta] = Informer(
@@ -104,6 +107,8 @@ class _Followed:
         """Follow until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.informer.run(), name=f"feed:{self.watched.kind}")
+            if self.watched.optional:
+                group.create_task(self._ask(), name=f"served:{self.watched.kind}")
             if self._pace is not None:
                 group.create_task(self._tell_late(self._pace), name=f"late:{self.watched.kind}")
 
@@ -114,12 +119,32 @@ class _Followed:
                 if item is not None:
                     self._facts.changed(as_document(self.watched.kind, item))
 
+    async def _ask(self) -> None:
+        """After a 404, ask whether the server has the kind; a proxy's 404 must not read as a kind without objects."""
+        resource = self.watched.scope.resource
+        while True:
+            await self._doubted.wait()
+            self._doubted.clear()
+            try:
+                served = await self._client.serves(resource)
+            except KubeError as error:
+                _LOG.warning(
+                    "it is not known whether the API server has %s, so those known stay: %s",
+                    resource.plural,
+                    error,
+                )
+                continue
+            if not served and self._absent:
+                if self.watched.gives:
+                    self.informer.forget()
+                self.settled.set()
+
     def documents(self) -> Iterator[Document]:
         kind = self.watched.kind
         return (as_document(kind, item) for item in self.informer.objects.values())
 
     async def refresh(self) -> None:
-        """List again; a kind that the server does not have counts as empty."""
+        """List again; a kind that the server does not have, by its own list of kinds, counts as empty."""
         self.settled.clear()
         listed = asyncio.create_task(self.informer.refresh(), name=f"refresh:{self.watched.kind}")
         settled = asyncio.create_task(self.settled.wait(), name=f"settle:{self.watched.kind}")
@@ -151,10 +176,11 @@ class _Followed:
             case Interrupted(error, delay):
                 absent = self.watched.optional and isinstance(error, NotFound | NotServed)
                 level = logging.DEBUG if absent and not self.informer.objects else logging.WARNING
-                if absent:
-                    if self.watched.gives:
-                        self.informer.forget()
-                    self.settled.set()
+                self._absent = absent
+                if absent and self.watched.gives and not self.informer.objects:
+                    self.settled.set()  # there is nothing to give, also if a proxy answered
+                elif absent:
+                    self._doubted.set()
                 _LOG.log(
                     level, "watch of %s interrupted, next try in %.1f s: %s", kind, delay, error
                 )
@@ -166,7 +192,7 @@ class _Followed:
                 )
                 self._went_back()
             case Synced():
-                pass
+                self._absent = False
 
 
 class Feed:

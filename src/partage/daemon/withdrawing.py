@@ -24,7 +24,6 @@ from partage.kube.resources import LEASES, NODES, PODS, Resource, Scope
 
 Object = dict[str, Any]
 _LEASES: Final = Scope(LEASES, "kube-node-lease")
-_ALWAYS: Final = (PODS, NODES, LEASES)
 _LOOK: Final = 1.0
 _SHOWN: Final = 3
 _PODS: Final = "pods that hold its devices run there:"
@@ -148,14 +147,14 @@ async def _deleted(
 
 
 async def _listed(client: Client, scope: Scope) -> list[Object]:
-    """All objects of a kind; none if the cluster does not have the kind. Every cluster has those of Kubernetes' core."""
+    """All objects of a kind; none if the cluster does not have the kind."""
     found: list[Object] = []
     query = scope.query | {"limit": "500"}
     while True:
         try:
             page = await client.read(scope.path, into=Object, query=query)
         except (NotFound, NotServed):
-            if scope.resource in _ALWAYS:
+            if await client.serves(scope.resource):
                 raise  # a proxy's: it must not look as if no pod held anything
             return found
         head = page.get("metadata") or {}

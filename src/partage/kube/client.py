@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Self, TypeVar
 
+import msgspec
+
 from partage.kube.bodies import binding, delete_options, encode, eviction, has_version
 from partage.kube.clock import Clock, SystemClock
 from partage.kube.config import Config
@@ -53,6 +55,26 @@ class PatchKind(StrEnum):
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    group_version: str
+
+
+class _Group(msgspec.Struct, frozen=True):
+    versions: tuple[_Version, ...]
+
+
+class _Groups(msgspec.Struct, frozen=True, tag_field="kind", tag="APIGroupList"):
+    groups: tuple[_Group, ...]
+
+
+class _Served(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Resources(msgspec.Struct, frozen=True, tag_field="kind", tag="APIResourceList"):
+    resources: tuple[_Served, ...]
 
 
 class Client:
@@ -126,6 +148,21 @@ class Client:
         """Any other document: `/version`, `/apis`, another object's subresource."""
         request = Request("GET", path, query)
         return self._decoders.one(request, await self._sender.send(request, idempotent=True), into)
+
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the server has this kind, by its own lists: a 404 of its path may be a proxy's.
+
+        Raises:
+            KubeError: it is not known; `NotServed` among others.
+        """
+        if resource.group:
+            groups = await self.read("/apis", into=_Groups)
+            versions = {one.group_version for group in groups.groups for one in group.versions}
+            if resource.api_version not in versions:
+                return False
+        path = resource.path().rpartition("/")[0]
+        found = await self.read(path, into=_Resources)
+        return any(one.name == resource.plural for one in found.resources)
 
     async def pages(
         self, scope: Scope, *, into: type[H], limit: int | None = None
