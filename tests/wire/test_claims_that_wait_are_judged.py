@@ -478,7 +478,7 @@ def test_a_selector_without_an_answer_ends_the_search_at_its_device() -> None:
         assert _places(outcome).get("named") == place
         if place is None:
             assert "gpu-0: selector of the request has no answer" in _told(outcome, "named")
-    lacks = _selected(f'{OURS}.model.split("-").size() > 1')
+    lacks = _selected(f"isURL({OURS}.model)")
     assert "gives up" not in _told(_run(node, _asking("lacks", lacks)), "lacks")
 
 

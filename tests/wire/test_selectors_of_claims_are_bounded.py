@@ -55,6 +55,52 @@ ROOM = f'device.capacity["{OURS}"]'
         ('"gpu.nvidia.com" in device.attributes', False),
         ('has(device.attributes["gpu.nvidia.com"].kind)', False),
         (f"has({MINE}.nothing) || true", True),
+        (f'cel.bind(card, {MINE}, card.healthy && card.kind == "share")', True),
+        (f"cel.bind(a, {MINE}.index, cel.bind(b, a + 1, [a, b].exists(a, a == 4)))", True),
+        ('cel.bind(a, device.attributes["x.y"].none, true)', True),
+        (f'{MINE}.?kind.orValue("none") == "share"', True),
+        (f'{MINE}.?nothing.orValue("none") == "none" && {MINE}["index"] == 3', True),
+        (f'{MINE}[?"kind"].hasValue() && !{MINE}[ ? "nothing"].hasValue()', True),
+        (f'device.?attributes["{OURS}"].kind.value() == "share"', True),
+        ('device.attributes[?"x.y"].hasValue() && !("x.y" in device.attributes)', True),
+        ('device.attributes["x.y"].?a.?b.c.or(optional.of(7)).value() == 7', True),
+        (
+            f"has({MINE}.?kind) && !has({MINE}.?nothing) && {MINE}.?index.optMap(i, i + 1).value() == 4",
+            True,
+        ),
+        (f'{MINE}.modes[?1].value() == "b" && !{MINE}.modes[?2].hasValue()', True),
+        ("true ? .5 > 0.0 : false", True),
+        (
+            """'a.?b[?c]' == "a.?b" + '[?c]' && r"[?" + "\\".?" == "[?\\".?" // .?""",
+            True,
+        ),
+        ('"a,b,c".split(",") == ["a", "b", "c"] && "a,b,c".split(",", 2) == ["a", "b,c"]', True),
+        (
+            '"ab".split("") == ["a", "b"] && "a".split(",", 0) == [] && "abc".split("", 2) == ["a", "bc"]',
+            True,
+        ),
+        ('"tacocat".substring(4) == "cat" && "tacocat".substring(0, 4) == "taco"', True),
+        (
+            '"tacocat".substring(7) == "" && "tacocat".charAt(7) == "" && "tacocat".charAt(3) == "o"',
+            True,
+        ),
+        ('"hello mellow".indexOf("ello", 2) == 7 && "hello".indexOf("") == 0', True),
+        ('"hello mellow".lastIndexOf("ello", 6) == 1 && "hello".lastIndexOf("x") == -1', True),
+        ('["a", "b"].join("-") == "a-b" && "aaa".replace("a", "b", 2) == "bba"', True),
+        ('"abc 123".find("[0-9]+") == "123" && "abc".find("[0-9]+") == ""', True),
+        (
+            '"1 22 333".findAll("[0-9]+") == ["1", "22", "333"] && "1 2".findAll("[0-9]", 1) == ["1"]',
+            True,
+        ),
+        ('"ÄB".lowerAscii() == "Äb"', True),
+        ("[1, 2, 3].sum() == 6 && [1.5, 1.5].sum() == 3.0 && [].sum() == 0", True),
+        (
+            "[1, 3].max() == 3 && [1, 3].min() == 1 && [1, 3].isSorted() && ![3, 1].isSorted()",
+            True,
+        ),
+        ('["a", "b"].indexOf("b") == 1 && [1, 2, 1].lastIndexOf(1) == 2', True),
+        (f'sets.contains({MINE}.modes, ["a"]) && sets.intersects({MINE}.modes, ["b", "c"])', True),
+        ("sets.equivalent([1, 1, 2], [2, 1]) && !sets.contains([1], [2])", True),
     ],
 )
 def test_an_expression_reads_what_a_device_has(expression: str, answer: object) -> None:
@@ -75,6 +121,14 @@ def test_an_expression_reads_what_a_device_has(expression: str, answer: object) 
         ('semver("1.2").major() == 1', "1.2 is no semantic version"),
         ("9223372036854775807 + 1 > 0", "overflow"),
         ("x" * (LONGEST + 1), "characters"),
+        (f"{MINE}.?nothing.value() == 1", "has no value"),
+        ('"abc".substring(2, 1) == ""', "index 2 is not in 0 to 1"),
+        ('"abc".charAt(4) == ""', "index 4 is not in 0 to 3"),
+        ('"abc".find("(") == ""', "is no pattern"),
+        (f"cel.bind(a, {MINE}.nothing, a == 1)", "no such member"),
+        (f"{MINE}.?kind", "neither true nor false"),
+        ("[?1] == []", "cannot be read"),
+        ('"abc".orValue("d") == "abc"', "no such overload"),
     ],
 )
 def test_what_has_no_answer_says_why(expression: str, why: str) -> None:
@@ -83,6 +137,15 @@ def test_what_has_no_answer_says_why(expression: str, why: str) -> None:
 
     assert isinstance(found, str)
     assert why in found
+
+
+def test_parts_of_parts_are_read_once() -> None:
+    """Steps grow with the length of an expression, not with its depth."""
+    nested = "{" + '"a": {' * 30 + '"a": 1' + "}" * 31
+    assert Selectors().judge(f"{nested}{'.a' * 31} == 1", CARD) is True
+    assert Selectors().judge(f"{nested}{'.?a' * 31}.value() == 1", CARD) is True
+    index = '["a"]' * 31
+    assert Selectors().judge(f"{nested}{index} == 1", CARD) is True
 
 
 _TWICE = (
@@ -98,6 +161,27 @@ _MANY = "[" + ", ".join(["1"] * 200) + "]"
         pytest.param(f"{_MANY}.all(a, {_MANY}.all(b, {_MANY}.all(c, true)))", id="loops in loops"),
         pytest.param("(" * 4000 + "true" + ")" * 4000, id="parentheses"),
         pytest.param("!" * 10_000 + "true", id="negations"),
+        pytest.param(
+            '"a"' + "".join('.replace("a", "' + "a" * 60 + '")' for _ in range(90)) + ' == ""',
+            id="texts that grow",
+        ),
+        pytest.param(
+            f'{_MANY}.map(x, "{"a" * 4000}").join("{"b" * 4000}") == ""', id="a text of texts"
+        ),
+        pytest.param(
+            "cel.bind(x0, [1, 1], "
+            + "".join(f"cel.bind(x{n + 1}, [x{n}, x{n}], " for n in range(60))
+            + "x60 == x60"
+            + ")" * 61,
+            id="names that double",
+        ),
+        pytest.param(
+            f"cel.bind(m, {_MANY}, cel.bind(n, m.map(x, m), sets.equivalent(n, n)))",
+            id="sets of lists",
+        ),
+        pytest.param(
+            "device" + '.?a[?"b"]' * 1000 + ".hasValue()", id="absent parts of absent parts"
+        ),
     ],
 )
 def test_an_expression_without_an_end_ends(expression: str) -> None:

@@ -9,23 +9,17 @@ from typing import Any, Final
 import celpy
 from celpy.celparser import CELParseError
 from celpy.celtypes import BoolType, DoubleType, IntType, ListType, MapType, StringType
-from celpy.evaluation import CELEvalError, Evaluator
+from celpy.evaluation import CELEvalError, Evaluator, base_functions
 
 from partage.model.errors import InvalidQuantity
 from partage.model.quantity import NANO, Quantity
+from partage.wire import cel_functions as functions
+from partage.wire.cel_functions import NoAnswer, Optional, TooDear
 from partage.wire.device_view import DeviceView, Failure, Version
 
 _TEXT: Final = 64
 """Characters that count as one step."""
 _MOST_TOLD: Final = 200
-
-
-class _TooDear(Exception):
-    """An evaluation took more steps than allowed."""
-
-
-class _NoAnswer(ValueError):
-    """A function of this module has no answer; the library keeps the text beside one of its own."""
 
 
 class _Counted(Evaluator):
@@ -40,12 +34,87 @@ class _Counted(Evaluator):
 
     def visit_children(self, tree: Any) -> list[Any]:
         if self.left[0] <= 0:
-            raise _TooDear
+            raise TooDear
         found: list[Any] = super().visit_children(tree)
-        self.left[0] -= 1 + sum(_weight(one, self.left[0]) for one in found)
-        if self.left[0] <= 0:
-            raise _TooDear
+        self._takes(1 + sum(_weight(one, self.left[0]) for one in found))
         return found
+
+    def _takes(self, steps: int) -> None:
+        self.left[0] -= steps
+        if self.left[0] <= 0:
+            raise TooDear
+
+    def member_dot(self, tree: Any) -> Any:
+        found, name = self.visit(tree.children[0]), StringType(tree.children[1].value)
+        if isinstance(found, CELEvalError):
+            return found
+        if isinstance(found, Optional):
+            return functions.selected(found, name)
+        if not isinstance(found, MapType):
+            return CELEvalError(
+                f"{type(found).__name__} has no fields", TypeError, None, tree=tree
+            )
+        try:
+            return found[name]
+        except KeyError:
+            return CELEvalError(
+                f"no such member in mapping: {str(name)!r}", KeyError, None, tree=tree
+            )
+
+    def macro_has_eval(self, exprlist: Any) -> Any:
+        (found,) = self.visit_children(exprlist)
+        return BoolType(
+            found.present if isinstance(found, Optional) else not isinstance(found, CELEvalError)
+        )
+
+    def member_dot_arg(self, tree: Any) -> Any:
+        """A call, also of the libraries that have a name of their own, and of macros that bind a name."""
+        owner, name = _name(tree.children[0]), tree.children[1].value
+        given = tree.children[2].children if len(tree.children) > 2 else []
+        if (owner, name, len(given)) == ("cel", "bind", 3):
+            return self._bound(given[0], self.visit(given[1]), given[2])
+        if owner == "sets" and name in functions.SETS and len(given) == 2:
+            return self._of_sets(functions.SETS[name], *map(self.visit, given))
+        if owner == "optional" and name == "none" and not given:
+            return Optional()
+        if owner == "optional" and name == "of" and len(given) == 1:
+            found = self.visit(given[0])
+            return found if isinstance(found, CELEvalError) else Optional(True, found)
+        if name in ("optMap", "optFlatMap") and len(given) == 2:
+            return self._mapped(tree.children[0], *given, wrapped=name == "optMap")
+        return super().member_dot_arg(tree)
+
+    def _bound(self, name: Any, value: Any, body: Any) -> Any:
+        """A body with a name for a value; an error is one only where the body uses it."""
+        nested = self.sub_evaluator(body)
+        return nested.set_activation({_name(name): value}).visit(body)
+
+    def _of_sets(self, ask: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+        for part in (one, other):
+            if isinstance(part, CELEvalError):
+                return part
+            if not isinstance(part, ListType):
+                return CELEvalError("no such overload", TypeError, None)
+        self._takes(2 * len(one) * len(other))
+        return ask(one, other)
+
+    def _mapped(self, owner: Any, name: Any, body: Any, *, wrapped: bool) -> Any:
+        found = self.visit(owner)
+        if not isinstance(found, Optional) or not found.present:
+            return found
+        answer = self._bound(name, found.value, body)
+        return (
+            Optional(True, answer) if wrapped and not isinstance(answer, CELEvalError) else answer
+        )
+
+
+def _name(tree: Any) -> str:
+    """The identifier that an expression consists of; empty for any other."""
+    while len(tree.children) == 1 and tree.data != "ident":
+        (tree,) = tree.children
+        if not hasattr(tree, "data"):
+            return ""
+    return str(tree.children[0].value) if tree.data == "ident" else ""
 
 
 class _Domains(MapType):
@@ -58,7 +127,9 @@ class _Domains(MapType):
 def compiled(expression: str) -> Any:
     """The program for `evaluated`; a text gives the reason why it cannot be read."""
     try:
-        return _ENVIRONMENT.program(_ENVIRONMENT.compile(expression), functions=_FUNCTIONS)
+        return _ENVIRONMENT.program(
+            _ENVIRONMENT.compile(functions.without_optionals(expression)), functions=_FUNCTIONS
+        )
     except CELParseError as error:
         return f"it cannot be read, line {error.line}, column {error.column}"
     except (RecursionError, ValueError):
@@ -78,7 +149,7 @@ def evaluated(program: Any, device: DeviceView, most: int) -> tuple[bool | str, 
     answer: Any = None
     try:
         answer = _Counted(program.ast, program.new_activation(), left).evaluate({"device": view})
-    except _TooDear:
+    except TooDear:
         return "not judged: it takes too much work", most
     except RecursionError:
         return "not judged: it is nested too deeply", most
@@ -95,9 +166,9 @@ def evaluated(program: Any, device: DeviceView, most: int) -> tuple[bool | str, 
 def _told(error: CELEvalError) -> str:
     """The reason; a `Failure`, unless the library may lack what Kubernetes has."""
     text, kind, cause = (*error.args, None, None, None)[:3]
-    told = str(cause[0] if kind is _NoAnswer and cause else text).partition(" (in activation")[0]
+    told = str(cause[0] if kind is NoAnswer and cause else text).partition(" (in activation")[0]
     absent = kind is KeyError and told.startswith("no such")
-    fails = absent or kind in (_NoAnswer, ValueError, IndexError, ZeroDivisionError)
+    fails = absent or kind in (NoAnswer, ValueError, IndexError, ZeroDivisionError)
     return (Failure if fails else str)(told[:_MOST_TOLD])
 
 
@@ -126,6 +197,8 @@ def _weight(value: Any, most: int) -> int:
     """The size of a value, counted up to `most`; repeated parts count again."""
     if isinstance(value, str | bytes):
         return len(value) // _TEXT
+    if isinstance(value, Optional):
+        return 1 + _weight(value.value, most)
     if isinstance(value, Mapping):
         parts: Iterable[Any] = value.values()
     elif isinstance(value, list | tuple):
@@ -147,13 +220,13 @@ def _quantity(text: Any) -> Quantity:
     try:
         return Quantity.parse(str(text))
     except InvalidQuantity as error:
-        raise _NoAnswer(str(error)) from error
+        raise NoAnswer(str(error)) from error
 
 
 def _semver(text: Any) -> Version:
     found = Version.parse(str(text))
     if found is None:
-        raise _NoAnswer(f"{str(text)[:_TEXT]} is no semantic version")
+        raise NoAnswer(f"{str(text)[:_TEXT]} is no semantic version")
     return found
 
 
@@ -170,13 +243,13 @@ def _reads(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _integer(one: Quantity) -> IntType:
     if not one.integral:
-        raise _NoAnswer(f"{one} is no whole number")
+        raise NoAnswer(f"{one} is no whole number")
     return IntType(one.floor())
 
 
 def _compare(one: Any, other: Any) -> int:
     if type(one) is not type(other) or not isinstance(one, Quantity | Version):
-        raise _NoAnswer("two quantities or two versions can be compared, nothing else")
+        raise NoAnswer("two quantities or two versions can be compared, nothing else")
     if isinstance(one, Quantity):
         return int(one.nano > other.nano) - int(one.nano < other.nano)
     return int(one > other) - int(one < other)
@@ -190,7 +263,14 @@ def _added(sign: int) -> Callable[[Quantity, Any], Quantity]:
     return sum_of
 
 
+def _item(one: Any, key: Any) -> Any:
+    return functions.selected(one, key) if isinstance(one, Optional) else _ITEM(one, key)
+
+
+_ITEM: Final[Callable[[Any, Any], Any]] = base_functions["_[_]"]
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    **functions.FUNCTIONS,
+    "_[_]": _item,
     "quantity": _quantity,
     "isQuantity": _reads(_quantity),
     "semver": _semver,
@@ -207,9 +287,6 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "major": lambda one: IntType(one.numbers[0]),
     "minor": lambda one: IntType(one.numbers[1]),
     "patch": lambda one: IntType(one.numbers[2]),
-    "lowerAscii": lambda text: StringType(text.lower()),
-    "upperAscii": lambda text: StringType(text.upper()),
-    "trim": lambda text: StringType(text.strip()),
     "includes": lambda many, one: BoolType(one in many if isinstance(many, list) else many == one),
 }
 _ENVIRONMENT: Final = celpy.Environment()
