@@ -314,6 +314,34 @@ def test_constraints_are_kept_and_told() -> None:
     assert "constraints on gpu.partage.io/uuid" in nodes[0]
 
 
+@pytest.mark.parametrize(
+    ("values", "alike", "different"),
+    [
+        pytest.param([{"string": "1"}, {"string": "1"}], True, False, id="equal"),
+        pytest.param([{"string": "1"}, {"int": 1}], False, True, id="text-and-number"),
+        pytest.param([{"string": "True"}, {"bool": True}], False, True, id="text-and-boolean"),
+        pytest.param([{"int": 1}, {"bool": True}], False, True, id="number-and-boolean"),
+        pytest.param(
+            [{"strings": ["a", "b"]}, {"strings": ["b", "c"]}], True, False, id="overlap"
+        ),
+        pytest.param([{"strings": ["a"]}, {"strings": ["b"]}], False, True, id="disjoint"),
+        pytest.param([{"strings": ["a", "b"]}, {"string": "b"}], True, False, id="list-and-text"),
+    ],
+)
+def test_values_agree_by_type_and_by_member(
+    values: list[Manifest], *, alike: bool, different: bool
+) -> None:
+    """As Kubernetes' allocator compares attributes, of any number of devices of one request."""
+    slices = _slices(_node())
+    for one, value in zip(slices[0]["spec"]["devices"], values, strict=False):
+        one["attributes"]["group"] = value
+    for bound, agrees in (("matchAttribute", alike), ("distinctAttribute", different)):
+        claim = _asking(
+            "pair", _of(10, "1Gi", count=2), constraints=[{bound: "gpu.partage.io/group"}]
+        )
+        assert bool(_places(_run(_node(), slices, claim))) is agrees
+
+
 def test_alternatives_are_tried_in_order_and_all_takes_all() -> None:
     """`firstAvailable`, and `allocationMode: All`."""
     several = {

@@ -778,10 +778,20 @@ def _agree(wants: Asked, chosen: _Chosen, claim: int) -> bool:
         values = [one.view.attributes.get(domain, {}).get(name) for one in mine]
         if None in values:
             return False
-        different = len({str(value) for value in values})
-        if different != (len(values) if bound.distinct else min(len(values), 1)):
+        sets = [_members(value) for value in values]
+        if bound.distinct:
+            agree = len(frozenset().union(*sets)) == sum(map(len, sets))
+        else:
+            agree = len(sets) < 2 or bool(sets[0].intersection(*sets[1:]))
+        if not agree:
             return False
     return True
+
+
+def _members(value: Any) -> frozenset[tuple[str, Any]]:
+    """The values of an attribute, one or a list, each with its type: 1, "1" and true are three values."""
+    every = value if isinstance(value, list | tuple) else (value,)
+    return frozenset((type(one).__name__, one) for one in every)
 
 
 def _result(slot: _Slot, offer: Offer, amounts: Mapping[str, int]) -> dict[str, Any]:
