@@ -752,6 +752,16 @@ FORETOLD: dict[str, dict[str, Any]] = {
     "two": _one(**_instance("1g.10gb", count=2)),
     "together": _bound("matchAttribute", **_instance("1g.10gb", count=2)),
     "apart": _bound("distinctAttribute", **_instance("1g.10gb", count=2)),
+    "spread": _bound("distinctAttribute", **_instance("1g.10gb", count=3)),
+    "named": _one(
+        **_selected(
+            f'cel.bind(card, {MINE}, card.index == 6 && card.?fabric.orValue("") == "" && '
+            'sets.contains(card.uuid.split("-"), [card.uuid.substring(0, 3)]) && '
+            'card.uuid.find("[A-Z]+") == "GPU" && [card.index, card.index].sum() == 12)'
+        ),
+        **half(10, "1Gi"),
+    ),
+    "absent": _one(**_selected(f"{MINE}.?fabric.hasValue()"), **half(1, "1Gi")),
     "either": {
         "requests": [
             {
@@ -773,7 +783,7 @@ FORETOLD: dict[str, dict[str, Any]] = {
     "unknown": _one(**_selected(f'{MINE}.fabric == "x"'), **half(1, "1Gi")),
     "none": _one(**_selected(f"{MINE}.index == 7"), **half(1, "1Gi")),
 }
-"""What claims ask for, in the order in which they come to a node of six cards."""
+"""What claims ask for, in the order in which they come to a node of seven cards."""
 
 
 def test_what_schedule_foretells_the_genuine_allocator_does(cuda: Node) -> None:
@@ -783,7 +793,7 @@ def test_what_schedule_foretells_the_genuine_allocator_does(cuda: Node) -> None:
     bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}
     stack.add_nodes([{**bare, "status": {"allocatable": offers}}])
     cards = dgx(host, "A100-80GB")
-    asyncio.run(published(stack, Notes(), replace(cards, devices=cards.devices[:6])))
+    asyncio.run(published(stack, Notes(), replace(cards, devices=cards.devices[:7])))
     where = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/partage"
     stack.plane.call(
         "PATCH",
@@ -831,7 +841,8 @@ def test_what_schedule_foretells_the_genuine_allocator_does(cuda: Node) -> None:
         mine = {"status": foretold.shape.status}
         assert _got(stored) == _got(mine), (one.pod.name, unschedulable(stack, one.pod.name))
         waits |= {one.pod.name} if not _got(stored) else set()
-    assert waits >= {"large", "unknown", "none"}
+    assert waits >= {"large", "unknown", "none", "absent"}
+    assert not waits & {"spread", "named"}, waits
     assert len(waits) < len(FORETOLD) // 2, waits
 
 
