@@ -70,6 +70,7 @@ ROOM = f'device.capacity["{OURS}"]'
         ),
         (f'{MINE}.modes[?1].value() == "b" && !{MINE}.modes[?2].hasValue()', True),
         ("true ? .5 > 0.0 : false", True),
+        (f"// its kind?\n{MINE}.?kind.hasValue()", True),
         (
             """'a.?b[?c]' == "a.?b" + '[?c]' && r"[?" + "\\".?" == "[?\\".?" // .?""",
             True,
@@ -179,6 +180,11 @@ _MANY = "[" + ", ".join(["1"] * 200) + "]"
             f"cel.bind(m, {_MANY}, cel.bind(n, m.map(x, m), sets.equivalent(n, n)))",
             id="sets of lists",
         ),
+        pytest.param('"' + "\\a" * 5000, id="a text of backslashes without an end"),
+        pytest.param('"' + "\\a" * 40 + '\n"', id="a text over two lines"),
+        pytest.param('"""' + "\\a" * 40 + '"', id="a text that begins with three quotes"),
+        pytest.param('r"\\"' + "\\a" * 40, id="a raw text with a backslash before its end"),
+        pytest.param('"\\' * 5000, id="texts without an end"),
         pytest.param(
             "device" + '.?a[?"b"]' * 1000 + ".hasValue()", id="absent parts of absent parts"
         ),

@@ -23,8 +23,9 @@ _EMPTY: Final = StringType("")
 _LOWER: Final = str.maketrans({chr(one): chr(one + 32) for one in range(65, 91)})
 _UPPER: Final = str.maketrans({chr(one + 32): chr(one) for one in range(65, 91)})
 _TOKEN: Final = re.compile(
-    r"""//.*
-    |[bB]?[rR]?(?P<quote>\"{3}|'{3}|"|')(?:\\.|.)*?(?P=quote)   # of a raw text too: it has no quote inside that ends it
+    r"""//[^\n]*
+    |[bB]?(?P<raw>[rR])?(?:(?P<many>\"{3}|'{3})(?:\\.|[^\\])*?(?P=many)|(?P<one>\"(?!\"\")|'(?!''))(?:\\[^\n]|[^\\\n])*?(?P=one))
+    |(?P<endless>[\"'])
     |\.\s*\?\s*(?P<name>[A-Za-z_]\w*)
     |\[\s*(?P<maybe>\?)?
     |[\](){}]
@@ -52,12 +53,19 @@ class Optional:
 
 
 def without_optionals(expression: str) -> str:
-    """The same expression for a parser that does not know `a.?b` and `a[?b]`: both become calls of a function."""
+    """The same expression for a parser that does not know `a.?b` and `a[?b]`: both become calls of a function.
+
+    Raises:
+        ValueError: a text has no end, for which the parser would search in exponential time; or a raw text has a
+            backslash before a quote, which the parser takes for an escape.
+    """
     found: list[str] = []
     closing: list[str] = []
     before = ""
     for token in _TOKEN.finditer(expression):
         text = token[0]
+        if token["endless"] or (token["raw"] and re.search(r"""\\["']""", text)):
+            raise ValueError("a text that the parser cannot read")
         if token["name"]:
             text = f'.{_SELECT}("{token["name"]}")'
         elif text[0] == "[":
