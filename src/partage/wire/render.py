@@ -54,7 +54,10 @@ def labels_of(
     """The labels of `render`, at a small part of its cost."""
     if not placed.allocation.grants:
         return {}
-    placed = resolve(placed)
+    if any(grant.protocol == UNDECIDED for grant in placed.allocation.grants):
+        placed = resolve(
+            placed
+        )  # labels follow from the grants, and a record names their protocols
     found: dict[str, str] = {}
     for family in families:
         found |= family.labels(placed, settings)
