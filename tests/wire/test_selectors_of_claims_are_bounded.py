@@ -184,6 +184,7 @@ _MANY = "[" + ", ".join(["1"] * 200) + "]"
         pytest.param('"' + "\\a" * 40 + '\n"', id="a text over two lines"),
         pytest.param('"""' + "\\a" * 40 + '"', id="a text that begins with three quotes"),
         pytest.param('r"\\"' + "\\a" * 40, id="a raw text with a backslash before its end"),
+        pytest.param('r"\\" != \'' + "\\a" * 40 + "'", id="the same, as Kubernetes accepts it"),
         pytest.param('"\\' * 5000, id="texts without an end"),
         pytest.param(
             "device" + '.?a[?"b"]' * 1000 + ".hasValue()", id="absent parts of absent parts"

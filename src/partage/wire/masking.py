@@ -123,10 +123,11 @@ _MAPS: Final = (
 _PREFIXES: Final = ("requests.", "limits.", "count/")
 """Prefixes of a quota's keys."""
 _EXPRESSION: Final = re.compile(
-    r'''(?P<quote>"""|\'\'\'|"|\')(?P<text>(?:\\.|(?!(?P=quote)).)*)(?P=quote)|//[^\n]*|(?P<name>[A-Za-z_][A-Za-z0-9_]*)''',
+    r'''(?P<quote>"""|\'\'\'|"|\')(?P<text>(?:\\.|(?!(?P=quote))[^\\])*)(?P<end>(?P=quote)|\\?\Z)|//[^\n]*|(?P<name>[A-Za-z_][A-Za-z0-9_]*)''',
     re.DOTALL,
 )
-"""Texts, comments and names of a CEL expression."""
+"""Texts, comments and names of a CEL expression. A text without an end goes to the end of the expression, because a
+search for its end could take exponential time."""
 _OF_CEL: Final = frozenset(
     {
         "allowMultipleAllocations",
@@ -343,7 +344,7 @@ class Mask:
 
         def judged(found: re.Match[str]) -> str:
             if found["quote"]:
-                return f"{found['quote']}{self._text(found['text'])}{found['quote']}"
+                return f"{found['quote']}{self._text(found['text'])}{found['end']}"
             name = found["name"] or ""
             known = name in _OF_CEL or name.lower() in _words_in_small()
             return name if known or not name else self._masked("x", name).replace("-", "_")
