@@ -8,6 +8,7 @@ import pytest
 
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
+from partage.agent.device_document import device_document
 from partage.agent.discovery.found import Roots
 from partage.agent.reporting import ReportingSettings
 from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
@@ -185,6 +186,25 @@ async def test_a_lease_is_renewed_although_the_node_cannot_be_read() -> None:
                     await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.wait((task,))
+
+
+async def test_a_search_before_its_report_is_no_change(tmp_path: Path) -> None:
+    """Else the node is read and written down twice in each period, for ever."""
+    (tmp_path / "devices.yaml").write_text("{model: Tesla-T4, cards: 1}")
+    roots = Roots(simulated=tmp_path / "devices.yaml")
+    options = DiscoveryOptions(roots, (), ReportingSettings(), kept=tmp_path)
+    taken: list[Node] = []
+    discovery = NodeDiscovery("n1", options, taken.append, None)
+    node = {"metadata": {"name": "n1", "uid": "of-n1"}}
+    reported = device_document("n1", discovery.found, None, "2026-11-28T00:00:00Z", "of-n1")
+
+    discovery._hear(node, reported, discovery.found)
+    before = len(taken)
+    for _ in range(3):
+        discovery._hear(node, None, discovery.found)
+        discovery._hear(node, reported, discovery.found)
+
+    assert len(taken) == before
 
 
 async def test_changed_settings_are_passed_on_with_an_unchanged_node(tmp_path: Path) -> None:

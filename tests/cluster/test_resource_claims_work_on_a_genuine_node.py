@@ -1,7 +1,7 @@
 """ResourceClaims with nothing between that is not genuine: API server, kube-scheduler, kubelet, containerd.
 
-The agent's cards are made up, as in the file of its simulated backend. A card that is cut is told of by a stand-in of
-NVIDIA's library; all other cards that can be cut are slices alone, of nodes that have no kubelet.
+The agent's cards are simulated, as in the file of its simulated backend. A stand-in of NVIDIA's library reports a card
+that is cut; all other cards that can be cut are slices alone, of nodes that have no kubelet.
 """
 
 import asyncio

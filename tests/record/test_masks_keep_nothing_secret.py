@@ -280,15 +280,15 @@ def masked(objects: list[Json], key: bytes = b"k" * 16) -> Iterator[Json]:
 
 @pytest.mark.parametrize("begin", ['"', "'", '"""', 'r"'])
 def test_a_text_without_an_end_is_masked_to_the_end_of_its_selector(begin: str) -> None:
-    """A claim may say so offline; it is read once, however many backslashes it has."""
-    text = begin + "\\a" * 4000 + " of-nobody-else" + "\\"
+    """A manifest may have one; the mask reads it once, however many backslashes it has."""
+    text = begin + "\\a" * 4000 + " of-another-tenant" + "\\"
     cel = [{"cel": {"expression": text}}]
     one = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "spec": {"selectors": cel}}
 
     masked = Mask(b"k" * 16, ()).object(one)["spec"]["selectors"][0]["cel"]["expression"]
 
     assert masked.startswith(begin)
-    assert "nobody" not in masked
+    assert "another" not in masked
 
 
 def test_a_selector_is_one_after_it_was_masked() -> None:

@@ -181,6 +181,11 @@ class NodeDiscovery:
         node = known_node if node is None else node
         if device is None:
             device = device_document(self._name, found, known_device or None, f"{_now():%FT%TZ}")
+            owners = (known_device.get("metadata") or {}).get("ownerReferences")
+            if (
+                owners
+            ):  # as in the report of the same search, which would look like a change otherwise
+                device["metadata"]["ownerReferences"] = owners
         metadata = node.get("metadata") or {}
         plain = _bare(self._name)
         plain["metadata"] |= {key: metadata.get(key) or {} for key in _KEPT}
