@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agent_rounds import once
 from partage.agent.discovery.models import MODELS
 from partage.agent.discovery.simulated import SimulatedHardware, simulate
 from partage.agent.reporting import AgentReporting, ReportingSettings
@@ -75,7 +76,7 @@ async def _report(server: ApiServer, url: str, kill_at: int) -> list[str]:
 
         async def all_of_it() -> None:
             await reporting.renew()
-            await reporting.once()
+            await once(reporting)
 
         task = asyncio.create_task(all_of_it())
         stop = asyncio.create_task(ended.wait())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from mig_world import CARD, World, want
 
+from agent_rounds import once
 from fakes.clock import SteppedClock
 from fakes.nvml import FakeNvml
 from partage.agent.device_document import device_document
@@ -305,7 +306,7 @@ async def test_a_card_that_is_new_in_the_object_is_written_with_what_is_known_of
             """Until no other writer is first; the maker of instances writes the object too."""
             for _ in range(100):
                 with contextlib.suppress(Conflict):
-                    await reporting.once()
+                    await once(reporting)
                     return
             pytest.fail("each report conflicts")
 
@@ -379,7 +380,7 @@ async def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
             search,
             hooks=ReportingHooks(annotated=world.instances.annotations),
         )
-        await reporting.once()
+        await once(reporting)
         assert names.FOREIGN_INSTANCES in seen[0]
         assert json.loads(seen[0][names.FOREIGN_INSTANCES])["v"] == 1
 

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_rounds import once
 from fakes.clock import InstantClock
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
@@ -109,11 +111,11 @@ async def world_of(
 async def test_a_steady_node_writes_nothing() -> None:
     """The first round writes object and labels; twenty more, some reading anew, write nothing."""
     async with world_of(resync=5, hami=True) as world:
-        first = await world.reporting.once()
+        first = await once(world.reporting)
         assert first.wrote == ("device", "node")
         world.changes.clear()
         for _ in range(20):
-            assert (await world.reporting.once()).wrote == ()
+            assert (await once(world.reporting)).wrote == ()
         assert world.changes == []
         document = await world.document()
         node = world.server.store.get("nodes", "", "n1")
@@ -125,14 +127,14 @@ async def test_a_steady_node_writes_nothing() -> None:
 async def test_health_is_written_once_each_way() -> None:
     """A card that falls ill and gets well is two writes of one object."""
     async with world_of() as world:
-        await world.reporting.once()
+        await once(world.reporting)
         world.changes.clear()
         world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
-        await world.reporting.once()
-        await world.reporting.once()
+        await once(world.reporting)
+        await once(world.reporting)
         ill = await world.document()
         world.found = simulate(T4)
-        await world.reporting.once()
+        await once(world.reporting)
         assert world.changes == [("MODIFIED", "devices")] * 2
         assert [one["health"] for one in ill["spec"]["devices"]] == [True, False]
 
@@ -142,17 +144,17 @@ async def test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_an
     async with world_of() as world:
         clock = InstantClock()
         world.reporting._writes = RateLimit(1 / 15, 10, clock)
-        await world.reporting.once()
+        await once(world.reporting)
         world.changes.clear()
         states = (simulate(T4, {("gpu", 1)}, "Xid 79"), simulate(T4))
         for turn in range(200):  # ten minutes of searches
             world.found = states[turn % 2]
-            await world.reporting.once()
+            await once(world.reporting)
             clock.pass_time(3)
         assert 9 + 30 <= len(world.changes) <= 9 + 40 + 1
         world.found = states[0]
         clock.pass_time(15)
-        await world.reporting.once()
+        await once(world.reporting)
         last = await world.document()
         assert [one["health"] for one in last["spec"]["devices"]] == [True, False]
 
@@ -164,16 +166,16 @@ async def test_notes_stand_on_the_node_as_long_as_they_last(
     monkeypatch.setattr(reporting, "_BETWEEN_NOTES", 0.0)
 
     async with world_of() as world:
-        await world.reporting.once()
+        await once(world.reporting)
         assert world.noted() == []
         world.notes.say("x", Code.DRIVER_UNTRIED, ["driver 1", "driver 1"])
         world.changes.clear()
-        await world.reporting.once()
-        await world.reporting.once()
+        await once(world.reporting)
+        await once(world.reporting)
         assert world.noted() == ["DriverUntried"]
         assert world.changes == [("MODIFIED", "nodes")]
         world.notes.say("x", Code.DRIVER_UNTRIED, [])
-        await world.reporting.once()
+        await once(world.reporting)
         assert world.noted() == []
 
 
@@ -181,11 +183,11 @@ async def test_notes_that_come_and_go_are_not_written_each_time() -> None:
     """Once a minute at most: every scheduler hears of each write to a node."""
     async with world_of() as world:
         world.notes.say("x", Code.DISCOVERY, ["gone"])
-        await world.reporting.once()
+        await once(world.reporting)
         world.changes.clear()
         for messages in ([], ["gone"], []):
             world.notes.say("x", Code.DISCOVERY, messages)
-            await world.reporting.once()
+            await once(world.reporting)
         assert world.changes == []
         assert world.noted() == ["Discovery"]
 
@@ -195,18 +197,18 @@ async def test_fields_that_the_definition_does_not_know_are_written_once_and_tol
     clock = InstantClock()
 
     async with world_of([older_definition()], clock, resync=5) as world:
-        await world.reporting.once()
+        await once(world.reporting)
         (kept, *_) = (await world.document())["spec"]["devices"]
         assert set(kept) == {"type", "id", "minor", "health", "resources"}
         assert world.dropped == [("conditions", "topology")]
         world.changes.clear()
         for _ in range(20):
-            await world.reporting.once()
+            await once(world.reporting)
         assert world.changes == []
 
         world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
-        await world.reporting.once()
-        await world.reporting.once()
+        await once(world.reporting)
+        await once(world.reporting)
         ill = await world.document()
         assert [one["health"] for one in ill["spec"]["devices"]] == [True, False]
         assert world.changes == [("MODIFIED", "devices")]
@@ -219,7 +221,7 @@ async def test_fields_that_the_definition_does_not_know_are_written_once_and_tol
             {"spec": newer["spec"]},
         )
         clock.pass_time(3600)
-        await world.reporting.once()
+        await once(world.reporting)
         whole = (await world.document())["spec"]["devices"]
         assert all({"conditions", "topology"} <= set(one) for one in whole)
         assert world.dropped[-1] == ()
@@ -228,13 +230,13 @@ async def test_fields_that_the_definition_does_not_know_are_written_once_and_tol
 async def test_what_others_add_stays_and_what_they_break_is_mended() -> None:
     """A write is for the version it was made for; the round after a conflict mends."""
     async with world_of() as world:
-        await world.reporting.once()
+        await once(world.reporting)
         theirs = {"metadata": {"labels": {"team": "a"}}, "spec": {"devices": []}}
         await world.client.patch(DEVICES, "n1", theirs, kind=PatchKind.MERGE, into=dict[str, Any])
         world.found = simulate(T4, {("gpu", 0)}, "Xid 79")
         with pytest.raises(Conflict):
-            await world.reporting.once()
-        await world.reporting.once()
+            await once(world.reporting)
+        await once(world.reporting)
         document = await world.document()
         assert document["metadata"]["labels"]["team"] == "a"
         assert [one["health"] for one in document["spec"]["devices"]] == [False, True]
@@ -244,7 +246,7 @@ async def test_what_the_object_says_is_read_before_the_first_report() -> None:
     """An agent that starts anew looks once more when it knows what was wrong, and asks once."""
     async with world_of() as world:
         world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
-        await world.reporting.once()
+        await once(world.reporting)
         heard: list[str] = []
 
         def restore(known: dict[str, Any] | None) -> None:
@@ -256,8 +258,8 @@ async def test_what_the_object_says_is_read_before_the_first_report() -> None:
             return world.found
 
         again = AgentReporting(world.client, "n1", search, hooks=ReportingHooks(restore=restore))
-        await again.once()
-        await again.once()
+        await once(again)
+        await once(again)
         assert heard == ["search", "0 True", "1 False", "search", "search"]
 
 
@@ -269,14 +271,14 @@ async def test_hami_s_registration_goes_with_the_last_card() -> None:
             node = world.server.store.get("nodes", "", "n1")
             return node and json.loads(node.metadata["annotations"][names.HAMI_REGISTER])
 
-        await world.reporting.once()
+        await once(world.reporting)
         whole, found = registered(), world.found
         world.found = Inventory()
-        assert (await world.reporting.once()).wrote == ("device", "node")
-        assert (await world.reporting.once()).wrote == ()
+        assert (await once(world.reporting)).wrote == ("device", "node")
+        assert (await once(world.reporting)).wrote == ()
         assert registered() == []
         world.found = found
-        await world.reporting.once()
+        await once(world.reporting)
         assert registered() == whole
 
 
@@ -286,7 +288,7 @@ async def test_a_404_of_a_proxy_is_not_the_absence_of_the_object(
     """What the object says of a card is read back once the API server itself answers."""
     async with world_of() as world:
         world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
-        await world.reporting.once()
+        await once(world.reporting)
         heard: list[dict[str, Any] | None] = []
         hooks = ReportingHooks(restore=heard.append)
         again = AgentReporting(world.client, "n1", lambda: world.found, hooks=hooks)
@@ -300,9 +302,9 @@ async def test_a_404_of_a_proxy_is_not_the_absence_of_the_object(
         with monkeypatch.context() as patched:
             patched.setattr(Client, "get", get)
             with pytest.raises(NotServed):
-                await again.once()
+                await once(again)
         assert heard == []
-        await again.once()
+        await once(again)
         assert heard == [await world.document()]
 
 
@@ -311,7 +313,7 @@ async def test_a_node_without_devices_has_no_object() -> None:
     async with world_of() as world:
         world.found = Inventory(problems=("a card is odd",))
         for _ in range(3):
-            assert (await world.reporting.once()).wrote == ()
+            assert (await once(world.reporting)).wrote == ()
         assert world.told == ["a card is odd"]
         with pytest.raises(NotFound):
             await world.document()
@@ -374,7 +376,7 @@ async def test_no_search_waits_for_an_api_server_that_does_not_answer(
 ) -> None:
     """Neither for a read at the start nor for a write: what fails on the node is heard meanwhile, and reported later."""
     async with world_of(period=0.01) as world:
-        await world.reporting.once()
+        await once(world.reporting)
         answers, asked = asyncio.Event(), asyncio.Event()
         genuine = getattr(Client, silent)
 
@@ -429,7 +431,7 @@ async def test_a_lease_goes_with_its_node() -> None:
             return [one["uid"] for one in lease["metadata"].get("ownerReferences", [])]
 
         assert await renewed() == []
-        await world.reporting.once()
+        await once(world.reporting)
         node = world.server.store.get("nodes", "", "n1")
         assert node is not None
 
@@ -467,7 +469,7 @@ async def test_a_busy_api_server_holds_up_neither_search_nor_lease() -> None:
             Config(ClusterConfig(server.url)), settings=settings, clock=clock
         ) as client:
             reporting = AgentReporting(client, "n1", lambda: simulate(T4))
-            for act in (reporting.once, reporting.renew):
+            for act in (partial(once, reporting), reporting.renew):
                 for _ in range(2):
                     server.fail(Fault(status=429, retry_after="30"))
                     with pytest.raises(TooManyRequests):

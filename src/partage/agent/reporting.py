@@ -161,11 +161,6 @@ class AgentReporting:
         except NotFound:
             return None
 
-    async def once(self) -> Round:
-        """One search, and one report of it. Raises as `report` does."""
-        await self.look()
-        return await self.report()
-
     async def look(self) -> None:
         """Search the node, and pass the result on; nothing here asks the API server.
 

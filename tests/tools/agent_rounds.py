@@ -1,0 +1,11 @@
+"""The rounds of an agent's reporting, one after another: `AgentReporting.run` has them side by side."""
+
+from partage.agent.reporting import AgentReporting, Round
+
+__all__ = ["once"]
+
+
+async def once(reporting: AgentReporting) -> Round:
+    """One search, and one report of it. Raises as `AgentReporting.report` does."""
+    await reporting.look()
+    return await reporting.report()
