@@ -77,3 +77,36 @@ COPIES(cuMemcpy2DUnaligned_v2, (const CUcopy2D *copy), ENDS, copy->width * copy-
 COPIES_ON(cuMemcpy2DAsync_v2, (const CUcopy2D *copy, CUstream stream), ENDS, copy->width * copy->height)
 COPIES(cuMemcpy3D_v2, (const CUcopy3D *copy), ENDS, copy->width * copy->height * copy->depth)
 COPIES_ON(cuMemcpy3DAsync_v2, (const CUcopy3D *copy, CUstream stream), ENDS, copy->width * copy->height * copy->depth)
+COPIES(cuMemcpyPeer, PEERS, ((void)there, (void)here, KNOWN), bytes)
+COPIES_ON(cuMemcpyPeerAsync, PEERS_ON, ((void)there, (void)here, KNOWN), bytes)
+COPIES(cuMemcpy3DPeer, (const CUcopyPeer *copy), ENDS, copy->width * copy->height * copy->depth)
+COPIES_ON(cuMemcpy3DPeerAsync, (const CUcopyPeer *copy, CUstream stream), ENDS, copy->width * copy->height * copy->depth)
+
+/* What the copies of a list take that are within the card. */
+static uint64_t listed(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes, size_t count)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++) sum += is_known(to[i]) && is_known(from[i]) ? bytes[i] : 0;
+    return sum;
+}
+
+static bool part_is_known(const CUcopyEnd *end) { return end->type == CU_COPY_ARRAY || is_known(end->pointer.at); }
+
+static uint64_t parts(const CUcopyPart *list, size_t count)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        if (part_is_known(&list[i].src) && part_is_known(&list[i].dst)) sum += list[i].width * list[i].height * list[i].depth;
+    return sum;
+}
+
+COPIES_ON(cuMemcpyBatchAsync, (COPY_LIST, size_t *fault, CUstream stream),
+          ((void)how, (void)which, (void)ways, (void)fault, listed(to, from, bytes, count) > 0), listed(to, from, bytes, count))
+COPIES_ON(cuMemcpyBatchAsync_v2, (COPY_LIST, CUstream stream),
+          ((void)how, (void)which, (void)ways, listed(to, from, bytes, count) > 0), listed(to, from, bytes, count))
+COPIES_ON(cuMemcpy3DBatchAsync, (size_t count, CUcopyPart *list, size_t *fault, unsigned long long flags, CUstream stream),
+          ((void)fault, (void)flags, parts(list, count) > 0), parts(list, count))
+COPIES_ON(cuMemcpy3DBatchAsync_v2, (size_t count, CUcopyPart *list, unsigned long long flags, CUstream stream),
+          ((void)flags, parts(list, count) > 0), parts(list, count))
+COPIES_ON(cuMemcpy3DWithAttributesAsync, (CUcopyPart *copy, unsigned long long flags, CUstream stream),
+          ((void)flags, parts(copy, 1) > 0), parts(copy, 1))

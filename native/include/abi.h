@@ -158,6 +158,35 @@ typedef struct {
 } CUcopy3D; /* CUDA_MEMCPY3D_v2 */
 
 typedef struct {
+    struct {
+        size_t x, y, z, level;
+        int type;
+        const void *host;
+        CUdeviceptr device;
+        CUarray array;
+        CUcontext context;
+        size_t pitch, height;
+    } src, dst;
+    size_t width, height, depth;
+} CUcopyPeer; /* CUDA_MEMCPY3D_PEER */
+
+typedef struct {
+    int type;
+    union {
+        struct { CUdeviceptr at; size_t row, layer; CUlocation hint; } pointer;
+        struct { CUarray array; size_t x, y, z; } array;
+    };
+} CUcopyEnd; /* CUmemcpy3DOperand */
+
+typedef struct {
+    CUcopyEnd src, dst;
+    size_t width, height, depth;
+    int order;
+    unsigned flags;
+} CUcopyPart; /* CUDA_MEMCPY3D_BATCH_OP */
+enum { CU_COPY_POINTER = 1, CU_COPY_ARRAY = 2 };
+
+typedef struct {
     int operation;
     CUdeviceptr address;
     uint64_t value; /* of a wait or a write */

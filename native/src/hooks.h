@@ -147,6 +147,24 @@
     HOOK(cuMemcpy3D_v2_ptds, "cuMemcpy3D", 7000, 1, CUDA)                                             \
     HOOK(cuMemcpy3DAsync_v2, "cuMemcpy3DAsync", 3020, 0, CUDA)                                        \
     HOOK(cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync", 7000, 1, CUDA)                                   \
+    HOOK(cuMemcpyPeer, "cuMemcpyPeer", 4000, 0, CUDA)                                                 \
+    HOOK(cuMemcpyPeer_ptds, "cuMemcpyPeer", 7000, 1, CUDA)                                            \
+    HOOK(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", 4000, 0, CUDA)                                       \
+    HOOK(cuMemcpyPeerAsync_ptsz, "cuMemcpyPeerAsync", 7000, 1, CUDA)                                  \
+    HOOK(cuMemcpy3DPeer, "cuMemcpy3DPeer", 4000, 0, CUDA)                                             \
+    HOOK(cuMemcpy3DPeer_ptds, "cuMemcpy3DPeer", 7000, 1, CUDA)                                        \
+    HOOK(cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", 4000, 0, CUDA)                                   \
+    HOOK(cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync", 7000, 1, CUDA)                              \
+    HOOK(cuMemcpyBatchAsync, "cuMemcpyBatchAsync", 12080, 0, CUDA)                                    \
+    HOOK(cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync", 12080, 1, CUDA)                               \
+    HOOK(cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync", 13000, 0, CUDA)                                 \
+    HOOK(cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync", 13000, 1, CUDA)                            \
+    HOOK(cuMemcpy3DBatchAsync, "cuMemcpy3DBatchAsync", 12080, 0, CUDA)                                \
+    HOOK(cuMemcpy3DBatchAsync_ptsz, "cuMemcpy3DBatchAsync", 12080, 1, CUDA)                           \
+    HOOK(cuMemcpy3DBatchAsync_v2, "cuMemcpy3DBatchAsync", 13000, 0, CUDA)                             \
+    HOOK(cuMemcpy3DBatchAsync_v2_ptsz, "cuMemcpy3DBatchAsync", 13000, 1, CUDA)                        \
+    HOOK(cuMemcpy3DWithAttributesAsync, "cuMemcpy3DWithAttributesAsync", 13020, 0, CUDA)              \
+    HOOK(cuMemcpy3DWithAttributesAsync_ptsz, "cuMemcpy3DWithAttributesAsync", 13020, 1, CUDA)         \
     HOOK(cuGraphLaunch, "cuGraphLaunch", 10000, 0, CUDA)                                               \
     HOOK(cuGraphLaunch_ptsz, "cuGraphLaunch", 10000, 1, CUDA)                                          \
     HOOK(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, 0, CUDA)                             \
@@ -362,6 +380,29 @@ CUresult cuMemcpy3D_v2(const CUcopy3D *copy);
 CUresult cuMemcpy3D_v2_ptds(const CUcopy3D *copy);
 CUresult cuMemcpy3DAsync_v2(const CUcopy3D *copy, CUstream stream);
 CUresult cuMemcpy3DAsync_v2_ptsz(const CUcopy3D *copy, CUstream stream);
+#define PEERS (CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here, size_t bytes)
+#define PEERS_ON (CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here, size_t bytes, CUstream stream)
+#define COPY_LIST                                                                                         \
+    CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, void *how, size_t *which, size_t ways
+CUresult cuMemcpyPeer PEERS;
+CUresult cuMemcpyPeer_ptds PEERS;
+CUresult cuMemcpyPeerAsync PEERS_ON;
+CUresult cuMemcpyPeerAsync_ptsz PEERS_ON;
+CUresult cuMemcpy3DPeer(const CUcopyPeer *copy);
+CUresult cuMemcpy3DPeer_ptds(const CUcopyPeer *copy);
+CUresult cuMemcpy3DPeerAsync(const CUcopyPeer *copy, CUstream stream);
+CUresult cuMemcpy3DPeerAsync_ptsz(const CUcopyPeer *copy, CUstream stream);
+CUresult cuMemcpyBatchAsync(COPY_LIST, size_t *fault, CUstream stream);
+CUresult cuMemcpyBatchAsync_ptsz(COPY_LIST, size_t *fault, CUstream stream);
+CUresult cuMemcpyBatchAsync_v2(COPY_LIST, CUstream stream);
+CUresult cuMemcpyBatchAsync_v2_ptsz(COPY_LIST, CUstream stream);
+CUresult cuMemcpy3DBatchAsync(size_t count, CUcopyPart *list, size_t *fault, unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_ptsz(size_t count, CUcopyPart *list, size_t *fault, unsigned long long flags,
+                                   CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUcopyPart *list, unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUcopyPart *list, unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DWithAttributesAsync(CUcopyPart *copy, unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUcopyPart *copy, unsigned long long flags, CUstream stream);
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream);
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, size_t count,

@@ -59,6 +59,54 @@ static bool is_within_3d(const CUcopy3D *copy)
            end_is_on_card(copy->src.type, copy->src.device);
 }
 
+static int device_at(CUdeviceptr pointer)
+{
+    int device = -1;
+    return is_on_card(pointer) &&
+                   ASK((void *, int, CUdeviceptr), cuPointerGetAttribute, &device, CU_POINTER_DEVICE_ORDINAL, pointer) == CUDA_SUCCESS
+               ? device
+               : -1;
+}
+
+/* A copy between contexts may be one within their card. */
+static bool is_within_peers(CUdeviceptr to, CUdeviceptr from)
+{
+    int device = launch_is_gated() ? device_at(to) : -1;
+    return device >= 0 && device == device_at(from);
+}
+
+/* The driver does not report an array's card: between contexts, such a copy counts as one within the card. */
+static bool is_within_peers_3d(const CUcopyPeer *copy)
+{
+    if (!copy || !launch_is_gated() || copy->src.type == CU_MEMORY_HOST || copy->dst.type == CU_MEMORY_HOST) return false;
+    int from = copy->src.type == CU_MEMORY_ARRAY ? -1 : device_at(copy->src.device);
+    int to = copy->dst.type == CU_MEMORY_ARRAY ? -1 : device_at(copy->dst.device);
+    bool told = (from >= 0 || copy->src.type == CU_MEMORY_ARRAY) && (to >= 0 || copy->dst.type == CU_MEMORY_ARRAY);
+    return told && (from < 0 || to < 0 || from == to);
+}
+
+/* One copy of a list within the card makes the list a launch. */
+static bool is_any_within(const CUdeviceptr *to, const CUdeviceptr *from, size_t count)
+{
+    bool any = false;
+    for (size_t i = 0; to && from && launch_is_gated() && i < count && !any; i++)
+        any = is_on_card(to[i]) && is_on_card(from[i]);
+    return any;
+}
+
+static bool part_is_on_card(const CUcopyEnd *end)
+{
+    return end->type == CU_COPY_ARRAY || (end->type == CU_COPY_POINTER && is_on_card(end->pointer.at));
+}
+
+static bool is_any_part_within(const CUcopyPart *list, size_t count)
+{
+    bool any = false;
+    for (size_t i = 0; list && launch_is_gated() && i < count && !any; i++)
+        any = part_is_on_card(&list[i].dst) && part_is_on_card(&list[i].src);
+    return any;
+}
+
 #define POINTERS (CUdeviceptr to, CUdeviceptr from, size_t bytes)
 #define POINTERS_ON (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 #define TO_ARRAY (CUarray to, size_t at, CUdeviceptr from, size_t bytes)
@@ -95,3 +143,41 @@ GATED_WHEN(is_within_3d(copy), cuMemcpy3D_v2, (const CUcopy3D *copy), NULL, fals
 GATED_WHEN(is_within_3d(copy), cuMemcpy3D_v2_ptds, (const CUcopy3D *copy), NULL, true, 0, copy)
 GATED_WHEN(is_within_3d(copy), cuMemcpy3DAsync_v2, (const CUcopy3D *copy, CUstream stream), stream, false, 0, copy, stream)
 GATED_WHEN(is_within_3d(copy), cuMemcpy3DAsync_v2_ptsz, (const CUcopy3D *copy, CUstream stream), stream, true, 0, copy, stream)
+GATED_WHEN(is_within_peers(to, from), cuMemcpyPeer, PEERS, NULL, false, 0, to, there, from, here, bytes)
+GATED_WHEN(is_within_peers(to, from), cuMemcpyPeer_ptds, PEERS, NULL, true, 0, to, there, from, here, bytes)
+GATED_WHEN(is_within_peers(to, from), cuMemcpyPeerAsync, PEERS_ON, stream, false, 0, to, there, from, here, bytes, stream)
+GATED_WHEN(is_within_peers(to, from), cuMemcpyPeerAsync_ptsz, PEERS_ON, stream, true, 0, to, there, from, here, bytes, stream)
+GATED_WHEN(is_within_peers_3d(copy), cuMemcpy3DPeer, (const CUcopyPeer *copy), NULL, false, 0, copy)
+GATED_WHEN(is_within_peers_3d(copy), cuMemcpy3DPeer_ptds, (const CUcopyPeer *copy), NULL, true, 0, copy)
+GATED_WHEN(is_within_peers_3d(copy), cuMemcpy3DPeerAsync, (const CUcopyPeer *copy, CUstream stream), stream, false, 0, copy, stream)
+GATED_WHEN(is_within_peers_3d(copy), cuMemcpy3DPeerAsync_ptsz, (const CUcopyPeer *copy, CUstream stream), stream, true, 0, copy,
+           stream)
+
+#define LISTS(name, per_thread)                                                                          \
+    GATED_WHEN(is_any_within(to, from, count), name, (COPY_LIST, size_t *fault, CUstream stream), stream, per_thread, 0, \
+               to, from, bytes, count, how, which, ways, fault, stream)
+#define LISTS_V2(name, per_thread)                                                                       \
+    GATED_WHEN(is_any_within(to, from, count), name, (COPY_LIST, CUstream stream), stream, per_thread, 0, to, from, bytes, \
+               count, how, which, ways, stream)
+#define PARTS(name, per_thread)                                                                          \
+    GATED_WHEN(is_any_part_within(list, count), name,                                                    \
+               (size_t count, CUcopyPart *list, size_t *fault, unsigned long long flags, CUstream stream), stream, per_thread, \
+               0, count, list, fault, flags, stream)
+#define PARTS_V2(name, per_thread)                                                                       \
+    GATED_WHEN(is_any_part_within(list, count), name,                                                    \
+               (size_t count, CUcopyPart *list, unsigned long long flags, CUstream stream), stream, per_thread, 0, count, list, \
+               flags, stream)
+#define PART(name, per_thread)                                                                           \
+    GATED_WHEN(is_any_part_within(copy, 1), name, (CUcopyPart *copy, unsigned long long flags, CUstream stream), stream, \
+               per_thread, 0, copy, flags, stream)
+
+LISTS(cuMemcpyBatchAsync, false)
+LISTS(cuMemcpyBatchAsync_ptsz, true)
+LISTS_V2(cuMemcpyBatchAsync_v2, false)
+LISTS_V2(cuMemcpyBatchAsync_v2_ptsz, true)
+PARTS(cuMemcpy3DBatchAsync, false)
+PARTS(cuMemcpy3DBatchAsync_ptsz, true)
+PARTS_V2(cuMemcpy3DBatchAsync_v2, false)
+PARTS_V2(cuMemcpy3DBatchAsync_v2_ptsz, true)
+PART(cuMemcpy3DWithAttributesAsync, false)
+PART(cuMemcpy3DWithAttributesAsync_ptsz, true)

@@ -56,8 +56,28 @@ static CUresult copy(const char *name, const char *where)
                      .height = BYTES / 2000};
     CUcopy3D deep = {.src = {.type = type, .device = source}, .dst = {.type = CU_MEMORY_ARRAY, .array = array}, .width = 1000,
                      .height = BYTES / 20000, .depth = 10};
+    CUcopyPeer peers = {.src = {.type = type, .device = source}, .dst = {.type = CU_MEMORY_DEVICE, .device = to}, .width = 1000,
+                        .height = BYTES / 20000, .depth = 10};
+    CUdeviceptr sources[] = {(CUdeviceptr)(uintptr_t)&source, source}, ends[] = {to, to};
+    size_t sizes[] = {BYTES / 2, BYTES / 2};
+    CUcopyPart parts[2];
+    for (int i = 0; i < 2; i++)
+        parts[i] = (CUcopyPart){.src = {.type = CU_COPY_POINTER, .pointer = {.at = sources[i]}},
+                                .dst = {.type = CU_COPY_ARRAY, .array = {.array = array}}, .width = 1000,
+                                .height = BYTES / 20000, .depth = 10};
     void *call = named(name);
-    bool on = strstr(name, "Async") != NULL;
+    bool on = strstr(name, "Async") != NULL, second = strstr(name, "_v2") != NULL;
+    if (strstr(name, "3DPeer")) return on ? FORM(cuMemcpy3DPeerAsync)(&peers, stream) : FORM(cuMemcpy3DPeer)(&peers);
+    if (strstr(name, "Peer"))
+        return on ? FORM(cuMemcpyPeerAsync)(to, NULL, source, NULL, BYTES / 2, stream)
+                  : FORM(cuMemcpyPeer)(to, NULL, source, NULL, BYTES / 2);
+    if (strstr(name, "3DBatch"))
+        return second ? FORM(cuMemcpy3DBatchAsync_v2)(2, parts, 0, stream)
+                      : FORM(cuMemcpy3DBatchAsync)(2, parts, NULL, 0, stream);
+    if (strstr(name, "Batch"))
+        return second ? FORM(cuMemcpyBatchAsync_v2)(ends, sources, sizes, 2, NULL, NULL, 0, stream)
+                      : FORM(cuMemcpyBatchAsync)(ends, sources, sizes, 2, NULL, NULL, 0, NULL, stream);
+    if (strstr(name, "3DWith")) return FORM(cuMemcpy3DWithAttributesAsync)(&parts[1], 0, stream);
     if (strstr(name, "2D")) return on ? FORM(cuMemcpy2DAsync_v2)(&flat, stream) : FORM(cuMemcpy2D_v2)(&flat);
     if (strstr(name, "3D")) return on ? FORM(cuMemcpy3DAsync_v2)(&deep, stream) : FORM(cuMemcpy3D_v2)(&deep);
     if (strstr(name, "Attributes")) return FORM(cuMemcpyWithAttributesAsync)(to, source, BYTES / 2, NULL, stream);

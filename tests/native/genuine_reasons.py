@@ -26,9 +26,9 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
         r"cu(Tex|Surf)(Ref|Object)\w+|cuFlushGPUDirectRDMAWrites|cuIpc(Get|Open)EventHandle",
     ),
     "host memory": (r"cuMemAllocHost|cuMemFreeHost|cuMemHost\w+", r"cuLink\w+"),
-    "copies to and from the host, between cards, in batches or in three dimensions: not limited": (
-        r"cuMemcpy(AtoH|DtoH|HtoA|HtoD)(Async)?|cuMemcpy(3D)?Peer(Async)?|cu(Memcpy|Memcpy3D|FabricCpy)BatchAsync",
-        r"cuMemcpy3DWithAttributesAsync|cuMemPrefetch\w*|cuMemDiscard\w+|cuMemBatchDecompressAsync",
+    "copies to and from the host or over a fabric: not limited": (
+        r"cuMemcpy(AtoH|DtoH|HtoA|HtoD)(Async)?|cuFabricCpyBatchAsync",
+        r"cuMemPrefetch\w*|cuMemDiscard\w+|cuMemBatchDecompressAsync",
     ),
     "graphics: not limited, but for its contexts": (
         r"cuGL(?!Ctx)\w+|cuEGL\w+|cuVDPAU(?!Ctx)\w+|cuGraphics\w+",

@@ -39,7 +39,19 @@ UNTOLD = [
     "cuMemcpyAsync_ptsz",
     "cuMemcpyWithAttributesAsync",
     "cuMemcpyWithAttributesAsync_ptsz",
+    *(
+        f"cuMemcpy{kind}Peer{form}"
+        for kind in ("", "3D")
+        for form in ("", "_ptds", "Async", "Async_ptsz")
+    ),
+    *(
+        f"cuMemcpy{kind}BatchAsync{form}"
+        for kind in ("", "3D")
+        for form in ("", "_ptsz", "_v2", "_v2_ptsz")
+    ),
+    *("cuMemcpy3DWithAttributesAsync", "cuMemcpy3DWithAttributesAsync_ptsz"),
 ]
+"""Copies that let the driver find out. Lists have a copy from the host as well."""
 
 
 def charged(world: World, *command: str) -> int:
