@@ -45,11 +45,15 @@ static int show_nvml(void)
     nvmlMemory plain;
     nvmlMemory2 more = {.version = 2};
     CUdeviceptr pointer;
+    size_t free, total;
     open_card();
     must(driver->alloc(&pointer, 100 * MIB), "cuMemAlloc");
+    must(driver->info(&free, &total), "cuMemGetInfo");
+    printf("info %zu %zu\n", total, free);
     if (!handle || handle(0, &device) || first(device, &plain) || second(device, &more)) return 5;
     printf("nvml %llu %llu %llu\n", plain.total, plain.used, plain.free);
     printf("nvml %llu %llu %llu\n", more.total, more.used, more.free);
+    printf("reserved %llu\n", more.reserved);
     return 0;
 }
 

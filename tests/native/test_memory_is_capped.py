@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -308,6 +309,24 @@ def test_nvml_shows_the_cap_as_well(world: World) -> None:
     done = world.tenant(memory=CAP).run("odd", "nvml")
 
     assert lines(done.stdout, "nvml") == [[CAP, 100 * MIB, CAP - 100 * MIB]] * 2, done.stderr
+
+
+def test_both_queries_show_no_more_free_than_the_card_has(
+    build: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Caps may be more than the card: a neighbour's memory is not shown as free, by NVML neither."""
+    world = World(tmp_path_factory.mktemp("w"), build, memory_bytes=2 * CAP)
+    neighbour = world.tenant(1, memory=CAP + 200 * MIB).holding("plain", CAP + 200 * MIB)
+
+    done = world.tenant(memory=CAP).run("odd", "nvml")
+    neighbour.kill()
+    neighbour.communicate()
+    world.close()
+
+    ((_, free),) = lines(done.stdout, "info")
+    assert free < CAP - 100 * MIB, done.stderr
+    assert lines(done.stdout, "nvml") == [[CAP, CAP - free, free], [CAP, 100 * MIB, free]]
+    assert lines(done.stdout, "reserved") == [[CAP - free - 100 * MIB]]
 
 
 @pytest.mark.parametrize(
