@@ -27,9 +27,37 @@ static void *own_libc(void *_Atomic *slot, const char *name)
     return found;
 }
 
+extern char own_dlsym[], own_dlvsym[], own_dlopen[]; /* the entries below, whatever else defines these names */
+
+/*
+ * A program may ask for the lookup itself: by a handle of the C library, by RTLD_NEXT, by a version, or by a private
+ * name of a C library older than 2.34. It gets ours, or its next question would bypass all limits.
+ */
+static void *own_lookup(const char *name)
+{
+    static const struct { const char *name; void *ours; } lookups[] = {
+        {"dlsym", own_dlsym},         {"__libc_dlsym", own_dlsym},   {"_dl_sym", own_dlsym},
+        {"dlvsym", own_dlvsym},       {"__libc_dlvsym", own_dlvsym}, {"_dl_vsym", own_dlvsym},
+        {"dlopen", own_dlopen},       {"__libc_dlopen_mode", own_dlopen},
+    };
+    if (name[0] != 'd' && name[0] != '_') return NULL;
+    for (size_t i = 0; i < sizeof lookups / sizeof *lookups; i++)
+        if (strcmp(name, lookups[i].name) == 0) return lookups[i].ours;
+    return NULL;
+}
+
 static bool is_of_interest(const char *name)
 {
-    return name && ((name[0] == 'c' && name[1] == 'u') || strncmp(name, "nvml", 4) == 0);
+    return name && ((name[0] == 'c' && name[1] == 'u') || strncmp(name, "nvml", 4) == 0 || own_lookup(name));
+}
+
+/* Our function in place of what the C library found; NULL: its answer stays. */
+static void *replaced(const char *name, void *found)
+{
+    void *ours = own_lookup(name);
+    if (ours) return symbols_is_from(NULL, found) ? ours : NULL;
+    ours = driver_standin(name, found);
+    return ours == found ? NULL : ours;
 }
 
 /* The target of the jump below: NULL in *result means no answer, and the jump goes to the returned address. */
@@ -39,8 +67,7 @@ __attribute__((used, visibility("hidden"))) void *lookup_choose(void *handle, co
     *result = NULL;
     if (real && is_of_interest(name)) {
         void *found = real(handle, name);
-        void *ours = found ? driver_standin(name, found) : NULL;
-        if (ours != found) *result = ours;
+        if (found) *result = replaced(name, found);
     }
     return (void *)real;
 }
@@ -52,8 +79,7 @@ __attribute__((used, visibility("hidden"))) void *lookup_choose_versioned(void *
     *result = NULL;
     if (real && is_of_interest(name)) {
         void *found = real(handle, name, version);
-        void *ours = found ? driver_standin(name, found) : NULL;
-        if (ours != found) *result = ours;
+        if (found) *result = replaced(name, found);
     }
     return (void *)real;
 }
@@ -61,8 +87,8 @@ __attribute__((used, visibility("hidden"))) void *lookup_choose_versioned(void *
 /* Keeps the arguments, calls lookup_choose, then returns its answer or jumps on. */
 #ifdef __x86_64__
 __asm__(".text\n"
-        ".globl dlsym\n.type dlsym,@function\n"
-        "dlsym:\n"
+        ".globl dlsym\n.type dlsym,@function\n.globl own_dlsym\n.hidden own_dlsym\n"
+        "dlsym:\nown_dlsym:\n"
         "    push %rdi\n    push %rsi\n    sub $24, %rsp\n"
         "    lea 8(%rsp), %rdx\n"
         "    call lookup_choose\n"
@@ -74,8 +100,8 @@ __asm__(".text\n"
         "1:  mov %rcx, %rax\n"
         "2:  ret\n"
         ".size dlsym,.-dlsym\n"
-        ".globl dlvsym\n.type dlvsym,@function\n"
-        "dlvsym:\n"
+        ".globl dlvsym\n.type dlvsym,@function\n.globl own_dlvsym\n.hidden own_dlvsym\n"
+        "dlvsym:\nown_dlvsym:\n"
         "    push %rdi\n    push %rsi\n    push %rdx\n    sub $16, %rsp\n"
         "    lea 8(%rsp), %rcx\n"
         "    call lookup_choose_versioned\n"
@@ -89,8 +115,8 @@ __asm__(".text\n"
         ".size dlvsym,.-dlvsym\n");
 #else
 __asm__(".text\n"
-        ".globl dlsym\n.type dlsym,%function\n"
-        "dlsym:\n"
+        ".globl dlsym\n.type dlsym,%function\n.globl own_dlsym\n.hidden own_dlsym\n"
+        "dlsym:\nown_dlsym:\n"
         "    stp x29, x30, [sp, #-48]!\n    mov x29, sp\n    stp x0, x1, [sp, #16]\n"
         "    add x2, sp, #32\n"
         "    bl lookup_choose\n"
@@ -100,8 +126,8 @@ __asm__(".text\n"
         "    br x16\n"
         "1:  mov x0, x17\n    ret\n"
         ".size dlsym,.-dlsym\n"
-        ".globl dlvsym\n.type dlvsym,%function\n"
-        "dlvsym:\n"
+        ".globl dlvsym\n.type dlvsym,%function\n.globl own_dlvsym\n.hidden own_dlvsym\n"
+        "dlvsym:\nown_dlvsym:\n"
         "    stp x29, x30, [sp, #-64]!\n    mov x29, sp\n    stp x0, x1, [sp, #16]\n    str x2, [sp, #32]\n"
         "    add x3, sp, #40\n"
         "    bl lookup_choose_versioned\n"
@@ -133,8 +159,8 @@ __attribute__((used, visibility("hidden"))) void *lookup_open(const char *path, 
 
 #ifdef __x86_64__
 __asm__(".text\n"
-        ".globl dlopen\n.type dlopen,@function\n"
-        "dlopen:\n"
+        ".globl dlopen\n.type dlopen,@function\n.globl own_dlopen\n.hidden own_dlopen\n"
+        "dlopen:\nown_dlopen:\n"
         "    push %rdi\n    push %rsi\n    sub $8, %rsp\n"
         "    lea 8(%rsp), %rsi\n"
         "    call lookup_open\n"
@@ -145,8 +171,8 @@ __asm__(".text\n"
         ".size dlopen,.-dlopen\n");
 #else
 __asm__(".text\n"
-        ".globl dlopen\n.type dlopen,%function\n"
-        "dlopen:\n"
+        ".globl dlopen\n.type dlopen,%function\n.globl own_dlopen\n.hidden own_dlopen\n"
+        "dlopen:\nown_dlopen:\n"
         "    stp x29, x30, [sp, #-32]!\n    mov x29, sp\n    stp x0, x1, [sp, #16]\n"
         "    add x1, sp, #24\n"
         "    bl lookup_open\n"

@@ -13,7 +13,7 @@
 void *symbols_of(const char *soname, const char *name);
 /* The same in any C library object (libc, libdl, libpthread) that defines it. */
 void *symbols_of_libc(const char *name);
-/* Does `address` lie in the object named `soname`? */
+/* Does `address` lie in the object named `soname`, or with NULL in one of the C library? */
 bool symbols_is_from(const char *soname, const void *address);
 /* Path of the object that contains `address`, by the loader; false if it is unknown or too long. */
 bool symbols_home(const void *address, char *path, size_t room);

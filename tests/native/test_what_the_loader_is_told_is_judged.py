@@ -271,6 +271,30 @@ int asked(void)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     return many(dlsym(driver, "cuInit"), dlsym(driver, "cuCtxCreate_v2"), dlsym(driver, "cuMemAlloc_v2"));
 }
+typedef void *look(void *, const char *);
+typedef void *look_version(void *, const char *, const char *);
+static int by(look *find)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    return find ? many(find(driver, "cuInit"), find(driver, "cuCtxCreate_v2"), find(driver, "cuMemAlloc_v2")) : -2;
+}
+static void *libc(void) { return dlopen("libc.so.6", RTLD_NOW); }
+int of_libc(void) { return by((look *)dlsym(libc(), "dlsym")); }
+int of_next(void) { return by((look *)dlsym(RTLD_NEXT, "dlsym")); }
+int of_all(void) { return by((look *)dlsym(dlopen(NULL, RTLD_NOW), "dlsym")); }
+int of_version(void) { return by((look *)dlvsym(libc(), "dlsym", "GLIBC_2.34")); }
+int of_itself(void) { return by((look *)((look *)dlsym(libc(), "dlsym"))(libc(), "dlsym")); }
+int by_version(void)
+{
+    look_version *find = (look_version *)dlsym(libc(), "dlvsym");
+    return by((look *)find(libc(), "dlsym", "GLIBC_2.34"));
+}
+int opened(const char *plugin)
+{
+    void *(*open)(const char *, int) = (void *(*)(const char *, int))dlsym(libc(), "dlopen");
+    void *copy = open(plugin, RTLD_NOW | RTLD_DEEPBIND);
+    return ((int (*)(void))dlsym(copy, "asked"))();
+}
 """
 
 
@@ -290,6 +314,33 @@ def test_a_library_that_is_bound_to_its_own_dependencies_first_is_limited(
         "-l:libcuda.so.1",
     )
     script = f"import ctypes\nprint(ctypes.CDLL({str(plugin)!r}, mode=2 | 8).{way}())"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=tenant.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "8\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["of_libc", "of_next", "of_all", "of_version", "of_itself", "by_version", "opened"],
+)
+def test_a_program_that_asks_the_c_library_for_its_lookup_is_limited(
+    world: World, way: str
+) -> None:
+    """A handle of the C library gives its own `dlsym`, which would find the driver's functions themselves."""
+    tenant = world.tenant(memory=512 * MIB)
+    driver = ("-Wl,--no-as-needed", f"-L{world.build / 'fake'}", "-l:libcuda.so.1")
+    plugin, other = (
+        compiled(world.folder, name, ALLOCATES, *driver) for name in ("plugin.so", "other.so")
+    )
+    argument = f"{str(other)!r}.encode()" if way == "opened" else ""
+    script = f"import ctypes\nprint(ctypes.CDLL({str(plugin)!r}).{way}({argument}))"
 
     done = subprocess.run(
         [sys.executable, "-c", script],
