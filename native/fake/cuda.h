@@ -54,6 +54,12 @@ void fake_forget_blocks(CUcontext context);
 CUresult fake_release(uint64_t key);
 /* One reference to a handle more or less. */
 CUresult fake_refer(uint64_t handle, int64_t by);
+/* Does plain memory lie at an address? */
+bool fake_is_plain(CUdeviceptr pointer);
+/* Was it opened by a handle that gives the same address each time? */
+bool fake_is_opened(CUdeviceptr pointer);
+/* Returns what streams have freed meanwhile. */
+void fake_free_reached(void);
 void fake_unpool(CUpool pool, uint64_t bytes);
 /* On which device memory lies: of a pool, or as noted. */
 CUdevice fake_device_of(uint64_t other);

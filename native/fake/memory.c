@@ -14,6 +14,18 @@ static struct { uint64_t key, bytes, other; } notes[NOTES];
 FAKE_LOCK(lock)
 static _Atomic uint64_t next_address = 0x7f0000000000ull;
 
+bool fake_is_opened(CUdeviceptr pointer)
+{
+    uint64_t again, none;
+    return fake_recall(pointer | 1ull << 60, &again, &none, 0);
+}
+
+bool fake_is_plain(CUdeviceptr pointer)
+{
+    uint64_t size, none;
+    return fake_recall(pointer | PLAIN, &size, &none, 0);
+}
+
 CUresult fake_take(CUdevice device, uint64_t bytes)
 {
     struct answer answer;
@@ -149,6 +161,7 @@ static CUresult allocate(CUdeviceptr *pointer, uint64_t bytes)
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
     if (!pointer || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (bytes > 1ull << 46) return CUDA_ERROR_OUT_OF_MEMORY;
+    fake_free_reached();
     uint64_t whole = (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE, size = (bytes + UNIT - 1) / UNIT * UNIT;
     pthread_mutex_lock(&block_lock);
     uint64_t at = size <= FAKE_GRANULE / 2 ? in_block(size / UNIT) : 0;
@@ -192,6 +205,7 @@ CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) { (void)bytes; *pointer =
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
     CUresult refused = fake_unsafe();
+    if (pointer && !refused && fake_is_opened(pointer)) return cuIpcCloseMemHandle(pointer);
     return pointer && !refused ? fake_release(pointer) : refused;
 }
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
@@ -215,6 +229,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     if (refused) return refused;
     struct answer answer;
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
+    fake_free_reached();
     fake_ask((struct request){.kind = ASK_MEMORY_INFO, .card = (uint32_t)fake_current->device}, &answer);
     *total = answer.a;
     *free = answer.a - answer.b;

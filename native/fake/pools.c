@@ -135,9 +135,54 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUpool
 {
     return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream ? stream : CU_STREAM_PER_THREAD);
 }
+/* Plain memory is free once its stream reaches the free, which is seen when the process next asks for memory. */
+#define LATER 256
+static struct { CUdeviceptr pointer; CUevent event; } later[LATER];
+FAKE_LOCK(later_lock)
+CUresult cuEventCreate(CUevent *event, unsigned flags);
+CUresult cuEventDestroy_v2(CUevent event);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventQuery(CUevent event);
+
+void fake_free_reached(void)
+{
+    CUdeviceptr over[LATER];
+    int count = 0, mode = fake_capture_mode;
+    fake_capture_mode = CU_CAPTURE_RELAXED;
+    pthread_mutex_lock(&later_lock);
+    for (int i = 0; i < LATER; i++) {
+        if (!later[i].pointer || cuEventQuery(later[i].event) == CUDA_ERROR_NOT_READY) continue;
+        cuEventDestroy_v2(later[i].event);
+        over[count++] = later[i].pointer;
+        later[i].pointer = 0;
+    }
+    pthread_mutex_unlock(&later_lock);
+    fake_capture_mode = mode;
+    while (count) fake_release(over[--count]);
+}
+
+static CUresult free_later(CUdeviceptr pointer, CUstream stream)
+{
+    CUevent event;
+    int at = 0, mode = fake_capture_mode;
+    fake_free_reached();
+    fake_capture_mode = CU_CAPTURE_RELAXED;
+    CUresult result = cuEventCreate(&event, 0);
+    if (result == CUDA_SUCCESS) result = cuEventRecord(event, stream);
+    fake_capture_mode = mode;
+    if (result != CUDA_SUCCESS) return fake_release(pointer);
+    pthread_mutex_lock(&later_lock);
+    while (at < LATER && later[at].pointer) at++;
+    if (at < LATER) later[at].pointer = pointer, later[at].event = event;
+    pthread_mutex_unlock(&later_lock);
+    return at < LATER ? CUDA_SUCCESS : fake_release(pointer);
+}
+
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-    return fake_captured(stream) ? fake_graph_free(fake_captured(stream), pointer) : fake_release(pointer);
+    if (fake_is_opened(pointer)) return cuIpcCloseMemHandle(pointer);
+    if (fake_captured(stream)) return fake_graph_free(fake_captured(stream), pointer);
+    return fake_is_plain(pointer) ? free_later(pointer, stream) : fake_release(pointer);
 }
 /* A pointer of another process: its address, size and pid. */
 CUresult cuMemPoolExportPointer(CUpoolPointer *shared, CUdeviceptr pointer)
@@ -156,11 +201,15 @@ CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type
     *pool = calloc(1, sizeof **pool);
     return CUDA_SUCCESS;
 }
+/* The same data give the same address, as often to be freed; those of a made-up address a new one each time. */
 CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpoolPointer *shared)
 {
+    CUipcMem handle = {{0}};
     uint64_t values[4];
     (void)pool;
     memcpy(values, shared, sizeof values);
+    memcpy(&handle, shared, sizeof values);
+    if (values[0] % FAKE_GRANULE == 0) return cuIpcOpenMemHandle_v2(pointer, handle, 0);
     *pointer = fake_address(values[1]);
     fake_note(*pointer, 0, values[1] >> 20 << 32 | values[3]);
     return CUDA_SUCCESS;

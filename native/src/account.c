@@ -258,6 +258,16 @@ void export_note(struct account *account, uint64_t handle, const struct self *se
     atomic_store(&mark->handle, handle);
 }
 
+/* Of no process, since none has the number 0. The mark is not freed, because a search for another ends at a free one. */
+#define ENDED_EXPORT IDENTITY_SETTLING
+
+void export_end(struct account *account, uint64_t handle, const struct self *self)
+{
+    struct export_mark *mark = mark_of(account, handle);
+    uint64_t mine = self->identity;
+    if (mark && atomic_load(&mark->handle) == handle) atomic_compare_exchange_strong(&mark->owner, &mine, ENDED_EXPORT);
+}
+
 bool export_is_ours(struct account *account, uint64_t handle, const struct self *self)
 {
     struct export_mark *mark = mark_of(account, handle);

@@ -165,9 +165,13 @@ static void note_maps(const CUarrayMap *list, unsigned count, const bool *held, 
         struct container *all = container_get();                                                         \
         /* Before its cuInit the driver reads no list. */                                                \
         bool *held = list && all && all->place ? calloc(count + 1, sizeof *held) : NULL;                 \
-        for (unsigned i = 0; held && i < count; i++)                                                     \
+        bool sized = true;                                                                               \
+        for (unsigned i = 0; held && i < count; i++) {                                                   \
             held[i] = list[i].memOperationType == CU_ARRAY_MAP && physical_borrow(list[i].memHandle, &entry); \
-        CUresult result = CALL(name, list, count, stream);                                               \
+            sized &= !held[i] || physical_has_size(&entry);                                              \
+        }                                                                                                \
+        /* Imported memory that was never mapped to an address cannot be counted. */                     \
+        CUresult result = sized ? CALL(name, list, count, stream) : CUDA_ERROR_NOT_SUPPORTED;            \
         if (held) note_maps(list, count, held, result == CUDA_SUCCESS);                                  \
         free(held);                                                                                      \
         return result;                                                                                   \

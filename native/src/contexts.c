@@ -3,6 +3,7 @@
 #include "driver.h"
 #include "ledger.h"
 #include "memory.h"
+#include "pools.h"
 #include "watch.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -112,7 +113,7 @@ static struct estate open_estate(uint64_t context)
 {
     struct estate estate;
     forget_gates((CUcontext)(uintptr_t)context);
-    estate.count = ledger_take_of(context, &estate.entries);
+    estate.count = pools_take_of(context, &estate.entries);
     return estate;
 }
 

@@ -7,11 +7,12 @@
 
 enum kind { KIND_POINTER = 1, KIND_BLOCK, KIND_SWAP, KIND_HANDLE, KIND_MAPPING, KIND_ARRAY, KIND_MIPMAP,
             KIND_IMPORT, KIND_EXTERNAL, KIND_POOL, KIND_CONTEXT, KIND_MODULE, KIND_LIBRARY, KIND_SETTING,
-            KIND_GRAPHS, KIND_EXEC, KIND_BINDING, KIND_GREEN, KIND_CAPTURE, KIND_TILE };
+            KIND_GRAPHS, KIND_EXEC, KIND_BINDING, KIND_GREEN, KIND_CAPTURE, KIND_TILE, KIND_FREED, KIND_SOURCE,
+            KIND_EXPORT };
 
 struct entry {
     uint64_t key;
-    uint64_t bytes;  /* of a tile: its array */
+    uint64_t bytes;  /* of a tile: its array; of an import: its source; of memory freed in stream order: the entry that it had */
     uint64_t other;  /* kind's own: references of a handle, handle of a mapping, device of a green context and so on */
     uint64_t context; /* freed with this context; 0 outlives all */
     uint32_t card;

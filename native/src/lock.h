@@ -24,8 +24,9 @@ enum lock_rank {
     LOCK_SETTINGS,    /* values for cuCtxSetLimit */
     LOCK_OPENS,       /* handles of other processes */
     LOCK_PHYSICAL,    /* references and mappings of a handle */
+    LOCK_POOLS,       /* and memory freed in stream order */
     LOCK_BLOCKS,      /* that allocations of a card share */
-    LOCK_POOLS,
+    LOCK_SOURCES,     /* memory of other processes */
     LOCK_GRAPHS,
     LOCK_USERS,   /* of contexts */
     LOCK_LEDGER,

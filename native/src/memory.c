@@ -16,6 +16,12 @@ static bool take(struct card *card, uint64_t bytes)
     return memory_take(all->account, all->place, card->index, bytes, &card->now->memory, &all->self, clock_now());
 }
 
+bool memory_room(struct card *card, uint64_t bytes)
+{
+    struct container *all = container_get();
+    return all && all->place && take(card, bytes);
+}
+
 bool memory_reserve(struct card *card, uint64_t bytes)
 {
     struct container *all = container_get();
@@ -24,7 +30,8 @@ bool memory_reserve(struct card *card, uint64_t bytes)
         if (take(card, bytes)) return true;
         pools_refresh(card, attempt > 0); /* memory that pools no longer hold is free again */
     }
-    return false;
+    bool possible = !card_cap(card) || bytes <= card_cap(card);
+    return possible && pools_await_freed(card) && take(card, bytes);
 }
 
 void memory_count_refusal(struct card *card)
@@ -165,7 +172,7 @@ static void give_module(struct card *card, struct holding *holding, uint64_t byt
 void memory_release(const struct entry *entry)
 {
     struct container *all = container_get();
-    if (!all || !all->place || entry->card >= CARDS) return;
+    if (!all || !all->place || entry->card >= CARDS || entry->kind == 0) return;
     struct card *card = &all->cards[entry->card];
     if (entry->kind == KIND_SWAP) {
         memory_give(&all->place->cards[entry->card].swapped, entry->bytes);
@@ -179,8 +186,13 @@ void memory_release(const struct entry *entry)
         graphs_ended(entry);
     } else if (entry->kind == KIND_CAPTURE) {
         launch_capture_ended(entry);
+    } else if (entry->kind == KIND_IMPORT) {
+        physical_import_ended(entry);
     } else if (entry->kind == KIND_POINTER) {
+        physical_unexport(entry->key);
         leave(card, entry);
+    } else if (entry->kind == KIND_FREED) {
+        pools_freed((struct entry *)(uintptr_t)entry->bytes);
     } else {
         memory_return(card, entry->bytes);
     }
@@ -274,7 +286,13 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned f
 
 bool memory_at(CUdeviceptr pointer, struct entry *entry)
 {
-    return ledger_take_any(1u << KIND_POINTER | 1u << KIND_SWAP | 1u << KIND_IMPORT, pointer, entry);
+    return ledger_take_any(1u << KIND_POINTER | 1u << KIND_SWAP, pointer, entry) || physical_close(pointer, entry);
+}
+
+void memory_restore(const struct entry *entry)
+{
+    if (entry->kind) ledger_put(*entry);
+    else physical_reopen(entry->key);
 }
 
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
@@ -283,7 +301,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
     bool known = memory_at(pointer, &entry);
     CUresult result = CALL(cuMemFree_v2, pointer);
     if (known && result == CUDA_SUCCESS) memory_release(&entry);
-    else if (known) ledger_put(entry);
+    else if (known) memory_restore(&entry);
     return result;
 }
 

@@ -14,7 +14,11 @@ static inline uint64_t whole_granules(uint64_t bytes)
     return bytes > UINT64_MAX / 4 ? UINT64_MAX / 4 : (bytes + GRANULE - 1) / GRANULE * GRANULE;
 }
 
-/* Counts `bytes`; false: the container is at its cap. */
+/*
+ * Counts `bytes`; false: the container is at its cap. memory_reserve asks pools first, and waits for memory that streams
+ * are about to free.
+ */
+bool memory_room(struct card *card, uint64_t bytes);
 bool memory_reserve(struct card *card, uint64_t bytes);
 void memory_return(struct card *card, uint64_t bytes);
 /*
@@ -31,8 +35,12 @@ void memory_release(const struct entry *entry);
 bool memory_view(struct card *card, uint64_t *used, uint64_t *most);
 /* Sets one entry to `bytes`; false: that would exceed the cap, and the entry stays unchanged. */
 bool memory_bring(struct card *card, enum kind kind, uint64_t key, uint64_t bytes, bool force);
-/* Removes any allocation at an address, before the driver may give the address to another thread. */
+/*
+ * Removes any allocation at an address, before the driver may give the address to another thread. Of memory that was
+ * opened several times one opening is removed: entry->kind is 0. memory_restore: the driver did not free it.
+ */
 bool memory_at(CUdeviceptr pointer, struct entry *entry);
+void memory_restore(const struct entry *entry);
 /* Ends one object: its entry leaves the ledger before the driver may give the name to another thread. */
 #define ENDED(name, kind, object)                                                                        \
     struct entry entry;                                                                                  \

@@ -5,14 +5,24 @@
 #include "driver.h"
 #include "ledger.h"
 #include "memory.h"
+#include "watch.h"
 
 #define MAPPED (1ull << 32) /* entry.other of a handle: references below, mappings above */
 #define IMPORTED (1ull << 63) /* and whether its size is known only when it is mapped */
 
-static struct lock physical;
-static struct lock opens; /* of handles of other processes */
+#define PAID (1ull << 63)          /* entry.other of a source: addresses of it here, and whether it counts here */
+#define LENDER_NS 1000000000ull    /* the watch asks so often whether the lender of memory still has it */
 
-void physical_forget(void) { physical = opens = (struct lock){0}; }
+static struct lock physical;
+static struct lock opens;   /* of handles of other processes */
+static struct lock sources; /* the memory behind them */
+static _Atomic uint32_t borrowed; /* sources that another process of the container pays for */
+
+void physical_forget(void)
+{
+    physical = opens = sources = (struct lock){0};
+    atomic_store(&borrowed, 0);
+}
 
 /* Adds to a handle's references or mappings; releases its bytes when none is left. */
 static void change(CUmemHandle handle, uint64_t plus, uint64_t minus)
@@ -111,19 +121,38 @@ static void mapped(CUdeviceptr pointer, size_t bytes, CUmemHandle handle, uint32
     lock_give(&physical, LOCK_PHYSICAL);
 }
 
-/* Counts the found size of an imported handle, once until it is gone; false: past the cap. */
+/* Counts the found size of a borrowed imported handle, once until it is gone; false: past the cap. */
 static bool found_to_hold(CUmemHandle handle, struct card *card, uint64_t bytes)
 {
-    struct entry entry;
+    struct entry entry = {.bytes = bytes};
     lock_take(&physical, LOCK_PHYSICAL);
-    bool good = !ledger_find(KIND_HANDLE, handle, &entry) || bytes <= entry.bytes;
-    if (!good && memory_reserve(card, bytes - entry.bytes)) {
+    ledger_find(KIND_HANDLE, handle, &entry);
+    lock_give(&physical, LOCK_PHYSICAL);
+    uint64_t more = bytes > entry.bytes ? bytes - entry.bytes : 0;
+    if (more == 0) return true;
+    if (!memory_reserve(card, more)) return false;
+    lock_take(&physical, LOCK_PHYSICAL);
+    if (ledger_find(KIND_HANDLE, handle, &entry) && bytes > entry.bytes) {
+        more -= bytes - entry.bytes;
         entry.bytes = bytes;
-        good = ledger_put(entry);
+        ledger_put(entry);
     }
     lock_give(&physical, LOCK_PHYSICAL);
-    return good;
+    memory_return(card, more); /* of another thread's mapping */
+    return true;
 }
+
+/* Ends the use of a borrowed handle whose memory does not fit. */
+static bool fits(CUmemHandle handle, const struct entry *entry, uint64_t bytes)
+{
+    struct card *card = &container_get()->cards[entry->card];
+    if (!(entry->other & IMPORTED) || found_to_hold(handle, card, bytes)) return true;
+    physical_give_up(handle);
+    memory_count_refusal(card);
+    return false;
+}
+
+bool physical_has_size(const struct entry *entry) { return !(entry->other & IMPORTED) || entry->bytes > 0; }
 
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemHandle handle, unsigned long long flags)
 {
@@ -134,12 +163,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmem
         if (result == CUDA_SUCCESS && container_get()) mapped(pointer, bytes, 0, 0);
         return result;
     }
-    struct card *card = &container_get()->cards[entry.card];
-    if ((entry.other & IMPORTED) && !found_to_hold(handle, card, bytes)) {
-        physical_give_up(handle);
-        memory_count_refusal(card);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (!fits(handle, &entry, offset + bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CALL(cuMemMap, pointer, bytes, offset, handle, flags);
     if (result == CUDA_SUCCESS) {
         mapped(pointer, bytes, handle, entry.card);
@@ -189,7 +213,8 @@ static CUresult bound(CUmemHandle many, size_t offset, CUmemHandle handle, const
     EXPORT CUresult name args                                                                            \
     {                                                                                                    \
         struct entry entry;                                                                              \
-        bool known = physical_borrow(handle, &entry);                                                             \
+        bool known = physical_borrow(handle, &entry);                                                    \
+        if (known && !fits(handle, &entry, offset + bytes)) return CUDA_ERROR_OUT_OF_MEMORY;             \
         CUresult result = CALL(name, __VA_ARGS__);                                                       \
         return known ? bound(many, many_offset, handle, &entry, result) : result;                        \
     }
@@ -233,31 +258,113 @@ EXPORT CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many
     return result;
 }
 
-/* Memory of another process by handle. Memory that this container exported to itself is already counted. */
+/*
+ * Memory of another process by handle. Of memory that its own container exported, the exporter pays as long as it has it;
+ * from then on each process that still has it open. For memory of another container a process pays from the start: that
+ * container pays too, but this one cannot see whether it still has the memory. A process pays once for a handle.
+ */
 EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
     CUresult result = CALL(cuIpcGetMemHandle, handle, pointer);
     struct container *all = result == CUDA_SUCCESS && handle ? container_get() : NULL;
-    if (all) export_note(all->account, handle_hash(handle, sizeof *handle), &all->self);
+    struct entry entry;
+    if (!all) return result;
+    uint64_t name = handle_hash(handle, sizeof *handle);
+    export_note(all->account, name, &all->self);
+    if (ledger_find(KIND_POINTER, pointer, &entry))
+        ledger_put((struct entry){.key = pointer, .other = name, .card = entry.card, .kind = KIND_EXPORT});
     return result;
 }
 
-bool physical_import(const CUdeviceptr *pointer, uint64_t handle, uint64_t context)
+void physical_unexport(CUdeviceptr pointer)
 {
     struct container *all = container_get();
-    struct card *card = pointer ? card_of_pointer(*pointer) : NULL;
-    if (!card || !all || export_is_ours(all->account, handle, &all->self)) return true;
+    struct entry entry;
+    if (all && ledger_take(KIND_EXPORT, pointer, &entry)) export_end(all->account, entry.other, &all->self);
+}
+
+/* One address more, if the memory is known here. */
+static bool join_source(uint64_t handle)
+{
+    struct entry source;
+    lock_take(&sources, LOCK_SOURCES);
+    bool known = ledger_find(KIND_SOURCE, handle, &source);
+    source.other++;
+    if (known) ledger_put(source);
+    lock_give(&sources, LOCK_SOURCES);
+    return known;
+}
+
+static void leave_source(uint64_t handle)
+{
+    struct container *all = container_get();
+    struct entry source;
+    lock_take(&sources, LOCK_SOURCES);
+    bool known = ledger_take(KIND_SOURCE, handle, &source), last = known && (--source.other & ~PAID) == 0;
+    if (known && !last) ledger_put(source);
+    if (last && source.other & PAID) memory_return(&all->cards[source.card], source.bytes);
+    else if (last) atomic_fetch_sub(&borrowed, 1);
+    lock_give(&sources, LOCK_SOURCES);
+}
+
+void physical_import_ended(const struct entry *entry) { leave_source(entry->bytes); }
+
+uint64_t physical_watch(void)
+{
+    struct container *all = container_get();
+    struct entry source;
+    if (atomic_load(&borrowed) == 0) return 0;
+    lock_take(&sources, LOCK_SOURCES);
+    for (uint32_t i = 0; ledger_nth(KIND_SOURCE, i, &source); i++) {
+        if (source.other & PAID || export_is_ours(all->account, source.key, &all->self)) continue;
+        memory_force(&all->cards[source.card], source.bytes);
+        source.other |= PAID;
+        ledger_put(source);
+        atomic_fetch_sub(&borrowed, 1);
+    }
+    lock_give(&sources, LOCK_SOURCES);
+    return LENDER_NS;
+}
+
+/* Opens `bytes` of memory that is not known here; false: past the cap. */
+static bool make_source(struct card *card, uint64_t handle, uint64_t bytes)
+{
+    struct container *all = container_get();
+    bool ours = export_is_ours(all->account, handle, &all->self);
+    struct entry source = {.key = handle, .bytes = bytes, .other = ours ? 1 : 1 | PAID, .card = card->index, .kind = KIND_SOURCE};
+    if (!ours && !memory_reserve(card, bytes)) return false;
+    if (!ledger_put(source)) {
+        if (!ours) memory_return(card, bytes);
+        return false;
+    }
+    if (ours && atomic_fetch_add(&borrowed, 1) == 0) watch_wake();
+    return true;
+}
+
+static uint64_t size_at(CUdeviceptr pointer)
+{
     CUdeviceptr base;
     size_t bytes = 0;
-    ASK((CUdeviceptr *, size_t *, CUdeviceptr), cuMemGetAddressRange_v2, &base, &bytes, *pointer);
-    bytes = whole_granules(bytes);
-    struct entry entry = {.key = *pointer, .bytes = bytes, .context = context, .card = card->index, .kind = KIND_IMPORT};
-    if (memory_reserve(card, bytes)) {
-        if (ledger_put(entry)) return true;
-        memory_return(card, bytes);
+    if (ASK((CUdeviceptr *, size_t *, CUdeviceptr), cuMemGetAddressRange_v2, &base, &bytes, pointer) != CUDA_SUCCESS || !bytes)
+        ASK((void *, int, CUdeviceptr), cuPointerGetAttribute, &bytes, CU_POINTER_RANGE_SIZE, pointer);
+    return whole_granules(bytes);
+}
+
+/* Counts opened memory. It was not opened at this address before. The lock is held. */
+static CUresult import(CUdeviceptr pointer, uint64_t handle, uint64_t context)
+{
+    struct container *all = container_get();
+    struct card *card = all ? card_of_pointer(pointer) : NULL;
+    if (!card) return CUDA_SUCCESS;
+    uint64_t bytes = size_at(pointer);
+    if (bytes == 0) return CUDA_ERROR_NOT_SUPPORTED; /* it cannot be counted */
+    struct entry entry = {.key = pointer, .bytes = handle, .context = context, .card = card->index, .kind = KIND_IMPORT};
+    if (join_source(handle) || make_source(card, handle, bytes)) {
+        if (ledger_put(entry)) return CUDA_SUCCESS;
+        leave_source(handle);
     }
     memory_count_refusal(card);
-    return false;
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /*
@@ -288,16 +395,36 @@ static bool close_once(CUdeviceptr pointer, struct entry *entry, bool *known)
     return last;
 }
 
+CUresult physical_import(CUdeviceptr pointer, uint64_t handle, uint64_t context)
+{
+    lock_take(&opens, LOCK_OPENS);
+    CUresult result = open_again(pointer) ? CUDA_SUCCESS : import(pointer, handle, context);
+    lock_give(&opens, LOCK_OPENS);
+    return result;
+}
+
+bool physical_close(CUdeviceptr pointer, struct entry *entry)
+{
+    bool known, last = close_once(pointer, entry, &known);
+    if (known && !last) entry->kind = 0;
+    return known;
+}
+
+void physical_reopen(CUdeviceptr pointer)
+{
+    lock_take(&opens, LOCK_OPENS);
+    open_again(pointer);
+    lock_give(&opens, LOCK_OPENS);
+}
+
 static CUresult opened(CUresult result, CUdeviceptr *pointer, const CUipcMem *handle)
 {
     if (result != CUDA_SUCCESS || !pointer) return result;
-    lock_take(&opens, LOCK_OPENS);
-    bool good = open_again(*pointer) || physical_import(pointer, handle_hash(handle, sizeof *handle), contexts_now());
-    lock_give(&opens, LOCK_OPENS);
-    if (good) return result;
+    result = physical_import(*pointer, handle_hash(handle, sizeof *handle), contexts_now());
+    if (result == CUDA_SUCCESS) return result;
     CALL(cuIpcCloseMemHandle, *pointer);
     *pointer = 0;
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
 }
 
 EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMem handle, unsigned flags)
@@ -313,14 +440,10 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, uns
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
     struct entry entry;
-    bool known, last = close_once(pointer, &entry, &known);
+    bool known = physical_close(pointer, &entry);
     CUresult result = CALL(cuIpcCloseMemHandle, pointer);
-    if (result == CUDA_SUCCESS && last) memory_release(&entry);
-    if (result == CUDA_SUCCESS || !known) return result;
-    lock_take(&opens, LOCK_OPENS);
-    if (last) ledger_put(entry);
-    else open_again(pointer);
-    lock_give(&opens, LOCK_OPENS);
+    if (known && result == CUDA_SUCCESS) memory_release(&entry);
+    else if (known) memory_restore(&entry);
     return result;
 }
 

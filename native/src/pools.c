@@ -2,21 +2,53 @@
 #include "pools.h"
 #include "batch.h"
 #include "cards.h"
+#include "contexts.h"
 #include "driver.h"
 #include "graphs.h"
+#include "kernel.h"
 #include "ledger.h"
 #include "memory.h"
 #include "physical.h"
+#include "watch.h"
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define DOOMED 1 /* entry.other of a pool that the program destroyed; above it: time since which none of it is in use */
 #define UNUSED_NS 3000000000ull /* a pool without use may keep memory this long */
 
 #define NOWHERE CARDS /* entry.card of a pool of the host's memory */
 
-static struct lock pools;
+#define FREED_FEW 64
+#define FREED_LOOK_NS 100000000ull /* the watch looks so often while there are any: other processes see their count */
+#define FREED_NS 10000000000ull /* an allocation at the cap waits this long for frees that streams have not reached */
+#define CALLS_NS 1000000000ull  /* and one from a pool this long for other calls, to use what the pool has left */
 
-void pools_forget(void) { pools = (struct lock){0}; }
+static struct lock pools;
+static uint64_t held[CARDS];  /* counted for calls in progress that may grow a pool */
+static uint32_t calls[CARDS]; /* those calls */
+static _Atomic uint32_t freed; /* frees that are not known to be over */
+static _Atomic uint32_t looked = FREED_FEW; /* so many of them bring a look */
+
+void pools_forget(void)
+{
+    pools = (struct lock){0};
+    memset(held, 0, sizeof held);
+    memset(calls, 0, sizeof calls);
+    atomic_store(&freed, 0);
+}
+
+/*
+ * The count of a pool that has `reserved` now. While calls are in progress, it may not fall below what was counted for
+ * them: both sums are more than the pool can have after the calls. The lock is held.
+ */
+static uint64_t pool_bound(const struct card *card, uint64_t key, uint64_t reserved)
+{
+    struct entry entry = {.bytes = 0};
+    ledger_find(KIND_POOL, key, &entry);
+    uint64_t later = reserved + held[card->index], before = entry.bytes > reserved ? entry.bytes : reserved;
+    return later < before ? later : before;
+}
 
 static bool ask_pool(CUpool pool, int attribute, uint64_t *value)
 {
@@ -55,6 +87,88 @@ static bool bury(const struct entry *entry)
     return good;
 }
 
+/*
+ * Other memory freed in stream order is in use until its stream reaches the free, so it counts until then. An event
+ * shows it: entry.key. entry.bytes is the address of the entry that the memory had before.
+ */
+static bool is_freed(const struct entry *entry)
+{
+    CUcontext popped;
+    CUevent event = (CUevent)(uintptr_t)entry->key;
+    if (ASK((CUcontext), cuCtxPushCurrent_v2, (CUcontext)(uintptr_t)entry->context) != CUDA_SUCCESS) return true;
+    bool over = ASK((CUevent), cuEventQuery, event) != CUDA_ERROR_NOT_READY;
+    if (over) ASK((CUevent), cuEventDestroy_v2, event);
+    ASK((CUcontext *), cuCtxPopCurrent_v2, &popped);
+    return over;
+}
+
+/* The lock is held. False: frees of the card are left that their streams have not reached. */
+static bool release_freed(struct card *card)
+{
+    struct entry entry;
+    bool all = true;
+    for (uint32_t i = 0; ledger_nth(KIND_FREED, i, &entry); i++) {
+        if (entry.card != card->index) continue;
+        if (!is_freed(&entry)) {
+            all = false;
+        } else if (ledger_take(KIND_FREED, entry.key, &entry)) {
+            memory_release(&entry);
+            i--; /* the next one is in its place */
+        }
+    }
+    return all;
+}
+
+static void look_at_freed(void)
+{
+    struct container *all = container_get();
+    int mode = driver_step_aside();
+    lock_take(&pools, LOCK_POOLS);
+    for (uint32_t i = 0; all && i < all->limits.count; i++) release_freed(&all->cards[i]);
+    uint32_t left = atomic_load(&freed);
+    atomic_store(&looked, left > FREED_FEW / 2 ? 2 * left : FREED_FEW);
+    lock_give(&pools, LOCK_POOLS);
+    driver_step_back(mode);
+}
+
+uint64_t pools_watch(void)
+{
+    if (atomic_load(&freed)) look_at_freed();
+    return atomic_load(&freed) ? FREED_LOOK_NS : 0;
+}
+
+void pools_freed(struct entry *was)
+{
+    memory_release(was);
+    free(was);
+    atomic_fetch_sub(&freed, 1);
+}
+
+bool pools_await_freed(struct card *card)
+{
+    struct timespec pause = {0, 200000};
+    struct entry entry;
+    bool any = false, all = false;
+    for (uint32_t i = 0; !any && ledger_nth(KIND_FREED, i, &entry); i++) any = entry.card == card->index;
+    int mode = any ? driver_step_aside() : -1;
+    for (uint64_t begun = clock_now(); any && !all && clock_now() - begun < FREED_NS;) {
+        lock_take(&pools, LOCK_POOLS);
+        all = release_freed(card);
+        lock_give(&pools, LOCK_POOLS);
+        if (!all) kernel_sleep(&pause);
+    }
+    driver_step_back(mode);
+    return any;
+}
+
+uint32_t pools_take_of(uint64_t context, struct entry **found)
+{
+    lock_take(&pools, LOCK_POOLS); /* no event of the context is in use then */
+    uint32_t count = ledger_take_of(context, found);
+    lock_give(&pools, LOCK_POOLS);
+    return count;
+}
+
 void pools_refresh(struct card *card, bool trim)
 {
     struct entry entry;
@@ -69,8 +183,10 @@ void pools_refresh(struct card *card, bool trim)
             continue;
         }
         if (trim) CALL(cuMemPoolTrimTo, pool, 0);
-        if (ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes)) memory_bring(card, KIND_POOL, entry.key, bytes, true);
+        if (ask_pool(pool, CU_POOL_RESERVED_CURRENT, &bytes))
+            memory_bring(card, KIND_POOL, entry.key, pool_bound(card, entry.key, bytes), true);
     }
+    release_freed(card);
     lock_give(&pools, LOCK_POOLS);
     driver_step_back(mode);
     graphs_refresh(card, trim);
@@ -93,27 +209,75 @@ static void note(CUpool pool, uint32_t card)
     lock_give(&pools, LOCK_POOLS);
 }
 
+/* Opens a call that may grow the pool by `grown`, which is counted. The lock is held. */
+static void open_call(struct card *card, CUpool pool, uint64_t grown)
+{
+    struct entry entry;
+    calls[card->index]++;
+    if (!grown) return;
+    held[card->index] += grown;
+    bool known = ledger_find(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry);
+    entry.bytes += grown;
+    if (known) ledger_put(entry);
+    else memory_return(card, grown); /* another thread destroyed it */
+}
+
 /*
- * Finds room in the pool, or below the cap: counted before the driver grows the pool. A driver that does not answer has
- * an error to return (a kernel's fault); if it allocates after all, count_pool releases that.
+ * At the cap: only memory that the pool has left can serve the allocation. While no other call is in progress, no other
+ * takes that memory. If the driver grows the pool nevertheless (that memory is in pieces, or of a free that another
+ * stream has not reached), close_call releases the allocation before it returns. False: there is no room.
+ */
+static bool open_narrow(struct card *card, CUpool pool, uint64_t bytes, uint64_t *grown)
+{
+    struct timespec pause = {0, 50000};
+    uint64_t reserved, used;
+    for (uint64_t begun = clock_now();; kernel_sleep(&pause)) {
+        lock_take(&pools, LOCK_POOLS);
+        bool good = false, ready = calls[card->index] == 0 || clock_now() - begun > CALLS_NS;
+        if (ready && ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) && ask_pool(pool, CU_POOL_USED_CURRENT, &used)) {
+            uint64_t spare = reserved > used ? reserved - used : 0;
+            *grown = bytes > spare ? whole_granules(bytes - spare) : 0;
+            good = *grown == 0 || memory_room(card, *grown);
+            if (good) open_call(card, pool, *grown);
+        }
+        lock_give(&pools, LOCK_POOLS);
+        if (ready) return good;
+    }
+}
+
+/*
+ * Counts the most that the pool grows by, before the driver grows it. A driver that does not answer has an error to return
+ * (a kernel's fault); if it allocates after all, close_call releases that.
  */
 static bool prepare(struct card *card, CUpool pool, uint64_t bytes, uint64_t *grown)
 {
-    uint64_t reserved, used;
+    uint64_t reserved;
     *grown = 0;
-    if (!ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) || !ask_pool(pool, CU_POOL_USED_CURRENT, &used))
-        return true;
-    note(pool, card->index);
-    uint64_t spare = reserved > used ? reserved - used : 0;
-    if (bytes > spare) *grown = whole_granules(bytes - spare);
-    return *grown == 0 || memory_reserve(card, *grown);
+    if (ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved)) {
+        note(pool, card->index);
+        *grown = whole_granules(bytes);
+        if (!memory_room(card, *grown)) {
+            pools_refresh(card, false);
+            if (open_narrow(card, pool, bytes, grown)) return true;
+            *grown = whole_granules(bytes);
+            if (!memory_reserve(card, *grown)) return false; /* trims pools, and waits for what was freed */
+        }
+    }
+    lock_take(&pools, LOCK_POOLS);
+    open_call(card, pool, *grown);
+    lock_give(&pools, LOCK_POOLS);
+    return true;
 }
 
-static CUresult count_pool(struct card *card, CUpool pool, CUdeviceptr *pointer, CUstream stream, CUresult result)
+static CUresult close_call(struct card *card, CUpool pool, uint64_t grown, CUdeviceptr *pointer, CUstream stream,
+                           CUresult result)
 {
     uint64_t reserved, key = (uint64_t)(uintptr_t)pool;
     lock_take(&pools, LOCK_POOLS);
-    bool good = ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) && memory_bring(card, KIND_POOL, key, reserved, false);
+    held[card->index] -= grown;
+    calls[card->index]--;
+    bool good = ask_pool(pool, CU_POOL_RESERVED_CURRENT, &reserved) &&
+                memory_bring(card, KIND_POOL, key, pool_bound(card, key, reserved), false);
     lock_give(&pools, LOCK_POOLS);
     if (good || result != CUDA_SUCCESS) return result;
     /* The pool grew by more than requested, and past the cap: release, then return the driver's error. */
@@ -127,17 +291,14 @@ static CUresult count_pool(struct card *card, CUpool pool, CUdeviceptr *pointer,
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Opens an allocation from `pool`; false: refused. */
-static bool admit_allocation(struct card *card, CUpool pool, uint64_t bytes, CUstream stream)
+/* Opens an allocation from `pool`; false: refused. `captured`: it becomes part of a graph. */
+static bool admit_allocation(struct card *card, CUpool pool, uint64_t bytes, bool captured, uint64_t *grown)
 {
-    uint64_t grown;
-    if (is_captured(stream)) return graphs_may_add(card, bytes);
-    if (!prepare(card, pool, bytes, &grown)) {
-        memory_count_refusal(card);
-        return false;
-    }
-    memory_return(card, grown); /* settle counts the pool's real growth */
-    return true;
+    *grown = 0;
+    if (captured) return graphs_may_add(card, bytes);
+    if (prepare(card, pool, bytes, grown)) return true;
+    memory_count_refusal(card);
+    return false;
 }
 
 /* The card of a stream, and the pool for allocations on it. */
@@ -185,20 +346,24 @@ static struct card *card_of_pool(CUpool pool)
         CUpool pool = NULL;                                                                              \
         CUstream used = stream ? stream : own;                                                           \
         struct card *card = pointer && bytes ? card_and_pool(&pool, used) : NULL;                        \
+        bool captured = card && is_captured(used);                                                       \
+        uint64_t grown;                                                                                  \
         if (!card) return CALL(name, pointer, bytes, stream);                                            \
-        if (!admit_allocation(card, pool, bytes, used)) return CUDA_ERROR_OUT_OF_MEMORY;                            \
+        if (!admit_allocation(card, pool, bytes, captured, &grown)) return CUDA_ERROR_OUT_OF_MEMORY;     \
         CUresult result = CALL(name, pointer, bytes, stream);                                            \
-        return is_captured(used) ? result : count_pool(card, pool, pointer, used, result);                   \
+        return captured ? result : close_call(card, pool, grown, pointer, used, result);                 \
     }
 #define FROM_POOL(name, own)                                                                             \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)               \
     {                                                                                                    \
         CUstream used = stream ? stream : own;                                                           \
         struct card *card = pointer && bytes && pool ? card_of_pool(pool) : NULL;                        \
+        bool captured = card && is_captured(used);                                                       \
+        uint64_t grown;                                                                                  \
         if (!card) return CALL(name, pointer, bytes, pool, stream);                                      \
-        if (!admit_allocation(card, pool, bytes, used)) return CUDA_ERROR_OUT_OF_MEMORY;                            \
+        if (!admit_allocation(card, pool, bytes, captured, &grown)) return CUDA_ERROR_OUT_OF_MEMORY;     \
         CUresult result = CALL(name, pointer, bytes, pool, stream);                                      \
-        return is_captured(used) ? result : count_pool(card, pool, pointer, used, result);                   \
+        return captured ? result : close_call(card, pool, grown, pointer, used, result);                 \
     }
 
 STREAM_ORDERED(cuMemAllocAsync, NULL)
@@ -274,23 +439,62 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpool
     uint64_t handle = shared ? handle_hash(shared, sizeof *shared) : 0; /* before the driver could change it */
     CUresult result = CALL(cuMemPoolImportPointer, pointer, pool, shared);
     /* It belongs to no context, as all memory of a pool. */
-    if (result != CUDA_SUCCESS || physical_import(pointer, handle, 0)) return result;
+    if (result == CUDA_SUCCESS) result = physical_import(*pointer, handle, 0);
+    else return result;
+    if (result == CUDA_SUCCESS) return result;
     CALL(cuMemFree_v2, *pointer);
     *pointer = 0;
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
 }
 
-/* Other memory may be freed in stream order as well. */
-#define FREES(name)                                                                                      \
+/* An event after the free; NULL: there is none, as for a stream of another context. */
+static CUevent mark_free(CUstream stream)
+{
+    CUcontext now = NULL, of = NULL;
+    CUevent event = NULL;
+    if (ASK((CUcontext *), cuCtxGetCurrent, &now) != CUDA_SUCCESS) return NULL;
+    if ((uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD &&
+        (ASK((CUstream, CUcontext *), cuStreamGetCtx, stream, &of) != CUDA_SUCCESS || of != now))
+        return NULL;
+    if (ASK((CUevent *, unsigned), cuEventCreate, &event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return NULL;
+    if (ASK((CUevent, CUstream), cuEventRecord, event, stream) == CUDA_SUCCESS) return event;
+    ASK((CUevent), cuEventDestroy_v2, event);
+    return NULL;
+}
+
+/* After a free in stream order of other memory than a pool's. Without an event the call waits for the stream, as cuMemFree may. */
+static void free_later(const struct entry *entry, CUstream stream)
+{
+    if (entry->kind == 0) return;
+    uint64_t context = contexts_now();
+    int mode = driver_step_aside();
+    struct entry *was = entry->context == context || !entry->context ? malloc(sizeof *was) : NULL;
+    CUevent event = was ? mark_free(stream) : NULL;
+    struct entry left = {.key = (uint64_t)(uintptr_t)event, .bytes = (uint64_t)(uintptr_t)was, .context = context,
+                         .card = entry->card, .kind = KIND_FREED};
+    if (was) *was = *entry;
+    if (!event || !ledger_put(left)) {
+        CALL(cuStreamSynchronize, stream);
+        memory_release(entry);
+        free(was);
+    } else if (atomic_fetch_add(&freed, 1) == 0) {
+        watch_wake();
+    }
+    driver_step_back(mode);
+    if (atomic_load(&freed) >= atomic_load(&looked)) look_at_freed();
+}
+
+/* Other memory may be freed in stream order as well. A free into a capture is of a graph's memory, which is not here. */
+#define FREES(name, own)                                                                                 \
     EXPORT CUresult name(CUdeviceptr pointer, CUstream stream)                                           \
     {                                                                                                    \
         struct entry entry;                                                                              \
         bool known = memory_at(pointer, &entry);                                                         \
         CUresult result = CALL(name, pointer, stream);                                                   \
-        if (known && result == CUDA_SUCCESS) memory_release(&entry);                                     \
-        else if (known) ledger_put(entry);                                                               \
+        if (known && result == CUDA_SUCCESS) free_later(&entry, stream ? stream : own);                  \
+        else if (known) memory_restore(&entry);                                                          \
         return result;                                                                                   \
     }
 
-FREES(cuMemFreeAsync)
-FREES(cuMemFreeAsync_ptsz)
+FREES(cuMemFreeAsync, NULL)
+FREES(cuMemFreeAsync_ptsz, CU_STREAM_PER_THREAD)

@@ -5,6 +5,8 @@
 #include "watch.h"
 #include "container.h"
 #include "driver.h"
+#include "physical.h"
+#include "pools.h"
 #include "symbols.h"
 #include <pthread.h>
 #include <signal.h>
@@ -35,6 +37,10 @@ static uint64_t round_of_all(void)
         uint64_t again = all->cards[i].gate.open ? gate_watch(&all->cards[i].gate) : 0;
         if (again && again < soonest) soonest = again;
     }
+    uint64_t again = all && all->place ? pools_watch() : 0;
+    if (again && again < soonest) soonest = again;
+    again = all && all->place ? physical_watch() : 0;
+    if (again && again < soonest) soonest = again;
     if (all && all->place) atomic_store(&all->place->beat, clock_now());
     return soonest;
 }

@@ -97,7 +97,7 @@ static CUresult launch(int i)
 
 static CUresult take(const char *how, int i)
 {
-    uint64_t foreign[8] = {0x1000, PIECE, 1, 1}; /* as the stand-in reads it: address, size, process, device */
+    uint64_t foreign[8] = {0x1001 + (uint64_t)i, PIECE, 1, 1}; /* as the stand-in reads it: address, size, process, device */
     CUpoolPointer shared;
     CUipcMem handle;
     memcpy(&shared, foreign, sizeof shared);

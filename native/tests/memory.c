@@ -89,7 +89,8 @@ static void close_pool(const char *path)
 static CUresult import(CUdeviceptr *pointer, size_t chunk)
 {
     /* A handle of another container: the stand-in reads address, size and pid from it. */
-    uint64_t foreign[8] = {0x1000, chunk, 1};
+    static uint64_t others;
+    uint64_t foreign[8] = {0x1000 | ++others, chunk, 1};
     CUipcMem handle;
     memcpy(&handle, foreign, sizeof handle);
     return driver->import_memory(pointer, handle, 1);

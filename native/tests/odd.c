@@ -4,7 +4,8 @@
  *
  * Usage: odd nvml | fork | fork-after | clone | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | endless | mistaken | pools |
- *            load IMAGE | names | often | ordered | unused-pool | faulty | late | both | mixed | waits HOW |
+ *            load IMAGE | names | often | ordered | behind | freed-often | twice HOW | kept [FILE] |
+ *            sizeless | imported HOW | unused-pool | faulty | late | both | mixed | waits HOW |
  *            large THREADS | cancelled | much-parent FILE | much-child FILE
  */
 #include "../tools/driver.h"
@@ -190,14 +191,104 @@ static int import_foreign(void)
     CUpool pool;
     int count = 0, result;
     open_card();
-    memcpy(&shared, foreign, sizeof shared);
     must(driver->import_pool(&pool, NULL, 1, 0), "cuMemPoolImportFromShareableHandle");
-    while ((result = driver->import_pointer(&pointers[count], pool, &shared)) == CUDA_SUCCESS && count < 63) count++;
+    for (;; count++) {
+        foreign[0]++;
+        memcpy(&shared, foreign, sizeof shared);
+        if ((result = driver->import_pointer(&pointers[count], pool, &shared)) != CUDA_SUCCESS || count == 63) break;
+    }
     printf("refused %d\nused %zu\n", result, used());
     while (count-- > 0) {
         if (count % 2) must(driver->release_memory(pointers[count]), "cuMemFree");
         else must(driver->free_async(pointers[count], NULL), "cuMemFreeAsync");
     }
+    printf("used %zu\n", used());
+    return 0;
+}
+
+/* One pointer of another container's pool twice, at one address or at two; freed in both ways. */
+static int import_twice(int apart)
+{
+    CUdeviceptr pointers[2];
+    uint64_t foreign[8] = {0x40000000 | (apart ? 1 : 0), 128 * MIB, 1};
+    CUpoolPointer shared;
+    CUpool pool;
+    open_card();
+    memcpy(&shared, foreign, sizeof shared);
+    must(driver->import_pool(&pool, NULL, 1, 0), "cuMemPoolImportFromShareableHandle");
+    for (int i = 0; i < 2; i++) must(driver->import_pointer(&pointers[i], pool, &shared), "cuMemPoolImportPointer");
+    printf("apart %d\nused %zu\n", pointers[0] != pointers[1], used());
+    must(driver->release_memory(pointers[0]), "cuMemFree");
+    printf("used %zu\n", used());
+    must(driver->free_async(pointers[1], NULL), "cuMemFreeAsync");
+    printf("used %zu\n", used());
+    return 0;
+}
+
+/* Waits until so much counts. */
+static void await_used(size_t bytes)
+{
+    for (int i = 0; i < 3000 && used() != bytes; i++) usleep(10000);
+    printf("used %zu\n", used());
+}
+
+/* Memory of this container that is freed, or whose process ends, while it is open here. */
+static int keep_open(const char *path)
+{
+    CUdeviceptr own = 0, opened;
+    CUipcMem handle;
+    FILE *file = path ? fopen(path, "r") : NULL;
+    open_card();
+    if (path) {
+        if (!file || fread(&handle, sizeof handle, 1, file) != 1) return 6;
+    } else {
+        must(driver->alloc(&own, 256 * MIB), "cuMemAlloc");
+        must(driver->export_memory(&handle, own), "cuIpcGetMemHandle");
+    }
+    must(driver->import_memory(&opened, handle, 1), "cuIpcOpenMemHandle");
+    printf("used %zu\n", used());
+    fflush(stdout);
+    if (path) getchar();
+    else must(driver->release_memory(own), "cuMemFree");
+    await_used(256 * MIB);
+    must(driver->end_import(opened), "cuIpcCloseMemHandle");
+    printf("used %zu\n", used());
+    return 0;
+}
+
+/* A handle whose memory has no size that the driver tells. */
+static int open_sizeless(void)
+{
+    uint64_t foreign[8] = {0x1000, 0, 1};
+    CUdeviceptr pointer;
+    CUipcMem handle;
+    open_card();
+    memcpy(&handle, foreign, sizeof handle);
+    printf("refused %d\n", driver->import_memory(&pointer, handle, 1));
+    printf("used %zu\n", used());
+    return 0;
+}
+
+/* Memory of another container by a handle of unknown size: bound to a multicast object, or mapped to an array. */
+static int use_imported(const char *how)
+{
+    CUarray3D shape = {16384, 16384, 0, 0x20, 1, CU_ARRAY_DEFERRED};
+    CUarrayMap map = {.memOperationType = CU_ARRAY_MAP};
+    CUmemHandle many, handle;
+    CUresult result;
+    open_card();
+    must(driver->import_handle(&handle, NULL, 1), "cuMemImportFromShareableHandle");
+    if (strcmp(how, "many") == 0) {
+        must(driver->make_many(&many, NULL), "cuMulticastCreate");
+        result = driver->bind(many, 0, handle, 64 * MIB, 64 * MIB, 0);
+    } else {
+        must(driver->array(&map.resource.array, &shape), "cuArray3DCreate");
+        map.memHandle = handle;
+        result = driver->map_array(&map, 1, NULL);
+    }
+    printf("result %d\nused %zu\n", result, used());
+    must(driver->release_handle(handle), "cuMemRelease");
+    if (result == CUDA_SUCCESS) must(driver->unbind(many, 0, 0, 64 * MIB), "cuMulticastUnbind");
     printf("used %zu\n", used());
     return 0;
 }
@@ -212,6 +303,47 @@ static int free_in_order(void)
     printf("used %zu\n", used());
     must(driver->free_async(large, NULL), "cuMemFreeAsync");
     must(driver->free_async(small, NULL), "cuMemFreeAsync");
+    printf("used %zu\n", used());
+    return 0;
+}
+
+/*
+ * Memory freed in stream order behind a kernel of two seconds: it counts and is not given again until the kernel ended. The
+ * last allocation waits for that.
+ */
+static int free_behind_work(void)
+{
+    CUdeviceptr large, pointer;
+    CUmodule module;
+    CUfunction function;
+    CUstream stream;
+    uint64_t ns = 2000000000ull;
+    void *params[] = {&ns, NULL};
+    open_card();
+    must(driver->alloc(&large, 800 * MIB), "cuMemAlloc");
+    must(driver->load(&module, ""), "cuModuleLoadData");
+    must(driver->function(&function, module, "spin"), "cuModuleGetFunction");
+    must(driver->make_stream(&stream, 1), "cuStreamCreate");
+    size_t before = used();
+    must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
+    must(driver->free_async(large, stream), "cuMemFreeAsync");
+    printf("kept %d\n", used() == before);
+    fflush(stdout);
+    must(driver->alloc(&pointer, 400 * MIB), "cuMemAlloc");
+    printf("ended %d\n", driver->stream_query(stream) == CUDA_SUCCESS);
+    printf("used %zu\n", before - used());
+    return 0;
+}
+
+/* Frees without end, each at once over, and so many that a driver would run out of events. */
+static int free_often(void)
+{
+    CUdeviceptr pointer;
+    open_card();
+    for (int i = 0; i < 3000; i++) {
+        must(driver->alloc(&pointer, 4096), "cuMemAlloc");
+        must(driver->free_async(pointer, NULL), "cuMemFreeAsync");
+    }
     printf("used %zu\n", used());
     return 0;
 }
@@ -708,6 +840,12 @@ int main(int argc, char **argv)
     if (argc > 2 && strncmp(what, "much-", 5) == 0) return pass_much(argv[2], strcmp(what, "much-parent") == 0);
     if (argc > 2 && strcmp(what, "load") == 0) return load_module(argv[2]);
     if (strcmp(what, "ordered") == 0) return free_in_order();
+    if (argc > 2 && strcmp(what, "twice") == 0) return import_twice(strcmp(argv[2], "apart") == 0);
+    if (strcmp(what, "kept") == 0) return keep_open(argc > 2 ? argv[2] : NULL);
+    if (strcmp(what, "sizeless") == 0) return open_sizeless();
+    if (argc > 2 && strcmp(what, "imported") == 0) return use_imported(argv[2]);
+    if (strcmp(what, "behind") == 0) return free_behind_work();
+    if (strcmp(what, "freed-often") == 0) return free_often();
     if (strcmp(what, "often") == 0) return open_often();
     if (strcmp(what, "names") == 0) return by_threads(turn_over);
     if (strcmp(what, "pools") == 0) return destroy_pools();

@@ -8,6 +8,7 @@ CUresult cuDeviceGetCount(int *count);
 CUresult cuCtxGetCurrent(CUcontext *context);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamQuery(CUstream stream);
 CUresult cuEventCreate(CUevent *event, unsigned flags);
 CUresult cuEventRecord(CUevent event, CUstream stream);
 CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to);
@@ -77,6 +78,7 @@ CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
 
 /* The same; a driver may be without these, and a program that uses one has seen to it. */
 #define NEWER(X)                                                                                         \
+    X(stream_query, cuStreamQuery, "cuStreamQuery")                                                      \
     X(new_graph, cuGraphCreate, "cuGraphCreate")                                                         \
     X(end_graph, cuGraphDestroy, "cuGraphDestroy")                                                       \
     X(add_alloc, cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode")                                       \

@@ -382,6 +382,61 @@ def test_memory_of_the_pool_of_another_container_counts(world: World) -> None:
     assert lines(done.stdout, "used") == [[CAP], [0]]
 
 
+@pytest.mark.parametrize("how", ["together", "apart"])
+def test_a_pointer_of_a_pool_imported_twice_counts_once(world: World, how: str) -> None:
+    """Until the last of both is freed, whether the driver gives one address or two."""
+    done = world.tenant(memory=CAP).run("odd", "twice", how)
+
+    assert lines(done.stdout, "apart") == [[how == "apart"]], done.stderr
+    assert lines(done.stdout, "used") == [[128 * MIB], [128 * MIB], [0]]
+
+
+def test_memory_freed_by_its_exporter_counts_for_who_has_it_open(world: World) -> None:
+    """Its container pays once as long as the exporter has it, and on when others keep it."""
+    done = world.tenant(memory=CAP).run("odd", "kept")
+
+    assert lines(done.stdout, "used") == [[256 * MIB], [256 * MIB], [0]], done.stderr
+
+
+def test_memory_of_an_ended_process_counts_for_who_has_it_open(world: World) -> None:
+    """The driver keeps it for that one."""
+    tenant = world.tenant(memory=CAP)
+    path = str(tenant.folder / "passed")
+    first = tenant.start("odd", "ipc-parent", path)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "passed\n"
+    second = tenant.start("odd", "kept", path)
+    assert second.stdout is not None
+    before = second.stdout.readline()
+
+    first.communicate(timeout=240)
+    out, error = second.communicate("\n", timeout=240)
+
+    assert before == f"used {256 * MIB}\n"
+    assert lines(out, "used") == [[256 * MIB], [0]], error
+
+
+def test_memory_whose_size_is_unknown_is_not_opened(world: World) -> None:
+    """What the library cannot count it refuses."""
+    done = world.tenant(memory=CAP).run("odd", "sizeless")
+
+    assert lines(done.stdout, "refused") == [[801]], done.stderr
+    assert lines(done.stdout, "used") == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("how", "result", "used"), [("many", 0, [128, 0]), ("array", 801, [0, 0])]
+)
+def test_an_imported_handle_counts_wherever_it_is_used(
+    world: World, how: str, result: int, used: list[int]
+) -> None:
+    """With what is bound of it; an array, whose part of it is unknown, does not get it before it was mapped."""
+    done = world.tenant(memory=CAP).run("odd", "imported", how)
+
+    assert lines(done.stdout, "result") == [[result]], done.stderr
+    assert lines(done.stdout, "used") == [[one * MIB] for one in used]
+
+
 @pytest.mark.parametrize(
     ("image", "result", "counted"),
     [
@@ -459,6 +514,24 @@ def test_memory_freed_in_stream_order_is_given_back(world: World) -> None:
     done = world.tenant(memory=CAP).run("odd", "ordered")
 
     assert lines(done.stdout, "used") == [[130 * MIB], [0]], done.stderr
+
+
+def test_memory_freed_in_stream_order_counts_until_its_stream_reaches_the_free(
+    world: World,
+) -> None:
+    """Until then it is in use: what needs it waits, and no other gets it."""
+    done = world.tenant(memory=CAP).run("odd", "behind")
+
+    assert lines(done.stdout, "kept") == [[1]], done.stderr
+    assert lines(done.stdout, "ended") == [[1]]
+    assert lines(done.stdout, "used") == [[400 * MIB]]
+
+
+def test_frees_in_stream_order_take_no_event_each(world: World) -> None:
+    """Those that are over give theirs back, at the next ones."""
+    done = world.tenant(memory=CAP).run("odd", "freed-often")
+
+    assert lines(done.stdout, "used") == [[0]], done.stderr
 
 
 def test_threads_that_share_pools_leave_no_count(world: World) -> None:
