@@ -139,7 +139,7 @@ func (e *engine) greet(conn net.Conn, reader *bufio.Reader) error {
 	if answer.Code != "" || answer.Protocol != protocol.Version {
 		message := answer.Message
 		if message == "" {
-			message = fmt.Sprintf("the engine speaks version %d of the protocol and this plugin version %d", answer.Protocol, protocol.Version)
+			message = fmt.Sprintf("the engine speaks version %d of the protocol, and this plugin speaks version %d", answer.Protocol, protocol.Version)
 		}
 		e.mu.Lock()
 		e.refusal = message
@@ -320,7 +320,7 @@ func checkPeer(conn net.Conn, user uint32) error {
 		return failed
 	}
 	if peer.Uid != user {
-		return fmt.Errorf("user %d listens at the socket, and not the engine's user %d", peer.Uid, user)
+		return fmt.Errorf("a process of user %d listens at the socket; the engine's user is %d", peer.Uid, user)
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (s *shared) watch(ctx context.Context, standby func() bool) {
 			serving = err == nil && answer.Ready != nil && *answer.Ready
 		}
 		if h.due(time.Now(), holding.held.Load(), s.engine.isConnected(), serving, standby) {
-			klog.FromContext(ctx).Info("The engine does not serve and another instance is ready: the Lease is given up")
+			klog.FromContext(ctx).Info("The engine does not serve, and another instance is ready: kube-scheduler gives up the Lease")
 			_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 			return
 		}

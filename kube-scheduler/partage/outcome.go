@@ -24,7 +24,7 @@ func binder(client rest.Interface) func(context.Context, *v1.Binding) error {
 			return err
 		}
 		if _, ok := found.(*metav1.Status); !ok {
-			return errors.New("the answer to the Binding is no Status")
+			return errors.New("the API server's answer to the Binding is not a Status")
 		}
 		return nil
 	}

@@ -187,7 +187,7 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 			go process.watch(ctx, func() bool { return otherReady(pods, namespace, pod) })
 		}
 		if !process.engine.await(ctx, electsAfter) {
-			klog.FromContext(ctx).Info("Partage's engine is away; this kube-scheduler starts without it", "socket", path)
+			klog.FromContext(ctx).Info("Partage's engine is not connected; kube-scheduler starts without it", "socket", path)
 		}
 	})
 	handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Informer() // is listed when others could make room
@@ -231,7 +231,7 @@ func (s *shared) sayLeading() {
 		return protocol.Question{Verb: protocol.VerbLeading, Leading: &leading}
 	})
 	if err != nil && !errors.Is(err, errAway) {
-		klog.Background().Error(err, "The engine does not know who leads")
+		klog.Background().Error(err, "The plugin could not tell the engine which instance leads")
 	}
 }
 
@@ -413,7 +413,7 @@ func (p *Plugin) preempt(ctx context.Context, pod *v1.Pod, number int64, refused
 	}
 	budgets, err := p.budgets()
 	if err != nil {
-		return nil, fmt.Errorf("the disruption budgets could not be listed: %w", err)
+		return nil, fmt.Errorf("the plugin could not list the disruption budgets: %w", err)
 	}
 	answer, err := p.shared.timed(ctx, protocol.Question{
 		Verb: protocol.VerbPreempt, UID: string(pod.UID), Attempt: number, Budgets: budgets,
@@ -526,7 +526,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	p.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{string(pod.UID): pod})
-	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "other nodes are tried next")
+	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "kube-scheduler tries other nodes next")
 }
 
 // PreScore skips pods without devices, and counts the nodes that passed; kube-scheduler does not call it for a single node.
@@ -636,7 +636,7 @@ func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, no
 		}
 	}
 	if err != nil && !errors.Is(err, errAway) {
-		klog.FromContext(ctx).Error(err, "The engine does not know what was allocated", "pod", klog.KObj(pod))
+		klog.FromContext(ctx).Error(err, "The plugin could not report the allocation to the engine", "pod", klog.KObj(pod))
 	}
 	return err == nil && len(allocated) > 0
 }
@@ -653,7 +653,7 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if err := p.shared.engine.tell(protocol.Question{
 		Verb: protocol.VerbUnreserve, UID: string(pod.UID), Attempt: made.number,
 	}); err != nil && !errors.Is(err, errAway) {
-		klog.FromContext(ctx).Error(err, "The engine was not asked to release", "pod", klog.KObj(pod))
+		klog.FromContext(ctx).Error(err, "The plugin could not ask the engine to release the devices", "pod", klog.KObj(pod))
 	}
 }
 
@@ -793,7 +793,7 @@ func refusal(answer protocol.Answer) *fwk.Status {
 // guard turns a panic into an error of this pod alone, so that plain pods are still scheduled.
 func guard(status **fwk.Status) {
 	if caught := recover(); caught != nil {
-		klog.Background().Error(nil, "Panic in the plugin", "panic", caught, "stack", string(debug.Stack()))
+		klog.Background().Error(nil, "The plugin panicked", "panic", caught, "stack", string(debug.Stack()))
 		*status = fwk.AsStatus(fmt.Errorf("panic in plugin %s: %v", Name, caught))
 	}
 }

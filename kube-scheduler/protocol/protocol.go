@@ -171,7 +171,7 @@ func Append(frames []byte, message any) ([]byte, error) {
 		return frames, err
 	}
 	if len(body) > MaxFrame {
-		return frames, fmt.Errorf("a frame of %d bytes; %d at most", len(body), MaxFrame)
+		return frames, fmt.Errorf("a frame has %d bytes, and at most %d are allowed", len(body), MaxFrame)
 	}
 	return append(binary.BigEndian.AppendUint32(frames, uint32(len(body))), body...), nil
 }
@@ -194,7 +194,7 @@ func Read(r io.Reader, message any) error {
 	}
 	length := binary.BigEndian.Uint32(head[:])
 	if length > MaxFrame {
-		return fmt.Errorf("a frame of %d bytes; %d at most", length, MaxFrame)
+		return fmt.Errorf("a frame has %d bytes, and at most %d are allowed", length, MaxFrame)
 	}
 	body := make([]byte, length)
 	if _, err := io.ReadFull(r, body); err != nil {

@@ -95,11 +95,11 @@ static void *map_shared(const char *name, size_t bytes, uint64_t magic)
         memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (file >= 0) kernel_close(file);
     if (memory == MAP_FAILED) {
-        container_complain(name, "cannot be mapped, or is too short", 0);
+        container_complain(name, "the library cannot map the file, or the file is too short", 0);
         return NULL;
     }
     if (atomic_load((_Atomic uint64_t *)memory) != magic) {
-        container_complain(name, "is not of this version", 0);
+        container_complain(name, "the file has another version than the library", 0);
         munmap(memory, bytes);
         return NULL;
     }
@@ -131,7 +131,7 @@ static bool map_amounts(void)
         good = (atomic_load(&page->cards[i].memory) == 0) == (limits->memory == 0) && (core == 0) == (limits->core == 0) &&
                core <= 1000;
     }
-    if (!good) container_complain("amounts", "is not the agent's page of this container", 0);
+    if (!good) container_complain("amounts", "the file is not the page that the agent made for this container", 0);
     container.amounts = page;
     return good;
 }
@@ -160,7 +160,7 @@ static bool open_all(void)
     container.account = map_shared(container.limits.account, sizeof *container.account, ACCOUNT_MAGIC);
     if (!container.account) return false;
     if (!self_read(&container.self)) {
-        container_complain("/proc/self/stat", "cannot be read", 0);
+        container_complain("/proc/self/stat", "the library cannot read the file", 0);
         return false;
     }
     for (uint32_t i = 0; i < container.limits.count; i++) {
@@ -229,7 +229,7 @@ static bool open_gate(struct card *card)
     uint32_t inner = 0;
     char folder[FOLDER_BYTES];
     if (!beside(limits->seats, folder, sizeof folder) || !seats_open(&gate->seats, folder, limits->slot)) {
-        container_complain(limits->seats, "the container's seat cannot be mapped, or is not of its size", 0);
+        container_complain(limits->seats, "the library cannot map the container's seat, or the seat has a wrong size", 0);
         return false;
     }
     gate->books = &container.account->books[card->index];
@@ -280,7 +280,7 @@ bool container_join(void)
         struct place *place = atomic_load(&all->place);
         if (!place) atomic_store(&all->place, place = place_take(all->account, &all->self, clock_now()));
         good = place != NULL;
-        if (!good) container_complain("account", "no place is free for this process", 0);
+        if (!good) container_complain("account", "too many processes of this container use cards", 0);
         uint64_t state = PLACE_LIMITED;
         for (uint32_t i = 0; good && i < all->limits.count; i++) {
             if (all->limits.cards[i].policy == POLICY_NONE) continue;

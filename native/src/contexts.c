@@ -44,7 +44,7 @@ EXPORT CUresult cuInit(unsigned flags)
     if (result != CUDA_SUCCESS) return result;
     if (!container_join()) return CUDA_ERROR_NOT_PERMITTED;
     if (!all_are_limited()) {
-        container_complain("limits", "a device that the driver shows is not named", 0);
+        container_complain("limits", "the driver shows a device that the file does not name", 0);
         atomic_store(&container_get()->place->state, PLACE_FAULT);
         return CUDA_ERROR_NOT_PERMITTED;
     }

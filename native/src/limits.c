@@ -13,15 +13,15 @@ static bool field(struct reader *reader, const char *key, char *value, size_t ro
     size_t length = strlen(key);
     const char *stop = memchr(reader->at, '\n', (size_t)(reader->end - reader->at));
     reader->line++;
-    reader->why = "a line is missing or has another key";
+    reader->why = "the line is missing or has another key";
     if (!stop || (size_t)(stop - reader->at) < length + 2) return false;
     if (memcmp(reader->at, key, length) != 0 || reader->at[length] != ' ') return false;
     const char *from = reader->at + length + 1;
     size_t size = (size_t)(stop - from);
-    reader->why = "a value is too long";
+    reader->why = "the value is too long";
     if (size >= room) return false;
     for (size_t i = 0; i < size; i++) {
-        reader->why = "a value holds a blank or a character that is not printed";
+        reader->why = "the value has a blank or a control character";
         if (from[i] <= ' ' || from[i] > '~') return false;
         value[i] = from[i];
     }
@@ -35,7 +35,7 @@ static bool number(struct reader *reader, const char *key, uint64_t most, uint64
     char text[24];
     uint64_t value = 0;
     if (!field(reader, key, text, sizeof text)) return false;
-    reader->why = "a number is malformed or out of range";
+    reader->why = "the number is malformed or out of range";
     if (text[0] == '0' && text[1] != 0) return false;
     for (const char *digit = text; *digit; digit++) {
         if (*digit < '0' || *digit > '9') return false;
@@ -50,7 +50,7 @@ static bool number(struct reader *reader, const char *key, uint64_t most, uint64
 static bool name(struct reader *reader, const char *key, char *value)
 {
     if (!field(reader, key, value, NAME_BYTES)) return false;
-    reader->why = "a file name must not be hidden or lead elsewhere";
+    reader->why = "the file name must not begin with a dot or have a slash";
     return value[0] != '.' && strchr(value, '/') == NULL;
 }
 
@@ -58,7 +58,7 @@ static bool choice(struct reader *reader, const char *key, const char *const *na
 {
     char text[NAME_BYTES];
     if (!field(reader, key, text, sizeof text)) return false;
-    reader->why = "a word is not one of its choices";
+    reader->why = "the word is not one that this key allows";
     for (*result = 0; names[*result]; ++*result)
         if (strcmp(names[*result], text) == 0) return true;
     return false;
@@ -68,7 +68,7 @@ static bool identity(struct reader *reader, uint64_t *result)
 {
     char text[24];
     if (!field(reader, "container", text, sizeof text)) return false;
-    reader->why = "the container is not 1 to 16 hexadecimal digits, or zero";
+    reader->why = "the container's number must have 1 to 16 hexadecimal digits and must not be zero";
     *result = 0;
     if (strlen(text) > 16) return false;
     for (const char *digit = text; *digit; digit++) {
@@ -110,16 +110,16 @@ static bool whole(struct reader *reader, struct limits *limits)
 {
     char version[8];
     if (!field(reader, "partage-limits", version, sizeof version)) return false;
-    reader->why = "this library reads version 2";
+    reader->why = "the library reads version 2 only";
     if (strcmp(version, "2") != 0) return false;
     if (!identity(reader, &limits->container) || !name(reader, "account", limits->account)) return false;
     while (!at_end(reader)) {
-        reader->why = "more cards than a container can have";
+        reader->why = "the file names more cards than a container can have";
         if (limits->count == CARDS) return false;
         struct card_limits *next = &limits->cards[limits->count];
         if (!card(reader, next)) return false;
         for (uint32_t i = 0; i < limits->count; i++) {
-            reader->why = "a card is named twice";
+            reader->why = "the file names a card twice";
             if (strcmp(limits->cards[i].uuid, next->uuid) == 0) return false;
         }
         limits->count++;

@@ -72,7 +72,7 @@ static void start(void)
     pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     if (!make || make(&thread, &detached, watch, NULL) != 0) {
         atomic_store(&state, 0);
-        container_warn("watch", "a thread cannot be made, so work counts only at the program's own calls");
+        container_warn("watch", "the library cannot start a thread, so work counts only when the program calls the driver");
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
 }

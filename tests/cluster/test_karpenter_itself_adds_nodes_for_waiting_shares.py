@@ -207,7 +207,7 @@ def rejected(stack: Stack) -> int:
     """How many of the pods had nodes proposed for their claims on which kube-scheduler could allocate none of them."""
     there = {one["metadata"]["uid"] for one in pods(stack, CLAIMS)}
     told = stack.plane.call("GET", f"/api/v1/namespaces/{CLAIMS}/events")["items"]
-    said = ("cannot allocate all claims", "other nodes are tried next")
+    said = ("cannot allocate all claims", "kube-scheduler tries other nodes next")
     rest = [one for one in told if all(text in one["message"] for text in said)]
     return len(there & {one["involvedObject"]["uid"] for one in rest})
 

@@ -214,7 +214,7 @@ class Seat:
         """The engine's answer.
 
         Raises:
-            OSError: the engine is away, or does not answer.
+            OSError: the engine is not connected, or does not answer.
         """
         number = next(self._ids)
         self._send(msgspec.structs.replace(question, id=number))

@@ -129,5 +129,5 @@ def test_limits_that_cannot_be_trusted_close_the_card(driver: Driver, world: Wor
     assert done.stdout == "800\n"
     assert (
         done.stderr
-        == "partage: account: cannot be mapped, or is too short; the card stays closed\n"
+        == "partage: account: the library cannot map the file, or the file is too short; the card stays closed\n"
     )

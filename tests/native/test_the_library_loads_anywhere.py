@@ -209,5 +209,5 @@ def test_a_process_without_a_thread_to_spare_goes_on(world: World) -> None:
 
     assert process.returncode == 0
     assert f"total {256 * MIB}\n" in out
-    assert "partage: watch: a thread cannot be made" in error
+    assert "partage: watch: the library cannot start a thread" in error
     assert "closed" not in error
