@@ -58,6 +58,7 @@ static const struct driver *by_address(void *library)
 
 const struct driver *driver_find(const char *way)
 {
+    if (getenv("TOOL_WAY")) way = getenv("TOOL_WAY");
 #ifdef LINKED
 #define FIND(name, exported, asked) driver.name = exported;
     if (strcmp(way, "linked") == 0) {

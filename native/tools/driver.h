@@ -121,7 +121,7 @@ CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
 struct driver { USED(MEMBER) NEWER(MEMBER) };
 #undef MEMBER
 
-/* `way`: "dlsym", "proc" or, in programs linked with the driver, "linked". NULL with a message if it fails. */
+/* `way`: "dlsym", "proc" or, in programs linked with the driver, "linked"; the variable TOOL_WAY goes first. NULL with a message if it fails. */
 const struct driver *driver_find(const char *way);
 /* Ends the program with the call's name and the driver's code unless it is 0. */
 void must(CUresult result, const char *call);

@@ -85,6 +85,7 @@ def sanitized(tenant: Tenant, kind: str) -> None:
     if kind:
         runtime = subprocess.check_output(["gcc", f"-print-file-name=lib{kind}.so"], text=True)
         tenant.environment["LD_PRELOAD"] = f"{runtime.strip()} {tenant.library}"
+        tenant.environment["TOOL_WAY"] = "linked"  # a sanitizer has a dlsym of its own
         tenant.environment["ASAN_OPTIONS"] = "detect_leaks=0:exitcode=66"
         tenant.environment["TSAN_OPTIONS"] = "exitcode=66"
 

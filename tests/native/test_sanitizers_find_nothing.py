@@ -27,6 +27,12 @@ COMMANDS = [
     ["odd", "mixed"],
     ["odd", "pools"],
     ["odd", "ordered"],
+    ["odd", "freed-often"],
+    ["odd", "kept"],
+    ["odd", "twice", "together"],
+    ["odd", "twice", "apart"],
+    ["odd", "imported", "many"],
+    ["memory", "newpool", str(32 * 2**20), "linked"],
     [
         "graphs",
         "linked",
@@ -78,6 +84,8 @@ def test_nothing_is_found(tenants: tuple[Tenant, Tenant]) -> None:
     assert "Sanitizer" not in errors, errors
     assert "runtime error" not in errors, errors
     assert {one.returncode for one in done} == {0}, errors
+    kept = done[COMMANDS.index(["odd", "kept"])]
+    assert kept.stdout.split()[1::2] == [str(2**28), str(2**28), "0"]  # the library was in the way
     assert neighbour.returncode == 0, errors
 
 
