@@ -90,7 +90,7 @@ MEANING = {
     46: "the card is taken by another process: its compute mode is exclusive, or it is prohibited",
     100: "the driver sees no card: is one given to this container (/dev/nvidia*), and has a card in MIG mode an instance?",
     209: "the kernels fit no card of this kind",
-    218: "the kernels (PTX 6.4, sm_70) are not taken",
+    218: "the driver does not accept the kernels (PTX 6.4, sm_70)",
     221: "libnvidia-ptxjitcompiler.so is missing: give the container the driver capability `compute`",
     222: "the kernels' PTX version is not known to this driver",
     800: "not permitted: by the library, see its line above",
@@ -112,7 +112,7 @@ INSTEAD = {
     "variants": MEMORY_OFF,
     "addresses": MEMORY_OFF,
     "identity": MEMORY_OFF,
-    "uvm": "keep agent.isolation.notInForce at report: who is past the library cannot be told apart",
+    "uvm": "keep agent.isolation.notInForce at report: programs that only ask NVML look like programs that bypass the library",
     "context": "set agent.isolation.contextMemory to what a context takes, and memorySlack to 0 or little more",
     "pieces": "leave room on the card: allocations take more than is counted until the agent has measured them",
     "module": "give programs with large modules room below their cap: what these take may be counted wrongly for 30 s",
@@ -1001,10 +1001,10 @@ def build() -> None:
             ["make", "-s", "-C", str(ROOT / "native"), f"OUT={BUILD}"], dict(os.environ), 120
         )
         if done.returncode:
-            print(f"built elsewhere: {meaning(done.stderr)}")
+            print(f"the build failed, so an earlier one is used: {meaning(done.stderr)}")
     if not (BUILD / "load").exists():
         sys.exit(
-            "gpu: build/native/load is missing and there is no gcc or make: bring build/native along"
+            "gpu: build/native/load is missing, and gcc and make could not build it here: copy a build/native that was built elsewhere"
         )
 
 
@@ -1023,7 +1023,7 @@ def in_force(card: Card) -> None:
         if f"info {cap} " in done.stdout:
             return
         told = told or meaning(f"{done.stdout} {done.stderr}")
-    raise Failed(f"the library is not in force, so nothing can be measured: {told}")
+    raise Failed(f"the loader does not load the library here, so nothing can be measured: {told}")
 
 
 def surroundings(driver: Driver, card: Card) -> None:
@@ -1116,13 +1116,13 @@ def probing(*options: str) -> list[str]:
 
 
 def assumptions(card: Card, seconds: float) -> None:
-    print("what the library takes this card and its driver to do: holds or not, measured")
+    print("assumptions about this card and its driver: each holds or not, with what was measured")
     OTHERWISE.extend(asked((), dict(os.environ, CUDA_VISIBLE_DEVICES=card.uuid), seconds))
 
 
 def under(card: Card, seconds: float) -> None:
     """Run the library's own probes as a single tenant with a cap; each meets its requirement or is a figure."""
-    print("what the library makes of work on this card: as required or not, measured")
+    print("work on this card under the library: each as required or not, with what was measured")
     with card.folder() as folder:
         where = card.environment(folder, 0, card.limits(500, "burst-share", card.total // 2))
         del where["CUDA_MODULE_LOADING"]  # as for real programs
@@ -1138,7 +1138,7 @@ def asked(options: tuple[str, ...], where: dict[str, str], seconds: float) -> li
         (one["probe"], one["assumption"]) for one in map(json.loads, listed.stdout.splitlines())
     ]
     if not todo:
-        raise Failed(meaning(listed.stderr) or "bench/card_probes.py tells nothing")
+        raise Failed(meaning(listed.stderr) or "bench/card_probes.py printed nothing")
     until, wrong = time.monotonic() + seconds, []
     behind = options
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -1162,7 +1162,9 @@ def asked(options: tuple[str, ...], where: dict[str, str], seconds: float) -> li
         _, error = ended(process, 5)
         if todo and time.monotonic() < until:
             probe, assumption = todo.pop(0)
-            said_of(assumption, None, f"hangs or falls {meaning(error)}".strip(), probe)
+            said_of(
+                assumption, None, f"the probe hangs or crashes {meaning(error)}".strip(), probe
+            )
             behind = (*options, "--after", probe)
     for probe, assumption in todo:
         said_of(assumption, None, "left out: no time", probe)
@@ -1200,7 +1202,9 @@ def page() -> None:
     print("\nwhat held")
     for name in held:
         print(f"  {name}: {len(good[name])} as required")
-    print(f"  the card as it is taken to be: {len(known) - len(wrong)} of {len(known)} asked")
+    print(
+        f"  assumptions about card and driver: {len(known) - len(wrong)} of {len(known)} measured hold"
+    )
     print("what did not")
     for name, found in good.items():
         if name not in held:
@@ -1252,7 +1256,7 @@ def advised(good: dict[str, list[bool]], wrong: list[str]) -> list[str]:
 def summary(begun: float) -> None:
     page()
     if OTHERWISE:
-        print(f"this card does otherwise than the library takes it to: {', '.join(OTHERWISE)}")
+        print(f"assumptions that this card breaks: {', '.join(OTHERWISE)}")
     print(
         f"{time.monotonic() - begun:.0f} s; "
         + (f"MISSED: {'; '.join(MISSED)}" if MISSED else "all as required")

@@ -218,7 +218,7 @@ def test_a_probe_that_falls_or_hangs_is_told_and_the_next_is_asked(
         ("last", False),
     ]
     assert wrong == ["last"]
-    assert capsys.readouterr().out.count("hangs or falls") == 2
+    assert capsys.readouterr().out.count("hangs or crashes") == 2
 
 
 def test_a_share_of_arithmetic_is_taken_at_the_clock_of_the_rate_alone(
@@ -323,7 +323,7 @@ def test_without_the_library_in_force_nothing_is_judged(world: World, elsewhere:
     done = run(world, script=elsewhere / "bench/gpu.py")
 
     assert done.returncode == 1
-    assert "the library is not in force" in done.stderr
+    assert "does not load the library here" in done.stderr
     assert "ok" not in done.stdout.split()
 
 
