@@ -5,14 +5,63 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"syscall"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"partage.io/kube-scheduler/protocol"
 )
+
+const (
+	// The kernel gives up a connection whose data is not acknowledged for this long. Otherwise it would deliver a Binding
+	// after a network was cut, when the next leader has given the card to another pod.
+	acknowledgedWithin = 5 * time.Second
+	// TCP_USER_TIMEOUT of Linux, which package syscall does not name.
+	tcpUserTimeout = 0x12
+	// Of the time that is left, in percent, what the API server gets: it counts from the request's arrival.
+	serversShare = 80
+)
+
+// bindingClient is a client for Bindings alone: no Binding of it arrives or is carried out long after its time. It shares
+// the limit of requests with kube-scheduler's other ones.
+func bindingClient(given *rest.Config, limiter flowcontrol.RateLimiter) (rest.Interface, error) {
+	config := rest.CopyConfig(given)
+	config.RateLimiter = limiter
+	config.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, Control: notLate}).DialContext
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return inTime{next} })
+	client, err := corev1.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return client.RESTClient(), nil
+}
+
+func notLate(_, _ string, conn syscall.RawConn) error {
+	var failed error
+	err := conn.Control(func(fd uintptr) {
+		failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(acknowledgedWithin.Milliseconds()))
+	})
+	return errors.Join(err, failed)
+}
+
+// inTime has the API server give up a request within the time that its sender has left. Each repetition has less.
+type inTime struct{ next http.RoundTripper }
+
+func (i inTime) RoundTrip(request *http.Request) (*http.Response, error) {
+	if end, limited := request.Context().Deadline(); limited {
+		request = request.Clone(request.Context())
+		query := request.URL.Query()
+		query.Set("timeout", (max(time.Until(end), time.Millisecond) * serversShare / 100).String())
+		request.URL.RawQuery = query.Encode()
+	}
+	return i.next.RoundTrip(request)
+}
 
 // binder sends Bindings. Only a Status of success binds: a proxy may answer 200 with anything, such as a
 // page to log in, and client-go's own Bind does not look at it.

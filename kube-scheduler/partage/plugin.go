@@ -191,10 +191,14 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 		}
 	})
 	handle.SharedInformerFactory().Policy().V1().PodDisruptionBudgets().Informer() // is listed when others could make room
+	client, err := bindingClient(handle.KubeConfig(), handle.ClientSet().CoreV1().RESTClient().GetRateLimiter())
+	if err != nil {
+		return nil, fmt.Errorf("the client for Bindings: %w", err)
+	}
 	process.mu.Lock()
 	process.handles = append(process.handles, handle)
 	process.mu.Unlock()
-	return &Plugin{handle: handle, shared: process, send: binder(handle.ClientSet().CoreV1().RESTClient())}, nil
+	return &Plugin{handle: handle, shared: process, send: binder(client)}, nil
 }
 
 func newShared(path string, user uint32) *shared {

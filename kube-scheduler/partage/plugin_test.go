@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	core "k8s.io/client-go/testing"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -763,6 +765,55 @@ func TestABindingIsDoneOnlyWhereTheServerSaysSo(t *testing.T) {
 			t.Errorf("%s: %s (%v) at %s, not %s", body, got, err, path, want)
 		}
 		server.Close()
+	}
+}
+
+// A Binding that the kernel or the API server held back would bind the pod after another leader gave its card away.
+func TestNoBindingIsCarriedOutLongAfterItsTime(t *testing.T) {
+	var limits []time.Duration
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		limit, _ := time.ParseDuration(r.URL.Query().Get("timeout"))
+		limits = append(limits, limit)
+		w.Header().Set("Content-Type", "application/json")
+		if len(limits) == 1 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}`))
+	}))
+	defer server.Close()
+	limiter := flowcontrol.NewTokenBucketRateLimiter(1000, 1000)
+	given := &rest.Config{Host: server.URL}
+	client, err := bindingClient(given, limiter)
+	if err != nil || client.GetRateLimiter() != limiter || given.Dial != nil || given.WrapTransport != nil {
+		t.Fatal("no client of its own with the common limit", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	binding := &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	if err := binder(client)(ctx, binding); err != nil {
+		t.Fatal(err)
+	}
+	if len(limits) != 2 || limits[0] <= 0 || limits[0] > 48*time.Second || limits[1] <= 0 || limits[1] >= limits[0] {
+		t.Error("the API server has longer than the sender", limits)
+	}
+
+	conn, err := (&net.Dialer{Control: notLate}).Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) {
+		if got, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout); err != nil || got != 5000 {
+			t.Error("the kernel repeats a Binding for longer", got, err)
+		}
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
