@@ -316,16 +316,16 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why)
 	}
 	number := p.shared.attempts.Add(1)
+	p.shared.remember(pod) // before the question: a push may follow the refusal at once
 	answer, err := p.propose(ctx, pod, number, simulated(state), nodes)
 	if err != nil {
-		p.shared.remember(pod)
 		return nil, fwk.AsStatus(err) // kube-scheduler tries it again in a while
 	}
 	if answer.Skip {
+		p.shared.forget(pod)
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	if answer.Code != "" {
-		p.shared.remember(pod)
 		made, err := p.preempt(ctx, pod, number, answer)
 		if err != nil {
 			return nil, fwk.AsStatus(err)
@@ -517,16 +517,17 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 		}
 		// kube-scheduler's own filters reject all of them, whichever pods go.
 	}
+	if !made.claimed {
+		p.shared.remember(pod) // before the question: the engine may activate it at once where there are devices for it elsewhere
+	}
 	answer, err := p.shared.timed(ctx, protocol.Question{
 		Verb: protocol.VerbAnother, UID: string(pod.UID), Attempt: made.number, Rejected: made.names,
 	})
 	if err != nil && !made.claimed {
-		p.shared.remember(pod)
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
 	}
 	// A pod with claims is retried in any case: the last attempt is kube-scheduler's own, over all nodes.
 	if !answer.Again && !made.claimed {
-		p.shared.remember(pod) // the engine activates it where there are devices for it elsewhere
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	p.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{string(pod.UID): pod})

@@ -470,6 +470,33 @@ func TestRefusalsSayWhyAndAreTriedAgainWhenPushed(t *testing.T) {
 	until(t, "activated", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) == 1 })
 }
 
+// The engine may find room as soon as it has refused: its push and its answer come at once.
+func TestAPushBesideTheRefusalIsNotLost(t *testing.T) {
+	var engine *fakeEngine
+	p, engine, h := plugged(t, func(q protocol.Question) *protocol.Answer {
+		switch q.Verb {
+		case protocol.VerbPropose:
+			engine.push(protocol.Answer{Activate: []string{q.UID}})
+			return &protocol.Answer{Code: "InsufficientCards", Message: "no card is free"}
+		case protocol.VerbAnother:
+			engine.push(protocol.Answer{Activate: []string{q.UID}})
+			return &protocol.Answer{}
+		}
+		return nil
+	})
+	activated := func() int { h.mu.Lock(); defer h.mu.Unlock(); return len(h.activated) }
+	state := framework.NewCycleState()
+	if _, status := p.PreFilter(context.Background(), state, device("web"), nil); status.Code() != fwk.UnschedulableAndUnresolvable {
+		t.Fatal(status)
+	}
+	until(t, "activated after the refusal", func() bool { return activated() == 1 })
+	state.Write(stateKey, newAttempt(1, []string{"n1"}))
+	if _, status := p.PostFilter(context.Background(), state, device("web"), nil); status.Code() != fwk.Unschedulable {
+		t.Fatal(status)
+	}
+	until(t, "activated after the rejection", func() bool { return activated() == 2 })
+}
+
 func TestOtherNodesAreTriedWhereAllProposedWereRejected(t *testing.T) {
 	again := true
 	p, engine, h := plugged(t, func(q protocol.Question) *protocol.Answer {
