@@ -41,7 +41,7 @@ _EMPTY: Final = "░"
 _CUT: Final = "…"
 _GAP: Final = 2
 _HEAD: Final = "bold"
-_BLANKS: Final = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+$")
+_BLANKS: Final = re.compile(r"(?:\s|\x1b\[[0-9;]*m)+")
 _PLAIN: Final = "\x1b[0m"
 _WORD: Final = 24
 """Folding may break a longer word, and a longer name may be cut before columns go."""
@@ -406,9 +406,10 @@ def _trimmed(line: str) -> str:
     """The line without blanks at its end, which would continue on the next one; styles end."""
     if not line.endswith((" ", _PLAIN)):
         return line
-    end = _BLANKS.search(line)
-    if end is None:
+    runs = list(_BLANKS.finditer(line))  # searching for the last run alone is quadratic
+    if not runs or runs[-1].end() < len(line):
         return line
+    end = runs[-1]
     return line[: end.start()] + (_PLAIN if "\x1b" in end[0] else "")
 
 
