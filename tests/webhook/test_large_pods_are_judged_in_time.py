@@ -351,3 +351,9 @@ def test_a_body_beyond_three_mebibytes_is_refused() -> None:
                     assert answer.status == status
 
     asyncio.run(run())
+
+
+def test_a_refusals_cause_is_no_longer_than_its_message() -> None:
+    """The client kubectl prints the cause of an invalid pod."""
+    answer = encode_verdict(Verdict("u", allowed=False, message="x" * 100_000, code=422))
+    assert len(answer) < 8192

@@ -154,15 +154,16 @@ def encode_verdict(verdict: Verdict) -> bytes:
     response: dict[str, Any] = {"uid": verdict.uid, "allowed": verdict.allowed}
     if not verdict.allowed:
         reason = {400: "BadRequest", _INVALID: "Invalid"}.get(verdict.code, "Forbidden")
+        message = _cut(verdict.message)
         response["status"] = {
             "status": "Failure",
-            "message": _cut(verdict.message),
+            "message": message,
             "reason": reason,
             "code": verdict.code,
         }
         if verdict.code == _INVALID:
             # kubectl prints the causes of such a refusal, and no reason without causes.
-            cause = {"reason": "FieldValueInvalid", "field": "spec", "message": verdict.message}
+            cause = {"reason": "FieldValueInvalid", "field": "spec", "message": message}
             response["status"]["details"] = {
                 "kind": "Pod",
                 "name": verdict.name,
