@@ -45,6 +45,7 @@ OTHERS: Final = frozenset(
         "--raw",
         "--reset-then-reuse-values",
         "--reuse-values",
+        "--runtime-config",
         "--set",
         "--set-json",
         "--signature",
