@@ -1,12 +1,16 @@
 """A proxy before the API server, which can hold, lose or refuse requests."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any, Self
 
 from aiohttp import ClientSession, ClientTimeout, web
 
 from partage.serving.listener import end_listening
+
+_LISTS = re.compile(r"/(api|apis/[^/]+)/[^/]+(/namespaces/[^/]+)?/[a-z]+")
+"""Paths of all objects of a kind."""
 
 
 class Proxy:
@@ -21,6 +25,7 @@ class Proxy:
         cut: nothing but Bindings gets through; open watches are dropped.
         unknown: paths that end so get a 404 of the proxy itself; empty for none.
         refused: how many have got one.
+        memory: where lists and watches go; empty for where everything goes.
     """
 
     def __init__(self, target: str) -> None:
@@ -31,6 +36,7 @@ class Proxy:
         self.losing: list[str] = []
         self.unknown: str | tuple[str, ...] = ""
         self.refused = 0
+        self.memory = ""
         self.url = ""
         self._cut = asyncio.Event()
         self._late: set[asyncio.Task[Any]] = set()
@@ -81,8 +87,10 @@ class Proxy:
             self.refused += 1
             return web.Response(status=404)
         headers = {"Content-Type": request.headers.get("Content-Type", "application/json")}
+        listed = request.method == "GET" and _LISTS.fullmatch(request.path)
+        target = self.memory if self.memory and listed else self.target
         async with self._session.request(
-            request.method, self.target + request.path_qs, data=body, headers=headers
+            request.method, target + request.path_qs, data=body, headers=headers
         ) as answer:
             if "watch=true" not in request.query_string:
                 return web.Response(

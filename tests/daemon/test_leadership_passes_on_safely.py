@@ -7,6 +7,7 @@ import pytest
 from daemon_world import World, until, world
 from proxy import Proxy
 
+from fakes.backups import backup_of, restore
 from fakes.clock import InstantClock
 from fakes.kube_server import KubeServer
 from partage.daemon import leadership
@@ -265,3 +266,58 @@ async def test_the_label_is_where_the_leader_is(monkeypatch: pytest.MonkeyPatch)
                 await cluster.api.patch("pods", "default", name, late)
             await until(lambda: labelled() == ["second"])
         assert labelled() == []
+
+
+@pytest.mark.parametrize("caught_up", [False, True], ids=["lists newer", "lists caught up with"])
+async def test_a_leader_believes_no_lists_of_before_a_restore(
+    caplog: pytest.LogCaptureFixture, *, caught_up: bool
+) -> None:
+    """An API server that runs on lists what the backup lacks, and lacks what it has, until it is restarted."""
+    told = "the API server lists what its store no longer has"
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        Proxy(cluster.url) as proxy,
+        world(nodes=0) as memory,
+        SchedulerDaemon(await cluster.client(proxy.url), options("one")) as one,
+    ):
+        store = cluster.api.store
+        await until(lambda: one.service.leading)
+        await cluster.pod("ended")
+        assert await cluster.schedule(one.url, "ended") == "n0"
+        backup = backup_of(store)
+        await cluster.delete("ended")
+        await cluster.pod("next")
+        await until(lambda: not list(one.service.books.engine.ledger.allocations()))
+        store.revision += 10_000  # the backup is a day old
+        before = lease(cluster)
+        await until(lambda: lease(cluster) != before)
+
+        proxy.cut = True
+        restore(memory.api.store, backup_of(store))
+        restore(store, backup)
+        proxy.memory = memory.url
+        proxy.cut = False
+        await until(lambda: caplog.text.count(told) > 0)
+        await until(lambda: not one.service.leading)
+        if caught_up:
+            store.revision += 20_000
+            before = lease(cluster)
+            await until(lambda: lease(cluster) != before)
+            (version, now), (_, known) = backup_of(store), backup_of(memory.api.store)
+            leases = "leases.coordination.k8s.io"
+            restore(memory.api.store, (version, {**known, leases: now[leases]}))
+            found = caplog.text.count(told)
+            await until(lambda: caplog.text.count(told) > found)
+
+        assert cluster.stored("ended")["spec"]["nodeName"] == "n0"
+        assert not one.service.leading
+
+        proxy.cut = True
+        proxy.memory = ""
+        proxy.cut = False
+        if caught_up:
+            return  # nothing shows the restart, so this process is to be restarted too
+        await until(lambda: one.service.leading)
+        assert {held.uid for held in one.service.books.engine.ledger.allocations()} == {
+            cluster.stored("ended")["metadata"]["uid"]
+        }

@@ -6,6 +6,9 @@ leader may have left its label behind, so the next leader removes it from all ot
 A leader notices by its Lease that its API server was away, or that the store was restored from a backup. A single
 instance has no Lease, and its watches may return only half a minute after the API server. So it looks at the store's
 version instead.
+
+An API server that ran while its store was restored answers lists and watches from its memory, and reads single objects
+from the store. The Lease changes every few seconds, so it shows this (`Memory`).
 """
 
 import asyncio
@@ -18,12 +21,12 @@ import msgspec
 
 from partage.daemon.options import ElectionOptions
 from partage.kube.client import Client, PatchKind
-from partage.kube.election import LeaseSettings
+from partage.kube.election import Lease, LeaseSettings
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.lease import Candidacy, LeaderElector
 from partage.kube.mirror import is_older
 from partage.kube.objects import Meta
-from partage.kube.resources import PODS, Scope
+from partage.kube.resources import LEASES, PODS, Scope
 from partage.vendors import names
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -116,6 +119,50 @@ class LeaderLabel:
             await self._client.patch(
                 PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, into=msgspec.Raw
             )
+
+
+class Memory:
+    """Whether the API server lists what it remembers of a store that was restored from a backup meanwhile.
+
+    Its lists lack pods that hold devices in the store. Its memory also reaches newer versions of the store after a
+    while, and nothing shows the gap from then on. So an API server that was found out stays so until it was restarted.
+    """
+
+    def __init__(self, client: Client, election: ElectionOptions | None) -> None:
+        """Nothing is known yet; without an election there is no Lease to look at."""
+        self._client = client
+        self._election = election
+        self._remembered = ""
+
+    async def answers(self) -> bool:
+        """Whether lists that were just read come from a memory that the store contradicts.
+
+        The list of the Lease is read before the Lease itself, and both show the same resource. So it is never newer.
+        """
+        if self._election is None:
+            return False
+        namespace, name = self._election.namespace, self._election.name
+        scope = Scope(LEASES, namespace, fields=f"metadata.name={name}")
+        try:
+            listed = [
+                one.metadata.resource_version
+                for one in (await self._client.list_all(scope, into=Lease)).items
+            ]
+            stored = await self._client.get(LEASES, name, namespace=namespace, into=Lease)
+        except KubeError as error:
+            # Without the right to list it, or without the Lease, nothing is known that was not known before.
+            _LOG.debug("the list of lease %s cannot be compared with it: %s", name, error)
+            return bool(self._remembered)
+        newer = [one for one in listed if is_older(stored.metadata.resource_version, one)]
+        if newer:
+            self._remembered = newer[0] or ""
+        elif listed and is_older(listed[0], self._remembered):
+            self._remembered = ""
+        return bool(self._remembered)
+
+    def forget(self) -> None:
+        """Lists have shown the earlier state of the store."""
+        self._remembered = ""
 
 
 class Sole:

@@ -29,7 +29,7 @@ from partage.daemon.events_and_wakeups import Notices
 from partage.daemon.followed_lease import FollowedLease
 from partage.daemon.gc_tuning import collecting_later
 from partage.daemon.informers import Facts, Feed
-from partage.daemon.leadership import LeaderLabel, Sole, elector
+from partage.daemon.leadership import LeaderLabel, Memory, Sole, elector
 from partage.daemon.learning import Learning
 from partage.daemon.lifecycle import Beside, Life, until
 from partage.daemon.options import SchedulerOptions
@@ -108,6 +108,7 @@ class SchedulerDaemon(Beside):
         election = self.options.election
         self._elector = self._electing(client)
         self._sole = Sole(client, self._went_back)
+        self._memory = Memory(client, election)
         self._label = LeaderLabel(client, election.pod if election else None)
         writes = self.options.writes
         self._objects = client.paced(writes.objects)
@@ -143,7 +144,7 @@ class SchedulerDaemon(Beside):
         kinds = watched(configs, claims=self.options.claims)
         if self.options.claims:
             kinds = (*kinds, CLASSES)
-        self._feed = Feed(client, kinds, self, self.options.watches, self._went_back)
+        self._feed = Feed(client, kinds, self, self.options.watches, self._lists_went_back)
         self._history = History(client.clock.now)
         self._site = self._listening(controllers, routes)
         self._probes = probe_site(probe_routes(self.service))
@@ -341,6 +342,13 @@ class SchedulerDaemon(Beside):
             # From here on facts go to the service, which keeps them until the books exist.
             self._loaded = True
             if not await self.service.rebuild(documents):
+                self._doubt.set()
+            if await self._memory.answers():
+                _LOG.error(
+                    "the API server lists what its store no longer has: the store was restored from a backup while "
+                    "this API server ran. Nothing is allocated until the API servers are restarted; if they were, "
+                    "restart this service"
+                )
                 self._doubt.set()
             if self._plugin is not None:
                 self._plugin.rebuilt()
@@ -547,11 +555,13 @@ class SchedulerDaemon(Beside):
     # --- facts -------------------------------------------------------------------------------
 
     def _lease_went_back(self) -> None:
-        """Log the restore and rebuild the books: the Lease shows it, but lists may come from an API server's memory."""
-        _LOG.error(
-            "the Lease is older than it was, as after a restore from a backup: "
-            "restart the API servers that ran meanwhile, as they still answer with the old state"
-        )
+        """Log the restore and rebuild the books, unless the lists come from an API server's memory."""
+        _LOG.error("the Lease is older than it was, as after a restore from a backup")
+        self._went_back()
+
+    def _lists_went_back(self) -> None:
+        """Rebuild the books from an API server that answers with what the store has."""
+        self._memory.forget()
         self._went_back()
 
     def _went_back(self) -> None:
