@@ -20,8 +20,8 @@ import (
 
 const (
 	// The kernel gives up a connection whose data is not acknowledged for this long. Otherwise it would deliver a Binding
-	// after a network was cut, when the next leader has given the card to another pod.
-	acknowledgedWithin = 5 * time.Second
+	// after a network was cut, when the next leader has given the card to another pod. A Binding has four seconds.
+	acknowledgedWithin = 3 * time.Second
 	// TCP_USER_TIMEOUT of Linux, which package syscall does not name.
 	tcpUserTimeout = 0x12
 	// Of the time that is left, in percent, what the API server gets: it counts from the request's arrival.

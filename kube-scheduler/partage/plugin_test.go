@@ -836,7 +836,7 @@ func TestNoBindingIsCarriedOutLongAfterItsTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := raw.Control(func(fd uintptr) {
-		if got, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout); err != nil || got != 5000 {
+		if got, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout); err != nil || got != 3000 {
 			t.Error("the kernel repeats a Binding for longer", got, err)
 		}
 	}); err != nil {
