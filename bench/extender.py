@@ -1,9 +1,11 @@
-"""Round trips of the extender's verbs over loopback, against a plain implementation.
+"""Round trips of the extender's verbs over loopback, against a plain implementation, and of the plugin's questions.
 
 5,000 nodes of 8 cards, half of them partly used. The client is a process of its own: a raw socket that sends
 kube-scheduler's bytes and reads the answer. The plain implementation decodes with `json` into dictionaries and looks
 at every card of every node in Python for each call. It is measured in the same run, so the ratio is valid on any
 machine.
+
+The plugin's questions go over the unix socket: every pod is proposed a node, reserved and released, a hundred pods a second.
 
     python bench/extender.py [--nodes 5000] [--calls 400]
 """
@@ -18,15 +20,19 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from socket import create_connection, socket
+from pathlib import Path
+from socket import AF_UNIX, create_connection, socket
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from aiohttp import web
 
+from partage.daemon.plugin import PluginOptions, PluginServer
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.extender.server import Faces, scheduler_site
 from partage.extender.service import SchedulerService
 from partage.serving.access import Access
+from partage.wire import plugin as wire
 from partage.wire.documents import Document, decode
 
 ASKS: list[dict[str, str]] = [
@@ -36,6 +42,12 @@ ASKS: list[dict[str, str]] = [
     {"tke.cloud.tencent.com/qgpu-core": "30", "tke.cloud.tencent.com/qgpu-memory": "5"},
     {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000", "nvidia.com/gpucores": "20"},
 ]
+
+
+FIRST_ASKED = 60_000
+"""The number of the first pod that the plugin asks about."""
+PACE = 0.01
+"""Seconds between two of these pods."""
 
 
 class Clock:
@@ -241,7 +253,51 @@ def args(pod_: dict[str, Any], names: str) -> bytes:
     return f'{{"Pod":{json.dumps(pod_)},"Nodes":null,"NodeNames":{names}}}'.encode()
 
 
-def measure(port: int, plain_port: int, count: int, rounds: int) -> None:
+class Questions:
+    """One connection of the plugin."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket(AF_UNIX)
+        self._socket.connect(path)
+        self._file = self._socket.makefile("rb")
+        self._last = 0
+        self.ask({"verb": "hello", "protocol": wire.PROTOCOL, "incarnation": "bench"})
+
+    def ask(self, question: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        """Seconds and answer of one question; pushes are passed over."""
+        self._last += 1
+        body = json.dumps({"id": self._last, **question}).encode()
+        start = time.perf_counter()
+        self._socket.sendall(len(body).to_bytes(4, "big") + body)
+        while True:
+            answer = self._file.read(int.from_bytes(self._file.read(4), "big"))
+            spent = time.perf_counter() - start
+            read = json.loads(answer)
+            if read.get("id") == self._last:
+                return spent, read
+
+
+def questions(path: str, rounds: int) -> None:
+    """Ask about each pod as the plugin does; the service knows the pods, as from its watch."""
+    link, times = Questions(path), dict[str, list[float]]()
+    for i in range(rounds):
+        about = {"uid": f"uid-{i + FIRST_ASKED}", "attempt": i + 1}
+        node_name = ""
+        for verb in ("propose", "reserve", "unreserve"):
+            more = {"node": node_name} if verb == "reserve" else {}
+            spent, answer = link.ask({"verb": verb, **about, **more})
+            if answer.get("code") or answer.get("unseen"):
+                sys.exit(f"{verb}: {answer}")
+            node_name = (answer.get("nodes") or [node_name])[0]
+            times.setdefault(verb, []).append(spent)
+        time.sleep(PACE)
+    for verb, seconds in times.items():
+        line = f"{verb:10s} {'unix socket':34s} {percentiles(seconds[len(seconds) // 10 :])}"
+        print(line, flush=True)
+
+
+def measure(port: int, plain_port: int, path: str, count: int, rounds: int) -> None:
+    questions(path, rounds)
     client, plain = Client(port), Client(plain_port)
     names = names_json(count)
     orders = [names_json(count, seed) for seed in range(rounds)]
@@ -311,11 +367,11 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--calls", type=int, default=400)
-    parser.add_argument("--client", type=int, nargs=2, metavar="PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        port, plain = options.client
-        measure(port, plain, options.nodes, options.calls)
+        port, plain, path = options.client
+        measure(int(port), int(plain), path, options.nodes, options.calls)
         return
     service = SchedulerService(Instant(), Clock())
     nodes = documents([node(i) for i in range(options.nodes)])
@@ -328,19 +384,27 @@ async def main() -> None:
     site = scheduler_site(service, faces)
     await site.start()
     _server, plain_port = await serve_plain(options.nodes)
+    for one in documents([pod(i + FIRST_ASKED) for i in range(options.calls)]):
+        service.changed(one)
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    client = await asyncio.create_subprocess_exec(
-        sys.executable,
-        __file__,
-        "--client",
-        str(site.port),
-        str(plain_port),
-        "--nodes",
-        str(options.nodes),
-        "--calls",
-        str(options.calls),
-    )
-    await client.wait()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "s"
+        plugin = PluginServer(PluginOptions(path), service, lambda: True, lambda _: None)
+        await plugin.start()
+        client = await asyncio.create_subprocess_exec(
+            sys.executable,
+            __file__,
+            "--client",
+            str(site.port),
+            str(plain_port),
+            str(path),
+            "--nodes",
+            str(options.nodes),
+            "--calls",
+            str(options.calls),
+        )
+        await client.wait()
+        await plugin.stop()
     await site.stop()
 
 
