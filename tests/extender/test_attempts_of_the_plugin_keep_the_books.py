@@ -165,12 +165,30 @@ async def test_repeated_and_late_questions_change_nothing(world: Plugged) -> Non
     before = world.service.books.engine.ledger.picture()
 
     assert world.attempts.propose(wire.Propose(1, "uid-web", old)).code == "StaleAttempt"
+    assert world.attempts.propose(wire.Propose(1, "uid-web", world.number)).code == "StaleAttempt"
     assert world.reserve("web", attempt=old).code == "StaleAttempt"
     _, refused = await world.bind_by("web", attempt=old)
     assert refused is not None
     assert refused.code == "StaleAttempt"
     assert not world.attempts.bound(wire.Bound(1, "uid-web", world.number, "done"))
     assert world.service.books.engine.ledger.picture() == before
+
+
+@plugged
+async def test_a_late_question_ends_no_proposal(world: Plugged) -> None:
+    """Neither one of an attempt that another replaced, nor one again after its place was reserved."""
+    world.create(pod("web", half()))
+    world.create(pod("next", half()))
+    world.propose("web")
+    world.propose("web")
+    assert not world.reserve("web").code
+    web = world.number
+    assert world.propose("next").nodes == ["n1"]
+
+    for late in (web - 1, web):
+        assert world.attempts.propose(wire.Propose(1, "uid-web", late)).code == "StaleAttempt"
+        assert world.states["uid-next"] is State.HELD
+    assert not world.reserve("next").code
 
 
 @plugged

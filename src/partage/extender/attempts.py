@@ -140,7 +140,11 @@ class Attempts:
                 genuine kube-scheduler filters afterwards.
         """
         books, now = self._current(), self._service.clock.monotonic()
-        self._places.end_proposal()
+        known = self._attempts.get(question.uid)
+        # A late question changes nothing; nor does a repeated one whose attempt has its place already.
+        late = known is not None and question.attempt < known.number + known.reserved
+        if not late:
+            self._places.end_proposal()
         self._places.heed_facts(books, now)
         if question.taken:
             _take_in(books, {one.node: _amounts(one) for one in question.taken})
@@ -148,9 +152,8 @@ class Attempts:
             self._pools = self._pools or set()
             self._pools.update(question.pools.whole)
             self._pools.difference_update(question.pools.gone)
-        known = self._attempts.get(question.uid)
-        if known is not None and question.attempt < known.number:
-            return _refused(question, STALE, "a newer attempt replaced this one")
+        if late:
+            return _refused(question, STALE, "this attempt or a newer one went on")
         if self._service.closed:
             return _refused(question, CLOSED, self._service.closed)
         # The attempt before this one is over.
