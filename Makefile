@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
-WAITING ?= 6
+WAITING ?= 4
 CORE := model vendors inventory placement scheduler wire
 CORE_TESTS := $(CORE) conformance record upgrade
 
