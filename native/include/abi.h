@@ -157,18 +157,7 @@ typedef struct {
     size_t width, height, depth;
 } CUcopy3D; /* CUDA_MEMCPY3D_v2 */
 
-typedef struct {
-    struct {
-        size_t x, y, z, level;
-        int type;
-        const void *host;
-        CUdeviceptr device;
-        CUarray array;
-        CUcontext context;
-        size_t pitch, height;
-    } src, dst;
-    size_t width, height, depth;
-} CUcopyPeer; /* CUDA_MEMCPY3D_PEER */
+typedef CUcopy3D CUcopyPeer; /* CUDA_MEMCPY3D_PEER: each end's context in place of the reserved word */
 
 typedef struct {
     int type;

@@ -289,8 +289,10 @@ static bool join_source(uint64_t handle)
     struct entry source;
     lock_take(&sources, LOCK_SOURCES);
     bool known = ledger_find(KIND_SOURCE, handle, &source);
-    source.other++;
-    if (known) ledger_put(source);
+    if (known) {
+        source.other++;
+        ledger_put(source);
+    }
     lock_give(&sources, LOCK_SOURCES);
     return known;
 }

@@ -216,10 +216,12 @@ static void open_call(struct card *card, CUpool pool, uint64_t grown)
     calls[card->index]++;
     if (!grown) return;
     held[card->index] += grown;
-    bool known = ledger_find(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry);
-    entry.bytes += grown;
-    if (known) ledger_put(entry);
-    else memory_return(card, grown); /* another thread destroyed it */
+    if (ledger_find(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) {
+        entry.bytes += grown;
+        ledger_put(entry);
+    } else {
+        memory_return(card, grown); /* another thread destroyed it */
+    }
 }
 
 /*
@@ -439,8 +441,8 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpool
     uint64_t handle = shared ? handle_hash(shared, sizeof *shared) : 0; /* before the driver could change it */
     CUresult result = CALL(cuMemPoolImportPointer, pointer, pool, shared);
     /* It belongs to no context, as all memory of a pool. */
-    if (result == CUDA_SUCCESS) result = physical_import(*pointer, handle, 0);
-    else return result;
+    if (result != CUDA_SUCCESS) return result;
+    result = physical_import(*pointer, handle, 0);
     if (result == CUDA_SUCCESS) return result;
     CALL(cuMemFree_v2, *pointer);
     *pointer = 0;
@@ -475,6 +477,7 @@ static void free_later(const struct entry *entry, CUstream stream)
     if (was) *was = *entry;
     if (!event || !ledger_put(left)) {
         CALL(cuStreamSynchronize, stream);
+        if (event) ASK((CUevent), cuEventDestroy_v2, event);
         memory_release(entry);
         free(was);
     } else if (atomic_fetch_add(&freed, 1) == 0) {

@@ -1,7 +1,7 @@
 """etcd restored from an older backup under a leader that goes on: its books become what the API server says.
 
 An API server that runs on shows none of it until it is restarted, so the leader waits for that. kube-scheduler's own
-caches are Kubernetes' matter: it is started again, as Kubernetes asks of everybody who restores.
+caches are Kubernetes' matter: the test restarts it, as Kubernetes asks after a restore.
 """
 
 import json

@@ -298,6 +298,18 @@ int opened(const char *plugin)
 """
 
 
+def prints_eight(tenant: Tenant, script: str) -> None:
+    """Run a script as the tenant: a program that is limited gets as many allocations as its cap holds."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=tenant.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "8\n", done.stderr
+
+
 @pytest.mark.parametrize("way", ["direct", "asked"])
 def test_a_library_that_is_bound_to_its_own_dependencies_first_is_limited(
     world: World, way: str
@@ -315,15 +327,7 @@ def test_a_library_that_is_bound_to_its_own_dependencies_first_is_limited(
     )
     script = f"import ctypes\nprint(ctypes.CDLL({str(plugin)!r}, mode=2 | 8).{way}())"
 
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=tenant.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.stdout == "8\n", done.stderr
+    prints_eight(tenant, script)
 
 
 @pytest.mark.parametrize(
@@ -342,12 +346,4 @@ def test_a_program_that_asks_the_c_library_for_its_lookup_is_limited(
     argument = f"{str(other)!r}.encode()" if way == "opened" else ""
     script = f"import ctypes\nprint(ctypes.CDLL({str(plugin)!r}).{way}({argument}))"
 
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=tenant.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.stdout == "8\n", done.stderr
+    prints_eight(tenant, script)

@@ -142,7 +142,10 @@ class Attempts:
         books, now = self._current(), self._service.clock.monotonic()
         known = self._attempts.get(question.uid)
         # A late question changes nothing; nor does a repeated one whose attempt has its place already.
-        late = known is not None and question.attempt < known.number + known.reserved
+        late = known is not None and (
+            question.attempt < known.number
+            or (question.attempt == known.number and known.reserved)
+        )
         if not late:
             self._places.end_proposal()
         self._places.heed_facts(books, now)
