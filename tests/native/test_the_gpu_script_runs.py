@@ -302,16 +302,44 @@ def test_a_part_that_fails_is_told_and_the_next_begins(world: World, elsewhere: 
     assert re.search(r"^\d+ s; MISSED: .*matrix arithmetic.*latency", done.stdout, re.MULTILINE)
 
 
+UP_WHEN_IT_HANGS = """
+import pathlib, sys, threading, time
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import gpu
+
+def late(seconds, function, timer=threading.Timer):
+    def hangs():
+        while not list(pathlib.Path(gpu.__file__).parents[1].glob("build/native/*.hangs")):
+            time.sleep(0.05)
+        time.sleep(0.1)
+        function()
+    return threading.Thread(target=hangs) if seconds > 1000 else timer(seconds, function)
+
+def slow(begun, summary=gpu.summary):
+    time.sleep(0.3)
+    summary(begun)
+
+threading.Timer, gpu.summary = late, slow
+gpu.main()
+"""
+"""The script, whose time of all is up as soon as a program hangs, whatever the machine's speed.
+
+It pauses before its table, so that whatever else its end breaks would be in the table.
+"""
+
+
 def test_what_hangs_ends_with_the_table(world: World, elsewhere: Path) -> None:
     """The time of all is bounded, and what was measured until then is there."""
     load = elsewhere / "build/native/load"
     load.unlink()
-    load.write_text("#!/bin/sh\nexec sleep 300\n")
+    load.write_text('#!/bin/sh\n: > "$0.hangs"\nexec sleep 300\n')
     load.chmod(0o755)
+    script = elsewhere / "bench/in_time.py"
+    script.write_text(UP_WHEN_IT_HANGS)
 
-    done = run(world, "--budget", "-17", script=elsewhere / "bench/gpu.py")
+    done = run(world, "--budget", "1000", script=script)
 
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     assert re.search(r"^  plain +2048 MiB .* ok$", done.stdout, re.MULTILINE)
     assert re.search(r"^\d+ s; MISSED: .*time: cut off$", done.stdout, re.MULTILINE)
 
