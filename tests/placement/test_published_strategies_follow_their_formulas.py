@@ -133,7 +133,7 @@ def test_nodes_score_as_published(
 def test_fgd_scores_as_published(
     cluster: tuple[Ledger, list[State]], asked: Asked, workload: Workload
 ) -> None:
-    """Scores of nodes and cards equal those of the formula, to the last point."""
+    """Scores of nodes, together and one by one, and of cards equal those of the formula, to the last point."""
     ledger, states = cluster
     gauge = Gauge(workload, ledger)
     scene = _scene(ledger, asked, gauge)
@@ -143,13 +143,11 @@ def test_fgd_scores_as_published(
         if _hosts(state, asked):
             points, cards = fgd(state, asked, workload)
             assert int(got[index]) == points
+            nodes = np.array([index])
+            fits = None if scene.fits is None else scene.fits[:, nodes]
+            here = Scene(ledger, scene.host, scene.request, fits, nodes, Tables(), gauge)
+            assert scoring.score(here, Strategy.FGD).tolist() == [points]
             if cards:
-                nodes = np.array([index])
-                one = _scene(ledger, asked, gauge)
-                assert one.fits is not None
-                here = Scene(
-                    ledger, one.host, one.request, one.fits[:, nodes], nodes, Tables(), gauge
-                )
                 assert scoring.ranking(here, Strategy.FGD) == cards
 
 

@@ -9,6 +9,7 @@ Sums are made in the published order (shape after shape, six buckets, then bucke
 integers, and another order of the same additions changes some of them.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from partage.placement.incremental_columns import CardScores
 _COVERED: Final = 95  # percent of the pods that the usual shapes must cover
 _DEFAULT_CPU: Final = 100  # milli; Kubernetes counts it for a pod that asks for none
 _POINTS: Final = 100
+_KEPT: Final = 8192  # states of a node whose fragmentation is kept
 _WIDTH: Final = 512  # nodes at a time, and
 _CELLS: Final = 32_768  # shapes times nodes at a time: the capacity of a core's cache
 
@@ -246,6 +248,14 @@ def fragmentation(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:
 
 def _counted(lens: Lens, left: Ints) -> tuple[Ints, Ints]:
     """For each threshold and node: cards that reach it, and the sum that the others have left."""
+    if (
+        left.shape[1] == 1
+    ):  # one node changed, the usual case: few steps cost more than few additions
+        cards: list[int] = left[:, 0].tolist()
+        steps: list[int] = lens.thresholds.tolist()
+        reached = [[sum(card >= step for card in cards)] for step in steps]
+        below = [[sum([card for card in cards if card < step])] for step in steps]
+        return np.array(reached, np.int64).reshape(-1, 1), np.array(below, np.int64).reshape(-1, 1)
     fit: Ints = np.zeros((lens.thresholds.size, left.shape[1]), np.int64)
     small: Ints = np.zeros_like(fit)
     for card in left:
@@ -273,17 +283,33 @@ class _Work:
         self._enough: Bools = np.zeros(cells, np.bool_)
         self._roomy: Bools = np.zeros(cells, np.bool_)
         self._mask: Bools = np.zeros(cells, np.bool_)
+        self._cpu_steps: list[int] = np.union1d(lens.cpu, lens.plain_cpu).tolist()
+        self._kept: dict[tuple[int, int, bytes, bytes, int], Floats] = {}
         self._plain: Floats = np.zeros((lens.plain_cpu.size, self.width))
         self._plain_sum: Floats = np.zeros((lens.plain_cpu.size, self.width))
 
     def expected(self, cpu: Ints, total: Ints, fit: Ints, small: Ints, kind: Ints) -> Floats:
         """Fragmentation in milli, from the counts for each threshold."""
+        if cpu.size == 1:
+            return self._known(cpu, total, fit, small, kind)
         result = np.empty(cpu.size)
         for low in range(0, cpu.size, self.width):
             part = slice(low, min(low + self.width, cpu.size))
             here = (cpu[part], total[part], fit[:, part], small[:, part], kind[part])
             result[part] = self._chunk(*here)
         return result
+
+    def _known(self, cpu: Ints, total: Ints, fit: Ints, small: Ints, kind: Ints) -> Floats:
+        """The fragmentation of one node, which is kept: nodes take few different states, again and again."""
+        reached = bisect_right(self._cpu_steps, int(cpu[0]))
+        key = reached, int(total[0]), fit.tobytes(), small.tobytes(), int(kind[0])
+        found = self._kept.get(key)
+        if found is None:
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            found = self._kept[key] = self._chunk(cpu, total, fit, small, kind)
+            found.flags.writeable = False
+        return found
 
     def _chunk(self, cpu: Ints, total: Ints, fit: Ints, small: Ints, kind: Ints) -> Floats:
         lens, size = self.lens, cpu.size
