@@ -38,6 +38,7 @@ _CARD: Final = "CARD"
 _MODELS: Final = frozenset({"CARDS", "MODEL"})
 _FILLED: Final = "█"
 _EMPTY: Final = "░"
+_BARS: Final = [_FILLED * filled + _EMPTY * (_BAR - filled) for filled in range(_BAR + 1)]
 _CUT: Final = "…"
 _GAP: Final = 2
 _HEAD: Final = "bold"
@@ -415,8 +416,7 @@ def _trimmed(line: str) -> str:
 
 def bar(fraction: float) -> str:
     """A bar of ten steps."""
-    filled = min(_BAR, max(0, round(fraction * _BAR)))
-    return _FILLED * filled + _EMPTY * (_BAR - filled)
+    return _BARS[min(_BAR, max(0, round(fraction * _BAR)))]
 
 
 def given(text: str) -> Cell:

@@ -356,6 +356,8 @@ def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
 
 def _instances(card: Document) -> str:
     """The card's instances; foreign ones are marked."""
+    if not card["mig"] and not card["foreign"]:
+        return ""
     told = [f"{one['profile']} at {one['start']}" for one in card["mig"]]
     told += [f"{one['profile']} at {one['start']} (foreign)" for one in card["foreign"]]
     return ", ".join(told)
