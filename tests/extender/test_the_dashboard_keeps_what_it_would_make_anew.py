@@ -194,7 +194,7 @@ def test_what_is_kept_is_what_would_be_made_anew(steps: list[tuple[Any, ...]]) -
     """A look after every event returns the same documents to the byte."""
 
     async def story() -> None:
-        told, standing, forgetful = Told(), Standing(Texts()), Standing(Texts(most=4))
+        told, standing, forgetful = Told(), Standing(Texts()), Standing(Texts(most=3000))
         for step in [*BEGUN, *steps]:
             told.tell(step)
             anew = await looked(told.books, None)
@@ -202,6 +202,34 @@ def test_what_is_kept_is_what_would_be_made_anew(steps: list[tuple[Any, ...]]) -
         assert await looked(told.books, forgetful) == anew
 
     asyncio.run(story())
+
+
+def test_texts_are_kept_up_to_a_number_of_bytes() -> None:
+    """The least recently used goes first; one that is larger than all is made each time, and a changed one counts once."""
+    made: list[str] = []
+    texts = Texts(most=250)
+
+    def ask(key: str, size: int = 90, state: int = 0) -> None:
+        def make() -> dict[str, Any]:
+            made.append(key)
+            return {"text": "x" * size}
+
+        texts.of(key, (state,), make)
+
+    for key in "abac":
+        ask(key)
+    assert made == ["a", "b", "c"]
+    ask("a")
+    ask("b")  # went for c
+    assert made == ["a", "b", "c", "b"]
+    for state in range(9):
+        ask("b", state=state)
+    ask("a")
+    assert made[4:] == ["b"] * 8
+    for _ in range(2):
+        ask("large", 300)
+    ask("a")
+    assert made[12:] == ["large", "large", "a"]
 
 
 @given(STEPS)

@@ -14,15 +14,17 @@ from partage.dashboard.roster import Roster
 from partage.extender.books import Books
 from partage.inventory.ledger import Ledger
 
-_TEXTS: Final = 2048
+_TEXTS: Final = 32 << 20
+"""Bytes of documents that are kept: those of 5,000 nodes of eight cards take half of it."""
 
 
 class Texts:
     """Documents as JSON text, each made again after a change of its content."""
 
     def __init__(self, most: int = _TEXTS) -> None:
-        """No documents yet; at most `most` are kept, and the least recently used goes first."""
+        """No documents yet; at most `most` bytes are kept, and the least recently used goes first."""
         self._most = most
+        self._bytes = 0
         self._kept: OrderedDict[object, tuple[tuple[object, ...], msgspec.Raw]] = OrderedDict()
 
     def of(
@@ -31,15 +33,18 @@ class Texts:
         """The document; `state` is everything that it depends on."""
         known = self._kept.get(key)
         if known is None or known[0] != state:
+            before = len(memoryview(known[1])) if known else 0
             known = self._kept[key] = state, msgspec.Raw(msgspec.json.encode(make()))
+            self._bytes += len(memoryview(known[1])) - before
         self._kept.move_to_end(key)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
+        while self._bytes > self._most:
+            self._bytes -= len(memoryview(self._kept.popitem(last=False)[1][1]))
         return known[1]
 
     def clear(self) -> None:
         """Forget all."""
         self._kept.clear()
+        self._bytes = 0
 
 
 class Standing:
