@@ -12,7 +12,7 @@ __all__ = ["DASHBOARDS", "Panel", "dashboard"]
 _WIDTH: Final = 24
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _LEADS: Final = "and on (instance) partage_leader == 1"
-"""Followers keep the same books; only the leader's are shown."""
+"""Followers keep the same ledger; only the leader's are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ _SERVICE: Final = (
         "s",
         about="For pods that were woken because room appeared.",
     ),
-    Panel("Soundness of the books", kind="row", width=_WIDTH, height=1),
+    Panel("Soundness of the ledger", kind="row", width=_WIDTH, height=1),
     Panel(
         "Audit",
         (

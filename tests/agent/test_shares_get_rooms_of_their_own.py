@@ -577,7 +577,9 @@ def test_a_room_that_cannot_be_read_is_not_made_anew_over_its_container(machine:
     room = machine.rooms().open("container-a", QUOTA)
     (room.folder / "limits").unlink()
 
-    with pytest.raises(InvalidValue, match="room container-a is there and cannot be read"):
+    with pytest.raises(
+        InvalidValue, match="the folder of container container-a is there and cannot be read"
+    ):
         machine.rooms().open("container-a", QUOTA)
     assert room.account.exists()
 

@@ -194,7 +194,7 @@ async def test_it_ends_while_it_waits_for_the_lease(tmp_path: Path, number: int)
         lease["spec"] = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
         await cluster.api.update("leases.coordination.k8s.io", lease, "default")
         async with started(PLAIN, tmp_path, cluster.url) as service:
-            await service.says("books rebuilt")
+            await service.says("ledger rebuilt")
             await service.ends(number)
             assert "leading;" not in service.said
 

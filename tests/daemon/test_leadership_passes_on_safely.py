@@ -28,10 +28,12 @@ TIMES = LeaseSettings(duration=2, deadline=1.2, retry=0.2)
 LONG = 3600.0
 
 
-def options(identity: str, pod: str = "", fence: float = 0.3, **more: Any) -> SchedulerOptions:
+def options(
+    identity: str, pod: str = "", quiet_period: float = 0.3, **more: Any
+) -> SchedulerOptions:
     """One of several instances."""
     election = ElectionOptions(
-        "default", times=TIMES, fence=fence, pod=("default", pod) if pod else None
+        "default", times=TIMES, quiet_period=quiet_period, pod=("default", pod) if pod else None
     )
     return SchedulerOptions(identity=identity, election=election, **more)
 
@@ -110,7 +112,7 @@ async def test_a_new_leader_does_not_rebuild_the_books_for_a_doubt_from_before()
         await second
 
 
-async def test_a_restart_in_order_costs_no_fence() -> None:
+async def test_a_restart_in_order_costs_no_quiet_period() -> None:
     """The earlier leader let its Bindings end and reported that, so none can still arrive."""
     async with world(nodes=1) as cluster:
         async with SchedulerDaemon(await cluster.client(), options("one")) as one:
@@ -118,7 +120,9 @@ async def test_a_restart_in_order_costs_no_fence() -> None:
             await cluster.pod("a")
             assert await cluster.schedule(one.url, "a") == "n0"
 
-        async with SchedulerDaemon(await cluster.client(), options("two", fence=LONG)) as two:
+        async with SchedulerDaemon(
+            await cluster.client(), options("two", quiet_period=LONG)
+        ) as two:
             await until(lambda: two.service.leading)
 
             await cluster.pod("b")
@@ -127,7 +131,7 @@ async def test_a_restart_in_order_costs_no_fence() -> None:
 
 
 async def test_a_binding_without_an_answer_is_waited_for_after_a_restart() -> None:
-    """The earlier leader did not know its outcome, so the next one waits out the fence."""
+    """The earlier leader did not know its outcome, so the next one waits out the quiet period."""
     async with world(nodes=1, cards=1) as cluster, Proxy(cluster.url) as wire:
         limits = ServiceSettings(limits=BindLimits(send=0.2, read=0.2, late=LONG))
         first = options("one", service=limits)
@@ -141,7 +145,9 @@ async def test_a_binding_without_an_answer_is_waited_for_after_a_restart() -> No
         given_back = lease(cluster)
         assert (given_back["holderIdentity"], given_back["leaseDurationSeconds"]) == ("", 2)
 
-        async with SchedulerDaemon(await cluster.client(), options("two", fence=LONG)) as two:
+        async with SchedulerDaemon(
+            await cluster.client(), options("two", quiet_period=LONG)
+        ) as two:
             await until(lambda: two._elector is not None and two._elector.leading)
 
             assert two._elector is not None
@@ -155,14 +161,16 @@ async def test_who_ends_before_its_wait_is_over_leaves_the_wait_to_the_next() ->
     async with world(nodes=1, cards=1) as cluster, Proxy(cluster.url) as wire:
         async with (
             SchedulerDaemon(await cluster.client(wire.url), options("dead")) as dead,
-            SchedulerDaemon(await cluster.client(), options("brief", fence=LONG)) as brief,
+            SchedulerDaemon(await cluster.client(), options("brief", quiet_period=LONG)) as brief,
         ):
             await until(lambda: dead.service.leading)
             wire.cut = True
             await until(lambda: brief._elector is not None and brief._elector.leading)
             assert not brief.service.leading
 
-        async with SchedulerDaemon(await cluster.client(), options("next", fence=LONG)) as last:
+        async with SchedulerDaemon(
+            await cluster.client(), options("next", quiet_period=LONG)
+        ) as last:
             await until(lambda: last._elector is not None and last._elector.leading)
 
             assert last._elector is not None

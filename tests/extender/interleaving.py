@@ -396,7 +396,7 @@ class Interleaving:
             raise Broken(broken)
 
     async def _restart(self, one: int, _two: int, _three: int) -> None:
-        """The process dies; the next waits out the fence, in which its Bindings arrive or not."""
+        """The process dies; the next waits out the quiet period, in which its Bindings arrive or not."""
         self.service.follow()
         for task in [*self.binds, *self.service.bindings.busy.values()]:
             task.cancel()

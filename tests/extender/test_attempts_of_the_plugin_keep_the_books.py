@@ -269,7 +269,7 @@ async def test_a_conflict_that_bound_nothing_holds_no_card(world: Plugged) -> No
 
 @plugged
 async def test_who_does_not_lead_sends_nothing(world: Plugged) -> None:
-    """The service checks the fence right before it allows the Binding."""
+    """The service checks the Lease right before it allows the Binding."""
     world.create(pod("web", half()))
     world.propose("web")
     world.reserve("web")

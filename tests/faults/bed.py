@@ -172,12 +172,12 @@ class Bed:
         self,
         name: str = "one",
         options: SchedulerOptions = QUICK,
-        fence: float = 0.1,
+        quiet_period: float = 0.1,
         pod: tuple[str, str] | None = None,
         **more: Any,
     ) -> SchedulerDaemon:
-        """Another instance in this process; the first needs no long fence."""
-        election = ElectionOptions("default", times=TIMES, fence=fence, pod=pod)
+        """Another instance in this process; the first needs no long quiet period."""
+        election = ElectionOptions("default", times=TIMES, quiet_period=quiet_period, pod=pod)
         options = replace(options, identity=name, election=election)
         if self.plugged:
             options = replace(options, plugin=PluginOptions(await self.seat(name)))

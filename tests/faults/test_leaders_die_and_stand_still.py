@@ -117,7 +117,7 @@ async def test_callers_leave_an_instance_that_does_not_lead_any_more() -> None:
         await until(lambda: cluster.relay.opened > before, "its callers come back anew")
 
         cluster.wire.heal()
-        await cluster.daemon("new", fence=0.3)
+        await cluster.daemon("new", quiet_period=0.3)
         await cluster.bound("b")
         await cluster.sound("2: leader lost its Lease and lives")
 
@@ -162,7 +162,7 @@ async def test_two_instances_that_are_asked_at_once_agree_on_who_may_answer() ->
     async with bed(node(cards=1)) as cluster:
         leading = await cluster.daemon("one")
         await cluster.led("one")
-        following = await cluster.daemon("two", fence=0.3)
+        following = await cluster.daemon("two", quiet_period=0.3)
         await cluster.pod("a", WHOLE, schedulerName="by-hand")
         body = {"Pod": cluster.stored("a"), "NodeNames": ["n0"]}
 
@@ -197,7 +197,7 @@ async def test_wall_clocks_may_differ_by_any_amount(skew: float) -> None:
     async with bed(node(cards=2), node("m0", 2, model="C500", mode="sgpu")) as cluster:
         first = await cluster.daemon("right")
         await cluster.led("right")
-        await cluster.daemon("wrong", fence=0.3, clock=Wrong(skew))
+        await cluster.daemon("wrong", quiet_period=0.3, clock=Wrong(skew))
         await cluster.pod("vendor-0", vendor)
         await cluster.pod("p0", HALF)
         await cluster.bound("p0", "vendor-0")

@@ -79,7 +79,7 @@ async def test_a_lost_leader_leaves_no_lock_that_anybody_waits_for(first: str) -
         left = held(cluster)
         if first == "two":
             await cluster.pod("two", ASKS, schedulerName="by-hand")
-        await cluster.daemon("new", fence=2.5)
+        await cluster.daemon("new", quiet_period=2.5)
         await cluster.led("new")
 
         started = time.monotonic()

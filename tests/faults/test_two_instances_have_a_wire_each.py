@@ -45,7 +45,7 @@ def deaf(wire: Wire) -> None:
 
 def late(wire: Wire) -> None:
     """Writes are carried out after their sender has given up; its Lease is lost."""
-    # A Binding has 2 s here, the Lease 4 s, and the fence of who comes next is 2.4 s.
+    # A Binding has 2 s here, the Lease 4 s, and the quiet period of the next leader is 2.4 s.
     wire.fail(Fault(path="/leases/", drop=True, times=10**9))
     wire.chance = _but_watches(Fault(delay=2.3, executed=True, drop=True))
 
@@ -171,9 +171,9 @@ async def test_who_is_cut_off_is_followed_and_comes_back(loss: Callable[[Wire], 
         Wire(cluster.url) as first,
         Wire(cluster.url) as second,
     ):
-        one = await cluster.daemon("one", url=first.url, fence=None)
+        one = await cluster.daemon("one", url=first.url, quiet_period=None)
         await cluster.led("one")
-        two = await cluster.daemon("two", url=second.url, fence=None)
+        two = await cluster.daemon("two", url=second.url, quiet_period=None)
         load = Load(cluster)
 
         took = await passes(load, first, loss, "two")

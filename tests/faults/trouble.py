@@ -23,7 +23,7 @@ STEADY = "steady"
 """The instance that is never killed, so that its memory can be watched."""
 _LONG = 600.0
 _PEACE_SECONDS = 90.0
-"""A new leader is left alone for this long. Each loss costs a Lease, a time-out and a fence in
+"""A new leader is left alone for this long. Each loss costs a Lease, a time-out and a quiet period in
 which nothing is bound: lost more often, a cluster does nothing but wait for leaders."""
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"status": 409, "reason": "Conflict"},

@@ -319,7 +319,7 @@ def test_validation_finds_tampered_columns() -> None:
     ledger = ledger_of(make_node(devices=[card(0)]))
     ledger.planes[GPU].core_free[0, 0] = 999
 
-    with pytest.raises(LedgerError, match=r"books of node node-1 are .*999.*recomputed .*1000"):
+    with pytest.raises(LedgerError, match=r"ledger of node node-1 is .*999.*recomputed .*1000"):
         ledger.validate()
 
 

@@ -301,7 +301,7 @@ def test_a_term_counts_changes_of_hands() -> None:
 @pytest.mark.parametrize(
     ("duration", "deadline", "retry"), [(10, 10.0, 2.0), (15, 2.0, 2.0), (15, 10.0, 0.0)], ids=str
 )
-def test_times_that_do_not_fence_are_refused(duration: int, deadline: float, retry: float) -> None:
+def test_times_that_let_two_lead_are_refused(duration: int, deadline: float, retry: float) -> None:
     """A leader must stop before others may start, and be able to renew in time."""
     with pytest.raises(ValueError, match="must exceed"):
         LeaseSettings(duration, deadline, retry)

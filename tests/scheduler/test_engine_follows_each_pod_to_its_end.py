@@ -285,7 +285,7 @@ def test_an_audit_finds_what_should_not_be() -> None:
     engine.handle(PodSeen(seen(Record((HALF,)))))
     engine.ledger.undo(UID)
 
-    with pytest.raises(LedgerError, match="books of node node-1"):
+    with pytest.raises(LedgerError, match="ledger of node node-1"):
         engine.audit()
 
 

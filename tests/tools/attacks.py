@@ -314,7 +314,7 @@ ATTACKS: Final = (
     Attack(
         "thief",
         "a node that reports 15,000 cards, 20,000 virtual functions or 5,000 resources, or changes endlessly",
-        "the books keep 80 devices of a type and 256 resources a node, and read two changes a second",
+        "the ledger keeps 80 devices of a type and 256 resources a node, and read two changes a second",
         (
             "wire/test_no_node_makes_the_books_of_all_large.py",
             f"{_HARD}::test_functions_of_stolen_nodes_are_judged_by_group",

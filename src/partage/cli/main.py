@@ -33,7 +33,7 @@ _COMMANDS: Final = {
         "replay": "Take the decisions of FILE again, without a cluster.",
     },
     "Programs of a cluster": {
-        "scheduler": "Decide about pods with devices, and keep the books.",
+        "scheduler": "Decide about pods with devices, and keep the ledger.",
         "webhook": "Complete and judge pods that ask for devices.",
         "agent": "Find this node's devices, and give them to containers.",
     },

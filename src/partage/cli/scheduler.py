@@ -195,7 +195,7 @@ _deciding = options(
         type=Real(1),
         default=60.0,
         metavar="SECONDS",
-        help="Seconds between two comparisons of the books with the pods of the API server.",
+        help="Seconds between two comparisons of the ledger with the pods of the API server.",
     ),
     click.option(
         "--record",
@@ -307,12 +307,12 @@ _leading = options(
 @trace_options
 @logging_options
 def scheduler(**given: Any) -> None:
-    """Decide about pods with devices, and keep the books.
+    """Decide about pods with devices, and keep the ledger.
 
     kube-scheduler asks through Partage's plugin (--plugin-socket), or as its extender by filter,
     prioritize, bind and preempt under /scheduler. Follows Nodes, Devices, pods, ConfigMaps and
     ResourceQuotas; explains at /api/explain; and is watched by /healthz, /readyz and /metrics. Keeps
-    no state of its own: the books are rebuilt from the API server at every start and by every new
+    no state of its own: the ledger is rebuilt from the API server at every start and by every new
     leader. Ends cleanly on SIGTERM and SIGINT.
 
     The extender's verbs need a credential: give --tls-secret, --token-file, --client-ca, or --plain.

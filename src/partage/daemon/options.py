@@ -51,7 +51,7 @@ class ElectionOptions:
     Attributes:
         namespace: of the Lease.
         name: of the Lease.
-        fence: seconds from the last request of the earlier leader until a new leader lists everything;
+        quiet_period: seconds from the last request of the earlier leader until a new leader lists everything;
             None takes the time-out of a Binding and a fifth of it, so that all requests of the
             earlier leader have ended.
         pod: namespace and name of our own pod, which gets the leader's label for the Service;
@@ -61,7 +61,7 @@ class ElectionOptions:
     namespace: str = "partage-system"
     name: str = "partage-scheduler"
     times: LeaseSettings = LeaseSettings()
-    fence: float | None = None
+    quiet_period: float | None = None
     pod: tuple[str, str] | None = None
 
 

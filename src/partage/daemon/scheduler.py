@@ -1,7 +1,7 @@
 """The scheduler as a running process: it follows a cluster, keeps the books, serves and leads.
 
     start:    listen ── list everything ── rebuild ── Ready (a standby already follows)
-    lead:     get the Lease ── wait out the fence ── list again ── rebuild ── audit ── serve
+    lead:     get the Lease ── wait out the quiet period ── list again ── rebuild ── audit ── serve
     no more:  stop serving ── let Bindings end ── give the Lease back ── follow again
 
 Without an election the instance leads as soon as its books are rebuilt. Facts from the API server
@@ -153,7 +153,7 @@ class SchedulerDaemon(Beside):
         self._doubt = asyncio.Event()
         self._restored = asyncio.Event()
         self._reigning = False
-        self._fenced = self._elector is None
+        self._predecessor_is_over = self._elector is None
         self._life = Life("scheduler", self.run)
         self._stop = asyncio.Event()
 
@@ -353,7 +353,7 @@ class SchedulerDaemon(Beside):
             if self._plugin is not None:
                 self._plugin.rebuilt()
         _LOG.info(
-            "books rebuilt: %d nodes, %d pods with devices; listed in %.1f s, rebuilt in %.1f s",
+            "ledger rebuilt: %d nodes, %d pods with devices; listed in %.1f s, rebuilt in %.1f s",
             len(self.service.books.engine.ledger.index),
             len(self.service.books.cluster_cache.pods),
             listed - started,
@@ -363,14 +363,14 @@ class SchedulerDaemon(Beside):
     # --- leading -----------------------------------------------------------------------------
 
     @property
-    def fence(self) -> float:
+    def quiet_period(self) -> float:
         """Seconds after which no request of an earlier leader can still arrive.
 
         It is the time-out of a Binding, by which its sender and the API server give up, and a share
         more: for clocks that differ a little, and for a write that the store had just begun.
         """
         election = self.options.election
-        given = election.fence if election else None
+        given = election.quiet_period if election else None
         return self.options.service.limits.send * _SLACK if given is None else given
 
     async def _reign(self) -> None:
@@ -380,22 +380,22 @@ class SchedulerDaemon(Beside):
         was sent just before may still arrive, as long as its sender waits for an answer. A leader
         that gave the Lease back has reported whether it had all its answers.
         """
-        self._fenced = False
+        self._predecessor_is_over = False
         if self._elector is not None and self._elector.handed_over:
             _LOG.info("got the lease from a leader whose Bindings have all arrived")
         else:
             quiet = self._elector.quiet_from if self._elector is not None else 0.0
-            left = max(0.0, quiet + self.fence - self._clock.monotonic())
+            left = max(0.0, quiet + self.quiet_period - self._clock.monotonic())
             _LOG.info("got the lease; others' Bindings have %.1f s to arrive", left)
             await self._clock.sleep(left)
-        self._fenced = True
+        self._predecessor_is_over = True
         await self._load()
         await self._outdate_claims()
         await self._check()
         await self._serve()
 
     async def _outdate_claims(self) -> None:
-        """Have earlier allocations fail that were admitted and have not arrived: the fence is for Bindings."""
+        """Have earlier allocations fail that were admitted and have not arrived: the quiet period is for Bindings."""
         claims = self._feed.documents("ResourceClaim")
         elector, since = self._elector, self._clock.monotonic()
         if elector is not None and not elector.handed_over:
@@ -463,7 +463,11 @@ class SchedulerDaemon(Beside):
 
         Requests of the leader before us count as well, because we may not have waited for their end.
         """
-        return self._fenced and self.service.bindings.settled and self.service.books.settled
+        return (
+            self._predecessor_is_over
+            and self.service.bindings.settled
+            and self.service.books.settled
+        )
 
     def may_bind(self) -> bool:
         """Whether this instance leads now, with books that are not in doubt; checked before every Binding."""
@@ -515,7 +519,7 @@ class SchedulerDaemon(Beside):
                 pause = 0.0
             left = max(0.0, pause - since)
             pause = min(2 * pause or _SOONEST, _CALM)
-            _LOG.error("the books are in doubt and are rebuilt in %.0f s", left)
+            _LOG.error("the ledger is in doubt and is rebuilt in %.0f s", left)
             self.service.follow()
             self._serves()
             await sleep_until(self._clock, left, self._restored)
@@ -526,7 +530,7 @@ class SchedulerDaemon(Beside):
                 self._serves()
                 await self.service.bindings.drain()
                 if self.service.books.unread:
-                    await self._clock.sleep(self.fence)
+                    await self._clock.sleep(self.quiet_period)
                 await self._load_alone()
             rebuilt = self._clock.monotonic()
             if self._reigning and not self._doubt.is_set():
@@ -589,7 +593,7 @@ class SchedulerDaemon(Beside):
                 if self._plugin is not None and document.kind in _WORDS:
                     self._plugin.settings_changed()
             except Exception:  # noqa: BLE001 # logged, and the books are rebuilt
-                _LOG.exception("the books cannot apply %s", document.label)
+                _LOG.exception("the ledger cannot apply %s", document.label)
                 self._doubt.set()
         for companion in self._companions:  # they see what the books have read
             try:

@@ -101,7 +101,7 @@ def _node(books: Books, name: str, pods: int) -> NodeLine:
     ledger = books.engine.ledger
     index = ledger.index.get(name)
     if index is None:
-        return NodeLine(name, "", 0, "-", "-", pods, "not in the books")
+        return NodeLine(name, "", 0, "-", "-", pods, "not in the ledger")
     node = ledger.node_at(index)
     cards = list(ledger.cards(DeviceType.GPU, index))
     models = Counter(

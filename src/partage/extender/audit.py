@@ -154,7 +154,7 @@ def _told(books: Books, uid: str) -> str:
     else:
         theirs = f"on {seen.pod.node}" if seen.pod.node else "without a node"
         theirs += ", finished" if seen.pod.finished else ""
-    return f"{name}: in the books {mine}; by the API server {theirs}"
+    return f"{name}: in the ledger {mine}; by the API server {theirs}"
 
 
 def _agrees(books: Books, entry: PodEntry) -> bool:

@@ -138,7 +138,7 @@ class ClaimArbiter:
             heard = not _precedes(cache.claims.version(claim.uid), version)
             if heard and [_holds(one) for one in known] == [_holds(fact)]:
                 return ""
-            return f"claim {claim.key} is still allocated in this instance's books; try again"
+            return f"claim {claim.key} is still allocated in this instance's ledger; try again"
         mine = self.reserved.get(claim.uid, [])
         if any(_precedes(version, one.version) for one in mine):
             return f"claim {claim.key} has changed since; try again"

@@ -39,7 +39,7 @@ class ServiceMetrics:
         build.add_metric([__version__], 1)
         yield build
         yield _gauge("partage_leader", "1 if this instance serves the verbs.", service.leading)
-        yield _gauge("partage_ready", "1 once the books are rebuilt.", service.rebuilt)
+        yield _gauge("partage_ready", "1 once the ledger is rebuilt.", service.rebuilt)
         yield self._decisions()
         yield _gauge("partage_holds", "Predicted places that are kept.", len(books.cycle.holds))
         busy = len(service.bindings.busy)
@@ -103,7 +103,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _pool(ledger: Ledger) -> Iterator[Metric]:
     """The amounts of all cards together, by state; read from columns, so the cost hardly grows with the cards."""
-    yield _gauge("partage_nodes", "Nodes in the books.", int(ledger.present.sum()))
+    yield _gauge("partage_nodes", "Nodes in the ledger.", int(ledger.present.sum()))
     cards = GaugeMetricFamily(
         "partage_devices", "Devices by type and state.", labels=["type", "state"]
     )

@@ -138,7 +138,7 @@ def probe_routes(service: SchedulerService) -> list[web.RouteDef]:
     async def readyz(_request: web.Request) -> web.Response:
         """Readiness: whether the books agree with the API server; a standby is ready too."""
         if not service.rebuilt:
-            return web.Response(status=503, text="the books are not rebuilt yet")
+            return web.Response(status=503, text="the ledger is not rebuilt yet")
         audit = service.last_audit
         if audit is not None and audit.broken:
             return web.Response(status=503, text=f"a law of the ledger is broken: {audit.broken}")

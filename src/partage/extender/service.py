@@ -205,7 +205,7 @@ class SchedulerService:
         """The reason why this instance does not serve the verbs; empty if it does."""
         if not self.leading:
             return "the instance is not leader"
-        return "" if self.rebuilt else "the books are not rebuilt yet"
+        return "" if self.rebuilt else "the ledger is not rebuilt yet"
 
     # --- start and leadership ----------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class SchedulerService:
         return not missed
 
     def lead(self) -> None:
-        """Serve the verbs. The caller has waited out the fence and rebuilt."""
+        """Serve the verbs. The caller has waited out the quiet period and rebuilt."""
         self.bindings.forget_locks()
         self.leading = True
 
@@ -257,7 +257,7 @@ class SchedulerService:
         """Compare the books with the pods of a fresh list; None compares with the pods last seen."""
         self.last_audit = audit(self.books, pods)
         if not self.last_audit.clean:
-            _LOG.error("the books disagree with the API server: %s", self.last_audit)
+            _LOG.error("the ledger disagrees with the API server: %s", self.last_audit)
         return self.last_audit
 
     async def audit_gently(self, pods: Callable[[], Sequence[Document]]) -> Audit | None:
@@ -600,6 +600,6 @@ def _entered(fact: Callable[[], object]) -> bool:
     try:
         fact()
     except Exception:  # noqa: BLE001 # logged, and the books are rebuilt
-        _LOG.exception("the books cannot apply a fact that arrived during their rebuild")
+        _LOG.exception("the ledger cannot apply a fact that arrived during its rebuild")
         return False
     return True

@@ -322,7 +322,7 @@ class Ledger(Columns):
         for name, mine in self.picture(names).items():
             if mine != theirs.get(name):
                 raise LedgerError(
-                    f"books of node {name} are {mine}, recomputed {theirs.get(name)}"
+                    f"ledger of node {name} is {mine}, recomputed {theirs.get(name)}"
                 )
         miscut = self._miscut({self.index[name] for name in names})
         if miscut:

@@ -30,7 +30,7 @@ _APART: Final = 1.0
 """Seconds by which the wall clock may move further than ours between two renewals.
 
 A gradual correction of the clock stays below: at chrony's fastest, a twelfth, it makes 0.8 during the
-longest time of a leader without a renewal. The fence has this much to spare.
+longest time of a leader without a renewal. The quiet period has this much to spare.
 """
 UNSETTLED: Final = 2
 """The same with a request on its way."""

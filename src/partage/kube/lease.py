@@ -164,7 +164,7 @@ class LeaderElector:
         try:
             await asyncio.wait((lead, renew), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # This order is the fence: first the work ends, then the lease is released.
+            # The order matters: first the work ends, then the lease is released.
             ended = lead.done()
             await _stop(lead)
             await _stop(renew)

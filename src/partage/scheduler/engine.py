@@ -457,13 +457,13 @@ class Engine(Chooser):
                 fresh.apply(allocation)
         if permits.counted != self.permits.counted:
             raise LedgerError(
-                f"online pods are counted as {self.permits.counted}, by the books {permits.counted}"
+                f"online pods are counted as {self.permits.counted}, by the ledger {permits.counted}"
             )
         mine, theirs = self.ledger.picture(), fresh.picture()
         if mine != theirs:
             wrong = next(name for name in mine if mine[name] != theirs.get(name))
             raise LedgerError(
-                f"books of node {wrong}: {mine[wrong]}, from the API: {theirs.get(wrong)}"
+                f"ledger of node {wrong}: {mine[wrong]}, from the API: {theirs.get(wrong)}"
             )
 
 

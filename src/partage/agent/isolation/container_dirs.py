@@ -149,7 +149,7 @@ class Rooms:
         _check(container)
         self._read_again()
         if container in self._strange:
-            raise InvalidValue(f"room {container} is there and cannot be read")
+            raise InvalidValue(f"the folder of container {container} is there and cannot be read")
         self.close(container)
         draft = self._here / "containers" / f".{container}"
         folder = self._here / "containers" / container
@@ -353,7 +353,9 @@ class Rooms:
                 room = self._read(folder)
             except (OSError, InvalidDocument, StopIteration) as error:
                 # A later agent may have made it; its container continues with it.
-                self.problems.append(f"room {folder.name} cannot be read and is left: {error}")
+                self.problems.append(
+                    f"the folder of container {folder.name} cannot be read and is left: {error}"
+                )
                 self._strange.add(folder.name)
                 continue
             self._rooms[folder.name] = room

@@ -143,7 +143,7 @@ async function show(view, body, still) {
 
 /** Say how old the picture is; only what changed in earnest is spoken to screen readers. */
 function tell(body, state) {
-  const text = { rebuilding: "the books are not rebuilt yet", standby: "a standby: another instance decides" }[state] || "";
+  const text = { rebuilding: "the ledger is not rebuilt yet", standby: "a standby: another instance decides" }[state] || "";
   const back = live.dataset.state === "gone" ? "the scheduler answers again" : "";
   connected(text ? "stale" : "");
   status.className = text ? "bad" : "";
