@@ -54,7 +54,7 @@ CASES = {
     "no record": (["replay", "gone"], "gone: No such file", "name a file of partage snapshot"),
     "neither": (
         ["replay", f"{MIXED}/pods.yaml"],
-        "neither a snapshot nor a record",
+        "neither a snapshot nor a recording",
         "write one with",
     ),
     "no trace": (

@@ -123,8 +123,8 @@ def test_a_decision_that_was_changed_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (b"kind: Pod\n", "is no record"),
-        (b'{"kind":"Decision","engine":"a","value":{}}\n', "is no record"),
+        (b"kind: Pod\n", "is no recording"),
+        (b'{"kind":"Decision","engine":"a","value":{}}\n', "is no recording"),
         (b'{"kind":"Record","apiVersion":"partage.io/v9","value":{}}\n', "partage.io/v9"),
         (HEADER + b'{"kind":"New"}\n', "line 2"),
         (HEADER + b'{"kind":"Sta\xff"}\n', "line 2: 'utf-8'"),

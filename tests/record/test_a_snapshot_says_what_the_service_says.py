@@ -156,9 +156,9 @@ def test_a_mask_is_the_same_under_the_same_key() -> None:
 @pytest.mark.parametrize(
     ("text", "told_"),
     [
-        ("", "neither a snapshot nor a record"),
-        ("kind: Pod\n", "neither a snapshot nor a record"),
-        ('{"v":1,"state":' + "[" * 200_000, "neither a snapshot nor a record"),
+        ("", "neither a snapshot nor a recording"),
+        ("kind: Pod\n", "neither a snapshot nor a recording"),
+        ('{"v":1,"state":' + "[" * 200_000, "neither a snapshot nor a recording"),
         ('{"kind":"Snapshot","apiVersion":"partage.io/v9","spec":{}}', "partage.io/v9"),
         (
             '{"kind":"Snapshot","apiVersion":"partage.io/v9","spec":{"seed":"of another kind"}}',

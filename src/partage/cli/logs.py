@@ -51,7 +51,7 @@ class _Text(logging.Formatter):
 
 
 def _ids(record: logging.LogRecord) -> dict[str, str]:
-    """The line's references: a decision of the record, the trace of a pod."""
+    """The line's references: a decision of the recording, the trace of a pod."""
     found = {what: getattr(record, what, "") for what in ("decision", "trace")}
     return {what: visible(str(value)) for what, value in found.items() if value}
 

@@ -1,4 +1,4 @@
-"""`partage replay`: repeats the decisions of a snapshot or a record offline."""
+"""`partage replay`: repeats the decisions of a snapshot or a recording offline."""
 
 import asyncio
 import sys
@@ -28,7 +28,7 @@ from partage.wire.snapshot import snapshot_header
 DIFFERENT: Final = 3
 _HEAD: Final = 2**12
 _LINE: Final = 2**28
-"""Most bytes of a line of a record."""
+"""Most bytes of a line of a recording."""
 _MOST: Final = 50
 """Most shown differences; all are counted."""
 
@@ -49,7 +49,7 @@ def replay(file: Path, policy: Policy | None, output: str) -> None:
     """Take the decisions of FILE again, without a cluster. The engine is the real one.
 
     FILE is a file of partage snapshot, or of partage scheduler --record. For a snapshot: the place
-    of each waiting pod, or why it waits, as the live service would report. For a record: every
+    of each waiting pod, or why it waits, as the live service would report. For a recording: every
     decision again, compared to the last card, reason and number. With --policy either shows the
     differences under that policy. For sums under other policies, other nodes or shares give a
     snapshot to partage simulate cluster.
@@ -62,9 +62,9 @@ def replay(file: Path, policy: Policy | None, output: str) -> None:
 
     \b
     Exit status:
-      0  record: every decision is the same; snapshot: every pod has a place
+      0  recording: every decision is the same; snapshot: every pod has a place
       2  FILE is missing or is neither
-      3  record: some decision differs; snapshot: some pod waits
+      3  recording: some decision differs; snapshot: some pod waits
     """  # noqa: D301 # click wants the control character itself
     try:
         with file.open("rb") as lines:
@@ -84,7 +84,7 @@ def replay(file: Path, policy: Policy | None, output: str) -> None:
     sys.exit(DIFFERENT if found["different"] or found.get("waiting") else 0)
 
 
-# --- a record --------------------------------------------------------------------------------
+# --- a recording -----------------------------------------------------------------------------
 
 
 def _record(file: Path, policy: Policy | None) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _snapshot(file: Path, policy: Policy | None) -> dict[str, Any]:
     head = snapshot_header(str(file), data)
     if head is None:
         raise InvalidDocument(
-            f"{file}: is neither a snapshot nor a record: write one with partage snapshot -o FILE "
+            f"{file}: is neither a snapshot nor a recording: write one with partage snapshot -o FILE "
             "or partage scheduler --record FILE; for plain manifests use partage schedule"
         )
     batch = decode(str(file), data)

@@ -209,7 +209,7 @@ _deciding = options(
         type=Whole(1),
         default=256,
         metavar="MIB",
-        help="A record of this size is renamed to FILE.1, in place of the one before, and a "
+        help="A recording of this size is renamed to FILE.1, in place of the one before, and a "
         "new one begins.",
     ),
     title="Deciding",

@@ -116,7 +116,7 @@ class Recorder:
 
     def _taken(self) -> Sequence[tuple[JournalledEngine, Entry]]:
         if len(self._waiting) > _MOST or (self._lost and self._waiting):
-            _LOG.warning("%s: the disk is too slow; a new record begins", self._settings.path)
+            _LOG.warning("%s: the disk is too slow; a new recording begins", self._settings.path)
             self._lost = False
             self._waiting = []
             self._checkpoint()

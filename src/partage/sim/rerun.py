@@ -44,7 +44,7 @@ def rerun(lines: Iterable[Header | Line], policy: Policy | None = None) -> Itera
         policy: in force instead of the recorded ones.
 
     Raises:
-        InvalidDocument: the record does not begin with a state.
+        InvalidDocument: the recording does not begin with a state.
     """
     engines: dict[str, Engine] = {}
     for line in lines:
@@ -57,7 +57,7 @@ def rerun(lines: Iterable[Header | Line], policy: Policy | None = None) -> Itera
         engine = engines.get(line.engine)
         if engine is None:
             raise InvalidDocument(
-                "the record does not begin with a state, so its beginning is missing: replay the "
+                "the recording does not begin with a state, so its beginning is missing: replay the "
                 "file from its first line"
             )
         if isinstance(entry, Question):

@@ -243,7 +243,7 @@ def read_lines(source: str, lines: Iterable[bytes]) -> Iterator[Header | Line]:
 
 def _foreign(source: str) -> str:
     return (
-        f"{source}: is no record: its first line must be of kind Record; write one with "
+        f"{source}: is no recording: its first line must be of kind Record; write one with "
         "partage scheduler --record FILE, or a snapshot with partage snapshot -o FILE"
     )
 
