@@ -442,6 +442,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "containers that start again in a pod that never does",
+        "its cards stay its own until the pod ends",
+        ("wire/test_pods_are_read_with_kubernetes_arithmetic.py::test_when_a_pod_is_over",),
+    ),
+    Attack(
+        "tenant",
         "names of others' pods in refusals, events, Bindings and refused containers",
         "they name the obstacle, not its owner",
         (

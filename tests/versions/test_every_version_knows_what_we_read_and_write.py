@@ -59,6 +59,7 @@ READ = {
 }
 LATER = {
     "core.PodSpec.resources": "1.32",
+    "core.Container.restartPolicyRules": "1.34",
     "core.PodResourceClaim.resourceClaimName": "1.31",
     "core.PodResourceClaim.resourceClaimTemplateName": "1.31",
 }

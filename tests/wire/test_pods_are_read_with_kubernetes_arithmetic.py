@@ -423,6 +423,7 @@ def test_priority(spec: Manifest, priority: int) -> None:
 ENDED = {"name": "main", "state": {"terminated": {"exitCode": 0}}}
 FAILED = {"name": "main", "state": {"terminated": {"exitCode": 1}}}
 RUNNING = {"name": "main", "state": {"running": {}}}
+RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
 
@@ -463,6 +464,44 @@ DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
             {"restartPolicy": "Never", "initContainers": [container("s", **SIDECAR)]},
             False,
             id="a sidecar runs",
+        ),
+        pytest.param(
+            {"containerStatuses": [FAILED]},
+            {},
+            {"restartPolicy": "Never", "containers": [container(restartPolicy="Always")]},
+            False,
+            id="a container's own policy starts it again",
+        ),
+        pytest.param(
+            {"containerStatuses": [FAILED]},
+            {},
+            {"restartPolicy": "Never", "containers": [container(restartPolicy="OnFailure")]},
+            False,
+            id="a container's own policy retries it",
+        ),
+        pytest.param(
+            {"containerStatuses": [FAILED]},
+            {},
+            {"restartPolicy": "Always", "containers": [container(restartPolicy="Never")]},
+            True,
+            id="a container's own policy ends it",
+        ),
+        pytest.param(
+            {"containerStatuses": [ENDED]},
+            {},
+            {
+                "restartPolicy": "Never",
+                "containers": [container(restartPolicy="Never", restartPolicyRules=[RULE])],
+            },
+            False,
+            id="a rule may start it again",
+        ),
+        pytest.param(
+            {"containerStatuses": [ENDED]},
+            DELETED,
+            {"containers": [container(restartPolicy="Never", restartPolicyRules=[RULE])]},
+            True,
+            id="no rule starts what is being deleted",
         ),
     ],
 )

@@ -15,28 +15,38 @@ def finished(pod: shapes.Pod) -> bool:
     """Whether its containers have ended for good.
 
     True in phase Succeeded or Failed. Otherwise every container and sidecar must be terminated,
-    and nothing may start them again: the pod is being deleted, or its restart policy is Never,
-    or OnFailure and all of them succeeded.
+    and nothing may start them again: the pod is being deleted, or the restart policy of each is Never,
+    or OnFailure and it succeeded. A container's own policy comes before the pod's (since Kubernetes 1.34),
+    and one with rules may start again after any exit code.
     """
     status, spec = pod.status or shapes.PodStatus(), pod.spec or shapes.PodSpec()
     if status.phase in ("Succeeded", "Failed"):
         return True
     if not any(map(_some_ended, (status.container_statuses, status.init_container_statuses))):
         return False  # nearly always
+    beside = [c for c in spec.init_containers or () if c.restart_policy == "Always"]
     ended = [
         *_terminated(spec.containers or (), status.container_statuses),
-        *_terminated(
-            [c for c in spec.init_containers or () if c.restart_policy == "Always"],
-            status.init_container_statuses,
-        ),
+        *_terminated(beside, status.init_container_statuses),
     ]
     if not ended or any(end is None for end in ended):
         return False
     if pod.metadata is not None and pod.metadata.deletion_timestamp:
         return True
-    if spec.restart_policy == "OnFailure":
-        return all(end is not None and end.exit_code == 0 for end in ended)
-    return spec.restart_policy == "Never"
+    # A sidecar starts again only beside other containers.
+    policies = [_policy(c, spec) for c in spec.containers or ()]
+    policies += ["Always" if c.restart_policy_rules else spec.restart_policy for c in beside]
+    return all(
+        policy == "Never" or (policy == "OnFailure" and end is not None and end.exit_code == 0)
+        for policy, end in zip(policies, ended, strict=True)
+    )
+
+
+def _policy(container: shapes.Container, spec: shapes.PodSpec) -> str | None:
+    """When a container starts again."""
+    if container.restart_policy_rules:
+        return "Always"
+    return container.restart_policy or spec.restart_policy
 
 
 def condition(pod: object, kind: str) -> shapes.Condition | None:

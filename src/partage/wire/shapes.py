@@ -171,6 +171,7 @@ class Container(_Part, frozen=True):
     name: str | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
+    restart_policy_rules: list[dict[str, Any]] | None = None
     ports: list[Port] | None = None
 
 
