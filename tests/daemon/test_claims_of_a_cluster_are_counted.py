@@ -217,6 +217,25 @@ async def test_a_stranger_who_asks_reserves_nothing() -> None:
         assert len(daemon.service.claims.reserved) == 1
 
 
+async def test_a_claim_that_no_scheduler_allocates_is_reserved_by_no_question() -> None:
+    """A tenant may make claims, and ask about them, but only schedulers may add the finalizer."""
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+    ):
+        await cluster.api.create(CLAIMS, claim(name="x") | {"metadata": {"name": "x"}}, "default")
+        asked = _review(cluster, "x", share(pool="n0"))
+        for one in ("object", "oldObject"):
+            meta = asked["request"][one]["metadata"]
+            asked["request"][one] |= {"metadata": {**meta, "finalizers": [CLAIM_FINALIZER]}}
+
+        found = (await _asked(cluster, daemon.url, asked))["response"]
+
+        assert found["allowed"] is False
+        assert CLAIM_FINALIZER in found["status"]["message"]
+        assert not daemon.service.claims.reserved
+
+
 async def test_the_webhook_passes_the_question_on() -> None:
     """The leader answers through the webhook; without a scheduler the API server gets an error."""
     async with world(nodes=1, cards=1) as cluster:

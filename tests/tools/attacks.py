@@ -366,6 +366,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
+        "questions about a claim of a tenant's own that no scheduler allocates, with an invented finalizer",
+        "refused; no card is reserved",
+        (
+            "daemon/test_claims_of_a_cluster_are_counted.py::test_a_claim_that_no_scheduler_allocates_is_reserved_by_no_question",
+        ),
+    ),
+    Attack(
+        "stranger",
         "tiny segments, heads of thousands of lines, thousands of requests at once, other protocols",
         "the connection is closed, or has one request served at a time",
         (

@@ -2,8 +2,9 @@
 
 The route reserves cards, and an API server shows webhooks no credential unless it is configured to. So the service
 trusts no question. The claim must be known from the API server under the named uid and version, and it must not be
-allocated. The service reserves at most the claim's own request. A caller that cannot read a claim cannot name its uid,
-and a caller that can read it gains only an allocation of it. The service may hear of a version a moment later than the
+allocated, and it must have kube-scheduler's finalizer, which only schedulers may add. The service reserves at most the
+claim's own request. A caller that cannot read a claim cannot name its uid, and a caller that can read it gains only
+what kube-scheduler is about to allocate. The service may hear of a version a moment later than the
 caller, so the answer waits for it, but not long.
 
 An instance that does not lead at this moment answers 503, which the API server treats as a failed webhook.
@@ -172,6 +173,10 @@ class ClaimDesk:
         refusal = beyond_asked(document, stored)
         if refusal:
             return Verdict(review.uid, allowed=False, message=f"{who}: {refusal}")
+        # Of the question only the status counts: a caller may have added the finalizer that lets a claim be allocated.
+        assert isinstance(stored.shape, shapes.ResourceClaim)  # noqa: S101 # says its kind
+        shape = msgspec.structs.replace(stored.shape, status=shape.status)
+        document = Document(CLAIMS.kind, "admission", 1, shape)
         refusal = self._service.review_claim(document, question=review.uid, dry_run=review.dry_run)
         return Verdict(review.uid, allowed=not refusal, message=refusal)
 
