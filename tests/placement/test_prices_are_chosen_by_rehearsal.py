@@ -227,6 +227,17 @@ def test_a_trend_tells_whether_requests_grow(sizes: list[int], trend: float) -> 
     assert arrivals.trend == pytest.approx(trend)
 
 
+def test_pods_that_all_differ_make_no_large_mix() -> None:
+    """The time of prices grows with the asks; frequent ones stay, whether they came early or late."""
+    arrivals = Arrivals({ONE: 2})
+    arrivals.add(Ask(1000 + i, 1024, 1, 500) for i in range(10_000))
+    arrivals.add([Ask(1, 1, 2, 1000)] * 2)
+
+    assert len(arrivals.counts) == 512
+    assert arrivals.counts[ONE] == arrivals.counts[Ask(1, 1, 2, 1000)] == 2
+    assert arrivals.total == 10_002
+
+
 def test_what_if_asks_what_the_requests_in_sight_teach() -> None:
     """What was learnt already stays; of a large cluster a few pods tell nothing."""
     few = Arrivals()

@@ -209,6 +209,18 @@ def test_the_usual_requests_cover_95_percent() -> None:
     assert Workload.of([]) == Workload()
 
 
+def test_requests_that_all_differ_are_not_all_usual() -> None:
+    """Each usual one costs time on every node; what is asked for often stays among them."""
+    often = Shape(1000, 500, 1)
+
+    workload = Workload.of([often, often, *(Shape(2000 + i, 500, 1) for i in range(10_000))])
+
+    assert len(workload.shapes) == 256
+    assert workload.shapes[0] == often
+    assert sum(workload.chances) == pytest.approx(1.0)
+    assert workload.chances[0] == pytest.approx(2 * workload.chances[1])
+
+
 def test_no_cpu_counts_as_kubernetes_counts_it() -> None:
     """A shape that asks for no CPU is taken for one of 100 milli."""
     workload = Workload.of([Shape(0, 500, 1), Shape(100, 500, 1)])

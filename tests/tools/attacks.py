@@ -450,6 +450,15 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "thousands of pods whose requests all differ, from which the default policy learns",
+        "it learns from the 512 most frequent, and decisions take as long as before",
+        (
+            "placement/test_prices_are_chosen_by_rehearsal.py::test_pods_that_all_differ_make_no_large_mix",
+            "placement/test_published_strategies_follow_their_formulas.py::test_requests_that_all_differ_are_not_all_usual",
+        ),
+    ),
+    Attack(
+        "tenant",
         "containers that start again in a pod that never does",
         "its cards stay its own until the pod ends",
         ("wire/test_pods_are_read_with_kubernetes_arithmetic.py::test_when_a_pod_is_over",),

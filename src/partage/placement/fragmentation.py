@@ -27,6 +27,9 @@ from partage.placement.baselines import left_of
 from partage.placement.incremental_columns import CardScores
 
 _COVERED: Final = 95  # percent of the pods that the usual shapes must cover
+_MOST: Final = 256
+"""Most usual shapes, twice as many as cover any published trace: each costs time on every node, and any user may make
+pods that all differ."""
 _DEFAULT_CPU: Final = 100  # milli; Kubernetes counts it for a pod that asks for none
 _POINTS: Final = 100
 _KEPT: Final = 8192  # states of a node whose fragmentation is kept
@@ -65,7 +68,7 @@ class Workload:
 
     @staticmethod
     def of(seen: Iterable[Shape]) -> "Workload":
-        """The most frequent shapes that together cover 95 % of the shapes seen."""
+        """The most frequent shapes that together cover 95 % of the shapes seen; a fixed number at most."""
         return Workload.counted(Counter(seen))
 
     @staticmethod
@@ -81,7 +84,7 @@ class Workload:
         kept: list[Shape] = []
         covered = 0.0
         for shape in order:
-            if not covered < _COVERED * total / 100.0:
+            if not covered < _COVERED * total / 100.0 or len(kept) == _MOST:
                 break
             covered += merged[shape]
             kept.append(shape)

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
+from heapq import nsmallest
 from math import pi, sqrt
 from typing import Final
 
@@ -52,6 +53,9 @@ _WEIGHTS: Final = (2, 50)
 _GROWING: Final = 0.5  # trend above which sizes surely grow
 _FEWEST: Final = 4  # fewest pods with cards for a trend
 _REMEMBERED: Final = 1024  # sizes from which the trend is made
+_MOST: Final = 512
+"""Most asks that tables are made from, more than any published trace has: the time of prices grows with them, and any
+user may make pods that all differ."""
 _REFRESH: Final = frozenset({450, 700, 1500, 2200, 4000, 5500, 7500, 10_000})
 _NOISE: Final = 1.5
 _SLACK: Final = 0.05
@@ -119,8 +123,11 @@ class Arrivals:
 
     @property
     def counts(self) -> Counter[Ask]:
-        """All known counts: the history, if any, and the arrivals."""
-        return Counter(self.history) + self.seen
+        """The counts of the most frequent asks, in the history, if any, and among the arrivals."""
+        counts = Counter(self.history) + self.seen
+        if len(counts) <= _MOST:
+            return counts
+        return Counter(dict(nsmallest(_MOST, counts.items(), key=_rarest_last)))
 
     def add(self, asks: Iterable[Ask]) -> None:
         """Count some more."""
@@ -168,6 +175,12 @@ class Arrivals:
             return what if small else Due.NOTHING
         self.history = {}
         return what
+
+
+def _rarest_last(counted: tuple[Ask, int]) -> tuple[object, ...]:
+    """The order of counted asks; the numbers compare far faster than asks do."""
+    ask, count = counted
+    return -count, ask.cpu_milli, ask.memory_mib, ask.count, ask.milli, ask.models, ask.elsewhere
 
 
 def tables_due(
