@@ -1,6 +1,7 @@
 """The choice among candidates weighs what is gained against who pays for it."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,15 @@ from answers import SOLVER_THERE
 from fakes.builders import card, make_node
 from partage.model.policy import Strategy
 from partage.placement import selection
-from partage.placement.learning import Arrivals, Due, due, fits_history, in_sight, refreshed
+from partage.placement.learning import (
+    Arrivals,
+    Due,
+    due,
+    fits_history,
+    in_sight,
+    refreshed,
+    tables_due,
+)
 from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.price_candidates import CANDIDATES
 from partage.placement.rehearsal import Outcome
@@ -236,6 +245,35 @@ def test_pods_that_all_differ_make_no_large_mix() -> None:
     assert len(arrivals.counts) == 512
     assert arrivals.counts[ONE] == arrivals.counts[Ask(1, 1, 2, 1000)] == 2
     assert arrivals.total == 10_002
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(Ask(1000, 1024, 1_000_000, 1000), id="cards"),
+        pytest.param(Ask(2**61, 1024, 1, 1000), id="processors"),
+        pytest.param(Ask(1000, 2**41, 1, 1000), id="memory"),
+        pytest.param(Ask(1000, 1024, 1, 1000, ("H100",)), id="a model that is not there"),
+    ],
+)
+def test_nothing_is_learnt_from_a_pod_that_no_node_hosts(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One such pod is more than all others, and would leave no prices to anybody."""
+    told: list[Mapping[Ask, int]] = []
+
+    def noted(tables: Tables, counts: Mapping[Ask, int], *_more: object) -> Tables:
+        told.append(counts)
+        return tables
+
+    monkeypatch.setattr(selection, "learned", noted)
+    mix = {**SEEN, Ask(2**61, 0, elsewhere=True): 3}
+
+    tables_due(Due.PRICES, Tables(), {**mix, ask: 1}, LARGE)
+
+    assert told == [mix]
+    of = [refreshed(Tables(), counts, LARGE) for counts in (mix, {**mix, ask: 1000})]
+    assert of[0] == of[1]
 
 
 def test_what_if_asks_what_the_requests_in_sight_teach() -> None:

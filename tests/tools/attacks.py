@@ -459,6 +459,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "a pod that asks for a million cards, from which the default policy learns",
+        "it learns from pods that a node of the cluster could host",
+        (
+            "placement/test_prices_are_chosen_by_rehearsal.py::test_nothing_is_learnt_from_a_pod_that_no_node_hosts",
+        ),
+    ),
+    Attack(
+        "tenant",
         "containers that start again in a pod that never does",
         "its cards stay its own until the pod ends",
         ("wire/test_pods_are_read_with_kubernetes_arithmetic.py::test_when_a_pod_is_over",),

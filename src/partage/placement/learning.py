@@ -210,7 +210,7 @@ def tables_due(
         return refreshed(tables, counts, stock, trend)
     from partage.placement.selection import learned  # noqa: PLC0415 # imports the compiled loops
 
-    return learned(tables, counts, stock, standing)
+    return learned(tables, _hosted(counts, stock), stock, standing)
 
 
 def asks_of(pods: Iterable[Pod], ledger: Ledger) -> Iterator[Ask]:
@@ -275,7 +275,7 @@ def refreshed(
     if _small(stock):
         usual = usual_requests(seen, stock, trend)
         return replace(tables, version=version, expected=usual, prices=None, stand_in=None)
-    mix = Mix.of(seen, stock)
+    mix = Mix.of(_hosted(seen, stock), stock)
     if tables.prices is not None:
         milli = float(mix.demand.sum() / max(1, mix.counts.sum()))
         prices = replace(tables.prices, reserves=reserves_of(mix, stock), milli_per_pod=milli)
@@ -284,6 +284,11 @@ def refreshed(
         return None
     usual = workload_of(mix)
     return Tables(version, usual, tables.seed, stand_in=Strategy.FGD)
+
+
+def _hosted(counts: Mapping[Ask, int], stock: Stock) -> dict[Ask, int]:
+    """The asks that an empty node hosts. Any user may ask for a million cards; one such pod would fill a rehearsal."""
+    return {ask: count for ask, count in counts.items() if ask.elsewhere or stock.host(ask)}
 
 
 def usual_requests(seen: Mapping[Ask, int], stock: Stock, trend: float) -> Workload:

@@ -67,6 +67,14 @@ class Stock:
         """The sum of a column over the nodes of each model."""
         return np.bincount(self.model, column, len(self.models)).astype(np.float64)
 
+    def host(self, ask: Ask) -> bool:
+        """Whether some node, empty, has all that a pod asks for."""
+        fits = (self.cpu >= ask.cpu_milli) & (self.memory >= ask.memory_mib)
+        fits &= self.cards >= ask.count
+        if ask.models:
+            fits &= np.isin(self.model, [i for i, m in enumerate(self.models) if m in ask.models])
+        return bool(fits.any())
+
     @property
     def capacity(self) -> int:
         """Compute of all cards, milli."""
