@@ -12,6 +12,7 @@ from partage.model.device import DeviceType
 from partage.model.request import DeviceRequest
 from partage.placement.capacity import CapacityGauge
 from partage.placement.fragmentation import Shape, Workload
+from partage.placement.mix import Ask
 from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, TablesChanged
@@ -89,6 +90,27 @@ def test_whole_cards_and_models_count() -> None:
     found = engine.evaluate(make_pod("a", whole(1)))
     assert isinstance(found, Placement)
     assert found.allocation.node == "x"
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        pytest.param((), [1000.0, 1000.0], id="any"),
+        pytest.param(("",), [1000.0, 0.0], id="unnamed-alone"),
+        pytest.param(("", "A"), [1000.0, 1000.0], id="unnamed-too"),
+        pytest.param(("A",), [0.0, 1000.0], id="a-model"),
+    ],
+)
+def test_cards_that_report_no_model_serve_requests_that_accept_them(
+    models: tuple[str, ...], expected: Sequence[float]
+) -> None:
+    """A request of their vendor's cards accepts them, and counts on them."""
+    ledger = Ledger()
+    for name, model in (("x", ""), ("y", "A")):
+        ledger.upsert_node(make_node(name, [card(0, prefix=name, model=model)]))
+    usual = Workload.of([Ask(1000, 0, 1, 1000, models).shape])
+
+    assert CapacityGauge(usual, ledger).capacity.tolist()[:2] == expected
 
 
 @pytest.mark.parametrize(

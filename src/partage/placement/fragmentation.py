@@ -33,6 +33,8 @@ pods that all differ."""
 _DEFAULT_CPU: Final = 100  # milli; Kubernetes counts it for a pod that asks for none
 _POINTS: Final = 100
 _KEPT: Final = 8192  # states of a node whose fragmentation is kept
+UNNAMED: Final = "(unnamed)"
+"""In a list of models: cards that report no model."""
 _WIDTH: Final = 512  # nodes at a time, and
 _CELLS: Final = 32_768  # shapes times nodes at a time: the capacity of a core's cache
 
@@ -54,9 +56,9 @@ class Shape:
     models: str = ""
 
     def accepts(self, model: str) -> bool:
-        """Whether a card of the model is accepted."""
+        """Whether a card of the model is accepted; empty for a card that reports none."""
         names = [name for name in self.models.split("|") if name]
-        return not names or model in names
+        return not names or (model or UNNAMED) in names
 
 
 @dataclass(frozen=True, slots=True)

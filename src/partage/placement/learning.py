@@ -306,8 +306,7 @@ def usual_requests(seen: Mapping[Ask, int], stock: Stock, trend: float) -> Workl
     weight = round(low + (high - low) * min(1.0, max(0.0, trend) / _GROWING))
     counts: Counter[Shape] = Counter()
     for ask, count in seen.items():
-        milli = ask.milli if ask.count else 0
-        counts[Shape(ask.cpu_milli, milli, ask.count, "|".join(ask.models))] += _TENTHS * count
+        counts[ask.shape] += _TENTHS * count
     most = int(stock.cards.max())
     cpu = _GENERIC_PART * float(stock.cpu[stock.cards > 0].sum()) / int(stock.cards.sum())
     for count, milli, pods in _GENERIC:

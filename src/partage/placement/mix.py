@@ -11,7 +11,7 @@ from partage.inventory.plane import Bools, Floats, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.node import Node
 from partage.placement.baselines import left_of
-from partage.placement.fragmentation import Shape, Workload
+from partage.placement.fragmentation import UNNAMED, Shape, Workload
 
 _MIB = 2**20
 
@@ -23,7 +23,7 @@ class Ask:
     Attributes:
         count: cards; 0 for pods without.
         milli: compute of each card.
-        models: accepted card models, sorted; empty for any.
+        models: accepted card models, sorted; empty for any. The empty name stands for cards that report no model.
         elsewhere: kube-scheduler places such pods, by its own scores; only for pods without cards.
     """
 
@@ -33,6 +33,12 @@ class Ask:
     milli: int = 0
     models: tuple[str, ...] = ()
     elsewhere: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        """The request for rules that ignore memory."""
+        models = "|".join(model or UNNAMED for model in self.models)
+        return Shape(self.cpu_milli, self.milli if self.count else 0, self.count, models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,5 @@ def workload_of(mix: Mix) -> Workload:
     """The usual requests of a mix, for FGD, which ignores memory."""
     counts: Counter[Shape] = Counter()
     for ask, count in zip(mix.asks, mix.counts.tolist(), strict=True):
-        milli = ask.milli if ask.count else 0
-        counts[Shape(ask.cpu_milli, milli, ask.count, "|".join(ask.models))] += count
+        counts[ask.shape] += count
     return Workload.counted(counts)
