@@ -297,7 +297,7 @@ def test_an_error_outlives_the_agent_but_not_the_machine(node: Node) -> None:
 
     ailment = kept.answers(UUIDS[0], 10_000.0)
     assert ailment is not None
-    assert "XID 79" in ailment.message
+    assert "Xid 79" in ailment.message
     assert forgotten.answers(UUIDS[0], 0.0) is None
 
 

@@ -51,8 +51,8 @@ class Choice:
     """The result of the rehearsals.
 
     Attributes:
-        prices: the best; None if none is better than the stand-in.
-        stand_in: the better of FGD and first fit.
+        prices: the best; None if none is better than the fallback.
+        stand_in: the fallback, the better of FGD and first fit.
     """
 
     prices: Prices | None
@@ -160,7 +160,7 @@ class _Selection:
         return Choice(candidates[number], name)
 
     def _tried(self, stages: Sequence[_Stage], what: Prices | Strategy) -> _Tried:
-        """The results of prices, or of a stand-in, on the stages from the current books."""
+        """The results of prices, or of a fallback, on the stages from the current books."""
         outcomes = []
         for stage in stages:
             course = stage.course
@@ -209,7 +209,7 @@ def learned(
     stock: Stock,
     standing: Standing | None = None,
 ) -> Tables | None:
-    """Tables with the best prices for the requests seen, or with the best stand-in.
+    """Tables with the best prices for the requests seen, or with the best fallback.
 
     Args:
         tables: in force.

@@ -67,7 +67,7 @@ class Tables:
         seed: of the draws of `random`.
         prices: for `partage`; None until they are learnt.
         expected: the usual requests of a small cluster, for `partage` without prices.
-        stand_in: decides for `partage` if it has neither; None for its own first fit.
+        stand_in: the fallback, which decides for `partage` if it has neither; None for its own first fit.
     """
 
     version: int = 0
@@ -79,7 +79,7 @@ class Tables:
 
     @property
     def chosen(self) -> str:
-        """The decider for `partage`: `prices`, `capacity`, or the stand-in strategy."""
+        """The decider for `partage`: `prices`, `capacity`, or the fallback strategy."""
         if self.prices is None and self.expected.shapes:
             return "capacity"
         return "prices" if self.prices else (self.stand_in or Strategy.FIRST_FIT).value

@@ -1,11 +1,11 @@
-"""Judges the health of NVIDIA cards by the errors of their driver (XID), and when a card is healthy again.
+"""Judges the health of NVIDIA cards by the errors of their driver (Xid), and when a card is healthy again.
 
 Upstream's plugins close a card until they are restarted, at the first error that no application caused.
 Here each error defines what makes the card trusted again. A restart of the agent loses nothing, because it
 reads the state back from the Device object.
 
 Source: docs/sources/koordinator.md 7 and docs/sources/hami.md 3 (the errors of applications); NVIDIA's published catalog of
-XID errors (the rest).
+Xid errors (the rest).
 """
 
 import re
@@ -95,7 +95,7 @@ class Ailment:
             Severity.REBOOT: "the machine needs a reboot",
         }
         kind = severity_of(self.xid)
-        return f"the driver reported XID {self.xid} ({kind}): {cure.get(kind, 'harmless')}"
+        return f"the driver reported Xid {self.xid} ({kind}): {cure.get(kind, 'harmless')}"
 
 
 _QUIET: Final = 600.0
