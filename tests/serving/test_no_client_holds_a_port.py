@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
@@ -29,6 +29,7 @@ PATIENCE: Final = 240.0
 LIMITS: Final = Limits(connections=24, per_address=16, patience=30.0, idle=30.0)
 GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE: Final = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
+SOME: Final = b"GET /some HTTP/1.1\r\nHost: x\r\n\r\n"
 VERB: Final = b"POST /verb HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 SLOW: Final = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 
@@ -84,6 +85,10 @@ async def served(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[Served]
     async def large(_request: web.Request) -> web.Response:
         return web.Response(body=b"x" * 2**24)
 
+    async def some(_request: web.Request) -> web.Response:
+        asked.append(b"")
+        return web.Response(body=b"%8d" % len(asked) + b"x" * 59_992)
+
     async def body(request: web.Request) -> web.Response:
         return web.Response(body=await read_body(request, limits))
 
@@ -106,6 +111,7 @@ async def served(folder: Path, limits: Limits = LIMITS) -> AsyncIterator[Served]
     app.add_routes(
         [web.get("/healthz", healthy), web.get("/large", large), web.post("/body", body)]
     )
+    app.add_routes([web.get("/some", some)])
     app.add_routes([web.post("/verb", verb), web.post("/slow", slow)])
     tls = ServerTls(folder / "cert.pem", folder / "key.pem")
     site = Site(app, limits, tls)
@@ -297,6 +303,86 @@ async def test_answers_that_nobody_reads_have_a_bound_together(
         await until(lambda: sum(1 for _ in at.site.connections()) <= 2**25 // 2**24 + 1)
         for _, writing in (*held, (reader, writer)):
             writing.transport.abort()
+
+
+def on_loop(test: Coroutine[None, None, None], *, fast: bool) -> None:
+    """Run on asyncio's own loop, or on uvloop."""
+    factory = None
+    if fast:
+        factory = pytest.importorskip("uvloop", reason="needs the extra fast").new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(test)
+
+
+loops = pytest.mark.parametrize("fast", [False, True], ids=["asyncio", "uvloop"])
+ports = pytest.mark.parametrize("read", [True, False], ids=["read port", "TLS port"])
+
+
+@loops
+@ports
+def test_answers_written_at_once_have_a_bound_together(
+    tmp_path: Path, *, fast: bool, read: bool
+) -> None:
+    """Small ones count as well, if many requests are sent and no answer is read."""
+
+    async def bound() -> None:
+        limits = replace(LIMITS, connections=64, per_address=64, held=2**20)
+        limits = replace(limits, patience=10 * PATIENCE, idle=10 * PATIENCE)
+        async with served(tmp_path, limits) as at:
+            honest = await at.connect(read=read, address="127.0.0.9")
+            held: list[Streams] = []
+            for _ in range(32):
+                streams = await at.connect(read=read)
+                streams[1].transport.pause_reading()
+                streams[1].write(SOME * 100)
+                held.append(streams)
+            await until(lambda: sum(1 for _ in at.site.connections()) <= 1 + 2**20 // 2**16)
+            honest[1].write(SOME)
+            assert (await honest[0].readline()).split()[1] == b"200"
+            for _, writer in (*held, honest):
+                writer.transport.abort()
+
+    on_loop(bound(), fast=fast)
+
+
+@loops
+@ports
+def test_few_answers_are_made_for_who_reads_none(
+    tmp_path: Path, *, fast: bool, read: bool
+) -> None:
+    """The other requests wait unread, and each has its answer, in order, once the client reads on."""
+
+    async def few() -> None:
+        def connected() -> socket.socket:  # asyncio's own client by TLS reads on by itself
+            client = socket.create_connection(
+                ("127.0.0.1", at.site.read_port if read else at.site.port), timeout=PATIENCE
+            )
+            if not read:
+                client = at.client.wrap_socket(client, server_hostname="localhost")
+            client.sendall(SOME * 200)
+            return client
+
+        def reads_on() -> None:
+            with client.makefile("rb") as answers:
+                for number in range(1, 201):
+                    while answers.readline().strip():
+                        pass
+                    assert answers.read(60_000)[:8] == b"%8d" % number
+                client.sendall(GET)  # the connection goes on
+                assert answers.readline().split()[1] == b"200"
+
+        limits = replace(LIMITS, patience=10 * PATIENCE, idle=10 * PATIENCE)
+        async with served(tmp_path, limits) as at:
+            client = await asyncio.to_thread(connected)
+            made = -1
+            while made != len(at.asked) or not made:
+                made = len(at.asked)
+                await asyncio.sleep(0.3)
+            assert made <= 16  # of 60 kB each; both kernels have some of them
+            await asyncio.to_thread(reads_on)
+            client.close()
+
+    on_loop(few(), fast=fast)
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["read port", "TLS port"])

@@ -19,8 +19,10 @@ from partage.serving.connections import Connections, address_of
 from partage.serving.framing import LATE, Framing, Refused, leave_to_itself
 from partage.serving.limits import Limits
 
-_PIECE: Final = 2**18
-"""Bytes of an answer that are written at once."""
+_PIECE: Final = 2**16
+"""Bytes of an answer that are written at once. With more unread bytes a connection writes nothing; by default TLS keeps 512 KiB."""
+_BELOW: Final = 2**16
+"""Bytes that the event loop keeps below TLS before TLS keeps any; its transport does not count them."""
 
 
 class Guarded(asyncio.Protocol):
@@ -40,6 +42,7 @@ class Guarded(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._asked: web.BaseRequest | None = None
         self._begun = self._stuck = self._passed = False
+        self._ready = False  # for the next request, once its client has read the last answer
         self._over = False
         self._late = 0  # reads after the answer
         self._counted = 0  # bytes of the present request or answer
@@ -51,6 +54,7 @@ class Guarded(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # TCP always is; uvloop's by shape
+        self._transport.set_write_buffer_limits(_PIECE)
         if not self._open.enter(self, address_of(transport)):
             self._transport.abort()
 
@@ -111,6 +115,9 @@ class Guarded(asyncio.Protocol):
         framing = self._framing
         if self._over or self._transport.is_closing():
             return
+        if self._stuck and framing.whole:
+            self._ready = True
+            return
         if not framing.whole:
             self._late = 1  # aiohttp reads on for a while, so that the client gets the answer
             return
@@ -134,6 +141,7 @@ class Guarded(asyncio.Protocol):
         """See `asyncio.Protocol`; the client must read on before its time is over."""
         self._stuck = True
         self._deadline = self._loop.time() + self._limits.patience
+        self._loop.call_soon(self._count_again)  # once all of it is written
         if self._inner is not None:
             self._inner.pause_writing()
 
@@ -141,6 +149,10 @@ class Guarded(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._stuck = False
         self._deadline = self._loop.time() + self._limits.idle
+        self._count_again()
+        if self._ready:
+            self._ready = False
+            self._loop.call_soon(self._next)
         if self._inner is not None:
             self._inner.resume_writing()
 
@@ -169,10 +181,18 @@ class Guarded(asyncio.Protocol):
         self._transport.abort()
 
     def holds(self, size: int) -> None:
-        """See `Holder`; adds what came ahead of its turn."""
+        """See `Holder`; adds what came ahead of its turn, and the unread answers that were written."""
         self._counted = size
         ahead = len(self._framing.held) if self._framing.whole else 0
-        self._open.holds(self, size + ahead)
+        unread = 0
+        if self._stuck and not self._transport.is_closing():
+            unread = self._transport.get_write_buffer_size()
+            if self._transport.get_extra_info("sslcontext") is not None:
+                unread += _BELOW
+        self._open.holds(self, size + ahead + unread)
+
+    def _count_again(self) -> None:
+        self.holds(self._counted)
 
     def asked(self, request: web.BaseRequest) -> None:
         """Record that the head of a request has arrived."""

@@ -26,7 +26,8 @@ from partage.serving.turns import TURNS, Turns, pages_in_turn
 
 _LINGER = 1.0
 """Seconds for the open requests when a service stops."""
-_BUFFER = 2**20
+_BUFFER = 2**17
+"""Bytes that the kernel keeps of a connection in each direction; Linux doubles it for its own use. Left to itself it may keep megabytes."""
 _BACKLOG = 1024
 _AT_ONCE = 4
 """Pages in the making at a time; the verbs have their turn between the steps of the pages."""
@@ -134,7 +135,7 @@ class Site:
             served, host, port, backlog=_BACKLOG, start_serving=False
         )
         for listening in server.sockets:
-            # Connections inherit this: a list of five thousand names then arrives in one piece.
+            # Connections inherit this.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         bound: int = server.sockets[0].getsockname()[1]
