@@ -224,6 +224,32 @@ async def test_it_waits_out_what_the_leader_before_may_have_sent(follower: Follo
 
 
 @following
+async def test_one_wrong_duration_costs_minutes_at_most(follower: Follower) -> None:
+    """The next leader would otherwise wait for years, also after the Lease is right again."""
+    await follower.pass_time(6, renews="theirs")
+    wrong = follower.api.clock.monotonic()
+    follower.api.spec = LeaseSpec("theirs", 2**31 - 1, renew_time="wrong")
+    await follower.pass_time(2)
+    follower.lease.claim(True)
+    await follower.pass_time(4, renews="ours")
+    assert follower.lease.leading
+    assert wrong + 10 <= follower.lease.quiet_from <= wrong + 600
+
+
+@following
+async def test_a_duration_of_a_second_makes_no_leader_early(follower: Follower) -> None:
+    """Its kube-scheduler goes by its own."""
+    await follower.pass_time(6, renews="theirs")
+    wrong = follower.api.clock.monotonic()
+    follower.api.spec = LeaseSpec("theirs", 1, renew_time="wrong")
+    await follower.pass_time(1)
+    follower.lease.claim(True)
+    await follower.pass_time(4, renews="ours")
+    assert follower.lease.leading
+    assert wrong + 10 <= follower.lease.quiet_from
+
+
+@following
 async def test_a_released_lease_is_quiet_from_then_on(follower: Follower) -> None:
     """A leader that ends in order stops before its deadline."""
     await follower.pass_time(6, renews="theirs")

@@ -155,6 +155,21 @@ def test_a_lease_is_free_only_after_it_was_seen_unchanged_for_its_time() -> None
     assert (election.holder, election.term) == ("other", 3)
 
 
+@pytest.mark.parametrize(
+    ("duration", "free"),
+    [(1, 115.0), (14, 115.0), (15, 115.0), (270, 370.0), (601, 700.0), (2**31 - 1, 700.0)],
+)
+def test_a_wrong_duration_keeps_candidates_neither_for_years_nor_too_short(
+    duration: int, free: float
+) -> None:
+    """Of a lease that names a holder: a person or a broken program wrote the number once."""
+    election = Election("me", SETTINGS)
+    election.observe(LeaseSpec("other", duration, "", "x", 3), "1", 100.0)
+    assert not election.may_take(free - 0.1)
+    assert election.may_take(free)
+    assert election.quiet_from == free
+
+
 HELD = LeaseSpec("other", 15, "", "2026-01-01T00:00:00.000000Z", 3)
 
 
@@ -164,6 +179,9 @@ HELD = LeaseSpec("other", 15, "", "2026-01-01T00:00:00.000000Z", 3)
         pytest.param(HELD, 10.0, 110.0, id="says when it stops"),
         pytest.param(HELD, None, 115.0, id="does not say"),
         pytest.param(HELD, 3600.0, 115.0, id="says nonsense"),
+        pytest.param(
+            LeaseSpec("other", 1, "", "x", 3), 10.0, 110.0, id="a duration changed by hand"
+        ),
         pytest.param(LeaseSpec("", 1, "", "x", 3), 0.0, 100.0, id="given back"),
         pytest.param(LeaseSpec("", 2, "", "x", 3), 0.0, 100.0, id="given back unsettled"),
         pytest.param(LeaseSpec("", 1, "", "x", 3), None, 115.0, id="given back by others"),

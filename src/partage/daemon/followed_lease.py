@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from partage.kube.client import Client
 from partage.kube.clock import sleep_until
-from partage.kube.election import Lease, LeaseSpec
+from partage.kube.election import LONGEST, Lease, LeaseSpec
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.mirror import is_newer, is_older
 from partage.kube.resources import LEASES
@@ -193,15 +193,17 @@ class FollowedLease:
             self._relies[before[0]] = min(self._relies[before[0]], now)
         if seen != before and holder:
             # The renewal is between the look before and now: the earlier end is safe for us, the later end for others.
-            deadline = (spec.lease_duration_seconds or _DURATION) * _SHARE
-            self._renewed = looked + deadline if before is not None else 0.0
+            # The duration may be wrong, because other programs and people write it too.
+            duration = min(spec.lease_duration_seconds or _DURATION, LONGEST)
+            self._renewed = looked + duration * _SHARE if before is not None else 0.0
             self._relies.pop(holder, None)
-            self._relies[holder] = now + deadline
+            self._relies[holder] = now + max(duration, _DURATION) * _SHARE
             while len(self._relies) > _MOST:
                 del self._relies[next(iter(self._relies))]
         if lost:
             # The store was restored from a backup, so it may have lost later renewals.
-            until = now + max(spec.lease_duration_seconds or 0, _DURATION) * _SHARE
+            duration = min(spec.lease_duration_seconds or 0, LONGEST)
+            until = now + max(duration, _DURATION) * _SHARE
             self._relies = dict.fromkeys(self._relies, until)
             self._went_back()
         if self._ours and holder != self._ours:

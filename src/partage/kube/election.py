@@ -32,6 +32,12 @@ _APART: Final = 1.0
 A gradual correction of the clock stays below: at chrony's fastest, a twelfth, it makes 0.8 during the
 longest time of a leader without a renewal. The quiet period has this much to spare.
 """
+LONGEST: Final = 600
+"""Seconds that a lease may last without a renewal, whatever duration it names.
+
+The longest duration in use is a few minutes. One wrong number in the lease would otherwise keep every candidate waiting
+for years.
+"""
 UNSETTLED: Final = 2
 """The same with a request on its way."""
 
@@ -115,8 +121,7 @@ class Election:
     @property
     def expires(self) -> float:
         """The moment, by our clock, at which the lease expires unless it changes."""
-        duration = self._seen.lease_duration_seconds if self._seen is not None else None
-        return self._seen_at + (duration or self._settings.duration)
+        return self._seen_at + self._lasts(self._seen)
 
     @property
     def leads_until(self) -> float | None:
@@ -177,6 +182,16 @@ class Election:
         """Whether to try to write our name: the lease is free, ours, or expired by our observation."""
         return self.holder in {"", self._identity} or now >= self.expires
 
+    def _lasts(self, spec: LeaseSpec | None) -> float:
+        """Seconds for which a lease lasts without a renewal.
+
+        Its duration may be wrong, because other programs and people write it too. Below ours, its holder could still
+        be leading.
+        """
+        duration = (spec.lease_duration_seconds or 0) if spec is not None else 0
+        ours = self._settings.duration
+        return float(max(ours, min(duration, LONGEST)))
+
     def _sends_for(self, spec: LeaseSpec | None, stops: float | None) -> float:
         """Seconds for which a holder may go on sending after it wrote this lease."""
         ours = float(self._settings.duration)
@@ -186,11 +201,9 @@ class Election:
             return ours
         if spec.holder_identity == self._identity:
             return 0.0
-        duration = float(spec.lease_duration_seconds)
-        if not spec.holder_identity:
-            # A person emptied it, or another program released it. It reports nothing about requests on
-            # their way, and its duration of one second is no real time.
-            duration = max(duration, ours)
+        # If a person emptied it, or another program released it, it reports nothing about requests on their
+        # way, and its duration of one second is no real time.
+        duration = self._lasts(spec)
         return duration if stops is None else min(stops, duration)
 
     def stops(self, sent: float) -> float:
