@@ -148,6 +148,7 @@ NOTHING = {
     "a request that is a list": {**review(pod()), "request": [review(pod())["request"]]},
     "no uid": without("uid"),
     "a uid that is a number": review(pod(), uid=7),
+    "a uid of a megabyte": review(pod(container(limits=SHARE)), uid="u" * 2**20),
     "an object that is a text": review("pod"),  # type: ignore[arg-type]
     "an object that is a list": review([pod()]),  # type: ignore[arg-type]
     "another kind": {**review(pod()), "kind": "TokenReview"},
@@ -175,6 +176,7 @@ def test_what_is_no_review_allows_nothing(what: str, path: str) -> None:
 
         assert status == 400
         assert answer["message"].startswith("AdmissionReview: ")
+        assert len(answer["message"]) < 500
         assert "response" not in answer
 
     asked(test)

@@ -32,7 +32,7 @@ from partage.kube.errors import NotFound
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.serving.limits import Limits, json_response, read_body
 from partage.vendors.names import OUTDATED
-from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
+from partage.webhook.review import LONGEST_UID, Review, Verdict, decode_review, encode_verdict
 from partage.wire import shapes
 from partage.wire.claims import beyond_asked, held_devices
 from partage.wire.documents import Document, explain
@@ -54,7 +54,7 @@ _TOO_MANY: Final = "too many claims are asked about at once"
 class _Withdrawn(msgspec.Struct, frozen=True):
     """A withdrawn question."""
 
-    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    uid: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_UID)]
 
 
 def outdater(client: Client, identity: str) -> Outdate:

@@ -6,7 +6,7 @@ Source: admission.k8s.io/v1 (Kubernetes 1.36).
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -18,6 +18,8 @@ _VERSION: Final = "admission.k8s.io/v1"
 _INVALID: Final = 422
 _LONGEST: Final = 256  # characters of a warning that every client shows
 _MOST: Final = 8
+LONGEST_UID: Final = 256
+"""Characters of a question's uid, which the answer repeats and the leader keeps beside a claim; the API server's has 36."""
 _SENTENCE: Final = 2048  # characters of a refusal, which could quote a whole pod
 
 
@@ -37,7 +39,7 @@ class _Kind(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Request(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    uid: str
+    uid: Annotated[str, msgspec.Meta(max_length=LONGEST_UID)]
     kind: _Kind | None = None
     resource: _Resource | None = None
     sub_resource: str | None = None
