@@ -258,6 +258,9 @@ BROKEN = [
         id="no-zone",
     ),
     pytest.param("import time; time.sleep(30)", "no answer in 0.1 s", id="hangs"),
+    pytest.param(
+        "import os\nwhile True: os.write(1, bytes(2**20))", "prints more than 1 MiB", id="endless"
+    ),
 ]
 
 

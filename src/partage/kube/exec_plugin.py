@@ -23,6 +23,8 @@ from partage.kube.files import read_small
 
 _REAP_SECONDS: Final = 1.0
 """Seconds for a killed plugin to end."""
+_MOST: Final = 2**20
+"""Bytes of output; a token or a certificate has a few thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,12 @@ async def run_plugin(
         ) from error
     try:
         async with asyncio.timeout(seconds):
-            output, _ = await process.communicate()
+            output = await _output(process)
+            if len(output) > _MOST:
+                raise ConfigError(
+                    f"credential plugin {plugin.command}: prints more than {_MOST >> 20} MiB"
+                )
+            await process.wait()
     except TimeoutError as error:
         raise ConfigError(
             f"credential plugin {plugin.command}: no answer in {seconds:g} s"
@@ -103,6 +110,15 @@ async def run_plugin(
     return _credential(plugin, output)
 
 
+async def _output(process: asyncio.subprocess.Process) -> bytes:
+    """What the process prints, up to its end, or to a little more than a credential may have."""
+    assert process.stdout is not None  # noqa: S101 # a pipe
+    output = bytearray()
+    while len(output) <= _MOST and (piece := await process.stdout.read(_MOST)):
+        output += piece
+    return bytes(output)
+
+
 async def _reap(process: asyncio.subprocess.Process) -> None:
     """Leave no process behind, even if this task is cancelled."""
     if process.returncode is not None:
@@ -111,7 +127,9 @@ async def _reap(process: asyncio.subprocess.Process) -> None:
         process.kill()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REAP_SECONDS):
-            await process.communicate()
+            while await _output(process):
+                pass  # whatever a process of its own still prints
+            await process.wait()
 
 
 def _exec_info(plugin: ExecPlugin, cluster: ClusterConfig, *, asks: bool) -> dict[str, Any]:
