@@ -2,15 +2,22 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from wire_client import Running
 from world import World, card, device, document, node, pod, run
 
+from partage.dashboard.comparison import comparison_document
 from partage.dashboard.ways import ways_document
 from partage.extender.explain import explain
-from partage.placement.work import MOST
+from partage.model.pod import Pod
+from partage.model.reason import Refusal
+from partage.placement.work import FEW, MOST, Work
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import Placement
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
@@ -74,6 +81,38 @@ async def test_so_are_ways_to_make_a_pod_fit() -> None:
         return await ways_document(world.service.books, "team", name, now=now)
 
     await asked(question)
+
+
+@run
+async def test_a_comparison_of_policies_searches_for_few_hard_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It places all pods again under each policy, and others wait for their decisions meanwhile."""
+    # No two nodes are alike.
+    cards = {f"n{n}": [card(minor, f"{16 + n}Gi") for minor in range(8)] for n in range(8)}
+    world = await World().start(*map(node, cards), *(device(n, *cards[n]) for n in cards))
+    for number in range(60):
+        world.create(hard(f"p{number}", number))
+    world.create(pod("last", {"koordinator.sh/gpu": "100"}))
+    decide, beyond = Engine.evaluate, Counter[Engine]()
+
+    def counted(engine: Engine, asked: Pod, **more: Any) -> Placement | Refusal:
+        work = more.pop("work", None) or Work()
+        found = decide(engine, asked, work=work, **more)
+        beyond[engine] += max(0, work.taken - FEW)
+        return found
+
+    monkeypatch.setattr(Engine, "evaluate", counted)
+
+    found = await comparison_document(world.service.books)
+
+    assert len(beyond) == 4
+    # The last search and its sentences may go beyond.
+    assert all(MOST < units < 20 * MOST + 3 * MOST for units in beyond.values())
+    rows = [row for row in found["rows"] if not row["now"]]
+    assert {row["placed"] for row in rows} == {1}
+    told = [{one["code"] for one in row["waiting_by_code"]} for row in rows]
+    assert all("SearchDeferred" in codes for codes in told)
 
 
 async def crowded() -> World:

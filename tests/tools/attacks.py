@@ -307,6 +307,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "thousands of hard pods behind the page that compares policies",
+        "each policy searches for about twenty of them, at most once a minute",
+        (
+            "extender/test_questions_of_people_are_counted.py::test_a_comparison_of_policies_searches_for_few_hard_pods",
+        ),
+    ),
+    Attack(
+        "tenant",
         "a pod that triggers a fault of the engine",
         "the pod waits and is listed as a problem; the service goes on",
         ("extender/test_a_fault_in_one_pod_ends_no_connection.py",),

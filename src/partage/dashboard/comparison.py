@@ -2,7 +2,9 @@
 
 Nodes, quotas and learnt prices are those of the live books. If the books have learnt nothing, prices are learnt
 from the known requests. Pods are placed by priority and then by age, as if all had just been created. No pod is
-moved. The engines are thrown away afterwards, and between two pods the event loop serves others.
+moved. The engines are thrown away afterwards, and between two pods the event loop serves others. Pods that are hard to
+place are searched for until the search of a policy is used up: any user may make thousands of them, and others' pods
+wait for their decisions meanwhile.
 """
 
 import asyncio
@@ -23,11 +25,15 @@ from partage.placement.fragmentation import Workload
 from partage.placement.learning import Arrivals, asks_of, in_sight
 from partage.placement.mix import Stock
 from partage.placement.tables import Tables
+from partage.placement.work import FEW, Work
+from partage.placement.work import MOST as MOST_WORK
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, QuotasChanged, TablesChanged
 
 MOST: Final = 3000
 """Most pods of a comparison beside live decisions."""
+SEARCHED: Final = 20 * MOST_WORK
+"""Units of work beyond those of ordinary pods that the search under one policy may take."""
 _NODES: Final = 32
 """Nodes read before other tasks run."""
 
@@ -89,8 +95,11 @@ async def _row_under(
         if not number % _NODES:
             await asyncio.sleep(0)
     codes: Counter[str] = Counter()
+    left = SEARCHED
     for pod in pods:
-        decision = engine.schedule(pod)
+        work = Work() if left > 0 else Work(FEW)
+        decision = engine.schedule(pod, work=work)
+        left -= max(0, work.taken - FEW)
         if isinstance(decision, Refusal):
             codes[decision.code.value] += 1
         await asyncio.sleep(0)

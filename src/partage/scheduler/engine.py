@@ -328,18 +328,21 @@ class Engine(Chooser):
 
     # --- decisions ---------------------------------------------------------------------------
 
-    def schedule(self, pod: Pod, *, reasons: bool = True) -> Placement | Refusal:
+    def schedule(
+        self, pod: Pod, *, reasons: bool = True, work: Work | None = None
+    ) -> Placement | Refusal:
         """Choose a place for a pending pod and reserve it, in one step.
 
         Args:
             reasons: whether a refusal has a reason for each node, which costs more than the decision itself; otherwise
                 it has only the leading code.
+            work: the limit of work; None for a decision's usual limit.
 
         Raises:
             LedgerError: the pod holds something already; the driver asked twice.
         """
         self._drop_hold(pod)
-        decision = self.evaluate(pod, reasons=reasons)
+        decision = self.evaluate(pod, reasons=reasons, work=work)
         if isinstance(decision, Placement):
             self._reserve(pod, decision.allocation, State.RESERVED)
         return decision
