@@ -12,7 +12,7 @@ from plugin_world import Plugged
 from world import DONE, UNKNOWN, card, device, document, half, node, pod, run, whole
 
 from partage.extender.bindings import BindLimits
-from partage.extender.places import PROPOSED
+from partage.extender.places import _WIDE, PROPOSED
 from partage.extender.ports import Answered, Outcome
 from partage.model.errors import InvalidDocument
 from partage.scheduler.engine import State
@@ -579,6 +579,31 @@ async def test_a_wide_pod_is_proposed_every_node_that_fits_with_scores() -> None
     outside = next(name for name in names if name not in narrow.nodes)
     assert outside in world.propose("web", nominated=outside).nodes
     assert "elsewhere" not in world.propose("web", nominated="elsewhere").nodes
+
+
+@run
+async def test_every_node_that_fits_is_proposed_in_parts_where_one_answer_may_not_have_all() -> (
+    None
+):
+    """The exact rule judges a part of the nodes; a volume may be on any other. Less important pods are evicted after all."""
+    world = Plugged()
+    names = {f"n{i:03d}" for i in range(2 * _WIDE + 1)}
+    await world.start(*(one for name in names for one in (node(name), device(name))))
+    two = {"name": "second", "resources": {"limits": half()}}
+    asks = pod("web", half())
+    asks["spec"]["containers"].append(two)
+    world.create(asks)
+
+    seen: list[str] = []
+    for count in (_WIDE, _WIDE, 1):
+        proposed = world.propose("web", wide=True).nodes
+        assert len(proposed) == count
+        assert not set(proposed) & set(seen)
+        seen += proposed
+        again = world.attempts.another(wire.Another(1, "uid-web", world.number, proposed)).again
+        assert again == (len(seen) < len(names))
+    assert set(seen) == names
+    world.check()
 
 
 @run

@@ -42,6 +42,7 @@ from partage.extender.books import Books
 from partage.extender.cycle import marked
 from partage.extender.places import (
     MOST_PROPOSED,
+    MOST_WIDE_REJECTED,
     PROPOSED,
     REJECTED_SECONDS,
     Attempt,
@@ -289,11 +290,12 @@ class Attempts:
         self._places.end_proposal()
         pod, allowance, ledger = attempt.entry.pod, books.cycle.allowance, books.engine.ledger
         if attempt.wide:
-            # This rejection is not remembered, because the next comparison of all nodes may accept these nodes.
-            room, among = (
-                int(attempt.narrowed),
-                ledger.present & ~marked(ledger, question.rejected),
-            )
+            # This rejection is not remembered if these were all nodes that fit, because the next comparison of all nodes
+            # may accept them.
+            room = int(attempt.narrowed)
+            left = self._rejected.left(ledger, question.uid, now)
+            among = ledger.present if left is None else left
+            among = among & ~marked(ledger, attempt.nodes.union(question.rejected))
         else:
             self._several_until = now + REJECTED_SECONDS
             mine = set(question.rejected) & (attempt.nodes | attempt.planned.keys())
@@ -310,9 +312,14 @@ class Attempts:
         if isinstance(found, Refusal):
             # kube-scheduler knows what to wait for on the nodes that it rejected, but not for devices on the others.
             books.awaits(attempt.entry, found, now, among)
+            if attempt.wide and not attempt.planned:
+                self._rejected.forget(question.uid)
             return wire.Answer(question.id)
-        if room and attempt.wide:
+        if attempt.narrowed:
             self._several_until = now + REJECTED_SECONDS
+        elif attempt.wide:
+            # The exact rule judged a part of the nodes alone.
+            room = self._rejected.add(question.uid, attempt.nodes, now, MOST_WIDE_REJECTED)
         return wire.Answer(question.id, again=room > 0)
 
     async def bind(

@@ -58,6 +58,8 @@ REJECTED_SECONDS: Final = 60.0
 """Seconds for which a rejected node is not proposed for the pod again, and for which all proposals name several."""
 MOST_REJECTED: Final = 128
 """The most rejected nodes of a pod in that time: eight proposals of sixteen."""
+MOST_WIDE_REJECTED: Final = 8 * _WIDE
+"""The same for a pod that needs every node that fits, if the exact rule must judge them: eight proposals, too."""
 _MOST_PODS: Final = 20_000
 _SENT_AWAY: Final = 10.0
 """Seconds after which the watches must have shown a group's victims and nominations."""
@@ -174,14 +176,16 @@ class RejectedNodes:
     def __contains__(self, uid: str) -> bool:
         return uid in self._known
 
-    def add(self, uid: str, nodes: Iterable[str], now: float) -> int:
+    def add(self, uid: str, nodes: Iterable[str], now: float, most: int = MOST_REJECTED) -> int:
         """Leave nodes out for a pod; returns how many more it could leave out before this call."""
         known = self._of(uid, now)
         if known is None:
             known = self._known[uid] = _Rejected(now)
-            while len(self._known) > _MOST_PODS:
+            oldest = next(iter(self._known.values()))
+            while len(self._known) > _MOST_PODS or now >= oldest.since + REJECTED_SECONDS:
                 self._known.popitem(last=False)
-        room = max(0, MOST_REJECTED - len(known.nodes))
+                oldest = next(iter(self._known.values()))
+        room = max(0, most - len(known.nodes))
         known.nodes.update(sorted(nodes)[:room])
         return room
 
