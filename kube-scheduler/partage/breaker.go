@@ -13,17 +13,20 @@ type breaker struct {
 	until time.Time
 }
 
-func (b *breaker) took(spent time.Duration, timedOut bool) {
+// took counts an answer; it reports whether questions stop now for slowPause.
+func (b *breaker) took(spent time.Duration, timedOut bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !timedOut && spent < slowAfter {
 		b.slow = 0
-		return
+		return false
 	}
 	b.slow++
-	if b.slow >= slowAtMost {
-		b.until, b.slow = time.Now().Add(slowPause), slowAtMost-1 // one more slow answer opens it again
+	if b.slow < slowAtMost {
+		return false
 	}
+	b.until, b.slow = time.Now().Add(slowPause), slowAtMost-1 // one more slow answer opens it again
+	return true
 }
 
 func (b *breaker) open() string {

@@ -80,7 +80,12 @@ func (e *engine) run(ctx context.Context) {
 }
 
 // talk serves one connection to its end.
-func (e *engine) talk(ctx context.Context) error {
+func (e *engine) talk(ctx context.Context) (ended error) {
+	defer func() {
+		if caught := recover(); caught != nil {
+			ended = panicked(caught)
+		}
+	}()
 	conn, err := (&net.Dialer{Timeout: helloWithin}).DialContext(ctx, "unix", e.path)
 	if err != nil {
 		return err
@@ -246,9 +251,11 @@ func (e *engine) tellNow(now func() protocol.Question) error {
 	}
 	if e.flush == nil {
 		e.flush = time.AfterFunc(flushAfter, func() {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			_ = e.out() // who reads the connection finds that it is down
+			unbroken(func() {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				_ = e.out() // who reads the connection finds that it is down
+			})
 		})
 	} else {
 		e.flush.Reset(flushAfter)

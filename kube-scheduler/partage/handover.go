@@ -68,12 +68,16 @@ func (s *shared) watch(ctx context.Context, standby func() bool) {
 			return
 		case <-time.After(pingEvery):
 		}
-		serving := s.engine.away() == ""
-		if serving {
-			answer, err := s.engine.ask(ctx, protocol.Question{Verb: protocol.VerbPing}, pingWithin)
-			serving = err == nil && answer.Ready != nil && *answer.Ready
-		}
-		if h.due(time.Now(), holding.held.Load(), s.engine.isConnected(), serving, standby) {
+		due := false
+		unbroken(func() {
+			serving := s.engine.away() == ""
+			if serving {
+				answer, err := s.engine.ask(ctx, protocol.Question{Verb: protocol.VerbPing}, pingWithin)
+				serving = err == nil && answer.Ready != nil && *answer.Ready
+			}
+			due = h.due(time.Now(), holding.held.Load(), s.engine.isConnected(), serving, standby)
+		})
+		if due {
 			klog.FromContext(ctx).Info("The engine does not serve, and another instance is ready: kube-scheduler gives up the Lease")
 			_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 			return

@@ -137,6 +137,7 @@ type shared struct {
 	mu      sync.Mutex
 	handles []fwk.Handle
 	refused map[types.UID]*v1.Pod
+	unasked map[types.UID]struct{} // of the refused pods, those about which the engine was not asked, because it was too slow
 }
 
 var (
@@ -202,7 +203,7 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 }
 
 func newShared(path string, user uint32) *shared {
-	s := &shared{refused: map[types.UID]*v1.Pod{}, binding: make(chan struct{}, mostBinding), storing: make(chan struct{}, mostStoring)}
+	s := &shared{refused: map[types.UID]*v1.Pod{}, unasked: map[types.UID]struct{}{}, binding: make(chan struct{}, mostBinding), storing: make(chan struct{}, mostStoring)}
 	s.engine = &engine{
 		accepted: make(chan struct{}),
 		path:     path,
@@ -224,7 +225,7 @@ func (s *shared) follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-holding.changed:
-			s.sayLeading()
+			unbroken(s.sayLeading)
 		}
 	}
 }
@@ -260,6 +261,12 @@ func (s *shared) pushed(push protocol.Answer) {
 // retry retries every pod that was refused because the engine was away.
 func (s *shared) retry() { s.activate(func(types.UID) bool { return true }) }
 
+// retryUnasked retries the pods that were refused because the engine was too slow. It has no push for them.
+func (s *shared) retryUnasked() {
+	s.activate(func(uid types.UID) bool { _, unasked := s.unasked[uid]; return unasked })
+}
+
+// activate retries the chosen of the refused pods. It holds the lock while it asks which are chosen.
 func (s *shared) activate(chosen func(types.UID) bool) {
 	s.mu.Lock()
 	pods := map[string]*v1.Pod{}
@@ -267,6 +274,7 @@ func (s *shared) activate(chosen func(types.UID) bool) {
 		if chosen(uid) {
 			pods[string(uid)] = pod
 			delete(s.refused, uid)
+			delete(s.unasked, uid)
 		}
 	}
 	handles := s.handles
@@ -284,16 +292,27 @@ func (s *shared) remember(pod *v1.Pod) {
 	if len(s.refused) >= mostRetries {
 		for uid := range s.refused {
 			delete(s.refused, uid) // kube-scheduler itself tries it again within five minutes
+			delete(s.unasked, uid)
 			break
 		}
 	}
 	s.refused[pod.UID] = lookup(pod)
+	delete(s.unasked, pod.UID)
+}
+
+// rememberUnasked keeps a pod about which the engine is not asked now, because it is away or too slow.
+func (s *shared) rememberUnasked(pod *v1.Pod) {
+	s.remember(pod)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unasked[pod.UID] = struct{}{}
 }
 
 func (s *shared) forget(pod *v1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.refused, pod.UID)
+	delete(s.unasked, pod.UID)
 }
 
 // Name is the plugin's name.
@@ -312,7 +331,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	holding.set(true) // only a leader schedules, also one without an election
 	if why := p.shared.away(); why != "" {
-		p.shared.remember(pod)
+		p.shared.rememberUnasked(pod)
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why)
 	}
 	number := p.shared.attempts.Add(1)
@@ -460,8 +479,15 @@ func (p *Plugin) budgets() ([]protocol.Budget, error) {
 func (s *shared) timed(ctx context.Context, question protocol.Question) (protocol.Answer, error) {
 	begun := time.Now()
 	answer, err := s.engine.ask(ctx, question, answerWithin)
-	s.breaker.took(time.Since(begun), errors.Is(err, errSlow))
+	s.answered(time.Since(begun), errors.Is(err, errSlow))
 	return answer, err
+}
+
+// answered counts an answer. After a pause it retries the pods that the pause has held up.
+func (s *shared) answered(spent time.Duration, timedOut bool) {
+	if s.breaker.took(spent, timedOut) {
+		time.AfterFunc(slowPause, func() { unbroken(s.retryUnasked) })
+	}
 }
 
 func (s *shared) away() string {
@@ -535,7 +561,8 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 }
 
 // PreScore skips pods without devices, and counts the nodes that passed; kube-scheduler does not call it for a single node.
-func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, nodes []fwk.NodeInfo) (status *fwk.Status) {
+	defer guard(&status)
 	made := attemptOf(state)
 	if made == nil {
 		return fwk.NewStatus(fwk.Skip)
@@ -545,7 +572,8 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, no
 }
 
 // Score is the engine's score, or the place in the engine's order.
-func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
+func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (_ int64, status *fwk.Status) {
+	defer guard(&status)
 	made := attemptOf(state)
 	if made == nil {
 		return 0, nil
@@ -562,7 +590,8 @@ func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
 // NormalizeScore makes the best node win if only the order counts. If kube-scheduler has wishes of its own,
 // it scales the engine's scores for the comparison with those of other plugins.
-func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
+func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) (status *fwk.Status) {
+	defer guard(&status)
 	made := attemptOf(state)
 	if made == nil || len(scores) == 0 {
 		return nil
@@ -752,7 +781,10 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 
 // ownChange reports whether a change of the pod may make it schedulable. kube-scheduler writes a condition
 // on every pod that it refuses. If that counted as a change, each refused pod would be tried twice.
-func ownChange(_ klog.Logger, pod *v1.Pod, old, changed any) (fwk.QueueingHint, error) {
+func ownChange(_ klog.Logger, pod *v1.Pod, old, changed any) (hint fwk.QueueingHint, err error) {
+	var status *fwk.Status
+	defer func() { err = status.AsError() }() // kube-scheduler tries the pod again
+	defer guard(&status)
 	after, found := changed.(*v1.Pod)
 	if !found || after.UID != pod.UID {
 		return fwk.QueueSkip, nil
@@ -770,7 +802,8 @@ func asksTheSame(before, after *v1.Pod) bool {
 }
 
 // SignPod keeps pods with devices out of batches, because the devices of one are no information about the next.
-func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
+func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) (_ []fwk.SignFragment, status *fwk.Status) {
+	defer guard(&status)
 	if p.shared.words.Load().concerns(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "the pod asks for devices")
 	}
@@ -798,7 +831,22 @@ func refusal(answer protocol.Answer) *fwk.Status {
 // guard turns a panic into an error of this pod alone, so that plain pods are still scheduled.
 func guard(status **fwk.Status) {
 	if caught := recover(); caught != nil {
-		klog.Background().Error(nil, "The plugin panicked", "panic", caught, "stack", string(debug.Stack()))
-		*status = fwk.AsStatus(fmt.Errorf("panic in plugin %s: %v", Name, caught))
+		*status = fwk.AsStatus(panicked(caught))
 	}
+}
+
+// unbroken does work beside kube-scheduler's own goroutines. A panic would end the whole kube-scheduler.
+func unbroken(work func()) {
+	defer func() {
+		if caught := recover(); caught != nil {
+			_ = panicked(caught)
+		}
+	}()
+	work()
+}
+
+// panicked logs a panic and gives it as an error.
+func panicked(caught any) error {
+	klog.Background().Error(nil, "The plugin panicked", "panic", caught, "stack", string(debug.Stack()))
+	return fmt.Errorf("panic in plugin %s: %v", Name, caught)
 }

@@ -750,6 +750,80 @@ func TestASlowEngineIsLeftAloneForAWhile(t *testing.T) {
 	}
 }
 
+func TestAPodThatASlowEngineWasNotAskedAboutIsTriedAgainAfterThePause(t *testing.T) {
+	p, engine, h := plugged(t, proposing("n1"))
+	asked := device("asked")
+	asked.UID = "asked"
+	p.shared.remember(asked) // the engine refused it, and pushes when there is room
+	for range slowAtMost {
+		p.shared.answered(slowAfter, false)
+	}
+	for _, uid := range []string{"first", "second"} {
+		pod := device(uid)
+		pod.UID = types.UID(uid)
+		if _, status := p.PreFilter(context.Background(), framework.NewCycleState(), pod, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
+			t.Fatal(status)
+		}
+	}
+	if found := engine.verbs(); len(found) != 0 {
+		t.Fatal(found)
+	}
+
+	retried := func() []string {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return slices.Sorted(slices.Values(h.activated))
+	}
+	until(t, "the pods are tried again", func() bool { return len(retried()) > 0 })
+	if found := retried(); !slices.Equal(found, []string{"first", "second"}) {
+		t.Error(found)
+	}
+	if why := p.shared.away(); why != "" {
+		t.Error(why)
+	}
+}
+
+// A panic in any of these would end kube-scheduler, or its connection for ever.
+func TestAPanicBesideTheCycleEndsNothing(t *testing.T) {
+	p := &Plugin{} // everything in it is nil
+	ctx, pod, node := context.Background(), device("web"), nodeInfo("n1")
+	if status := p.PreScore(ctx, nil, pod, nil); status.Code() != fwk.Error {
+		t.Error(status)
+	}
+	if _, status := p.Score(ctx, nil, pod, node); status.Code() != fwk.Error {
+		t.Error(status)
+	}
+	if status := p.NormalizeScore(ctx, nil, pod, nil); status.Code() != fwk.Error {
+		t.Error(status)
+	}
+	if skipped(p, nil, pod) {
+		t.Error("skipped")
+	}
+	if _, status := p.SignPod(ctx, pod); status.Code() != fwk.Error {
+		t.Error(status)
+	}
+	if _, err := ownChange(klog.Background(), nil, pod, pod); err == nil {
+		t.Error("no error")
+	}
+
+	p, engine, _ := plugged(t, proposing("n1"))
+	p.shared.handles = []fwk.Handle{nil}
+	p.shared.remember(pod)
+	engine.push(protocol.Answer{Activate: []string{"uid"}})
+	until(t, "it connects again", func() bool {
+		engine.mu.Lock()
+		defer engine.mu.Unlock()
+		greeted := 0
+		for _, question := range engine.asked {
+			if question.Verb == protocol.VerbHello {
+				greeted++
+			}
+		}
+		return greeted > 1
+	})
+	until(t, "it asks again", func() bool { return p.shared.away() == "" })
+}
+
 func TestAPanicIsAnErrorOfThatPodAlone(t *testing.T) {
 	p := &Plugin{} // everything in it is nil
 	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
