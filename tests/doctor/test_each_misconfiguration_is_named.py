@@ -32,6 +32,7 @@ from partage.webhook.certificates import Bundle, renewed
 from partage.webhook.installation import CLAIMS, MUTATE, VALIDATE
 from partage.wire.context import Context
 from partage.wire.nodes import device_totals, translate_node
+from partage.wire.plugin import SAME_RELEASE
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 WORLD = dict[str, Any]
@@ -504,6 +505,24 @@ def _both(given: WORLD) -> WORLD:
     return found
 
 
+def _pinned(given: WORLD, *containers: int) -> None:
+    """Images by their digests alone, as clusters have them that trust no tag."""
+    for one in containers:
+        container = _both(given)["spec"]["containers"][one]
+        container["image"] = f"{container['image'].rpartition(':')[0]}@sha256:{one:064x}"
+
+
+def _refused(given: WORLD) -> None:
+    """What kube-scheduler says of a pod where the engine refused its plugin."""
+    waiting = pod("waiting", containers=[{"name": "main", "image": "x"}])
+    message = f"0/3 nodes are available: the plugin speaks version 2; {SAME_RELEASE}."
+    waiting["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "message": message}],
+    }
+    given["Pod"].insert(0, waiting)
+
+
 PLUGGED: dict[str, tuple[Callable[[WORLD], object], list[str]]] = {
     "sound": (lambda _: None, []),
     "both seams": (
@@ -555,6 +574,12 @@ PLUGGED: dict[str, tuple[Callable[[WORLD], object], list[str]]] = {
         ),
         ["plugin-version"],
     ),
+    "another release, by digests": (
+        lambda given: (_pinned(given, 0, 1), _refused(given)),
+        ["plugin-version"],
+    ),
+    "the same release, by digests": (lambda given: _pinned(given, 0, 1), []),
+    "the same release, one by its digest": (lambda given: _pinned(given, 1), []),
     "engine away": (
         lambda given: _both(given)["status"]["containerStatuses"][0].update(ready=False),
         ["engine-away"],

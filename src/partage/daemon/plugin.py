@@ -240,7 +240,7 @@ class _Talk:
         if hello.protocol != wire.PROTOCOL:
             message = (
                 f"the plugin speaks version {hello.protocol} of the protocol and this engine "
-                f"version {wire.PROTOCOL}; install kube-scheduler's image of the same release"
+                f"version {wire.PROTOCOL}; {wire.SAME_RELEASE}"
             )
             _LOG.error("%s", message)
             self.send(

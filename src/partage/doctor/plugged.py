@@ -5,10 +5,13 @@ from typing import Any, Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Object, error, named
 from partage.doctor.scheduling import asks_us, has_plugin, option
+from partage.wire.plugin import SAME_RELEASE as _SAME_RELEASE
 
 _NAME: Final = "Partage"
 _WEIGHT: Final = 20
 _SOCKET: Final = "PARTAGE_SOCKET"
+_SHOWN: Final = 3
+_ONE_RELEASE: Final = "install both images of the same release (image.tag and kubeScheduler.pluginImage.tag, or digest)"
 _ALONE: Final = ("postFilter", "preBind", "bind")
 """Extension points that must name the plugin alone, so that it runs before kube-scheduler's own."""
 
@@ -55,7 +58,16 @@ def _enabled(plugins: Any, point: str) -> list[Object]:  # as the document has i
 
 
 def pods(facts: ClusterFacts) -> Iterator[Finding]:
-    """Each kube-scheduler with the plugin has an engine beside it that listens and serves."""
+    """Each kube-scheduler with the plugin has an engine beside it that listens, serves and understands it."""
+    refused = [named(pod) for pod in facts.pods if _SAME_RELEASE in _waits(pod)]
+    if refused:
+        yield error(
+            "plugin-version",
+            ", ".join(refused[:_SHOWN]),
+            "the plugin and the engine must be of one release; the engine refuses the plugin, so pods with "
+            f"devices wait ({len(refused)} now)",
+            _ONE_RELEASE,
+        )
     for pod in facts.pods:
         for container in pod.get("spec", {}).get("containers", ()):
             given = {one.get("name"): one.get("value", "") for one in container.get("env") or ()}
@@ -88,13 +100,13 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
             f"give --plugin-socket and {_SOCKET} one path, and mount one emptyDir there in both",
         )
     mine, theirs = _tag(container), _tag(engine)
-    if mine != theirs:
+    if mine and theirs and mine != theirs:
         yield error(
             "plugin-version",
             named(pod),
-            f"the plugin and the engine must be of one release; the images are of {mine or 'none'} "
-            f"and {theirs or 'none'}, and the engine refuses a plugin of another protocol version",
-            "install both images of the same release (image.tag, kubeScheduler.pluginImage.tag)",
+            f"the plugin and the engine must be of one release; the images are of {mine} "
+            f"and {theirs}, and the engine refuses a plugin of another protocol version",
+            _ONE_RELEASE,
         )
     ready = {
         one.get("name"): one.get("ready", False)
@@ -110,6 +122,19 @@ def _of(pod: Object, container: Object, given: dict[str, str]) -> Iterator[Findi
         )
 
 
+def _waits(pod: Object) -> str:
+    """kube-scheduler's reason why a pod waits; empty if it does not."""
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return next(
+        (
+            str(one.get("message", ""))
+            for one in conditions
+            if one.get("type") == "PodScheduled" and one.get("status") == "False"
+        ),
+        "",
+    )
+
+
 def _volume(container: Object, path: str) -> str:
     """The name of the volume that holds a path; empty if none is mounted there."""
     folder = path.rpartition("/")[0]
@@ -118,6 +143,6 @@ def _volume(container: Object, path: str) -> str:
 
 
 def _tag(container: Object) -> str:
-    """The tag of its image; a digest is no tag."""
+    """The tag of its image; empty for an image by its digest alone, which names no release."""
     image = str(container.get("image", "")).partition("@")[0]
     return image.rpartition("/")[2].partition(":")[2]

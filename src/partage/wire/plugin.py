@@ -23,6 +23,8 @@ from partage.wire.budgets import Budget, translate_budget
 
 PROTOCOL: Final = 1
 """The version that both sides must use; a change of meaning raises it."""
+SAME_RELEASE: Final = "install kube-scheduler's image of the same release"
+"""The end of the sentence that refuses a plugin; kube-scheduler reports it on each pod that waits for it."""
 
 MAX_FRAME: Final = 8 * 2**20
 """Bytes of one frame. The largest one is a proposal of every node: 5,000 names of 253 bytes."""
