@@ -732,6 +732,21 @@ func TestOfARefusedPodOnlyItsPlaceInTheQueueIsKept(t *testing.T) {
 	}
 }
 
+// The API server may lack the definition of any other kind, and then kube-scheduler would not start.
+func TestOnlyPodsAreRegisteredAsEvents(t *testing.T) {
+	events, err := (&Plugin{}).EventsToRegister(context.Background())
+	if err != nil || len(events) != 1 || events[0].Event.Resource != fwk.Pod {
+		t.Error(events, err)
+	}
+}
+
+func TestPodsWithDevicesAreNotBatched(t *testing.T) {
+	p, _, _ := plugged(t, proposing("n1"))
+	if _, status := p.SignPod(context.Background(), device("web")); status.Code() != fwk.Unschedulable {
+		t.Error(status)
+	}
+}
+
 func TestASlowEngineIsLeftAloneForAWhile(t *testing.T) {
 	var b breaker
 	for range slowAtMost - 1 {
