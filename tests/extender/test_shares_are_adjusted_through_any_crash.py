@@ -82,6 +82,11 @@ async def settle(world: AdjustingWorld) -> None:
         if name not in world.containers:
             world.restart(name)
         world.use(name, 0.0)
+    await calm_down(world)
+
+
+async def calm_down(world: AdjustingWorld) -> None:
+    """Nothing new is asked, and all news arrive."""
     for _ in range(12):
         world.tell(all_of_it=True)
         await world.service.tick()
@@ -169,6 +174,50 @@ async def test_who_asks_without_an_end_costs_a_bounded_number_of_writes(tmp_path
     world.wish("p0", "compute=12")
     await settle(world)
     is_answered(world, "p0")
+    world.keeper.journal.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "wish", "refused"),
+    [
+        ("p0", "requests.koordinator.sh/gpu-core", "compute=60", True),
+        ("p0", "requests.koordinator.sh/gpu-memory", "memory=8Gi", True),
+        ("p1", "requests.tke.cloud.tencent.com/qgpu-memory", "memory=8Gi", True),
+        ("p1", "requests.koordinator.sh/gpu-core", "compute=60", False),
+        ("p0", "requests.nvidia.com/gpu", "compute=60", False),
+        ("p0", "requests.koordinator.sh/gpu-core", "compute=30,memory=4Gi", False),
+        ("p0", "requests.koordinator.sh/gpu-core", "compute=20", False),
+    ],
+)
+async def test_no_share_grows_beyond_a_quota_that_counts_requests(
+    tmp_path: Path, name: str, key: str, wish: str, *, refused: bool
+) -> None:
+    """Such a quota would see nothing of it: its pods could ask for one percent and take the card."""
+    world = AdjustingWorld(tmp_path, 0)
+    world.calm = 1
+    await world.start_service()
+    world.start_agent()
+    assert await world.come(name, 30, 4)
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "cards", "namespace": "team", "resourceVersion": "1"},
+        "spec": {"hard": {key: "1000Gi"}},
+    }
+    world.service.changed(document(quota))
+    world.wish(name, wish)
+
+    await calm_down(world)
+
+    (grant,) = world.records()[name]
+    if refused:
+        assert (grant.core_milli, grant.memory_bytes) == (300, 4 * GIB)
+        assert world.answers[name].startswith(
+            f"QuotaExceeded: quota cards of namespace team limits {key}"
+        )
+    else:
+        assert name not in world.answers
+        is_answered(world, name)
     world.keeper.journal.close()
 
 

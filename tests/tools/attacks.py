@@ -498,6 +498,14 @@ ATTACKS: Final = (
         ),
     ),
     Attack(
+        "tenant",
+        "a small request below the namespace's quota, whose share then grows to the whole card",
+        "refused: it grows up to its request",
+        (
+            "extender/test_shares_are_adjusted_through_any_crash.py::test_no_share_grows_beyond_a_quota_that_counts_requests",
+        ),
+    ),
+    Attack(
         "reader",
         "names of pods, namespaces and quotas in metrics and node summaries; planted words in a masked snapshot",
         "only cards, amounts and sums are shown",

@@ -32,7 +32,7 @@ from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.pod import Pod
 from partage.model.request import PodRequest
-from partage.scheduler.adjustment import more, recorded, short
+from partage.scheduler.adjustment import beyond_request, more, recorded, short
 from partage.scheduler.decision import amounts
 from partage.scheduler.engine import State
 from partage.scheduler.events import Event, HoldEnded, RoomKept
@@ -301,6 +301,10 @@ class Adjustments:
         if why:
             self._refuse(entry, document, "NoRoom", f"node {held.node}: {why}", now)
             return False
+        why = _limited(books, pod)
+        if why and beyond_request(books.engine.ledger, held.node, pod.request, wanted):
+            self._refuse(entry, document, "QuotaExceeded", why, now)
+            return False
         counted = amounts(pod, held.grants)
         quota = {
             key: amount - counted.get(key, 0)
@@ -403,6 +407,25 @@ class Adjustments:
     def _pay(self, entry: PodEntry, now: float) -> None:
         key = entry.pod.namespace
         self._paid[key] = max(self._paid.get(key, now), now) + _A_WRITE
+
+
+def _limited(books: Books, pod: Pod) -> str:
+    """The quota that counts an amount of the pod's request, in words; empty if there is none.
+
+    kube-apiserver and the books count it as it was requested, so it would not limit a share that grows. Quotas of
+    granted amounts and of the number of devices do not matter here.
+    """
+    context = books.cluster_cache.translation.context
+    for quota in books.engine.quotas.quotas.by_namespace.get(pod.namespace, ()):
+        for key, _ in quota.hard:
+            name = key.removeprefix("requests.").removeprefix("limits.")
+            count = name == context.settings.hami.count_name
+            if pod.quota.get(key) and context.is_device(name) and not count:
+                return (
+                    f"quota {quota.name} of namespace {pod.namespace} limits {key}, which counts the pod's request: its "
+                    "shares may grow up to the request"
+                )
+    return ""
 
 
 def _extra(uid: str) -> str:

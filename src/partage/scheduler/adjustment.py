@@ -7,12 +7,16 @@ Source: docs/decisions/0028.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from partage.inventory.card import Card
 from partage.inventory.ledger import Ledger
 from partage.model.adjustment import Grants, least, most, within
 from partage.model.allocation import Grant, GrantMode, charges_of
-from partage.model.device import DeviceType
+from partage.model.device import MILLI, DeviceType
+from partage.model.request import PodRequest
+
+_MIB: Final = 2**20
 
 
 def recorded(held: Grants, wanted: Grants, report: Grants | None) -> Grants:
@@ -39,6 +43,33 @@ def more(held: Grants, wanted: Grants) -> Grants:
             card = charge.type, charge.minor, charge.uuid
             found.append(Grant("", *card, core, memory, GrantMode.SHARE, slots=0))
     return tuple(found)
+
+
+def beyond_request(
+    ledger: Ledger, node: str, request: PodRequest, wanted: Sequence[Grant]
+) -> bool:
+    """Whether a container would get more of its cards than its pod's request says."""
+    index = ledger.index.get(node)
+    cards = ledger.cards(DeviceType.GPU, index) if index is not None else []
+    sizes = {one.device.uuid: one.device.memory_bytes for one in cards}
+    for group in request.groups:
+        asked = group.request
+        if asked.type is not DeviceType.GPU or asked.whole:
+            continue
+        for container in group.containers:
+            mine = [one for one in wanted if one.container == container.name]
+            core = container.core_milli or asked.core_milli * len(mine)
+            memory = container.memory_bytes or asked.memory_bytes * len(mine)
+            if not memory:
+                parts = container.memory_milli or asked.memory_milli * len(mine)
+                full = sum(sizes.get(one.uuid, 0) for one in mine)
+                # A share is rounded up on each card.
+                memory = -(-full * parts // (MILLI * max(1, len(mine)))) + _MIB * len(mine)
+            if sum(one.core_milli for one in mine) > core:
+                return True
+            if sum(one.memory_bytes for one in mine) > memory:
+                return True
+    return False
 
 
 def short(ledger: Ledger, node: str, extra: Sequence[Grant]) -> str:
