@@ -12,7 +12,7 @@ from plugin_world import Plugged
 from world import DONE, UNKNOWN, card, device, document, half, node, pod, run, whole
 
 from partage.extender.bindings import BindLimits
-from partage.extender.places import _WIDE, PROPOSED
+from partage.extender.places import _WIDE, MOST_REJECTED, PROPOSED
 from partage.extender.ports import Answered, Outcome
 from partage.model.errors import InvalidDocument
 from partage.scheduler.engine import State
@@ -488,6 +488,31 @@ async def test_rejected_nodes_are_left_out_while_there_are_others() -> None:
         again = world.attempts.another(wire.Another(1, "uid-web", world.number, proposed)).again
         assert again == (len(seen) < len(names))
     assert len(world.propose("web").nodes) == PROPOSED
+    world.check()
+
+
+@run
+async def test_a_pod_that_most_nodes_repel_gets_to_the_others() -> None:
+    """A tenant's pods may repel all others from any number of nodes, and those may be the best."""
+    world = Plugged()
+    names = [f"n{i:03d}" for i in range(MOST_REJECTED + 3 * PROPOSED)]
+    await world.start(*(one for name in names for one in (node(name), device(name))))
+    world.create(pod("web", half()))
+
+    seen: set[str] = set()
+    while len(seen) < MOST_REJECTED:
+        few = world.propose("web").nodes
+        seen.update(few)
+        assert world.attempts.another(wire.Another(1, "uid-web", world.number, few)).again
+    rest = world.propose("web")
+
+    assert len(rest.nodes) == len(rest.scores) == 3 * PROPOSED
+    assert max(rest.scores) == 100
+    assert seen.union(rest.nodes) == set(names)
+    assert not world.reserve("web", rest.nodes[-1]).code
+    world.propose("web")
+    rejected = wire.Another(1, "uid-web", world.number, rest.nodes)
+    assert not world.attempts.another(rejected).again  # kube-scheduler waits for a change of these
     world.check()
 
 

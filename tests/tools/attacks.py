@@ -499,6 +499,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "small pods on the best nodes, whose anti-affinity repels the pods of all others",
+        "after eight proposals kube-scheduler tries all other nodes at once",
+        (
+            "extender/test_attempts_of_the_plugin_keep_the_books.py::test_a_pod_that_most_nodes_repel_gets_to_the_others",
+        ),
+    ),
+    Attack(
+        "tenant",
         "a small request below the namespace's quota, whose share then grows to the whole card",
         "refused: it grows up to its request",
         (

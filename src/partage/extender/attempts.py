@@ -36,12 +36,14 @@ from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
+from msgspec import structs
 from prometheus_client import Histogram
 
 from partage.extender.books import Books
 from partage.extender.cycle import marked
 from partage.extender.places import (
     MOST_PROPOSED,
+    MOST_REJECTED,
     MOST_WIDE_REJECTED,
     PROPOSED,
     REJECTED_SECONDS,
@@ -451,6 +453,9 @@ class Attempts:
             among = left if among is None else among & left
         if not pod.request.groups and pod.request.fault is None:
             return wire.Answer(question.id, skip=True)
+        if self._rejected.count(question.uid, now) >= MOST_REJECTED:
+            # Its filters judge all other nodes at once: pods of others may repel it from any number of the best ones.
+            question = structs.replace(question, wide=True, domains=[])
         # The pod's own hold must not count against it.
         engine.handle(HoldEnded(pod.uid))
         work = books.cycle.allowance.work(pod, now)

@@ -6,7 +6,7 @@ lately, if it has to weigh every node that fits, or if a question is only a tria
 
 The engine knows only a node's devices, CPU, memory, and the labels and taints that select it. A proposed node may lack
 something else. kube-scheduler then reports it, and for a while the pod is offered other nodes. The number of nodes left
-out for one pod is bounded. Beyond the bound the pod waits until kube-scheduler retries it.
+out for one pod is bounded. At the bound all other nodes that fit are proposed together.
 
     proposal ── taken ── released, or bound by `extender.bindings`
                   └── taken again: exactly the earlier place, or none
@@ -57,7 +57,7 @@ _BEST: Final = 100
 REJECTED_SECONDS: Final = 60.0
 """Seconds for which a rejected node is not proposed for the pod again, and for which all proposals name several."""
 MOST_REJECTED: Final = 128
-"""The most rejected nodes of a pod in that time: eight proposals of sixteen."""
+"""The most rejected nodes of a pod in that time: eight proposals of sixteen. Then all others are proposed together."""
 MOST_WIDE_REJECTED: Final = 8 * _WIDE
 """The same for a pod that needs every node that fits, if the exact rule must judge them: eight proposals, too."""
 _MOST_PODS: Final = 20_000
