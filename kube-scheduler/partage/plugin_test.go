@@ -721,10 +721,9 @@ func TestOfARefusedPodOnlyItsPlaceInTheQueueIsKept(t *testing.T) {
 	s := newShared(filepath.Join(t.TempDir(), "absent"), uint32(os.Getuid()))
 	pod := device("web")
 	pod.Annotations = map[string]string{"large": strings.Repeat("x", 1<<20)}
-	pod.Spec.SchedulingGroup = &v1.PodSchedulingGroup{}
 	s.remember(pod)
 	kept := s.refused[pod.UID]
-	if kept.Name != pod.Name || kept.Namespace != pod.Namespace || kept.UID != pod.UID || kept.Spec.SchedulingGroup != pod.Spec.SchedulingGroup {
+	if kept.Name != pod.Name || kept.Namespace != pod.Namespace || kept.UID != pod.UID {
 		t.Error("kube-scheduler would not find it", kept)
 	}
 	if kept.Annotations != nil || kept.Spec.Containers != nil {
