@@ -9,6 +9,10 @@ The plugin's questions go over the unix socket: every pod is proposed a node, re
 as while many wait, then a hundred pods a second, where each question wakes both processes.
 
     python bench/extender.py [--nodes 5000] [--calls 400]
+    python bench/extender.py --transports [--calls 4000]
+
+`--transports` measures instead what the engine's process spends for a question without work (`ping`) in frames of JSON,
+and as the same JSON by gRPC over a unix socket (one call a question, and one stream for all), in both orders.
 """
 
 import argparse
@@ -19,13 +23,18 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import SimpleQueue
 from socket import AF_UNIX, create_connection, socket
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import grpc
+import grpc.aio
+import msgspec
 from aiohttp import web
 
 from partage.cli.loop import run_fast
@@ -369,12 +378,114 @@ async def serve_plain(count: int) -> tuple[asyncio.Server, int]:
     return server, server.sockets[0].getsockname()[1]
 
 
+_GRPC = "/partage/Ask"
+
+
+class GrpcQuestions:
+    """A generic gRPC service that answers the same JSON."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """By one call a question, or by one stream for all."""
+        if handler_call_details.method == _GRPC + "/one":
+            return grpc.unary_unary_rpc_method_handler(self.one)
+        return grpc.stream_stream_rpc_method_handler(self.all)
+
+    async def one(self, asked: bytes, _context: Any) -> bytes:
+        """Answer one question."""
+        question = wire.decode_question(asked)
+        return msgspec.json.encode(wire.Answer(question.id, ready=True))
+
+    async def all(self, asked: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        """Answer every question of a connection."""
+        async for one in asked:
+            yield await self.one(one, context)
+
+
+def ping(way: str, path: str, count: int) -> None:
+    """Ask so many questions, one after the other; the first ones before the server's clock is read."""
+    body = json.dumps({"id": 2, "verb": "ping"}).encode()
+    if way == "frames":
+        link = Questions(path)
+
+        def ask() -> None:
+            link.ask({"verb": "ping"})
+    else:
+        channel = grpc.insecure_channel(f"unix:{path}")
+        if way == "gRPC, a call each":
+            call = channel.unary_unary(_GRPC + "/one")
+
+            def ask() -> None:
+                call(body)
+        else:
+            sent: SimpleQueue[bytes] = SimpleQueue()
+            stream = channel.stream_stream(_GRPC + "/all")(iter(sent.get, None))
+
+            def ask() -> None:
+                sent.put(body)
+                next(stream)
+
+    for number in range(count + 100):
+        if number == 100:
+            print("begun", flush=True)
+            sys.stdin.readline()
+        ask()
+    print("done", flush=True)
+    sys.stdin.readline()
+    os._exit(0)  # a stream of gRPC has no end of its own
+
+
+async def transports(count: int) -> None:
+    """Print the CPU of this process, which is the engine's, for each question."""
+    service = SchedulerService(Instant(), Clock())
+    await service.rebuild([])
+    service.lead()
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    ways = ("frames", "gRPC, a call each", "gRPC, one stream")
+    for way in (*ways, *reversed(ways)):
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "s"
+            plugin = PluginServer(PluginOptions(path), service, lambda: True, lambda _: None)
+            server = grpc.aio.server()
+            if way == "frames":
+                await plugin.start()
+            else:
+                server.add_generic_rpc_handlers((GrpcQuestions(),))
+                server.add_insecure_port(f"unix:{path}")
+                await server.start()
+            client = await asyncio.create_subprocess_exec(
+                *(sys.executable, __file__, "--ping", way, str(path), "--calls", str(count)),
+                stdin=PIPE,
+                stdout=PIPE,
+            )
+            assert client.stdin and client.stdout  # noqa: S101, PT018 # both are pipes
+            await client.stdout.readline()
+            start = time.process_time()
+            client.stdin.write(b"\n")
+            await client.stdout.readline()
+            spent = time.process_time() - start
+            client.stdin.write(b"\n")
+            await client.wait()
+            await plugin.stop()
+            await server.stop(None)
+        print(
+            f"{way:20s} {spent / count * 1e6:6.0f} µs of the engine's CPU a question", flush=True
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--transports", action="store_true")
     parser.add_argument("--client", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--ping", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.ping:
+        way, path = options.ping
+        ping(way, path, options.calls)
+    if options.transports:
+        asyncio.run(transports(options.calls))
+        return
     if options.client:
         port, plain, path = options.client
         measure(int(port), int(plain), path, options.nodes, options.calls)
