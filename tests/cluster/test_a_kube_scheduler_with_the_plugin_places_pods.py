@@ -1,5 +1,6 @@
 """kube-scheduler with the plugin and the engine beside it, on a genuine control plane."""
 
+import json
 import signal
 import subprocess
 import time
@@ -70,17 +71,49 @@ def test_pods_with_devices_are_bound_with_their_record(cluster: Plugged) -> None
 
 
 def test_a_pod_that_waits_says_why_and_comes_when_there_is_room(cluster: Plugged) -> None:
-    """The engine pushes, and nothing of the pod is changed for it."""
+    """Of each profile; the engine pushes, and nothing of the pod is changed for it."""
     for name in ("one", "two"):
         cluster.pod(name, BOTH)
         cluster.bound(name)
-    cluster.pod("late", BOTH)
-    assert "InsufficientCards" in cluster.waits("late")
+    for profile in SCHEDULERS:
+        cluster.pod(profile, HALF, schedulerName=profile)
+        assert "Insufficient" in cluster.waits(profile)
 
     cluster.delete("one")
-    found = cluster.bound("late")
-    assert names.WOKEN not in found["metadata"]["annotations"]
-    cluster.delete("two", "late")
+    for profile in SCHEDULERS:
+        found = cluster.bound(profile)
+        assert names.WOKEN not in found["metadata"]["annotations"]
+    cluster.delete("two", *SCHEDULERS)
+
+
+def test_it_starts_and_wakes_pods_where_no_kind_is_defined(program: Path, tmp_path: Path) -> None:
+    """A kind without its definition would block kube-scheduler's start; nodes are registered as HAMi's plugin does it."""
+    ask = {"nvidia.com/gpu": "1"}
+    card = {"id": "GPU-h", "index": 0, "count": 10, "devmem": 16384, "devcore": 100}
+    card |= {"type": "NVIDIA-T4", "numa": 0, "mode": "hami-core", "health": True}
+    register = {"hami.io/node-nvidia-register": json.dumps([card])}
+    with control_plane(tmp_path) as plane:
+        bare = Plugged(plane, tmp_path)
+        amounts = {"cpu": "4", "memory": "64Gi", "pods": "50", "nvidia.com/gpu": "10"}
+        node = {"metadata": {"name": "h", "annotations": register}}
+        node["status"] = {"allocatable": amounts, "capacity": amounts}
+        plane.call("POST", "/api/v1/nodes", node)
+        account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
+        plane.call("POST", "/api/v1/namespaces/default/serviceaccounts", account)
+        bare.engine()
+        bare.scheduler()
+        found = plane.call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+        assert not found["items"]
+
+        bare.pod("plain")
+        bare.bound("plain")
+        bare.pod("first", ask)
+        bare.bound("first")
+        bare.pod("second", ask)
+        assert "engine" not in bare.waits("second")
+        bare.delete("first")
+        bare.bound("second")
+        assert bare.cards("second") == [("h", "GPU-h")]
 
 
 def test_a_refusal_is_one_attempt_and_one_event(cluster: Plugged) -> None:
@@ -119,16 +152,20 @@ def test_the_second_choice_is_taken_before_anybody_is_evicted(cluster: Plugged, 
     cluster.pod("filler", HALF)
     first = cluster.bound("filler")["spec"]["nodeName"]
     hog = [{"name": "main", "image": "x", **big}]
-    cluster.pod("hog", containers=hog, nodeSelector={"kubernetes.io/hostname": first})
+    there = {"kubernetes.io/hostname": first}
+    # If it were evicted, it would be seen: it takes its time to end.
+    cluster.pod("hog", containers=hog, nodeSelector=there, terminationGracePeriodSeconds=600)
     cluster.bound("hog")
     # The default policy packs, so that its first choice is the node with the share.
     wanted = {"resources": {"limits": HALF, "requests": asks}}
     if full == "port":
         wanted["ports"] = ports
-    cluster.pod("important", containers=[{"name": "main", "image": "x", **wanted}])
+    containers = [{"name": "main", "image": "x", **wanted}]
+    cluster.pod("important", containers=containers, priorityClassName="high")
 
     assert cluster.bound("important")["spec"]["nodeName"] != first
     assert cluster.node_of("hog") == first
+    assert not cluster.leaves("hog")
     if full == "port":
         cluster.eventually("a rejection", lambda: cluster.failures("important") > 0)
     assert full == "port" or not cluster.failures("important")
