@@ -191,10 +191,10 @@ class Wrong(SystemClock):
 
 
 @pytest.mark.parametrize("skew", [-600.0, 600.0], ids=["ten minutes slow", "ten minutes fast"])
-async def test_wall_clocks_may_differ_by_any_amount(skew: float) -> None:
+async def test_wall_clocks_may_differ_by_any_amount(skew: float, seam: str) -> None:
     """A follower with another time takes nothing early; after fail-over it serves all the same."""
     vendor = {"metax-tech.com/sgpu": "1", **HALF}
-    async with bed(node(cards=2), node("m0", 2, model="C500", mode="sgpu")) as cluster:
+    async with bed(node(cards=2), node("m0", 2, model="C500", mode="sgpu"), seam=seam) as cluster:
         first = await cluster.daemon("right")
         await cluster.led("right")
         await cluster.daemon("wrong", quiet_period=0.3, clock=Wrong(skew))
@@ -215,10 +215,10 @@ async def test_wall_clocks_may_differ_by_any_amount(skew: float) -> None:
         await cluster.sound(f"6: clock {skew:+.0f} s")
 
 
-async def test_a_clock_may_be_set_back_and_forth_under_a_leader() -> None:
+async def test_a_clock_may_be_set_back_and_forth_under_a_leader(seam: str) -> None:
     """Leases, holds and locks are measured in time that passes, not in what a clock shows."""
     clock = Wrong(0.0)
-    async with bed(node(cards=2)) as cluster:
+    async with bed(node(cards=2), seam=seam) as cluster:
         daemon = await cluster.daemon(clock=clock)
         await cluster.led()
         for number, step in enumerate((-3600.0, 7200.0, -86400.0, 60.0)):
@@ -231,11 +231,11 @@ async def test_a_clock_may_be_set_back_and_forth_under_a_leader() -> None:
 
 
 async def test_time_zones_of_instances_do_not_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str
 ) -> None:
     """A program that runs in another zone writes and reads the same moments."""
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
-    async with bed(node(cards=1), folder=tmp_path) as cluster:
+    async with bed(node(cards=1), folder=tmp_path, seam=seam) as cluster:
         await cluster.spawn("far", quick=True)
         monkeypatch.setenv("TZ", "UTC")
         await cluster.led("far")

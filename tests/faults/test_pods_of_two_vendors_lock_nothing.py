@@ -24,14 +24,14 @@ def held(cluster: Bed, name: str) -> dict[str, str]:
     return {key: value for key, value in notes.items() if key in LOCKS}
 
 
-async def test_a_pod_of_two_vendors_waits_and_holds_nobody_up() -> None:
+async def test_a_pod_of_two_vendors_waits_and_holds_nobody_up(seam: str) -> None:
     """Pods of each vendor come and go beside it; no lock is left on any node."""
     nodes = (node("m0", 1, model="C500", mode="sgpu"), node("c0", 1, model="MLU-370"))
     both = [
         {"name": name, "image": "x", "resources": {"limits": limits}}
         for name, limits in (("metax", METAX), ("cambricon", CAMBRICON))
     ]
-    async with bed(*nodes) as cluster:
+    async with bed(*nodes, seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("both", containers=both)

@@ -6,10 +6,10 @@ import time
 from bed import HALF, WHOLE, bed, node, pod, told
 
 
-async def test_who_waits_is_bound_soon_after_a_release() -> None:
+async def test_who_waits_is_bound_soon_after_a_release(seam: str) -> None:
     """Fifty releases in a row, a pod waiting for each: the first wake-up is enough, none is repeated (after 15 s)."""
     gaps, loop = [], asyncio.get_running_loop()
-    async with bed(node(cards=1)) as cluster:
+    async with bed(node(cards=1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
         await cluster.pod("p0", WHOLE)
