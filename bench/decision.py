@@ -119,7 +119,7 @@ def decide(engine: Engine, coming: Iterator[Pod], held: list[str], decisions: in
 
 def learn(engine: Engine, nodes: list[Node], seen: Iterator[Pod]) -> str:
     """Make the default policy learn from some pods; returns its choice."""
-    asks = Counter(asks_of(islice(seen, SEEN), engine.ledger))
+    asks = Counter(asks_of(islice(seen, SEEN), engine.ledger, engine.accepting))
     tables = learned(engine.tables, asks, Stock.of(nodes))
     if tables is None:
         return "nothing learnt"

@@ -22,6 +22,15 @@ from partage.extender.books import Books
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.request import CardFilter
+from partage.model.selector import (
+    NodeConstraint,
+    NodeTerm,
+    Operator,
+    Requirement,
+    Selector,
+    Taint,
+    Toleration,
+)
 from partage.placement import learning as placement_learning
 from partage.placement.learning import asks_of
 from partage.placement.mix import Ask
@@ -339,7 +348,91 @@ def test_a_process_of_its_own_gives_the_same(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_an_ask_is_what_prices_look_at(pod: Pod, expected: Ask) -> None:
     """CPU, memory, and the largest request for cards."""
-    assert list(asks_of([pod], shelf().engine.ledger)) == [expected]
+    engine = shelf().engine
+
+    assert list(asks_of([pod], engine.ledger, engine.accepting)) == [expected]
+
+
+T4_NODES = NodeConstraint(Selector((Requirement("cards", Operator.IN, ("T4",)),)))
+NAMED = Requirement("metadata.name", Operator.IN, ("n2", "n4"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "filters", "models"),
+    [
+        pytest.param({"constraint": T4_NODES}, {}, ("T4",), id="nodeSelector"),
+        pytest.param(
+            {"constraint": NodeConstraint(terms=(NodeTerm(fields=(NAMED,)),))},
+            {},
+            ("A100",),
+            id="affinity",
+        ),
+        pytest.param({"tolerations": ()}, {}, ("A100",), id="taint"),
+        pytest.param({"constraint": T4_NODES, "tolerations": ()}, {}, (), id="no node"),
+        pytest.param(
+            {"constraint": T4_NODES}, {"use_uuids": ("n1-0", "n2-0")}, ("T4",), id="cards too"
+        ),
+        pytest.param({}, {"avoid_uuids": ("n1-0",)}, (), id="a card less"),
+        pytest.param(
+            {"constraint": T4_NODES}, {"avoid_uuids": ("n0-0",)}, ("T4",), id="elsewhere"
+        ),
+        pytest.param(
+            {"constraint": NodeConstraint(terms=(NodeTerm(fields=(NAMED,)),))},
+            {"avoid_uuids": tuple(f"n{n}-{c}" for n in (2, 4) for c in range(4))},
+            (),
+            id="all cards of these nodes less",
+        ),
+    ],
+)
+def test_an_ask_has_the_models_on_the_nodes_that_its_pod_accepts(
+    monkeypatch: pytest.MonkeyPatch,
+    fields: Mapping[str, Any],
+    filters: Mapping[str, Any],
+    models: tuple[str, ...],
+) -> None:
+    """Most clusters choose a model by a label of its nodes; a node's cordon changes nothing."""
+    monkeypatch.setattr(placement_learning, "_SMALL", 0)
+    engine = Engine()
+    for i in range(6):
+        model = "T4" if i % 2 else "A100"
+        gpus = [card(g, prefix=f"n{i}", model=model) for g in range(4)]
+        taints = (Taint("small", "", "NoSchedule"),) if i % 2 else ()
+        node = make_node(f"n{i}", gpus, labels={"cards": model}, taints=taints)
+        engine.handle(NodeSeen(replace(node, unschedulable=i < 2)))
+    pod = replace(
+        make_pod("a", share(40, filter=CardFilter(**filters)), host=HOST),
+        **{"tolerations": (Toleration(operator="Exists"),), **fields},
+    )
+
+    found = list(asks_of([pod], engine.ledger, engine.accepting))
+
+    assert found == [Ask(2000, 1024, 1, 400, models)]
+
+
+def test_pods_that_end_while_requests_are_looked_at_leave_nothing_behind() -> None:
+    """Memory of a pod that is gone may serve the next one, which asks for something else."""
+    engine = shelf().engine
+    passing = (make_pod("a", share(1 + i), host=HOST) for i in range(50))
+
+    found = list(asks_of(passing, engine.ledger, engine.accepting))
+
+    assert [ask.milli for ask in found] == [10 * (1 + i) for i in range(50)]
+
+
+def test_nodes_may_come_while_requests_are_looked_at() -> None:
+    """With cards of a new kind; the next look counts them."""
+    engine = shelf().engine
+    found = asks_of(
+        [make_pod("a", share(40), host=HOST), make_pod("b", share(50), host=HOST)],
+        engine.ledger,
+        engine.accepting,
+    )
+
+    first = next(found)
+    engine.handle(NodeSeen(make_node("n0", [card(0, prefix="n0", model="H100")])))
+    engine.handle(NodeSeen(make_node("new", [card(0, prefix="new", model="H200")])))
+
+    assert [ask.milli for ask in (first, *found)] == [400, 500]
 
 
 def test_others_run_while_many_requests_are_looked_at() -> None:

@@ -12,8 +12,13 @@ from small_traces import PODS, write
 from answers import SOLVER_THERE
 from partage.cli.simulate import simulate
 from partage.placement import learning
-from partage.placement.mix import Ask
+from partage.placement.learning import asks_of
+from partage.placement.mix import Ask, Mix, Stock
+from partage.scheduler.engine import Engine
+from partage.scheduler.events import NodeSeen
 from partage.sim.history import read_history, write_history
+from partage.sim.openb import read_trace
+from partage.sim.replay import cluster, template
 
 needs_solver = pytest.mark.skipif(not SOLVER_THERE, reason="highspy is not installed")
 
@@ -35,6 +40,27 @@ def _result(folder: Path, *arguments: str) -> Any:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cluster counts as large enough for prices."""
     monkeypatch.setattr(learning, "_SMALL", 0)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_running_scheduler_counts_a_pod_as_a_replay_does(tmp_path: Path) -> None:
+    """A replay reads the models in the table; the scheduler reads them from the nodes that the pod selects."""
+    trace = read_trace(write(tmp_path), "small")
+    engine, nodes = Engine(), cluster(trace)
+    for node in nodes:
+        engine.handle(NodeSeen(node))
+    rows = list(trace.pods)
+    found = list(asks_of([template(row) for row in rows], engine.ledger, engine.accepting))
+
+    stock = Stock.of(nodes)
+    pairs = [
+        (Mix.of({a: 1}, stock), Mix.of({row.ask: 1}, stock))
+        for a, row in zip(found, rows, strict=True)
+    ]
+    there = stock.by_model(stock.cards) > 0
+    assert all((a.allowed == b.allowed)[:, there].all() for a, b in pairs)
+    assert [(a.count, a.milli) for a in found] == [(r.ask.count, r.ask.milli) for r in rows]
+    assert found[1].models == ("T4",)
 
 
 @needs_solver

@@ -177,7 +177,7 @@ class Learning:
 async def _asks_of(pods: Sequence[Pod], books: Books) -> list[Ask]:
     """The asks of many pods; other tasks run meanwhile."""
     found: list[Ask] = []
-    for ask in asks_of(pods, books.engine.ledger):
+    for ask in asks_of(pods, books.engine.ledger, books.engine.accepting):
         found.append(ask)
         if not len(found) % _PIECE:
             await asyncio.sleep(0)

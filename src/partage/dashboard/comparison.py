@@ -75,7 +75,7 @@ def _pods(books: Books) -> list[Pod]:
 async def _tables(live: Engine, pods: Sequence[Pod]) -> Tables:
     """The default policy's tables, or those that it would have in force."""
     seen = Arrivals()
-    for number, ask in enumerate(asks_of(pods, live.ledger)):
+    for number, ask in enumerate(asks_of(pods, live.ledger, live.accepting)):
         seen.add((ask,))
         if not number % _NODES:
             await asyncio.sleep(0)

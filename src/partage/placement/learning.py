@@ -9,7 +9,7 @@ The service and replays learn by the same two steps: `Arrivals` counts pods and 
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from heapq import nsmallest
@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import ABSENT_KIND
+from partage.inventory.plane import ABSENT_KIND, Bools, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Strategy
@@ -213,26 +213,44 @@ def tables_due(
     return learned(tables, _hosted(counts, stock), stock, standing)
 
 
-def asks_of(pods: Iterable[Pod], ledger: Ledger) -> Iterator[Ask]:
+def asks_of(
+    pods: Iterable[Pod], ledger: Ledger, accepting: Callable[[Pod], Bools]
+) -> Iterator[Ask]:
     """The asks of the pods.
 
     Copies of a template share their request, so each request is computed once. Any tenant may make many pods with
-    different requests, so the cards are counted once for all, and a request is judged by kinds of cards.
+    different requests, so a request is judged by kinds of cards.
+
+    Labels of nodes count on large clusters alone. The rule for small ones knows models and no nodes: there a pod for
+    one node would count for all nodes of its model.
+
+    Args:
+        accepting: the nodes that a pod accepts by their labels and taints, by index.
     """
-    known: dict[tuple[int, int], Ask] = {}
-    cards = Counter(ledger.planes[DeviceType.GPU].kind.ravel().tolist())
-    del cards[ABSENT_KIND]
+    # The pod is kept so that its parts' identities are not used again.
+    known: dict[tuple[object, ...], tuple[Pod, Ask]] = {}
+    cards = _cards(ledger, ledger.present)
+    large = int(cards.sum()) > _SMALL
     for pod in pods:
-        alike = id(pod.request), id(pod.host)
+        alike = id(pod.request), id(pod.host), pod.constraint, pod.tolerations
         if alike not in known:
-            known[alike] = _ask(pod, ledger, cards)
-        yield known[alike]
+            nodes = accepting(pod) if large else ledger.present
+            known[alike] = pod, _ask(pod, ledger, cards, nodes)
+        yield known[alike][1]
 
 
-def _ask(pod: Pod, ledger: Ledger, cards: Counter[int]) -> Ask:
+def _cards(ledger: Ledger, nodes: Bools) -> Ints:
+    """The number of cards of each kind on some nodes."""
+    kinds = ledger.planes[DeviceType.GPU].kind[:, nodes]
+    found: Ints = np.bincount(kinds.ravel(), minlength=len(ledger.kinds)).astype(np.int64)
+    found[ABSENT_KIND] = 0
+    return found
+
+
+def _ask(pod: Pod, ledger: Ledger, cards: Ints, nodes: Bools) -> Ask:
     """A pod's ask for prices: its largest request for cards; `cards` are the numbers of cards of each kind.
 
-    Its models are those of the accepted cards in the books; any model if all are accepted, or none. Requests without
+    Its models are those of the accepted cards on `nodes`; any model if all are accepted, or none. Requests without
     compute count as requests without cards.
     """
     cpu, memory = pod.host.get("cpu", 0), -(-pod.host.get("memory", 0) // _MIB)
@@ -242,19 +260,27 @@ def _ask(pod: Pod, ledger: Ledger, cards: Counter[int]) -> Ask:
     group = max(groups, key=lambda g: demand(g.request)[0] * demand(g.request)[1])
     count, milli = demand(group.request)
     names = {kind: device.model for kind, device in enumerate(ledger.kinds) if device}
-    models = {names[kind] for kind in _accepted(group, ledger, cards) if kind in names}
-    if not models or models == {names[kind] for kind in cards if kind in names}:
+    here = cards if np.array_equal(nodes, ledger.present) else _cards(ledger, nodes)
+    kinds = _accepted(group, ledger, nodes, here)
+    models = {names[kind] for kind in kinds if kind in names}
+    if not models or models == {names[k] for k in np.flatnonzero(cards).tolist() if k in names}:
         return Ask(cpu, memory, count, milli)
     return Ask(cpu, memory, count, milli, tuple(sorted(models)))
 
 
-def _accepted(group: RequestGroup, ledger: Ledger, cards: Counter[int]) -> set[int]:
-    """The kinds of which the request accepts some card."""
+def _accepted(group: RequestGroup, ledger: Ledger, nodes: Bools, cards: Ints) -> set[int]:
+    """The kinds of which the request accepts some card on these nodes, which have `cards` of each kind."""
     request, wanted = group.request, group.request.filter
     ranks = unsuited_kinds(ledger, request, group.protocol)
-    fine = {kind for kind in cards if kind < ranks.size and ranks[kind] == FITS}
+    # The caller lets other tasks run between two pods, so there may be more kinds than were counted.
+    fine = {kind for kind in np.flatnonzero(cards).tolist() if ranks[kind] == FITS}
     use, avoid = (
-        {place for uuid in uuids for place in ledger.at_uuid(uuid) if place[0] is request.type}
+        {
+            (type_, index, row)
+            for uuid in uuids
+            for type_, index, row in ledger.at_uuid(uuid)
+            if type_ is request.type and nodes[index]
+        }
         for uuids in (wanted.use_uuids, wanted.avoid_uuids)
     )
     kinds = ledger.planes[request.type].kind

@@ -23,6 +23,7 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.reason import NodeReason, ReasonCode
+from partage.model.request import LabelRule
 from partage.model.selector import (
     NodeConstraint,
     NodeTerm,
@@ -189,6 +190,19 @@ class NodeColumns:
             found &= np.logical_or.reduce(terms) if terms else np.bool_(False)
         return found
 
+    def labelled(self, rule: LabelRule) -> Bools:
+        """Nodes with the label of a protocol's rule."""
+        equal = Requirement(rule.key, Operator.IN, (rule.value,))
+        return self._all(Selector((equal,)))
+
+    def accepting(self, pod: Pod) -> Bools:
+        """Nodes that the pod accepts by their labels and taints, whatever their state is."""
+        self.refresh()
+        found = self.constrained(pod.constraint)
+        for rule in pod.request.node_labels:
+            found &= self.labelled(rule)
+        return found & self.tainted(lambda t: repelling(t[1], pod) is None)
+
     def meeting(self, term: NodeTerm) -> Bools:
         """Nodes that `NodeTerm.matches`."""
         if not term.labels and not term.fields:
@@ -268,8 +282,7 @@ class Eligibility:
         )
         self._refuse(ReasonCode.TAINT, columns.tainted(lambda t: repelling(t[1], pod) is not None))
         for rule in pod.request.node_labels:
-            equal = Selector((Requirement(rule.key, Operator.IN, (rule.value,)),))
-            self._refuse(rule.code, ~columns.constrained(NodeConstraint(equal)))
+            self._refuse(rule.code, ~columns.labelled(rule))
         objecting = columns.objecting(lambda verdicts: self._verdict(verdicts) is not None)
         if (self.allowed & objecting).any():
             for code in ReasonCode:

@@ -137,6 +137,10 @@ class Engine(Chooser):
         best: Ints = order[np.arange(order.size) - first < most]
         return best
 
+    def accepting(self, pod: Pod) -> Bools:
+        """By node index, whether the pod accepts the node by its labels and taints."""
+        return self._classes.accepting(pod)
+
     # --- events ------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Action]:

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Ints
+from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.placement.capacity import CapacityGauge
@@ -56,6 +56,10 @@ class RequestClassCache:
         """By node index, a number that nodes share if they agree in all of these labels."""
         self._columns.refresh()
         return self._columns.domains(keys)
+
+    def accepting(self, pod: Pod) -> Bools:
+        """By node index, whether the pod accepts the node by its labels and taints."""
+        return self._columns.accepting(pod)
 
     def clear(self) -> None:
         """Forget all classes, but keep the nodes that are in question."""

@@ -269,7 +269,8 @@ def evaluate(
     policy = change.policy or after.policy or Policy()
     engine, _ = started(after, policy, seed)
     seen = Arrivals()
-    seen.add(asks_of((t.pod for t in after.pods if not t.pod.finished), engine.ledger))
+    pods = [t.pod for t in after.pods if not t.pod.finished]
+    seen.add(asks_of(pods, engine.ledger, engine.accepting))
     # The tables that a running scheduler learns from its first pods, which are all known here.
     engine.handle(TablesChanged(in_sight(Tables(), seen, Stock.of(after.nodes))))
     refused: dict[str, Refusal] = {}
