@@ -282,11 +282,11 @@ def noticed() -> Middleware:
 
 
 async def in_pieces(request: web.BaseRequest, response: web.StreamResponse) -> web.StreamResponse:
-    """Send a large answer piece by piece; a small one is left to aiohttp."""
+    """Send a large answer piece by piece; a small one, or one that no connection of ours counts, is left to aiohttp."""
     body = response.body if isinstance(response, web.Response) else None
-    if isinstance(body, bytes) and len(body) > _PIECE and request.method != "HEAD":
-        return await _sent(request, response, body)
-    return response
+    if not isinstance(body, bytes) or len(body) <= _PIECE or request.method == "HEAD":
+        return response
+    return response if _connection_of(request) is None else await _sent(request, response, body)
 
 
 async def _sent(
