@@ -217,7 +217,7 @@ class Bed:
         if self.plugged and not made.program:
             seconds = made.lease
             times = LeaseSettings(seconds, deadline=seconds * 2 / 3, retry=min(2.0, seconds / 8))
-            made.socket = await self.seat(name, *([] if made.quick else [times, 5.0]))
+            made.socket = await (self.seat(name) if made.quick else self.seat(name, times, 5.0))
         self.spawned[name] = self.relay.instances[name] = made
         self.stack.push_async_callback(made.kill)
         await made.start()

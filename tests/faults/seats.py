@@ -269,9 +269,10 @@ class ExtenderSeam:
     async def choose(self, record: Record, fitting: Sequence[str], *, all_fit: bool) -> Choice:
         """Filter and prioritize; the nominated node is asked about first."""
         del all_fit
-        wish = (record.value.get("status") or {}).get("nominatedNodeName")
+        wish = (record.value.get("status") or {}).get("nominatedNodeName") or ""
         answer: dict[str, Any] = {}
-        for names in ([wish], fitting) if wish in fitting else (fitting,):
+        asked: list[Sequence[str]] = [[wish], fitting] if wish in fitting else [fitting]
+        for names in asked:
             answer = await self._ask("filter", _arguments(record, names))
             left = answer.get("NodeNames") or []
             if len(left) > 1:

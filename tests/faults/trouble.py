@@ -206,8 +206,8 @@ class Trouble:
 
     async def _gone_at_start(self) -> None:
         """New watches are told 410 before their first event, so that all is listed again."""
-        gone = {"status": 410, "reason": "Expired", "watch": True}
-        self._cluster.wire.fail(Fault(**gone, times=self._chance.randint(1, 12)))
+        times = self._chance.randint(1, 12)
+        self._cluster.wire.fail(Fault(status=410, reason="Expired", watch=True, times=times))
         self._cluster.wire.cut_watches()
         await self._wait(1.0, 3.0)
         self._cluster.wire.heal()
@@ -285,8 +285,9 @@ class Trouble:
             else:
                 found.pause()
             await until(lambda: self._cluster.leader() != found.name, "another leads", _LONG)
-            before = self._cluster.kube.bound
-            await until(lambda: self._cluster.kube.bound > before or self._over, "it binds", _LONG)
+            bound = self._cluster.watchman.bound
+            before = len(bound)
+            await until(lambda: len(bound) > before or self._over, "it binds", _LONG)
         self._led_since = time.monotonic()
         if not self._over:
             self.gaps[KILLED if kill else STOOD_STILL].append(self._led_since - started)
