@@ -308,6 +308,32 @@ async def test_a_disconnected_scheduler_keeps_nothing(world: Plugged) -> None:
 
 
 @plugged
+async def test_a_new_kube_scheduler_places_what_the_one_before_had_sent(world: Plugged) -> None:
+    """Its numbers start again, and the Binding of the one before never arrived."""
+    world.create(pod("web", half()))
+    world.number = 5000
+    world.propose("web")
+    world.reserve("web")
+    question = wire.Bind(1, "uid-web", world.number, "n1")
+    on_its_way = asyncio.create_task(world.attempts.bind(question, world.allowed.append))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert world.allowed
+    world.attempts.forget()
+    world.number = 0
+    assert world.propose("web").code == "StaleAttempt"  # it may still arrive
+    await on_its_way
+    world.clock.pass_time(60)
+    await world.service.tick()
+
+    assert world.propose("web").nodes == ["n1"]
+    assert not world.reserve("web").code
+    allowed, refused = await world.bind_by("web")
+    assert allowed is not None
+    assert refused is None
+
+
+@plugged
 async def test_new_books_know_what_is_reserved(world: Plugged) -> None:
     """After a rebuild the books take the reservation again before any other decision."""
     world.create(pod("web", whole(2)))

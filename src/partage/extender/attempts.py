@@ -415,9 +415,8 @@ class Attempts:
     def forget(self) -> None:
         """Forget the attempts of the last run of kube-scheduler, because a new run starts its numbers again."""
         self.disconnected()
-        for uid, attempt in list(self._attempts.items()):
-            if attempt.outcome is None:
-                del self._attempts[uid]
+        # Bindings on their way are followed to their ends without it.
+        self._attempts.clear()
 
     def rebuilt(self) -> None:
         """Repeat the reservations in rebuilt books."""
