@@ -286,7 +286,19 @@ func (s *shared) activate(chosen func(types.UID) bool) {
 }
 
 // remember keeps a refused pod, so that a push can activate it. Nothing reports that the pod is gone.
-func (s *shared) remember(pod *v1.Pod) {
+func (s *shared) remember(pod *v1.Pod) { s.keep(pod, false) }
+
+// unaskable gives the reason why the engine cannot be asked about a pod now, because it is away or too slow. It keeps the pod
+// for the time when it can, and looks again afterwards: the retry of kept pods may have come before.
+func (s *shared) unaskable(pod *v1.Pod) string {
+	if s.away() == "" {
+		return ""
+	}
+	s.keep(pod, true)
+	return s.away()
+}
+
+func (s *shared) keep(pod *v1.Pod, unasked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.refused) >= mostRetries {
@@ -298,14 +310,9 @@ func (s *shared) remember(pod *v1.Pod) {
 	}
 	s.refused[pod.UID] = lookup(pod)
 	delete(s.unasked, pod.UID)
-}
-
-// rememberUnasked keeps a pod about which the engine is not asked now, because it is away or too slow.
-func (s *shared) rememberUnasked(pod *v1.Pod) {
-	s.remember(pod)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unasked[pod.UID] = struct{}{}
+	if unasked {
+		s.unasked[pod.UID] = struct{}{}
+	}
 }
 
 func (s *shared) forget(pod *v1.Pod) {
@@ -330,8 +337,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	holding.set(true) // only a leader schedules, also one without an election
-	if why := p.shared.away(); why != "" {
-		p.shared.rememberUnasked(pod)
+	if why := p.shared.unaskable(pod); why != "" {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why)
 	}
 	number := p.shared.attempts.Add(1)

@@ -797,6 +797,23 @@ func TestAPodThatASlowEngineWasNotAskedAboutIsTriedAgainAfterThePause(t *testing
 	}
 }
 
+func TestAnEngineThatIsReadyWhileAPodIsKeptForItIsAsked(t *testing.T) {
+	p, engine, _ := plugged(t, proposing("n1"))
+	p.shared.engine.ready.Store(false)
+	p.shared.mu.Lock() // keeps PreFilter between its look at the engine and what it keeps
+	done := make(chan *fwk.Status)
+	go func() {
+		_, status := p.PreFilter(context.Background(), framework.NewCycleState(), device("web"), nil)
+		done <- status
+	}()
+	time.Sleep(100 * time.Millisecond)
+	p.shared.engine.ready.Store(true) // with the push, which finds no pod to try again
+	p.shared.mu.Unlock()
+	if status := <-done; !status.IsSuccess() || len(engine.verbs()) != 1 {
+		t.Error("the pod is not tried again", status, engine.verbs())
+	}
+}
+
 // A panic in any of these would end kube-scheduler, or its connection for ever.
 func TestAPanicBesideTheCycleEndsNothing(t *testing.T) {
 	p := &Plugin{} // everything in it is nil
