@@ -555,11 +555,9 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	answer, err := p.shared.timed(ctx, protocol.Question{
 		Verb: protocol.VerbAnother, UID: string(pod.UID), Attempt: made.number, Rejected: made.names,
 	})
-	if err != nil && !made.claimed {
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
-	}
-	// A pod with claims is retried in any case: the last attempt is kube-scheduler's own, over all nodes.
-	if !answer.Again && !made.claimed {
+	// Without an answer the pod is retried, because no push would come for it. A pod with claims is retried in any case:
+	// the last attempt is kube-scheduler's own, over all nodes.
+	if err == nil && !answer.Again && !made.claimed {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	p.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{string(pod.UID): pod})

@@ -526,6 +526,26 @@ func TestOtherNodesAreTriedWhereAllProposedWereRejected(t *testing.T) {
 	}
 }
 
+func TestAPodIsTriedAgainWhereTheEngineDoesNotSayWhetherThereAreOtherNodes(t *testing.T) {
+	p, _, h := plugged(t, func(q protocol.Question) *protocol.Answer {
+		switch q.Verb {
+		case protocol.VerbPropose:
+			return &protocol.Answer{Nodes: []string{"n1"}}
+		case protocol.VerbAnother:
+			return hangUp
+		}
+		return nil
+	})
+	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
+	p.PreFilter(ctx, state, pod, nil)
+	if _, status := p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.UnschedulableAndUnresolvable {
+		t.Error("a pod may be evicted for nothing", status)
+	}
+	if len(h.activated) != 1 {
+		t.Error("the pod would wait for minutes", h.activated)
+	}
+}
+
 func TestTheEngineHearsWhereAPodWithWishesOfItsOwnWasRejected(t *testing.T) {
 	p, engine, h := plugged(t, func(q protocol.Question) *protocol.Answer {
 		switch q.Verb {

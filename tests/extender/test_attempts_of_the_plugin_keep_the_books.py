@@ -334,6 +334,17 @@ async def test_a_new_kube_scheduler_places_what_the_one_before_had_sent(world: P
 
 
 @plugged
+async def test_what_an_engine_before_proposed_is_proposed_anew(world: Plugged) -> None:
+    """Nobody is evicted for a pod whose rejected nodes this engine did not choose."""
+    world.create(pod("web", half()))
+    world.propose("web")
+    late = wire.Another(1, "uid-web", world.number, ["n1"])
+    world.attempts.forget()
+
+    assert world.attempts.another(late).again
+
+
+@plugged
 async def test_new_books_know_what_is_reserved(world: Plugged) -> None:
     """After a rebuild the books take the reservation again before any other decision."""
     world.create(pod("web", whole(2)))

@@ -285,7 +285,8 @@ class Attempts:
         books, now = self._current(), self._service.clock.monotonic()
         attempt = self._attempts.get(question.uid)
         if attempt is None or attempt.number != question.attempt or self._service.closed:
-            return wire.Answer(question.id)
+            # The engine that proposed them is gone: only its successor's next proposal shows whether there are others.
+            return wire.Answer(question.id, again=True)
         if attempt.claimed:
             self._rejected.add(question.uid, set(question.rejected) & attempt.nodes, now)
             return wire.Answer(question.id, again=True)
