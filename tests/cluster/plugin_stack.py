@@ -4,12 +4,14 @@ import contextlib
 import hashlib
 import json
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from control_plane import TOOLS, ControlPlane
 from kube_scheduler_config import kube_scheduler_config, left_to_the_ledger
@@ -34,9 +36,23 @@ PLUGIN = TOOLS / f"kube-scheduler-plugin-{made_of(MODULE)}"
 """Where tests/cluster/build puts what is made of these very sources."""
 PATIENCE = 240.0
 LEASE = "partage-kube-scheduler"
+_BETWEEN_LOOKS = 0.002
 
 
 AT_A = {"kubernetes.io/hostname": "a"}
+
+
+class Look(NamedTuple):
+    """What the books had at a moment between two times: pods on cards, reserved or bound."""
+
+    begun: float
+    ended: float
+    booked: frozenset[str]
+
+
+def free_after(looks: Sequence[Look], moment: float) -> float | None:
+    """When the first look that began after a moment and found nothing had ended; None if there is none yet."""
+    return next((one.ended for one in looks if one.begun >= moment and not one.booked), None)
 
 
 class Plugged:
@@ -257,6 +273,36 @@ class Plugged:
         return {
             pod for node in told.values() for pods in node["allocateSet"].values() for pod in pods
         }
+
+    @contextlib.contextmanager
+    def looked_at(self) -> Iterator[list[Look]]:
+        """Look at the books all the time; the looks until now."""
+        looks: list[Look] = []
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.is_set():
+                begun = time.time()
+                with contextlib.suppress(OSError):
+                    booked = frozenset(self.booked())
+                    looks.append(Look(begun, time.time(), booked))
+                over.wait(_BETWEEN_LOOKS)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield looks
+        finally:
+            over.set()
+            thread.join()
+
+    def logged(self, text: str, about: str = "") -> list[float]:
+        """When kube-scheduler wrote lines with a text about something."""
+        lines = self.plane.processes["plugged"].log.read_text(errors="replace").splitlines()
+        found = [line.split()[1] for line in lines if text in line and about in line]
+        today = datetime.now().astimezone().replace(tzinfo=None).date()
+        times = [datetime.strptime(one, "%H:%M:%S.%f").time() for one in found]  # noqa: DTZ007
+        return [datetime.combine(today, one).timestamp() for one in times]
 
     def waits(self, name: str) -> str:
         """Wait until kube-scheduler says why it is not scheduled; that."""

@@ -1,15 +1,18 @@
 """Pod groups of kube-scheduler itself (gates on), with the plugin: all of a gang, or nothing."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from control_plane import OF_THE_PINNED, control_plane
-from plugin_stack import PLUGIN, Plugged
+from neighbours import told
+from plugin_stack import PLUGIN, Plugged, free_after
 
 pytestmark = OF_THE_PINNED
 GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 API = "scheduling.k8s.io/v1alpha2"
+FAILURES = 20
 WHOLE = {"koordinator.sh/gpu": "100"}
 BOTH = {"koordinator.sh/gpu": "200"}
 
@@ -23,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
         )
     folder = tmp_path_factory.mktemp("groups")
     with control_plane(folder, GATES, f"--runtime-config={API}=true") as plane:
-        made = Plugged(plane, folder, [GATES])
+        made = Plugged(plane, folder, [GATES, "-v=3"])
         made.start()
         yield made
 
@@ -70,6 +73,43 @@ def test_a_gang_that_does_not_fit_leaves_nothing(cluster: Plugged) -> None:
         cluster.bound(f"single-{node}")
     assert not any(cluster.node_of(name) for name in names)
     cluster.delete(*names, "single-a", "single-b")
+
+
+@pytest.fixture
+def paced(cluster: Plugged) -> Iterator[Plugged]:
+    """kube-scheduler takes its pauses between two tries of a group, so that the books can be looked at in between."""
+    for flags in ([f"{GATES},SchedulerPopFromBackoffQ=false", "-v=3"], cluster.flags):
+        before, cluster.flags = cluster.flags, flags
+        cluster.plane.processes["plugged"].stop()
+        cluster.scheduler()
+        cluster.pod("first", WHOLE)
+        cluster.bound("first")
+        cluster.delete("first")
+        if flags is not before:
+            yield cluster
+            cluster.flags = before
+
+
+def test_gangs_that_fail_leave_no_reservation(paced: Plugged) -> None:
+    """Four of five have a card reserved within the group's cycle; build/neighbours/gangs.json says how soon all are given back."""
+    took = []
+    for number in range(FAILURES):
+        mine = f'"default/fails{number}"'
+        rejected = partial(paced.logged, "Unable to schedule a pod group", mine)
+        with paced.looked_at() as looks:
+            names = gang(paced, f"fails{number}", 5)
+            paced.eventually("the group is rejected", rejected)
+            failed = rejected()[0]
+            paced.eventually("no card is reserved", lambda at=failed: free_after(looks, at))
+        begun = paced.logged("Attempting to schedule pod group", mine)
+        freed = free_after(looks, failed)
+        assert freed is not None
+        seen = max(len(look.booked) for look in looks)
+        first = max(one for one in begun if one <= failed)
+        took.append({"after_begin": freed - first, "after_failure": freed - failed, "seen": seen})
+        assert not any(paced.node_of(name) for name in names)
+        paced.delete(*names)
+    told("gangs", took)
 
 
 def test_a_gang_that_waits_comes_when_there_is_room(cluster: Plugged) -> None:
