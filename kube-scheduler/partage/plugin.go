@@ -492,8 +492,18 @@ func (s *shared) timed(ctx context.Context, question protocol.Question) (protoco
 // answered counts an answer. After a pause it retries the pods that the pause has held up.
 func (s *shared) answered(spent time.Duration, timedOut bool) {
 	if s.breaker.took(spent, timedOut) {
-		time.AfterFunc(slowPause, func() { unbroken(s.retryUnasked) })
+		s.retryAfterPause()
 	}
+}
+
+func (s *shared) retryAfterPause() {
+	time.AfterFunc(slowPause, func() { unbroken(s.retryUnasked) })
+}
+
+// retryLater retries a pod after a pause: at once, a slow engine would have no end of questions about it.
+func (s *shared) retryLater(pod *v1.Pod) {
+	s.keep(pod, true)
+	s.retryAfterPause()
 }
 
 func (s *shared) away() string {
@@ -555,9 +565,12 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 	answer, err := p.shared.timed(ctx, protocol.Question{
 		Verb: protocol.VerbAnother, UID: string(pod.UID), Attempt: made.number, Rejected: made.names,
 	})
-	// Without an answer the pod is retried, because no push would come for it. A pod with claims is retried in any case:
-	// the last attempt is kube-scheduler's own, over all nodes.
-	if err == nil && !answer.Again && !made.claimed {
+	if err != nil && !made.claimed {
+		p.shared.retryLater(pod) // no push would come for it
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, err.Error())
+	}
+	// A pod with claims is retried in any case: the last attempt is kube-scheduler's own, over all nodes.
+	if !answer.Again && !made.claimed {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	p.handle.Activate(klog.FromContext(ctx), map[string]*v1.Pod{string(pod.UID): pod})
