@@ -78,7 +78,7 @@ failover: venv ## Kill the leader five times under load (FAILOVER_KILLS, SOAK_SE
 
 soak-laws: venv ## The laws, random interleavings and comparisons with the originals, far longer than CI tries them (PARTAGE_SEQUENCES, PARTAGE_CASES, PARTAGE_SEED)
 	PARTAGE_SEQUENCES=$${PARTAGE_SEQUENCES:-200000} PARTAGE_SEED=$${PARTAGE_SEED:-$$(date +%s)} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/extender/test_any_interleaving_keeps_the_books.py \
-		tests/extender/test_claims_are_reserved_before_they_are_stored.py
+		tests/extender/test_claims_are_reserved_before_they_are_stored.py tests/extender/test_no_interleaving_uses_a_card_twice.py
 	HYPOTHESIS_PROFILE=soak PARTAGE_CASES=$${PARTAGE_CASES:-5000} $(BIN)/python -m pytest -n $(JOBS) -o timeout=14400 tests/laws tests/fidelity tests/extender/test_no_pod_costs_more_than_its_share.py
 
 bench: venv ## Run the benchmarks and print their figures

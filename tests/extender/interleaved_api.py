@@ -84,6 +84,7 @@ class ModelApi:
         silent: reads that fail before one is answered again.
         late: Bindings on the wire whose sender has given up waiting, with the end of their time.
         waiting: Bindings whose sender still waits, each until it is told its fate.
+        odd: pods that somebody else bound, or whose record somebody changed; they count for nothing.
         broken: laws that did not hold; must stay empty.
     """
 
@@ -98,6 +99,7 @@ class ModelApi:
         self.silent = 0
         self.late: list[tuple[float, Binding]] = []
         self.waiting: list[tuple[Binding, asyncio.Future[str]]] = []
+        self.odd: set[str] = set()
         self.broken: list[str] = []
 
     # --- objects -----------------------------------------------------------------------------
@@ -206,9 +208,9 @@ class ModelApi:
         tenants: Counter[tuple[str, str]] = Counter()
         for pod in self.pods.values():
             text = pod.annotations.get(names.ALLOCATION)
-            if not pod.node or text is None or pod.phase == "Succeeded":
+            if pod.uid in self.odd or not pod.node or text is None or pod.phase == "Succeeded":
                 continue
-            for container in json.loads(text)["containers"]:
+            for container in _containers(text):
                 for grant in container["devices"]:
                     card = pod.node, grant["uuid"]
                     milli[card] += grant["milli"]
@@ -219,3 +221,12 @@ class ModelApi:
         self.broken += [f"card {c} carries {n} of 1000" for c, n in milli.items() if n > 1000]
         self.broken += [f"card {c} carries {n} bytes" for c, n in size.items() if n > CARD_BYTES]
         self.broken += [f"card {c} is whole and shared" for c in whole if tenants[c] > 1]
+
+
+def _containers(record: str) -> list[Manifest]:
+    """Of a record; one that somebody has spoilt has none."""
+    try:
+        found: list[Manifest] = json.loads(record)["containers"]
+    except ValueError:
+        return []
+    return found

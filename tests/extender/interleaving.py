@@ -8,7 +8,7 @@ becomes shorter without some of its steps.
 import asyncio
 import json
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from interleaved_api import LATE, Fact, Manifest, ModelApi, Stored
@@ -69,11 +69,13 @@ class Broken(AssertionError):
     """A law does not hold."""
 
 
-def sequence(seed: int, least: int = 6, most: int = 24) -> list[Step]:
-    """The steps of a seed."""
+def sequence(
+    seed: int, least: int = 6, most: int = 24, weights: Mapping[str, int] = WEIGHTS
+) -> list[Step]:
+    """The steps of a seed; `weights` says how often each kind comes."""
     chance = random.Random(seed)  # noqa: S311 # reproducible on purpose
     length = chance.randint(least, most)
-    kinds = chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=length)
+    kinds = chance.choices(list(weights), list(weights.values()), k=length)
     return [
         (kind, chance.randrange(64), chance.randrange(64), chance.randrange(64)) for kind in kinds
     ]
@@ -82,9 +84,9 @@ def sequence(seed: int, least: int = 6, most: int = 24) -> list[Step]:
 class Interleaving:
     """One cluster, one scheduler service after another, and kube-scheduler."""
 
-    def __init__(self, meters: Meters) -> None:
+    def __init__(self, meters: Meters, api: type[ModelApi] = ModelApi) -> None:
         self.clock = InstantClock()
-        self.api = ModelApi(self.clock)
+        self.api = api(self.clock)
         self._meters = meters
         self.known: dict[tuple[str, str], Fact] = {}
         self.reasons: dict[str, tuple[str, str]] = {}
@@ -113,6 +115,12 @@ class Interleaving:
             self.api.put("Node", name, _node(name))
             self.api.put("Device", name, _device(name))
         await self._lead()
+
+    async def close(self) -> None:
+        """Everything that was begun ends."""
+        for task in self.binds:
+            task.cancel()
+        await asyncio.gather(*self.binds, return_exceptions=True)
 
     async def _lead(self) -> None:
         """List afresh, rebuild and serve; nothing older than the list is told any more."""
@@ -398,8 +406,10 @@ class Interleaving:
     async def _restart(self, one: int, _two: int, _three: int) -> None:
         """The process dies; the next waits out the quiet period, in which its Bindings arrive or not."""
         self.service.follow()
-        for task in [*self.binds, *self.service.bindings.busy.values()]:
+        for task in self.binds:
             task.cancel()
+        for end in self.service.bindings.busy.values():
+            end.cancel()
         await asyncio.gather(
             *self.binds, *self.service.bindings.busy.values(), return_exceptions=True
         )
@@ -444,10 +454,8 @@ class Interleaving:
             except LedgerError as error:
                 raise Broken(str(error)) from error
         owners: dict[State, Callable[[str], bool]] = {
-            State.HELD: lambda uid: (
-                uid in books.cycle.holds and not books.cluster_cache.is_gone(uid)
-            ),
-            State.RESERVED: lambda uid: uid in self.service.bindings.busy,
+            State.HELD: lambda uid: self._held(uid) and not books.cluster_cache.is_gone(uid),
+            State.RESERVED: self._reserved,
             State.UNKNOWN: lambda uid: uid in books.unread,
             State.BOUND: lambda uid: uid not in books.cycle.holds,
         }
@@ -463,9 +471,21 @@ class Interleaving:
                 raise Broken(f"{uid} is bound and waits")
             if books.cluster_cache.is_gone(uid):
                 raise Broken(f"{uid} is gone and waits")
-            told = self.reasons.get(uid, (refusal.code.value, refusal.message))
-            if told != (refusal.code.value, refusal.message):
+            told = self._told(uid)
+            if told is not None and told != (refusal.code.value, refusal.message):
                 raise Broken(f"{uid} waits for {refusal.message}, and was told {told}")
+
+    def _told(self, uid: str) -> tuple[str, str] | None:
+        """The reason that people were told of a pod's waiting."""
+        return self.reasons.get(uid)
+
+    def _held(self, uid: str) -> bool:
+        """Whether a place that is kept for a pod ends by itself."""
+        return uid in self.service.books.cycle.holds
+
+    def _reserved(self, uid: str) -> bool:
+        """Whether somebody is to bind the pod, or to give its place back."""
+        return uid in self.service.bindings.busy
 
     async def settle(self) -> None:
         """Faults end, everything is told, kube-scheduler tries whoever was woken; then the laws.
@@ -505,8 +525,11 @@ class Interleaving:
                         await self.bind(pod, found[0], "done")
             self._hear()
             self.check()
+        await self._holds_end()
+
+    async def _holds_end(self) -> None:
+        """And that is told."""
         for _ in range(3):
-            # Holds end, and that is told.
             self.clock.pass_time(61.0)
             await self.service.tick()
             self._hear()
@@ -588,11 +611,16 @@ def _device(name: str, sick: int | None = None) -> Manifest:
     return {"kind": "Device", "metadata": {}, "spec": {"devices": cards}}
 
 
-def failure(steps: Sequence[Step], meters: Meters, runner: Callable[..., Any]) -> str:
+def failure(
+    steps: Sequence[Step],
+    meters: Meters,
+    runner: Callable[..., Any],
+    made: Callable[[Meters], Interleaving] = Interleaving,
+) -> str:
     """Play the steps; what broke, with the number of the step, or empty."""
 
     async def play() -> str:
-        world = Interleaving(meters)
+        world = made(meters)
         await world.start()
         at = 0
         try:
@@ -603,9 +631,7 @@ def failure(steps: Sequence[Step], meters: Meters, runner: Callable[..., Any]) -
         except Exception as error:  # noqa: BLE001 # a traceback of the product is a failure too
             return f"step {at}: {type(error).__name__}: {error}"
         finally:
-            for task in world.binds:
-                task.cancel()
-            await asyncio.gather(*world.binds, return_exceptions=True)
+            await world.close()
         return ""
 
     played: Coroutine[Any, Any, str] = play()
