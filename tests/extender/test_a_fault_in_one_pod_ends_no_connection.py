@@ -1,65 +1,13 @@
 """kube-scheduler asks about all pods by one connection, so a fault of ours in one pod must affect that pod alone."""
 
-import asyncio
-import json
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from plugin_caller import connected
 from world import World, device, document, node, pod, run, whole
 
-from partage.daemon.plugin import PluginOptions, PluginServer
 from partage.extender.attempts import Attempts
-from partage.wire import plugin as wire
 from partage.wire import translation
-
-
-class Caller:
-    """The other end."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._id = 0
-        self.pushed: list[dict[str, Any]] = []
-
-    async def ask(self, verb: str, **given: Any) -> dict[str, Any]:
-        """The answer; pushes in between are kept."""
-        self._id += 1
-        body = json.dumps({"verb": verb, "id": self._id, **given}).encode()
-        self._writer.write(len(body).to_bytes(4, "big") + body)
-        while True:
-            async with asyncio.timeout(240):
-                head = await self._reader.readexactly(4)
-                found = json.loads(await self._reader.readexactly(int.from_bytes(head, "big")))
-            if found.get("id") == self._id:
-                return dict(found)
-            self.pushed.append(found)
-
-
-@asynccontextmanager
-async def connected(
-    world: World, *, claims: bool = False
-) -> AsyncIterator[tuple[Caller, list[bool]]]:
-    """A kube-scheduler that has said hello, and what it claimed of its Lease."""
-    claimed: list[bool] = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "s"
-        server = PluginServer(
-            PluginOptions(path), world.service, lambda: True, claimed.append, claims=claims
-        )
-        await server.start()
-        reader, writer = await asyncio.open_unix_connection(path)
-        try:
-            caller = Caller(reader, writer)
-            await caller.ask("hello", protocol=wire.PROTOCOL, incarnation="one")
-            await caller.ask("leading", leading=True)
-            yield caller, claimed
-        finally:
-            writer.close()
-            await server.stop()
 
 
 @pytest.mark.parametrize("verb", ["propose", "bind"])

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from plugin_caller import connected
 from plugin_world import Plugged
-from test_a_fault_in_one_pod_ends_no_connection import connected
 from test_no_pod_costs_more_than_its_share import bounded
 from world import Manifest, World, device, document, node, pod, run, whole
 
