@@ -109,7 +109,7 @@ class Cluster(Interleaving):
         super().__init__(meters, LoggedApi)
         self._folder = folder
         self.leads = True
-        self.number = 1000  # of a kube-scheduler that has run for a while; the next ones begin with 1
+        self.number = 1000  # kube-scheduler has run for a while; the next one begins with 1
         self.reserved: dict[str, tuple[int, str]] = {}
         self.binding: set[str] = set()
         self.attempts = self._plugged()
