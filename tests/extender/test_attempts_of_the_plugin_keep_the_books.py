@@ -345,6 +345,36 @@ async def test_what_an_engine_before_proposed_is_proposed_anew(world: Plugged) -
 
 
 @plugged
+async def test_pods_that_are_rejected_everywhere_do_not_wake_each_other(world: Plugged) -> None:
+    """Each proposal's end frees what was free before; kube-scheduler would try the two in turn without a pause."""
+    world.create(pod("one", half()))
+    world.create(pod("two", half()))
+    for _ in range(2):
+        for name in ("one", "two"):
+            nodes = world.propose(name).nodes
+            if nodes:
+                world.attempts.another(wire.Another(1, f"uid-{name}", world.number, nodes))
+
+    assert not world.woken
+
+
+@plugged
+async def test_room_that_comes_beside_a_proposal_is_found_after_it(world: Plugged) -> None:
+    """The proposal was in the way when the room came, and is rejected."""
+    await world.place(pod("ends", whole()))
+    world.create(pod("big", whole(2)))
+    assert world.propose("big").code == "InsufficientCards"
+    world.create(pod("small", half()))
+    assert world.propose("small").nodes == ["n1"]
+    world.service.pod_gone("uid-ends")
+    assert not world.woken
+
+    world.attempts.another(wire.Another(1, "uid-small", world.number, ["n1"]))
+
+    assert world.woken == ["uid-big"]
+
+
+@plugged
 async def test_new_books_know_what_is_reserved(world: Plugged) -> None:
     """After a rebuild the books take the reservation again before any other decision."""
     world.create(pod("web", whole(2)))

@@ -494,7 +494,7 @@ class Attempts:
                 message=decision.message,
                 preempt=preempt,
             )
-        self._places.proposed = question.uid
+        self._places.propose(books, question.uid)
         self._service.left(question.uid)
         books.counts["plugin proposed"] += 1
         nodes = offered(engine, pod, question, decision.allocation.node, beside)

@@ -272,14 +272,30 @@ class Reservations:
     def __init__(self, service: SchedulerService, rejected: RejectedNodes) -> None:
         """Reservations without a place."""
         self.proposed = ""
+        self._room = 0
         self._service, self._rejected = service, rejected
         self._sent_away: dict[str, float] = {}
 
+    def propose(self, books: Books, uid: str) -> None:
+        """A place is held for the proposal of a pod."""
+        self.proposed, self._room = uid, books.waiting.newest
+
     def end_proposal(self) -> None:
-        """End the proposal that was not reserved."""
+        """End the proposal that was not reserved.
+
+        No other pod was decided about meanwhile, so its room is news for no pod. Otherwise two pods that kube-scheduler's
+        own rules keep off every node would wake each other without end. It is news if pods were compared with other
+        new room meanwhile, or if room is kept for a pod on the node.
+        """
         uid, self.proposed = self.proposed, ""
         books = self._service.books
-        if uid and books.engine.states.get(uid) is State.HELD:
+        if not uid or books.engine.states.get(uid) is not State.HELD:
+            return
+        held = books.engine.ledger.allocation(uid)
+        quiet = held is not None and not books.nominees(held.node)
+        if quiet and books.waiting.newest == self._room:
+            books.engine.handle(HoldEnded(uid))
+        else:
             books.take([HoldEnded(uid)], self._now)
 
     def take(

@@ -115,6 +115,11 @@ class UnschedulablePods:
         return self._pods.get(uid)
 
     @property
+    def newest(self) -> int:
+        """The number of the newest room."""
+        return self._newest
+
+    @property
     def highest(self) -> int | None:
         """The highest priority of all waiting pods; None if no pod waits."""
         return max(self._priorities, default=None)
