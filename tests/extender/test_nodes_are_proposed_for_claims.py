@@ -661,3 +661,73 @@ async def test_an_explanation_looks_at_so_many_requests_of_claims() -> None:
     assert told is not None
     assert len(told["request"]) == 64
     assert "the service looks at the first 64 requests of the pod's claims" in told["notes"]
+
+
+def _hostnames(count: int) -> list[Manifest]:
+    """Node affinity terms that all differ."""
+    return [
+        {
+            "matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [f"x{number}"]}
+            ]
+        }
+        for number in range(count)
+    ]
+
+
+BEYOND: dict[str, Manifest] = {
+    "required terms": {
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": _hostnames(4_000)
+                }
+            }
+        }
+    },
+    "preferred terms": {
+        "affinity": {
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "preference": one} for one in _hostnames(4_000)
+                ]
+            }
+        }
+    },
+    "tolerations": {
+        "tolerations": [{"key": f"k{number}", "operator": "Exists"} for number in range(9_000)]
+    },
+    "selector labels": {"nodeSelector": {f"k{number}": "v" for number in range(4_000)}},
+    "containers": {
+        "containers": [{"name": f"c{number}", "image": "x"} for number in range(4_000)]
+    },
+}
+"""Pods that the API server takes and no webhook sees, because they name no device."""
+
+
+@pytest.mark.parametrize("shape", BEYOND)
+@run
+async def test_a_pod_beyond_the_bounds_of_pods_with_names_is_left_to_kube_scheduler(
+    shape: str,
+) -> None:
+    """The bounds hold for pods that ask by claims alone too, when nodes are compared and when they are explained."""
+    world = await cluster(*(f"n{number}" for number in range(60)))
+    user, made = claimant(**BEYOND[shape]), waiting(exactly())
+    found = {one["metadata"]["name"]: document(one) for one in (user, made)}
+    for one in found.values():
+        world.service.changed(one)
+
+    with bounded(50_000):
+        assert propose(world, made, user=user).skip
+        told = explained(
+            world.service.books,
+            "team",
+            "web",
+            lambda _kind, _namespace, name: found.get(name),
+            0.0,
+        )
+
+    assert told is not None
+    assert told["reason"]["code"] == "SearchLimit"
+    assert "kube-scheduler alone looks for its node" in told["reason"]["message"]
+    assert not propose(world, made).skip

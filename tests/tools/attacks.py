@@ -146,7 +146,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "ResourceClaims with thousands of requests, or named by thousands of pods",
-        "bounded work; kube-scheduler tries the nodes by itself",
+        "bounded work; kube-scheduler tries the nodes itself",
         (
             f"{_PROPOSED}::test_claims_of_thousands_of_requests_are_left_to_kube_scheduler",
             f"{_PROPOSED}::test_an_explanation_looks_at_so_many_requests_of_claims",
@@ -154,6 +154,14 @@ ATTACKS: Final = (
             "extender/test_pods_with_claims_are_listed.py::test_a_claim_that_comes_and_goes_has_no_pod_read_again",
             "wire/test_claims_that_wait_are_judged.py::test_requests_that_many_devices_meet_cost_little_beside_one_that_none_meets",
             "embedded/test_claims_are_followed.py::test_pods_are_tried_again_for_a_claim_that_may_help_them",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "pods with ResourceClaims and thousands of terms, tolerations or containers",
+        "kube-scheduler places them itself",
+        (
+            f"{_PROPOSED}::test_a_pod_beyond_the_bounds_of_pods_with_names_is_left_to_kube_scheduler",
         ),
     ),
     Attack(

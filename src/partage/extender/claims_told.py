@@ -93,6 +93,9 @@ def explained(
     def decide(pod: Pod, work: Work) -> Placement | Refusal:
         if missing:
             return Refusal(ReasonCode.CLAIM_UNREADY, missing)
+        fault = pod.request.fault
+        if fault is not None and fault.code is ReasonCode.SEARCH_LIMIT:
+            return Refusal(fault.code, fault.message)
         return _decision(books, pod, wants, nodes, work)
 
     try:

@@ -31,7 +31,7 @@ from partage.inventory.plane import Bools
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.pod import Pod
-from partage.model.reason import Refusal
+from partage.model.reason import ReasonCode, Refusal
 from partage.placement.work import Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
@@ -98,8 +98,9 @@ def claimant_of(books: Books, question: Propose) -> PodEntry | None:
     except InvalidDocument:
         return None
     request = request_of_claims(document, claims)
-    if request is None:
-        return None
+    fault = translated.pod.request.fault
+    if request is None or (fault is not None and fault.code is ReasonCode.SEARCH_LIMIT):
+        return None  # it is too much, or only kube-scheduler can tell
     return PodEntry(replace(translated.pod, request=request), translated.view)
 
 

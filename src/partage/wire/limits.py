@@ -1,7 +1,8 @@
 """The most that a pod with devices may ask for: bounds that keep reading and deciding cheap.
 
 They are far beyond real requests. The webhook refuses a pod beyond them. A pod that bypassed the
-webhook is read no further, and waits with the same sentence.
+webhook is read no further, and waits with the same sentence. The webhook sees no pod that asks by ResourceClaims
+alone; for such a pod beyond the bounds no nodes are compared, and kube-scheduler places it by itself.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,11 +61,11 @@ _LISTS: Final = (
 def beyond(
     spec: shapes.PodSpec, annotations: Mapping[str, str], is_device: Callable[[str], bool]
 ) -> str:
-    """The bound that a pod breaks, as a sentence; empty for none, and for a pod without devices."""
+    """The bound that a pod breaks, as a sentence; empty for none, and for a pod without devices and claims."""
     asked = [list(_resources(container)) for container in _containers(spec)]
     asking = sum(any(map(is_device, one)) for one in asked)
     own = [*(spec.overhead or ()), *_resources(shapes.Container(resources=spec.resources))]
-    if not asking and not any(map(is_device, own)):
+    if not asking and not any(map(is_device, own)) and not spec.resource_claims:
         return ""
     counts = {
         "containers that ask for devices": asking,
@@ -79,6 +80,14 @@ def beyond(
         if count > LIMITS[what]:
             return f"the pod has {count} {what}, at most {LIMITS[what]} are allowed"
     return _annotated(annotations)
+
+
+def by_claims_alone(spec: shapes.PodSpec, is_device: Callable[[str], bool]) -> bool:
+    """Whether a pod names ResourceClaims, and no device."""
+    whole = shapes.Container(resources=spec.resources)
+    named = (name for one in (*_containers(spec), whole) for name in _resources(one))
+    asks = any(map(is_device, named)) or any(map(is_device, spec.overhead or ()))
+    return bool(spec.resource_claims) and not asks
 
 
 def _annotated(annotations: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ from partage.wire.constraints import constraint_of, tolerations_of
 from partage.wire.context import Context
 from partage.wire.demand import bounded, effective, units
 from partage.wire.documents import Document, invalid
-from partage.wire.limits import beyond
+from partage.wire.limits import beyond, by_claims_alone
 from partage.wire.near_names import near_names
 from partage.wire.pod_phase import finished
 from partage.wire.reading import read_all
@@ -136,7 +136,13 @@ def _wish(view: PodView, spec: shapes.PodSpec, reading: Reading, context: Contex
 def _unread(
     document: Document, spec: shapes.PodSpec, context: Context, problem: str
 ) -> TranslatedPod:
-    """A pod that asks for more than is read of any pod; it waits with the reason."""
+    """A pod that asks for more than is read of any pod; it waits with the reason, or kube-scheduler alone places it."""
+    fault = Fault(problem)
+    if by_claims_alone(spec, context.is_device):
+        fault = Fault(
+            f"{problem} for Partage to compare nodes; kube-scheduler alone looks for its node",
+            ReasonCode.SEARCH_LIMIT,
+        )
     view = _view(
         document, structs.replace(spec, containers=None, init_containers=None), context, Faults()
     )
@@ -147,7 +153,7 @@ def _unread(
         priority=_priority(spec, context),
         node=None,
         finished=finished(document.shape) if isinstance(document.shape, shapes.Pod) else False,
-        request=PodRequest(fault=Fault(problem)),
+        request=PodRequest(fault=fault),
         host={"pods": 1},
     )
     return TranslatedPod(pod, view)
