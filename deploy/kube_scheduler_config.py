@@ -35,7 +35,8 @@ _PLUGINS: Final = {
     "multiPoint": {"enabled": [{"name": _PLUGIN, "weight": _PLUGIN_WEIGHT}]},
     # Named alone, these run before kube-scheduler's own of the same point.
     "postFilter": {"enabled": [{"name": _PLUGIN}]},
-    "preBind": {"enabled": [{"name": _PLUGIN}]},
+    # After the wait for the pod's volumes, which may last for minutes, and before its claims are stored.
+    "preBind": {"enabled": [{"name": "VolumeBinding"}, {"name": _PLUGIN}]},
     "bind": {"enabled": [{"name": _PLUGIN}]},
 }
 

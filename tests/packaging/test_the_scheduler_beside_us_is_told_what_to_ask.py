@@ -32,6 +32,14 @@ def test_names_that_kube_scheduler_takes_for_its_own_are_left_to_it() -> None:
     assert not [name for name in ignored if name.startswith("kubernetes.io/")]
 
 
+def test_a_pod_takes_its_turn_for_claims_after_it_has_waited_for_its_volumes() -> None:
+    """Any tenant can name a volume that nobody provides: sixteen such pods would keep all others with claims waiting."""
+    for profile in kube_scheduler_config(None, [])["profiles"]:
+        named = [one["name"] for one in profile["plugins"]["preBind"]["enabled"]]
+        # kube-scheduler runs those that a point names in this order, and then its others.
+        assert named == ["VolumeBinding", "Partage"]
+
+
 def test_https_comes_with_its_files() -> None:
     """An authority alone, or with a certificate of kube-scheduler's own."""
     access = ExtenderAccess("https://partage:8443", "/ca.crt", "/tls.crt", "/tls.key")

@@ -69,7 +69,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "nonsense in every field of a pod",
-        "none: clients get readable answers",
+        "none",
         (
             "embedded/test_hard_pods_hold_up_nobody.py::test_odd_pods_are_answered_and_hold_up_nobody",
         ),
@@ -77,7 +77,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "fields nested 9,000 levels deep; hundreds of pods of a megabyte",
-        "all is read, in small pages, except fields that are too deep",
+        "all is read, except fields that are too deep",
         (
             "kube/test_odd_objects_stop_no_list.py",
             f"{_LISTS}::test_large_objects_come_in_smaller_pages",
@@ -86,7 +86,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "conditions on a label that differs on each node; requests that each exclude a few nodes",
-        "the scheduler reads all nodes in one call, and looks at each once",
+        "all nodes are read in one call, each once",
         (
             f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
             f"{_HARD}::test_nodes_that_object_in_words_of_their_own_are_judged_together",
@@ -104,7 +104,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "hundreds of hard pods at once, in one namespace or in many",
-        "another namespace's pod has its turn after bounded work",
+        "others' pods have their turn after bounded work",
         (
             f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon",
             f"{_CROWDS}::test_many_namespaces_share_what_one_has",
@@ -114,7 +114,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "preemption beside many small pods, and plans without an end",
-        "as few victims as needed, or none; planning pauses after one decision's work",
+        "as few victims as needed, or none; planning pauses",
         (
             "laws/test_a_plan_asks_no_more_than_a_decision_at_a_time.py",
             f"{_ROOM}::test_rows_of_pods_for_which_nothing_helps_leave_time_to_others",
@@ -125,7 +125,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "20,000 pods at once, thousands waiting, thousands of quotas",
-        "rates, memory and Bindings (64 at once) are bounded; other namespaces have their turn within seconds",
+        "rates, memory and Bindings are bounded; others have their turn within seconds",
         (
             _WRITES,
             "extender/test_facts_reach_the_books.py::test_a_quota_whose_limits_stay_the_same_is_not_read_again",
@@ -146,7 +146,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "ResourceClaims with thousands of requests, or named by thousands of pods",
-        "bounded work; kube-scheduler tries the nodes itself",
+        "bounded work; kube-scheduler decides alone",
         (
             f"{_PROPOSED}::test_claims_of_thousands_of_requests_are_left_to_kube_scheduler",
             f"{_PROPOSED}::test_an_explanation_looks_at_so_many_requests_of_claims",
@@ -159,9 +159,17 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "pods with ResourceClaims and thousands of terms, tolerations or containers",
-        "kube-scheduler places them itself",
+        "kube-scheduler decides alone",
         (
             f"{_PROPOSED}::test_a_pod_beyond_the_bounds_of_pods_with_names_is_left_to_kube_scheduler",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "pods with claims whose volumes never come",
+        "others' claims are stored meanwhile",
+        (
+            "packaging/test_the_scheduler_beside_us_is_told_what_to_ask.py::test_a_pod_takes_its_turn_for_claims_after_it_has_waited_for_its_volumes",
         ),
     ),
     Attack(
@@ -216,7 +224,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "endless restarts, tens of thousands of processes, millions of nested folders, writes that delay each flush of the disk",
-        "looks at its namespace have a bound; others' containers start, or are refused as late",
+        "looks at its namespace have a bound; others' containers start, or are refused",
         (
             f"{_PLUGIN}::test_a_disk_that_is_slow_does_not_end_the_connection",
             f"{_PLUGIN}::test_a_look_that_takes_long_does_not_end_the_connection",
@@ -316,7 +324,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "thousands of hard pods behind the page that compares policies",
-        "each policy searches for about twenty of them, at most once a minute",
+        "each policy searches for about twenty, once a minute",
         (
             "extender/test_questions_of_people_are_counted.py::test_a_comparison_of_policies_searches_for_few_hard_pods",
         ),
@@ -324,7 +332,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "a pod that triggers a fault of the engine",
-        "the pod waits and is listed as a problem; the service goes on",
+        "the pod waits; the service goes on",
         ("extender/test_a_fault_in_one_pod_ends_no_connection.py",),
     ),
     Attack(
@@ -391,7 +399,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "tiny segments, heads of thousands of lines, thousands of requests at once, other protocols",
-        "the connection is closed, or has one request served at a time",
+        "the connection is closed, or serves one request at a time",
         (
             "serving/test_requests_cost_what_they_carry.py",
             "serving/test_what_is_no_http_fills_no_log.py",
@@ -467,7 +475,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "thousands of pods whose requests all differ, from which the default policy learns",
-        "it learns from the 512 most frequent, and decisions take as long as before",
+        "it learns from the 512 most frequent",
         (
             "placement/test_prices_are_chosen_by_rehearsal.py::test_pods_that_all_differ_make_no_large_mix",
             "placement/test_published_strategies_follow_their_formulas.py::test_requests_that_all_differ_are_not_all_usual",
@@ -476,7 +484,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "a pod that asks for a million cards, from which the default policy learns",
-        "it learns from pods that a node of the cluster could host",
+        "it learns from pods that a node could host",
         (
             "placement/test_prices_are_chosen_by_rehearsal.py::test_nothing_is_learnt_from_a_pod_that_no_node_hosts",
         ),
