@@ -166,6 +166,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
+        "hundreds of long selectors in a claim",
+        "`explain` from manifests reads a few, and says so",
+        (
+            "wire/test_selectors_of_claims_are_bounded.py::test_what_it_takes_to_read_expressions_counts",
+        ),
+    ),
+    Attack(
+        "tenant",
         "pods with claims whose volumes never come",
         "others' claims are stored meanwhile",
         (

@@ -20,6 +20,9 @@ LONGEST: Final = 10 * 1024
 MOST_STEPS: Final = 400_000
 """Steps of all evaluations for one question: some seconds of one processor."""
 _MOST_AT_ONCE: Final = 20_000
+_A_CHARACTER: Final = 5
+"""Steps that it takes to compile a character: up to 70 us, where a step of an evaluation takes about ten."""
+_LATE: Final = "not judged: the selectors before it took as much work as one question may"
 _MOST_KNOWN: Final = 10_000
 """Remembered answers."""
 _PLAIN: Final = re.compile(
@@ -67,17 +70,23 @@ class Selectors:
         key = expression, _visible(expression, device)
         found = self._known.get(key)
         if found is None:
-            enough = self._left >= _MOST_AT_ONCE
+            enough = self._left >= _MOST_AT_ONCE + self._dear(expression)
             found = self._judged(expression, device)
             if enough or isinstance(found, bool):
                 self._known[key] = found
         return found
 
+    def _dear(self, expression: str) -> int:
+        """Steps until the expression can be evaluated; 0 if it is compiled."""
+        return 0 if expression in self._compiled else _A_CHARACTER * len(expression)
+
     def _judged(self, expression: str, device: DeviceView) -> bool | str:
         if len(expression) > LONGEST:
             return f"it has {len(expression)} characters, more than {LONGEST}"
-        if self._left <= 0:
-            return "not judged: the selectors before it took as much work as one question may"
+        before = self._dear(expression)
+        if self._left <= before:
+            return _LATE
+        self._left -= before
         program = self._compiled.get(expression)
         if program is None:
             program = self._compiled[expression] = self._cel.compiled(expression)
