@@ -38,6 +38,7 @@ def planted() -> list[Json]:
             "name": s(),
             "labels": {s(): s(), f"{s()}.com/{s()}": "x", f"koordinator.sh/{s()}": s()},
             "annotations": {f"partage.io/{s()}": s(), f"hami.io/{s()}": s(), s(): s()},
+            "finalizers": [s(), f"{s()}.io/{s()}"],
             **more,
         }
 
@@ -328,6 +329,28 @@ def test_addresses_stay_and_short_names_of_their_letters_do_not() -> None:
     assert found["spec"]["devices"][1]["id"] == "0000:be:00.1"
     said = json.dumps([found["metadata"], found["spec"]["devices"][1]["labels"]])
     assert not [word for word in ('"abe"', '"cafe"', '"bea"') if word in said]
+
+
+def test_addresses_of_machines_are_no_numbers() -> None:
+    """Of a node that is named by its own, and elsewhere; a driver's version is one."""
+    node = {
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": "10.20.30.40",
+            "labels": {
+                "kubernetes.io/hostname": "10.20.30.40",
+                "rack": "172.16.254.1",
+                "nvidia.com/cuda.driver-version.full": "535.104.05",
+            },
+        },
+    }
+    (found,) = masked([node])
+
+    labels = found["metadata"]["labels"]
+    assert labels["kubernetes.io/hostname"] == found["metadata"]["name"]
+    assert "535.104.05" in labels.values()
+    assert not [one for one in ("10.20", "172.16") if one in json.dumps(found)]
 
 
 def test_a_mask_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -539,7 +539,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "reader",
-        "names of pods, namespaces and quotas in metrics and node summaries; planted words in a masked snapshot",
+        "names of pods, namespaces and quotas in metrics and node summaries; planted words, finalizers and IP addresses in a "
+        "masked snapshot",
         "only cards, amounts and sums are shown",
         (
             "agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",

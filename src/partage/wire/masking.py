@@ -1,7 +1,7 @@
 """Consistently replaces names of people and their work in the objects of a snapshot; a list names the words that stay.
 
-A word stays if it is a number, a time, the address or model of a device, or a word that the program's own
-readers know: a key, a field, a choice, a published name. Every other word becomes ten digits of a keyed hash
+A word stays if it is a number, a time, the address or model of a device, or a word that the program's own readers know:
+a key, a field, a choice, a published name. No IP address stays. Every other word becomes ten digits of a keyed hash
 (HMAC-SHA256) at each place. Under the same key a word has the same mask, also in another snapshot. Without the
 key, words cannot be guessed by trials. Decisions only compare these words, so a masked snapshot gives the same
 decisions as the plain one.
@@ -42,7 +42,8 @@ _ADDRESS: Final = rf"{PCI_ADDRESS}|pci[0-9A-Fa-f]{{4,8}}:[0-9A-Fa-f]{{2}}"
 _PLAIN: Final = re.compile(
     _ADDRESS
     + r"""
-    |[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
+    |(?!(?:[0-9]+\.){3}[0-9]+\Z)                                                # no address of a machine
+    [-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
     |[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?                      # times
     |(?:[A-Z]{3,6}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}                # UUIDs
     |[0-9]+c?\.?[0-9]*g\.[0-9]+gb(?:\+[a-z]+)*                                  # profiles of instances
@@ -244,18 +245,17 @@ class Mask:
         return f"{letter}-{digest[:_DIGITS]}"
 
     def _metadata(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        found = {k: v for k, v in given.items() if k not in ("generateName", "ownerReferences")}
-        if "name" in found:
-            found["name"] = self._name(kind, found["name"])
-        if found.get("namespace"):
-            found["namespace"] = self._masked("ns", found["namespace"])
-        if found.get("uid"):
-            found["uid"] = self._word(found["uid"])
-        if "labels" in found:
-            found["labels"] = self._value(found["labels"])
-        if "annotations" in found:
+        own = ("generateName", "ownerReferences", "name", "namespace", "uid", "annotations")
+        found: dict[str, Any] = self._value({k: v for k, v in given.items() if k not in own})
+        if "name" in given:
+            found["name"] = self._name(kind, given["name"])
+        if given.get("namespace"):
+            found["namespace"] = self._masked("ns", given["namespace"])
+        if given.get("uid"):
+            found["uid"] = self._word(given["uid"])
+        if "annotations" in given:
             found["annotations"] = dict(
-                self._annotation(key, text) for key, text in found["annotations"].items()
+                self._annotation(key, text) for key, text in given["annotations"].items()
             )
         return found
 
