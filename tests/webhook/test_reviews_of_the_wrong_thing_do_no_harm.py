@@ -226,3 +226,21 @@ def test_a_hostile_pod_is_judged_like_any_other(what: str, operation: str) -> No
             assert len(message) < 2000
 
     asked(test)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/webhook/translate"])
+def test_a_pod_that_is_just_flat_enough_to_be_decoded_is_no_fault(path: str) -> None:
+    """API servers keep what managers of fields write as it is; a copy of it takes more frames than decoding it."""
+    text = json.dumps(review(pod(container(limits=SHARE), meta={"managedFields": ["NEST"]})))
+    depths = range(300, 1_000, 50)
+    bodies = [text.replace('"NEST"', "[" * n + "]" * n).encode() for n in depths]
+
+    async def test(ask: Asking) -> None:
+        answers = [await ask(path, body) for body in bodies]
+
+        assert {status for status, _ in answers} <= {200, 400}
+        assert answers[0][1]["response"]["allowed"] is True
+        told = [answer["message"] for status, answer in answers if status == 400]
+        assert set(told) <= {"AdmissionReview: nested too deeply"}
+
+    asked(test)

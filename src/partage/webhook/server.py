@@ -81,8 +81,11 @@ def review_routes(
 
 
 def _answer(decide: Decide, body: bytes, context: Context, admission: Admission) -> bytes:
-    """The answer to a review, from values alone; any thread may call it."""
-    return encode_verdict(decide(decode_review(body), context, admission))
+    """The answer to a review, from values alone; any thread may call it. Raises `InvalidDocument`."""
+    try:
+        return encode_verdict(decide(decode_review(body), context, admission))
+    except RecursionError:  # a review that is just flat enough to be decoded
+        raise InvalidDocument("AdmissionReview: nested too deeply") from None
 
 
 def make_app(
