@@ -21,6 +21,7 @@ from world import (
     whole,
 )
 
+from partage.extender import bindings
 from partage.extender.bindings import BindLimits
 from partage.extender.ports import Answered, Outcome
 from partage.scheduler.engine import State
@@ -64,6 +65,24 @@ async def test_what_was_sent_is_what_a_rebuild_reads() -> None:
 
     assert world.service.books.engine.ledger.picture() == before
     assert world.service.audit().clean
+
+
+@run
+async def test_a_record_for_which_the_annotations_leave_no_room_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The API server would take it, and then refuse the kubelet's word of the pod's end."""
+    world = await World().start(node(), device())
+    world.create(pod("web", whole(), meta={"annotations": {"example.com/pad": "x" * 800}}))
+    monkeypatch.setattr(bindings, "LARGEST_ANNOTATIONS", 1_000)
+
+    error = await world.bind("web")
+
+    assert "the pod's annotations and its record have" in error
+    assert not world.api.sent
+    assert "uid-web" not in world.service.books.engine.ledger
+    monkeypatch.undo()
+    assert await world.bind("web") == ""
 
 
 @run

@@ -344,6 +344,15 @@ ATTACKS: Final = (
         ("extender/test_a_fault_in_one_pod_ends_no_connection.py",),
     ),
     Attack(
+        "tenant",
+        "annotations that a record makes larger than the API server allows, so that the pod never ends",
+        "refused, or not bound",
+        (
+            "webhook/test_large_pods_are_judged_in_time.py::test_bounds_hold_whatever_scheduler_a_pod_names",
+            "extender/test_binds_come_to_a_known_end.py::test_a_record_for_which_the_annotations_leave_no_room_is_not_sent",
+        ),
+    ),
+    Attack(
         "thief",
         "a node that reports 15,000 cards, 20,000 virtual functions or 5,000 resources, or changes endlessly",
         "the ledger keeps 80 devices of a type and 256 resources a node, and read two changes a second",

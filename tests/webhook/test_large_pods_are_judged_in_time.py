@@ -223,6 +223,9 @@ BEYOND: Final[dict[str, Callable[[], Json]]] = {
         container("g", SHARE), affinity=required(*[term("a")] * 129)
     ),
     "bytes": lambda: pod(container("g", SHARE), meta={"annotations": {HINT: "x" * 16_385}}),
+    "bytes of annotations": lambda: pod(
+        container("g", SHARE), meta={"annotations": {"example.com/pad": "é" * 65_536}}
+    ),
 }
 
 
@@ -238,6 +241,14 @@ def test_bounds_hold_whatever_scheduler_a_pod_names(what: str, scheduler: str) -
     assert not answer["allowed"]
     assert what.split(maxsplit=1)[0] in answer["status"]["message"]
     assert validated(review(manifest, "UPDATE", manifest))["allowed"]
+
+
+def test_annotations_leave_room_for_a_record() -> None:
+    """With less than half of what the API server allows, the pod is let through; without devices with all of it."""
+    for size, limits in ((131_072, SHARE), (262_144, {})):
+        text = "x" * (size - len("example.com/pad"))
+        manifest = pod(container("g", limits), meta={"annotations": {"example.com/pad": text}})
+        assert validated(review(manifest))["allowed"]
 
 
 def test_devices_of_a_pod_as_a_whole_count_too() -> None:

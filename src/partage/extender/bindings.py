@@ -46,6 +46,7 @@ from partage.vendors.catalog import ADAPTING
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.extender import BindArgs
+from partage.wire.limits import LARGEST_ANNOTATIONS, size_of
 from partage.wire.permit import cut
 from partage.wire.render import render
 from partage.wire.translation import PodEntry
@@ -241,6 +242,14 @@ class Bindings:
             books.take([BindFailed(args.uid)], self._clock.monotonic())
             return f"node {args.node} is gone; try again"
         rendering = self._render(books, entry, decision)
+        known = books.cluster_cache.pods.get(args.uid) or entry
+        size = size_of({**known.view.annotations, **rendering.annotations})
+        if size > LARGEST_ANNOTATIONS:
+            books.take([BindFailed(args.uid)], self._clock.monotonic())
+            return (
+                f"the pod's annotations and its record have {size} bytes, and the API server allows "
+                f"{LARGEST_ANNOTATIONS}"
+            )
         binding = Binding(
             args.namespace,
             args.name,

@@ -22,8 +22,17 @@ LIMITS: Final[Mapping[str, int]] = {
     "tolerations": 256,
     "bytes in one annotation": 16_384,
     "entries in one annotation": 256,
+    "bytes of annotations": 131_072,
 }
-"""The most of each for one pod; the reference lists the same."""
+"""The most of each for one pod; the reference lists the same.
+
+A Binding adds the record to the pod's annotations without a look at their size. If they then have more than
+`LARGEST_ANNOTATIONS`, the API server refuses each later write of the pod, also the kubelet's of its end, and the pod
+stays until it is deleted by force.
+"""
+
+LARGEST_ANNOTATIONS: Final = 2**18
+"""Bytes of all annotations of an object, keys and values, that the API server allows."""
 
 READ: Final = (
     names.DEVICE_ALLOCATE_HINT,
@@ -90,7 +99,17 @@ def by_claims_alone(spec: shapes.PodSpec, is_device: Callable[[str], bool]) -> b
     return bool(spec.resource_claims) and not asks
 
 
+def size_of(annotations: Mapping[str, str]) -> int:
+    """Bytes of keys and values, as the API server counts them."""
+    return sum(
+        len(part.encode(errors="surrogatepass")) for one in annotations.items() for part in one
+    )
+
+
 def _annotated(annotations: Mapping[str, str]) -> str:
+    size, most = size_of(annotations), LIMITS["bytes of annotations"]
+    if size > most:
+        return f"the pod has {size} bytes of annotations, at most {most} are allowed"
     for key in READ:
         text = annotations.get(key, "")
         for what, count in (
