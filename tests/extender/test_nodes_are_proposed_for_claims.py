@@ -731,3 +731,27 @@ async def test_a_pod_beyond_the_bounds_of_pods_with_names_is_left_to_kube_schedu
     assert told["reason"]["code"] == "SearchLimit"
     assert "kube-scheduler alone looks for its node" in told["reason"]["message"]
     assert not propose(world, made).skip
+
+
+@pytest.mark.parametrize("shape", BEYOND)
+@run
+async def test_such_a_pod_is_explained_on_its_node_too(shape: str) -> None:
+    """Any reader may ask about each of a thousand such pods, again and again."""
+    world = await cluster("n1")
+    user, held = claimant(nodeName="n1", **BEYOND[shape]), claim(share())
+    found = {one["metadata"]["name"]: document(one) for one in (user, held)}
+    for one in found.values():
+        world.service.changed(one)
+
+    with bounded(45_000):
+        told = explained(
+            world.service.books,
+            "team",
+            "web",
+            lambda _kind, _namespace, name: found.get(name),
+            0.0,
+        )
+
+    assert told is not None
+    assert (told["state"], told["node"]) == ("bound", "n1")
+    assert told["allocations"]

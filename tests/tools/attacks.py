@@ -162,6 +162,7 @@ ATTACKS: Final = (
         "kube-scheduler decides alone",
         (
             f"{_PROPOSED}::test_a_pod_beyond_the_bounds_of_pods_with_names_is_left_to_kube_scheduler",
+            f"{_PROPOSED}::test_such_a_pod_is_explained_on_its_node_too",
         ),
     ),
     Attack(

@@ -93,10 +93,11 @@ def beyond(
 
 def by_claims_alone(spec: shapes.PodSpec, is_device: Callable[[str], bool]) -> bool:
     """Whether a pod names ResourceClaims, and no device."""
+    if not spec.resource_claims:
+        return False
     whole = shapes.Container(resources=spec.resources)
     named = (name for one in (*_containers(spec), whole) for name in _resources(one))
-    asks = any(map(is_device, named)) or any(map(is_device, spec.overhead or ()))
-    return bool(spec.resource_claims) and not asks
+    return not any(map(is_device, named)) and not any(map(is_device, spec.overhead or ()))
 
 
 def size_of(annotations: Mapping[str, str]) -> int:

@@ -76,8 +76,9 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
     if not isinstance(shape, shapes.Pod):
         raise document.invalid("kind", f"{document.kind} is not Pod")
     spec, faults = shape.spec or shapes.PodSpec(), Faults()
-    # A bound pod holds the devices of its record, however much it asks for.
-    problem = "" if spec.node_name else beyond(spec, document.annotations, context.is_device)
+    # A bound pod holds the devices of its record, however much it asks for; one with claims alone has no record.
+    recorded = spec.node_name and not by_claims_alone(spec, context.is_device)
+    problem = "" if recorded else beyond(spec, document.annotations, context.is_device)
     if problem:
         return _unread(document, spec, context, problem)
     try:
@@ -151,7 +152,7 @@ def _unread(
         namespace=view.namespace,
         name=view.name,
         priority=_priority(spec, context),
-        node=None,
+        node=view.node or None,
         finished=finished(document.shape) if isinstance(document.shape, shapes.Pod) else False,
         request=PodRequest(fault=fault),
         host={"pods": 1},
