@@ -79,6 +79,7 @@ bool self_read(struct self *self)
     self->strange = line.number != pid;
     self->space = pid_space();
     self->image = line.stack;
+    self->file = 0; /* a parent's stays open for its sake */
     return true;
 }
 
@@ -95,16 +96,53 @@ static bool is_running(uint64_t identity, uint64_t image, const struct self *sel
     return (line.state != 'Z' && line.state != 'X') || line.threads > 1;
 }
 
-bool place_is_alive(const struct place *place, const struct self *self, uint64_t now)
+/*
+ * A forked child has the driver's files of its parent open, and the memory stays on the card until both have ended. The
+ * child also has the parent's description of the account, and with it the lock: the kernel drops it with the last of them,
+ * whatever their namespaces are and whether they run or are stopped.
+ */
+static long lock_of(const struct self *self, int command, uint64_t identity, struct flock *lock)
 {
-    uint64_t owner = atomic_load(&place->owner);
-    if (owner == 0) return false;
+    uint64_t head = 0;
+    /* A program may have closed all descriptors: the number is a file of its own then. */
+    if (self->file <= 0 || kernel_read_start(self->file, &head, sizeof head) != sizeof head || head != ACCOUNT_MAGIC)
+        return -1;
+    *lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)(identity >> 1), .l_len = 1};
+    return syscall(SYS_fcntl, self->file, command, lock);
+}
+
+static bool is_held(uint64_t identity, const struct self *self)
+{
+    struct flock lock;
+    return lock_of(self, F_OFD_GETLK, identity, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+void self_hold(struct self *self, const char *account)
+{
+    struct flock lock;
+    int file = kernel_open(account, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0) return;
+    /* Away from the numbers that programs give to files of theirs. */
+    self->file = (int)syscall(SYS_fcntl, file, F_DUPFD_CLOEXEC, 200L);
+    if (self->file < 0) self->file = (int)syscall(SYS_fcntl, file, F_DUPFD_CLOEXEC, 3L);
+    kernel_close(file);
+    lock_of(self, F_OFD_SETLK, self->identity, &lock);
+}
+
+static bool is_there(const struct place *place, uint64_t owner, const struct self *self, uint64_t now)
+{
     uint64_t space = atomic_load(&place->space), beat = atomic_load(&place->beat);
     bool settling = owner & IDENTITY_SETTLING; /* its namespace may not be written yet */
     bool beats = beat > now || now - beat < FOREIGN_NS;
     if (space != self->space && !settling) return beats;
     /* If only numbers are known, another process may have this one by now. */
     return (beats || settling || !self->strange) && is_running(owner, settling ? 0 : atomic_load(&place->image), self);
+}
+
+bool place_is_alive(const struct place *place, const struct self *self, uint64_t now)
+{
+    uint64_t owner = atomic_load(&place->owner);
+    return owner != 0 && (is_there(place, owner, self, now) || is_held(owner, self));
 }
 
 static bool occupy(struct place *place, uint64_t seen, const struct self *self, uint64_t now)
@@ -128,6 +166,7 @@ static bool occupy(struct place *place, uint64_t seen, const struct self *self, 
 static void leave_former(struct account *account, const struct self *self)
 {
     uint64_t used = atomic_load(&account->used_places);
+    if (is_held(self->identity, self)) return; /* by a child of the former program */
     for (uint32_t i = 0; i < PLACES && i < used; i++) {
         struct place *place = &account->places[i];
         if (atomic_load(&place->space) == self->space) place_leave(place, self);

@@ -3,7 +3,7 @@
  *
  * A process is identified by its pid, its start time and its program: memory from before an exec is gone. A place whose
  * owner is gone does not count, and the next process takes it. No cleaning up is needed, so a kill at any instruction
- * leaves nothing behind. A process that cannot be checked counts as alive.
+ * leaves nothing behind. A process that cannot be checked counts as alive, and so does one whose forked child runs.
  */
 #ifndef PARTAGE_ACCOUNT_H
 #define PARTAGE_ACCOUNT_H
@@ -17,10 +17,13 @@ struct self {
     uint64_t space; /* pid namespace */
     uint64_t image; /* of its program: exec changes it; 0 is unknown */
     bool strange;   /* /proc is of another pid namespace: its numbers belong to other processes */
+    int file;       /* the account, open while this process or a forked child of it runs; 0 is none */
 };
 
 /* The identity of this process; false if /proc does not contain it. */
 bool self_read(struct self *self);
+/* Keeps the account open, with a lock by which others know that this process, or a forked child of it, runs. */
+void self_hold(struct self *self, const char *account);
 /* Is the owner of a place still running? */
 bool place_is_alive(const struct place *place, const struct self *self, uint64_t now);
 /* Takes a free or orphaned place; NULL if all are in use. */

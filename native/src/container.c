@@ -268,6 +268,15 @@ static int find_card(CUdevice device)
     return (int)card->index + 1;
 }
 
+/* Again, at the first use of a card: clone, the system call and _Fork make children without the reset of fork. */
+static bool identify(void)
+{
+    char path[1024];
+    if (!self_read(&container.self)) return false;
+    if (beside(container.limits.account, path, sizeof path)) self_hold(&container.self, path);
+    return true;
+}
+
 bool container_join(void)
 {
     struct container *all = container_get();
@@ -278,7 +287,8 @@ bool container_join(void)
     if (!good) {
         /* A failed attempt keeps its place, whose state shows the fault: the next attempt gets it. */
         struct place *place = atomic_load(&all->place);
-        if (!place) atomic_store(&all->place, place = place_take(all->account, &all->self, clock_now()));
+        good = place || identify();
+        if (good && !place) atomic_store(&all->place, place = place_take(all->account, &all->self, clock_now()));
         good = place != NULL;
         if (!good) container_complain("account", "too many processes of this container use cards", 0);
         uint64_t state = PLACE_LIMITED;

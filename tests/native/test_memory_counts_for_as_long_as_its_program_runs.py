@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from native_world import MIB, WAIT, Tenant, World
+from native_world import MIB, WAIT, Tenant, World, attempts
 
 from partage.agent.isolation.account import PLACES_AT
 
@@ -32,10 +32,12 @@ print(filled(), flush=True)
 """
 
 
-def started(tenant: Tenant, program: str, *within: str) -> subprocess.Popen[str]:
+def started(
+    tenant: Tenant, program: str, *within: str, head: str = PROGRAM
+) -> subprocess.Popen[str]:
     """A program that has taken what it can, 2 MiB at a time, and goes on."""
     return subprocess.Popen(
-        [*within, sys.executable, "-c", PROGRAM + program],
+        [*within, sys.executable, "-c", head + program],
         env=tenant.environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -144,3 +146,97 @@ print(other.stdout + other.stderr)
 """
     assert told(started(tenant, both, *sandbox)) == ["4", "0"]
     assert told(started(tenant, "")) == ["4"]
+
+
+def test_memory_counts_while_a_forked_child_of_its_dead_program_lives(world: World) -> None:
+    """The child has the driver's files open, so the card keeps the memory: workers often outlive a program that crashed."""
+    tenant = world.tenant(memory=CAP)
+    first = started(
+        tenant,
+        """
+child = os.fork()
+if child == 0:
+    for one in range(3):
+        os.close(one)
+else:
+    print(child, flush=True)
+import signal
+signal.pause()
+""",
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == "4\n"
+    child = int(first.stdout.readline())
+    first.kill()
+    first.communicate(timeout=WAIT)
+
+    assert told(started(tenant, "")) == ["0"]
+    os.kill(child, 9)
+    for _ in attempts():
+        if told(started(tenant, "")) == ["4"]:
+            break
+
+
+def test_children_of_a_bare_system_call_have_one_cap_together(world: World) -> None:
+    """Such a fork runs no handler of the C library, and the parent had asked the driver before."""
+    tenant = world.tenant(memory=CAP)
+    program = f"""
+nvml, memory = ctypes.CDLL("libnvidia-ml.so.1"), (ctypes.c_uint64 * 3)()
+nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(context))
+assert nvml.nvmlDeviceGetMemoryInfo(context, memory) == 0
+fork, children = {"ctypes.CDLL(None).syscall(57)" if os.uname().machine == "x86_64" else "ctypes.CDLL(None)._Fork()"!r}, []
+for _ in range(3):
+    read, write = os.pipe()
+    child = eval(fork)
+    if child == 0:
+        start()
+        os.write(write, b"%d" % filled())
+        import signal
+        signal.pause()
+    print(os.read(read, 1).decode(), flush=True)
+    children.append(child)
+for one in children:
+    os.kill(one, 9)
+os._exit(0)
+"""
+    with started(tenant, program, head=PROGRAM.rpartition("start()")[0]) as parent:
+        assert told(parent) == ["4", "0", "0"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a time namespace needs root")
+def test_memory_of_a_process_with_another_boot_counts(world: World) -> None:
+    """In a time namespace of its own a process started at another time than its neighbours see."""
+    tenant = world.tenant(memory=CAP)
+    first = started(tenant, "input()", "unshare", "--time", "--boottime", "100000", "--fork")
+    assert first.stdout is not None
+    assert first.stdout.readline() == "4\n"
+
+    assert told(started(tenant, "")) == ["0"]
+    first.communicate("\n", timeout=WAIT)
+    assert told(started(tenant, "")) == ["4"]
+
+
+def test_a_program_may_have_a_file_of_its_own_under_the_number_of_the_account(
+    world: World,
+) -> None:
+    """The library leaves it as it is, and the program's memory counts as long as it runs."""
+    tenant = world.tenant(memory=CAP)
+    file = world.folder / "own"
+    file.write_text("its own")
+    first = started(
+        tenant,
+        f"""
+(number,) = (n for n in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{{n}}").endswith("/account"))
+os.dup2(os.open({str(file)!r}, os.O_RDWR), int(number))
+print(filled(), flush=True)
+input()
+""",
+    )
+    assert first.stdout is not None
+    assert [first.stdout.readline() for _ in range(2)] == ["4\n", "0\n"]
+
+    assert told(started(tenant, "")) == ["0"]
+    first.kill()
+    first.communicate(timeout=WAIT)
+    assert told(started(tenant, "")) == ["4"]
+    assert file.read_text() == "its own"
