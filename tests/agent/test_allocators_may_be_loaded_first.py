@@ -62,6 +62,7 @@ class Container:
             (self.root / name).mkdir(parents=True)
         (self.home / "fd").mkdir()
         (self.home / "exe").write_bytes(b"")
+        (self.home / "cmdline").write_bytes(b"/opt/program\0")
         (self.root / "etc/ld.so.preload").write_text(f"{OURS}\n")
 
     def first(self, preload: str, *lines: str, more: str = "") -> str:

@@ -15,16 +15,18 @@ from native_world import MIB, Tenant, World, uuid
 
 from one_look import look
 from partage.agent.isolation.account import PLACES_AT, State, make_account, read_account
+from partage.agent.isolation.amounts import NAME
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.enforcement_status import Cause, judge
 from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.library import as_mapped, install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
-from partage.agent.isolation.node_scan import ProcessView, Seen, Sight, read_room
+from partage.agent.isolation.node_scan import ProcessView, Seen, Sight, files_of, read_room
 from partage.agent.isolation.overhead import Overheads
 from partage.agent.isolation.processes import numbers_of
 from partage.agent.isolation.programs import Reach
 from partage.agent.isolation.seats import give_seat, make_seats, seat_file
+from partage.vendors.wishes import Policy
 
 LIMITS = ContainerLimits(1, (CardLimits("GPU-1", "card-0", 0, 2**30, 300),))
 
@@ -174,6 +176,47 @@ def test_a_file_mounted_over_the_library_is_not_the_library(world: World) -> Non
     assert by_path is not None
     assert (seen.uses_card, seen.has_library, seen.covered) == (True, False, True)
     assert by_path.has_library
+
+
+@pytest.mark.parametrize("name", ["limits", NAME, "account"])
+def test_a_file_mounted_over_one_that_the_library_reads_is_seen(world: World, name: str) -> None:
+    """The agent's own file is as it was; the process has the amounts that its tenant wrote."""
+    if subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
+        pytest.skip("no user and mount namespaces of one's own here")
+    tenant = world.tenant(memory=64 * MIB, core=200, policy=Policy.FIXED_SHARE)
+    card = CardLimits(uuid(0), "card-0", 0, 64 * MIB, 200, Policy.FIXED_SHARE)
+    room = Room(
+        tenant.folder,
+        "",
+        tenant.library.name,
+        ContainerLimits(1, (card,)),
+        world.folder,
+        tenant.folder / "account",
+    )
+    other = world.folder / "other"
+    shutil.copyfile(tenant.folder / name, other)
+    mount = f"mount --bind {other} {tenant.folder / name}; exec $0 $@"
+    program = [str(tenant.programs / "memory"), "plain", str(64 * MIB), "dlsym", "hold"]
+    judged = []
+    for within in ([], ["unshare", "-rm", "sh", "-c", mount]):
+        with subprocess.Popen(
+            [*within, *program],
+            env=tenant.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as running:
+            assert running.stdout is not None
+            while not running.stdout.readline().startswith("total"):
+                assert running.poll() is None
+            shipped = as_mapped(tenant.library)
+            seen = look(running.pid, str(tenant.library), shipped, files=files_of(room))
+            assert seen is not None
+            judged.append([one.message for one in judge(room, read_room(room), (seen,))])
+            running.communicate(timeout=240)
+
+    told = f"has another file at the path of {name}"
+    assert [any(one.endswith(told) for one in found) for found in judged] == [False, True]
 
 
 # --- memory beyond the cap ---------------------------------------------------------------------

@@ -3,6 +3,7 @@
 Each is a real process beside the modelled card, and what happens to its limits is looked at, not supposed.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -205,6 +206,44 @@ def opening(world: World, tenant: Tenant, *, expected: bool) -> tuple[ProcessVie
         running.communicate(timeout=240)
     assert (int(total.split()[1]) <= 256 * MIB) is expected
     return view, listed
+
+
+LOADER = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+
+
+@pytest.mark.parametrize("how", ["--preload", "--audit", "program"])
+def test_what_a_loader_that_was_started_loads_first_is_named(world: World, how: str) -> None:
+    """Its options are no variables, and the kernel has the loader itself as the process's program."""
+    tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
+    rebind, answer = world.folder / "rebind.so", world.folder / "answer.so"
+    loader = [LOADER[os.uname().machine], "--argv0", "load"]
+    if how == "--preload":
+        compiled(world.folder, answer.name, "int cuMemAlloc_v2(void) { return 0; }")
+        loader += [how, str(answer)]
+        said = f"by LD_PRELOAD {answer}, which defines cuMemAlloc_v2"
+    else:
+        compiled(world.folder, rebind.name, REBINDER)
+        loader += [how, str(rebind)] if how == "--audit" else []
+        said = f"as auditor {rebind}, which defines la_symbind64"
+    flags = (f"-Wl,--audit={rebind}",) if how == "program" else ()
+    program = programs(world, "load", *flags) / "load"
+
+    views = []
+    for first in (loader[:3], loader):
+        tenant.programs = Path("/")
+        with tenant.start(
+            *first, str(program), "--way", "dlsym", "--size", "2000000", "--seconds", "600"
+        ) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline()
+            views.append(seen(tenant, running.pid))
+            running.kill()
+
+    plain, found = views
+    assert found.has_library
+    assert found.taken_first == said
+    assert causes(world, tenant, found) == [Cause.OUTSIDE]
+    assert how == "program" or (plain.has_library and plain.taken_first == "")
 
 
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libother.so"])

@@ -74,6 +74,9 @@ def _process(process: ProcessView, library: str) -> list[Fault]:
         elif process.reach is not Reach.REACHED:
             why = process.reach
         faults.append(Fault(Cause.OUTSIDE, f"process {process.pid} uses a card outside: {why}"))
+    elif process.uses_card and process.hidden:
+        message = f"process {process.pid} has another file at the path of {process.hidden}"
+        faults.append(Fault(Cause.OUTSIDE, message))
     elif process.uses_card and process.taken_first:
         message = f"process {process.pid} loads {process.taken_first}"
         faults.append(Fault(Cause.OUTSIDE, message))

@@ -30,6 +30,9 @@ _KEPT: Final = 2**20
 _VALUES: Final = 2**16
 """Bytes of variables that a look keeps, with their names: empty ones count too."""
 
+_ARGUMENTS: Final = 64
+"""Arguments of a program that a look reads."""
+
 
 @dataclass(slots=True)
 class Mapped:
@@ -122,3 +125,21 @@ def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, l
                 found[key].append(value.decode("utf-8", "surrogateescape"))
                 at = text.find(sign, at) if at >= 0 else -1
     return found
+
+
+def arguments(home: str, work: Work) -> list[str]:
+    """The first arguments that a process was started with, its program's name included.
+
+    Args:
+        home: its folder in procfs.
+
+    Raises:
+        OSError: it has ended.
+        TooMuch: one of them is too long.
+    """
+    found: list[bytes] = []
+    for text in parts(f"{home}/cmdline", b"\0", work, "arguments"):
+        found += text.removesuffix(b"\0").split(b"\0", _ARGUMENTS)
+        if len(found) > _ARGUMENTS:
+            break
+    return [one.decode("utf-8", "surrogateescape") for one in found[:_ARGUMENTS]]

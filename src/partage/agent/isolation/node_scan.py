@@ -6,6 +6,7 @@ statements about a container in one look are of one moment, and the node's proce
 
 import ctypes
 import os
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ from types import MappingProxyType
 from typing import Final
 
 from partage.agent.isolation.account import Process, read_account
+from partage.agent.isolation.amounts import NAME
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.library import as_mapped, is_genuine
 from partage.agent.isolation.lookers import LATE, Lookers
-from partage.agent.isolation.mappings import mapped, variables
-from partage.agent.isolation.preloads import taken_first
+from partage.agent.isolation.mappings import arguments, mapped, variables
+from partage.agent.isolation.preloads import of_loader, taken_first
 from partage.agent.isolation.processes import (
     CROWD,
     Numbers,
@@ -28,7 +30,7 @@ from partage.agent.isolation.processes import (
     numbers_of,
 )
 from partage.agent.isolation.programs import Reach, reach
-from partage.agent.isolation.reading import LOOK, TooMuch, Work, links, names, start
+from partage.agent.isolation.reading import LOOK, TooMuch, Work, identity, links, names, start
 from partage.agent.isolation.seats import Seat, read_seat
 from partage.agent.trouble import is_own
 from partage.model.errors import InvalidDocument
@@ -40,6 +42,7 @@ _LIST: Final = 1024
 _LIMITS: Final = 2**14
 _CARD: Final = re.compile(NVIDIA.tampering)
 _HEAD: Final = 2**20
+_START: Final = 2**12
 _LOADER: Final = (b"LD_PRELOAD", b"LD_AUDIT", b"LD_LIBRARY_PATH")
 _ALL: Final = 4 * LOOK
 """Work of one look at all containers."""
@@ -71,6 +74,8 @@ class ProcessView:
     """An object that is searched before the library and replaces it, and how it is loaded; empty without one."""
     covered: bool = False
     """Another file than the library is loaded from its path."""
+    hidden: str = ""
+    """A file of the room in whose place it sees another one, as in a mount namespace of its own; empty for none."""
     interface: str = ""
     """The interface other than CUDA by which it can reach the card, by the names of its libraries; empty for none."""
     maps_device: bool = False
@@ -217,7 +222,25 @@ def _looked(pids: tuple[int, ...], room: Room, proc: Path, work: Work) -> tuple[
     if len(pids) > CROWD:
         raise TooMuch("processes")
     shipped = as_mapped(room.folder / room.library)
-    return tuple(_seen(pid, room.inside, shipped, proc, work) for pid in pids)
+    files = files_of(room)
+    return tuple(_seen(pid, room.inside, shipped, proc, work, files) for pid in pids)
+
+
+def files_of(room: Room) -> dict[str, tuple[int, int]]:
+    """The files that the library reads beside itself, by name; a missing one is a fault of the room's own."""
+    found = {}
+    for name, path in (
+        ("limits", room.folder / "limits"),
+        (NAME, room.folder / NAME),
+        (room.limits.account, room.account),
+    ):
+        try:
+            told = path.lstat()
+        except OSError as error:
+            _without(error)
+            continue
+        found[name] = (told.st_dev, told.st_ino)
+    return found
 
 
 def read_room(room: Room) -> RoomView:
@@ -256,7 +279,14 @@ def _without(error: OSError) -> str:
     return ""
 
 
-def _seen(pid: int, library: str, shipped: tuple[str, str] | None, proc: Path, work: Work) -> Seen:
+def _seen(  # what is looked at, and for what
+    pid: int,
+    library: str,
+    shipped: tuple[str, str] | None,
+    proc: Path,
+    work: Work,
+    files: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+) -> Seen:
     numbers = numbers_of(pid, proc, work)
     homes = list(_homes(pid, numbers, proc, work))
     card = memory = False
@@ -266,7 +296,7 @@ def _seen(pid: int, library: str, shipped: tuple[str, str] | None, proc: Path, w
         card, memory = card or with_card, memory or with_memory
     for home in homes:
         try:
-            view = _viewed(pid, home, library, shipped, work, card=card)
+            view = _viewed(pid, home, library, shipped, work, files, card=card)
             break
         except OSError as error:
             _without(error)
@@ -337,6 +367,18 @@ def _opened(home: str, work: Work) -> tuple[bool, bool]:
     return card, memory
 
 
+def _hidden(root: Path, library: str, files: Mapping[str, tuple[int, int]], work: Work) -> str:
+    """A file beside the library that is another one for the process; the library refuses its work without one."""
+    for name, own in files.items():
+        try:
+            if identity((root,), f"{posixpath.dirname(library)}/{name}", work) != own:
+                return name
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError):
+                _without(error)
+    return ""
+
+
 def _program(home: str) -> int:
     """A descriptor of a process's program.
 
@@ -362,6 +404,7 @@ def _viewed(  # what is looked at, and for what
     library: str,
     shipped: tuple[str, str] | None,
     work: Work,
+    files: Mapping[str, tuple[int, int]],
     *,
     card: bool,
 ) -> ProcessView:
@@ -374,11 +417,14 @@ def _viewed(  # what is looked at, and for what
         told = variables(home, _LOADER, work)
         descriptor = _program(home)
         try:
+            head = os.pread(descriptor, _START if has.ours else _HEAD, 0)
+            work.take(len(head) // 16, "programs")
+            ran = ""
             if not has.ours:
-                head = os.pread(descriptor, _HEAD, 0)
-                work.take(len(head) // 16, "programs")
                 can = reach(head)
-            first = taken_first(root, told, list(has.code), library, descriptor, work)
+            elif reach(head) is Reach.STATIC:  # with the library, so it is the loader itself
+                told, ran = of_loader(told, arguments(home, work))
+            first = taken_first(root, told, list(has.code), library, descriptor, work, ran)
         finally:
             os.close(descriptor)
     preload = (start((root,), _PRELOAD, _LIST + 1, work) or b"").decode("utf-8", "replace")
@@ -390,6 +436,7 @@ def _viewed(  # what is looked at, and for what
         reach=can,
         taken_first=first,
         covered=has.at_path and not has.ours,
+        hidden=_hidden(root, library, files, work) if uses and has.ours else "",
         interface=has.interface,
         maps_device=has.device,
     )

@@ -3,9 +3,11 @@
 The loader searches objects of `LD_PRELOAD` before those of `/etc/ld.so.preload`. An allocator there does no harm. An
 object that defines `dlsym` or functions of the driver answers instead of the library. Auditors of the loader
 (`LD_AUDIT`, or named in the program) are loaded before everything, and an auditor with a function for it may bind any
-call to another place. The names and the files are a tenant's: they are looked up in its root only.
+call to another place. If the loader itself was started as the program, its options name such objects too. The names and
+the files are a tenant's: they are looked up in its root only.
 """
 
+import contextlib
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,6 +25,31 @@ _LIBRARIES: Final = tuple(
     folder.removeprefix("usr/") for folder in FOLDERS if folder.startswith("usr/")
 )
 _SHOWN: Final = 120
+_OPTIONS: Final = {
+    "--preload": b"LD_PRELOAD",
+    "--audit": b"LD_AUDIT",
+    "--library-path": b"LD_LIBRARY_PATH",
+}
+"""Options of the loader that add to a variable, or replace it."""
+_OTHERS: Final = frozenset(
+    {"--inhibit-rpath", "--argv0", "--glibc-hwcaps-prepend", "--glibc-hwcaps-mask"}
+)
+"""Its further options with a value."""
+
+
+def of_loader(
+    told: Mapping[bytes, Sequence[str]], arguments: Sequence[str]
+) -> tuple[dict[bytes, list[str]], str]:
+    """The variables, with what the options of a loader that was started as the program add; and the program that it ran."""
+    found = {key: list(values) for key, values in told.items()}
+    rest = iter(arguments[1:])
+    for one in rest:
+        if not one.startswith("--"):
+            return found, one
+        if one in _OPTIONS or one in _OTHERS:
+            value = next(rest, "")
+            found.setdefault(_OPTIONS.get(one, b""), []).append(value)
+    return found, ""
 
 
 def taken_first(  # what is known of one process
@@ -32,6 +59,7 @@ def taken_first(  # what is known of one process
     library: str,
     program: int,
     work: Work,
+    ran: str = "",
 ) -> str:
     """An object that is searched before the library and replaces it, in words; empty without one.
 
@@ -39,6 +67,7 @@ def taken_first(  # what is known of one process
         told: values of the loader's variables that it was started with; a variable may occur twice.
         mapped: files whose code it runs.
         program: a descriptor of its program's file.
+        ran: the program that it started, if it is the loader.
 
     Raises:
         TooMuch: it names more objects than a look may check.
@@ -46,10 +75,10 @@ def taken_first(  # what is known of one process
     preloads = [
         name for name in ":".join(told[b"LD_PRELOAD"]).replace(":", " ").split() if name != library
     ]
-    try:
-        own = auditors(program, work)
-    except (InvalidDocument, OSError):
-        own = ""  # the kernel or the loader would not have started such a program
+    own = _auditors(program, work)
+    for place in _places(ran, (), mapped) if ran else ():
+        with contextlib.suppress(OSError, ValueError), file_below((root,), place, work) as found:
+            own = f"{own}:{_auditors(found, work)}"
     audits = [*":".join(told[b"LD_AUDIT"]).split(":"), *own.split(":")]
     audits = [name for name in audits if name]
     folders = ":".join(told[b"LD_LIBRARY_PATH"]).replace(";", ":").split(":")
@@ -64,6 +93,13 @@ def taken_first(  # what is known of one process
         if len(names) > _MOST:
             return f"{how} {len(names)} objects, too many to look at"
     return ""
+
+
+def _auditors(program: int, work: Work) -> str:
+    try:
+        return auditors(program, work)
+    except (InvalidDocument, OSError):
+        return ""  # the kernel or the loader would not have started such a program
 
 
 def _places(name: str, folders: Sequence[str], mapped: Sequence[str]) -> list[str]:

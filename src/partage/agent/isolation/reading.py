@@ -204,6 +204,22 @@ def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
         os.close(descriptor)
 
 
+def identity(root: Root, name: str, work: Work) -> tuple[int, int]:
+    """Device and inode of a file below a root, which is not opened.
+
+    Raises:
+        OSError: there is none.
+        ValueError: no file can have that name.
+        TooMuch: the path to it is too long.
+    """
+    place = _found(root, name, work)
+    try:
+        found = os.fstat(place)
+    finally:
+        os.close(place)
+    return found.st_dev, found.st_ino
+
+
 def _found(root: Root, name: str, work: Work) -> int:
     """A descriptor of a path's target below a root, links followed as if the root were `/`; it opens nothing."""
     waiting = deque(_parts(name))
