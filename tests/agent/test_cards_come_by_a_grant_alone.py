@@ -259,6 +259,16 @@ def test_instances_of_others_are_not_configured_or_watched() -> None:
     assert found.removed == tuple(one.partition("=")[0] for one in env)
 
 
+def test_a_card_brings_no_network_card_and_no_switch() -> None:
+    """NVIDIA's runtime adds them all to a container that has a card and sets these variables."""
+    env = ("NVIDIA_MOFED=enabled", "NVIDIA_NVSWITCH=enabled", "NVIDIA_GDS=enabled")
+    found = inject(_pod(SHARE), Container("c", "p", "main", env=env), PLACE, ())
+
+    assert isinstance(found, Injected)
+    assert found.given.cdi or found.given.files
+    assert found.removed == ("NVIDIA_MOFED", "NVIDIA_NVSWITCH")
+
+
 def test_the_proxy_reads_names_of_a_request_and_closes_as_well() -> None:
     """CDI names of a request count as annotations do; the variable is in what the runtime gets."""
     config = cri.ContainerConfig(

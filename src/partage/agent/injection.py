@@ -49,8 +49,11 @@ _WIDENING: Final = (
     "NVIDIA_MIG_CONFIG_DEVICES",
     "NVIDIA_MIG_MONITOR_DEVICES",
     "NVIDIA_IMEX_CHANNELS",
+    "NVIDIA_MOFED",
+    "NVIDIA_NVSWITCH",
 )
-"""Variables by which a container would get more than its grant."""
+"""Variables by which a container would get more than its grant: with `NVIDIA_MOFED` NVIDIA's runtime adds the node's network
+cards to a container that has any card."""
 _LIMITS: Final = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
 """Prefixes of limits that HAMi's library reads; one for a single device goes first (docs/sources/hami.md 7.3)."""
 _NETWORK: Final = r"/dev/infiniband/.+"
