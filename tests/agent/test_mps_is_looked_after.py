@@ -135,6 +135,20 @@ def test_a_daemon_that_cannot_be_is_told(tmp_path: Path, script: str | None, why
     assert _metric(tallies, "partage_agent_mps_up") == 0
 
 
+async def test_a_daemon_follows_no_link_of_a_tenant(tmp_path: Path) -> None:
+    """Containers have its folder of sockets, and their root can put a link where it writes when it starts."""
+    journal = tmp_path / "journal"
+    pipe = tmp_path / "mps/pipe"
+    pipe.mkdir(parents=True)
+    (pipe / "control").symlink_to(journal)
+    (pipe / "log").write_text("its own")
+
+    assert await MpsDaemon(tmp_path / "mps", str(mps.install(tmp_path))).look() == ""
+
+    assert not journal.exists()
+    assert (pipe / "log").exists()
+
+
 def test_who_is_held_by_whom_says_what_is_not_held() -> None:
     """A condition that says no more than a provider's name would promise what it does not keep."""
 

@@ -85,6 +85,7 @@ class MpsDaemon:
                 folder = self._folder / name
                 folder.mkdir(parents=True, exist_ok=True)
                 folder.chmod(mode)
+            _unlink_links(self._folder / "pipe")
         except OSError as error:
             return f"folder {self._folder} of NVIDIA's MPS daemon cannot be made: {error.strerror}"
         if self._starts is not None:
@@ -133,3 +134,10 @@ class MpsDaemon:
             text = answer.decode(errors="replace").strip().replace("\n", "; ")[:200]
             return f"NVIDIA's MPS daemon does not answer: {text or f'status {process.returncode}'}"
         return ""
+
+
+def _unlink_links(folder: Path) -> None:
+    """Remove links from a folder. The daemon has none there; root in a container may leave some, and the daemon would write where they lead."""
+    for one in folder.iterdir():
+        if one.is_symlink():
+            one.unlink(missing_ok=True)
