@@ -26,7 +26,7 @@ from partage.agent.isolation import container_dirs
 from partage.agent.isolation import files as tenant_files
 from partage.agent.isolation.account import ACCOUNT_BYTES, read_account
 from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Rooms
-from partage.agent.isolation.limits import CardLimits, read
+from partage.agent.isolation.limits import SEATS, CardLimits, read
 from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.processes import root_of
 from partage.agent.isolation.providers import HamiCore, MigOnly, OwnLibrary, Shares
@@ -675,6 +675,27 @@ def test_a_card_has_a_number_of_seats(machine: Machine) -> None:
     with pytest.raises(InvalidValue, match="all its 63 seats"):
         rooms.open("container-63", QUOTA)
     assert len(list((machine.state / "containers").iterdir())) == 63
+
+
+def test_containers_without_turns_take_no_seat(tmp_path: Path) -> None:
+    """A tenant's many small shares of memory keep nobody off the card, and leave all seats to those that take turns."""
+    boot = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("one")
+    (tmp_path / "built.so").write_bytes(b"the library")
+    rooms = Rooms(tmp_path / "built.so", tmp_path / "state", "/state", tmp_path)
+
+    for number in range(SEATS + 1):
+        rooms.open(f"container-{number}", (CardQuota("GPU-0", 2**20, 10, Policy.NONE),))
+    for number in range(SEATS):
+        rooms.open(f"with-turns-{number}", (CardQuota("GPU-0", 2**20, 10, Policy.FIXED_SHARE),))
+
+    slots = {
+        room.limits.cards[0].slot
+        for name, room in rooms.rooms.items()
+        if name.startswith("with-turns")
+    }
+    assert slots == set(range(SEATS))
 
 
 def test_a_room_that_cannot_be_made_leaves_its_seat_free(

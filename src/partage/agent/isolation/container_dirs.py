@@ -282,13 +282,18 @@ class Rooms:
     def _seated(self, index: int, card: CardQuota) -> CardLimits:
         """A card of a container, with the first usable seat: tenants may have spoilt some."""
         _check(card.uuid)
-        taken = {theirs.slot for theirs in self._tenants(card.uuid)}
-        if self._strange:
+        gated = card.policy is not Policy.NONE
+        # Containers without turns open no seat. The number of seats does not limit them, and they leave all to others.
+        taken = {
+            theirs.slot
+            for theirs in self._tenants(card.uuid)
+            if gated and theirs.policy is not Policy.NONE
+        }
+        if self._strange and gated:
             # This covers the seat of an unreadable room. Older agents did not mark every seat, but allocated the first
             # ones.
             taken |= self._files.given(card.uuid)
         slots = reversed(range(SEATS)) if self._strange else range(SEATS)
-        gated = card.policy is not Policy.NONE
         if gated:
             self._files.open_card(card.uuid)
         problem: OSError | InvalidDocument | InvalidValue = InvalidValue(

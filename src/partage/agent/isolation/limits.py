@@ -39,7 +39,7 @@ class CardLimits:
     seats: str
     """Folder of the card's seats, beside the limits."""
     slot: int
-    """The container's own seat, 0 to 62; no two containers of a card share one."""
+    """The container's own seat, 0 to 62; no two containers that take turns on a card share one."""
     memory_bytes: int
     """Hard cap over all processes of the container; 0 means no cap."""
     core_milli: int
