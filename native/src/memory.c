@@ -299,6 +299,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
     struct entry entry;
     bool known = memory_at(pointer, &entry);
+    if (!known) physical_unexport(pointer); /* of a pool */
     CUresult result = CALL(cuMemFree_v2, pointer);
     if (known && result == CUDA_SUCCESS) memory_release(&entry);
     else if (known) memory_restore(&entry);

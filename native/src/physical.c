@@ -16,12 +16,14 @@
 static struct lock physical;
 static struct lock opens;   /* of handles of other processes */
 static struct lock sources; /* the memory behind them */
+static _Atomic bool exported;     /* some memory of this process */
 static _Atomic uint32_t borrowed; /* sources that another process of the container pays for */
 
 void physical_forget(void)
 {
     physical = opens = sources = (struct lock){0};
     atomic_store(&borrowed, 0);
+    atomic_store(&exported, false);
 }
 
 /* Adds to a handle's references or mappings; releases its bytes when none is left. */
@@ -266,19 +268,22 @@ EXPORT CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many
 EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
     CUresult result = CALL(cuIpcGetMemHandle, handle, pointer);
-    struct container *all = result == CUDA_SUCCESS && handle ? container_get() : NULL;
-    struct entry entry;
-    if (!all) return result;
-    uint64_t name = handle_hash(handle, sizeof *handle);
-    export_note(all->account, name, &all->self);
-    if (ledger_find(KIND_POINTER, pointer, &entry))
-        ledger_put((struct entry){.key = pointer, .other = name, .card = entry.card, .kind = KIND_EXPORT});
+    if (result == CUDA_SUCCESS && handle) physical_export(pointer, handle_hash(handle, sizeof *handle));
     return result;
+}
+
+void physical_export(CUdeviceptr pointer, uint64_t name)
+{
+    struct container *all = container_get();
+    if (!all) return;
+    export_note(all->account, name, &all->self);
+    ledger_put((struct entry){.key = pointer, .other = name, .kind = KIND_EXPORT});
+    atomic_store(&exported, true);
 }
 
 void physical_unexport(CUdeviceptr pointer)
 {
-    struct container *all = container_get();
+    struct container *all = atomic_load(&exported) ? container_get() : NULL;
     struct entry entry;
     if (all && ledger_take(KIND_EXPORT, pointer, &entry)) export_end(all->account, entry.other, &all->self);
 }

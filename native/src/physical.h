@@ -15,6 +15,8 @@ bool physical_close(CUdeviceptr pointer, struct entry *entry);
 void physical_reopen(CUdeviceptr pointer);
 /* An address of such memory ended. */
 void physical_import_ended(const struct entry *entry);
+/* Notes that memory at an address was exported by a handle of this name: its container counts it already. */
+void physical_export(CUdeviceptr pointer, uint64_t name);
 /* Memory that was exported is freed here: who has it open pays for it. */
 void physical_unexport(CUdeviceptr pointer);
 /* For the watch: counts borrowed memory whose lender has ended; ns until it should ask again, 0 if none is borrowed. */

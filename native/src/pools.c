@@ -431,8 +431,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUpool pool, size_t keep)
 EXPORT CUresult cuMemPoolExportPointer(CUpoolPointer *shared, CUdeviceptr pointer)
 {
     CUresult result = CALL(cuMemPoolExportPointer, shared, pointer);
-    struct container *all = result == CUDA_SUCCESS && shared ? container_get() : NULL;
-    if (all) export_note(all->account, handle_hash(shared, sizeof *shared), &all->self);
+    if (result == CUDA_SUCCESS && shared) physical_export(pointer, handle_hash(shared, sizeof *shared));
     return result;
 }
 
@@ -493,6 +492,7 @@ static void free_later(const struct entry *entry, CUstream stream)
     {                                                                                                    \
         struct entry entry;                                                                              \
         bool known = memory_at(pointer, &entry);                                                         \
+        if (!known) physical_unexport(pointer); /* of a pool */                                          \
         CUresult result = CALL(name, pointer, stream);                                                   \
         if (known && result == CUDA_SUCCESS) free_later(&entry, stream ? stream : own);                  \
         else if (known) memory_restore(&entry);                                                          \

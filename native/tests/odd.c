@@ -256,6 +256,28 @@ static int keep_open(const char *path)
     return 0;
 }
 
+/* The same of a pool, whose memory has gone back to the card. */
+static int keep_pool_open(void)
+{
+    CUpoolPointer shared;
+    CUdeviceptr own, opened;
+    CUpool pool, other;
+    open_card();
+    must(driver->own_pool(&pool, 0), "cuDeviceGetMemPool");
+    for (int i = 1; i <= 3; i++) {
+        must(driver->alloc_async(&own, 64 * MIB, NULL), "cuMemAllocAsync");
+        must(driver->export_pointer(&shared, own), "cuMemPoolExportPointer");
+        must(driver->import_pool(&other, NULL, 1, 0), "cuMemPoolImportFromShareableHandle");
+        must(driver->import_pointer(&opened, other, &shared), "cuMemPoolImportPointer");
+        if (i % 2) must(driver->free_async(own, NULL), "cuMemFreeAsync");
+        else must(driver->release_memory(own), "cuMemFree");
+        must(driver->context_wait(), "cuCtxSynchronize");
+        must(driver->trim_pool(pool, 0), "cuMemPoolTrimTo");
+        await_used((size_t)i * 64 * MIB);
+    }
+    return 0;
+}
+
 /* A handle whose memory has no size that the driver tells. */
 static int open_sizeless(void)
 {
@@ -841,6 +863,7 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(what, "load") == 0) return load_module(argv[2]);
     if (strcmp(what, "ordered") == 0) return free_in_order();
     if (argc > 2 && strcmp(what, "twice") == 0) return import_twice(strcmp(argv[2], "apart") == 0);
+    if (strcmp(what, "kept-pool") == 0) return keep_pool_open();
     if (strcmp(what, "kept") == 0) return keep_open(argc > 2 ? argv[2] : NULL);
     if (strcmp(what, "sizeless") == 0) return open_sizeless();
     if (argc > 2 && strcmp(what, "imported") == 0) return use_imported(argv[2]);

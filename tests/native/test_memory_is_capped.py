@@ -398,6 +398,13 @@ def test_memory_freed_by_its_exporter_counts_for_who_has_it_open(world: World) -
     assert lines(done.stdout, "used") == [[256 * MIB], [256 * MIB], [0]], done.stderr
 
 
+def test_memory_of_a_pool_freed_by_its_exporter_counts_for_who_has_it_open(world: World) -> None:
+    """The exporter lives on, and the next of its memory counts beside it."""
+    done = world.tenant(memory=CAP).run("odd", "kept-pool")
+
+    assert lines(done.stdout, "used") == [[64 * MIB], [128 * MIB], [192 * MIB]], done.stderr
+
+
 def test_memory_of_an_ended_process_counts_for_who_has_it_open(world: World) -> None:
     """The driver keeps it for that one."""
     tenant = world.tenant(memory=CAP)
