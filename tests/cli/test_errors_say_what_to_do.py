@@ -32,6 +32,27 @@ CASES = {
     "nobody there": (["top", *NOBODY], "cannot be reached", "Check the address"),
     "no URL": (["top", "--scheduler", "foo"], "--scheduler foo: must be a URL", "such as http"),
     "no URL of the web": (["top", "--scheduler", "ftp://x"], "--scheduler ftp://x", "such as"),
+    "no such port": (
+        ["top", "--scheduler", "http://127.0.0.1:99999"],
+        "--scheduler http://127.0.0.1:99999: must be a URL",
+        "such as",
+    ),
+    "no address": (["top", "--scheduler", "http://[x"], "--scheduler http://[x", "such as"),
+    "no such port, webhook": (
+        ["webhook", "--manifests", "--url", "https://a:99999"],
+        "'https://a:99999' is no URL",
+        "form https://host:port",
+    ),
+    "no address, claims": (
+        ["webhook", "--manifests", "--claims", "http://[x"],
+        "--claims: 'http://[x' is no URL",
+        "write",
+    ),
+    "no address, Prometheus": (
+        ["top", "pods", "--idle", "--prometheus", "nope"],
+        "--prometheus nope: must be a URL",
+        "such as",
+    ),
     "two who answer": (
         ["top", *NOBODY, "--service", "a/b:1"],
         "exclude each other",

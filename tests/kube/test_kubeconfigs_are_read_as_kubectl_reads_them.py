@@ -175,6 +175,7 @@ WRONG = [
     pytest.param(kubeconfig({"server": ""}), "cluster 'c': server: not a URL", id="no-server"),
     pytest.param(kubeconfig({"server": "ftp://x"}), "not a URL of http or https", id="scheme"),
     pytest.param(kubeconfig({"server": "https://x:port"}), "server: not a URL", id="port"),
+    pytest.param(kubeconfig({"server": "https://x:0"}), "server: not a URL", id="port 0"),
     pytest.param(kubeconfig({"proxy-url": "socks5://x"}), "proxy-url: not a URL", id="socks"),
     pytest.param(kubeconfig({"certificate-authority-data": "*"}), "is not base64", id="base64"),
     pytest.param(

@@ -144,8 +144,10 @@ def test_what_no_proxy_lists_is_asked_directly(server: str, listed: str) -> None
 def test_a_proxy_may_come_without_a_scheme_and_must_speak_http() -> None:
     """A wrong one is named without its password."""
     assert proxy_of("https://x", {"HTTPS_PROXY": "proxy:1"}) == "http://proxy:1"
-    with pytest.raises(ConfigError, match="HTTPS_PROXY: not a URL of http or https"):
-        proxy_of("https://x", {"HTTPS_PROXY": "socks5://me:s3cr3t@proxy:1"})
+    for wrong in ("socks5://me:s3cr3t@proxy:1", "http://me:s3cr3t@proxy:99999", "http://[x"):
+        with pytest.raises(ConfigError, match="HTTPS_PROXY: not a URL of http or https") as told:
+            proxy_of("https://x", {"HTTPS_PROXY": wrong})
+        assert "s3cr3t" not in str(told.value)
 
 
 async def test_a_client_goes_by_the_environments_proxy() -> None:

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from partage.cli.answering import Asked
 from partage.dashboard.queries import NodeQuery, PodQuery
 from partage.kube.client import Client
-from partage.kube.config import ClusterConfig, Config, Material, UserConfig
+from partage.kube.config import ClusterConfig, Config, Material, UserConfig, is_url
 from partage.kube.errors import (
     ApiError,
     BadRequest,
@@ -80,9 +80,8 @@ def ask(where: Where, question: Callable[[Asked], Awaitable[_T]]) -> _T:
     try:
         return asyncio.run(asking())
     except ConfigError as error:
-        raise CannotAsk(
-            f"{error}. Or name a scheduler with --scheduler, or manifests with -f"
-        ) from error
+        other = "" if where.scheduler else "a scheduler with --scheduler, or "
+        raise CannotAsk(f"{error}. Or name {other}manifests with -f") from error
     except InvalidDocument as error:
         raise CannotAsk(str(error)) from error
     except KubeError as error:
@@ -145,8 +144,7 @@ async def _answering(where: Where) -> AsyncIterator[Asked]:
 
 
 def _service_config(where: Where) -> Config:
-    parts = urlsplit(where.scheduler)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not is_url(where.scheduler):
         raise CannotAsk(
             f"--scheduler {where.scheduler}: must be a URL, such as http://127.0.0.1:10251"
         )

@@ -8,6 +8,8 @@ from typing import Any, Final
 import aiohttp
 
 from partage.cli.ending import end
+from partage.kube.config import is_url
+from partage.serving.listener import cause
 
 _KEYS: Final = ("namespace", "pod", "container", "node", "card")
 _QUERIES: Final = {
@@ -31,6 +33,8 @@ def idle_shares(url: str, namespace: str) -> list[dict[str, Any]]:
     Args:
         url: of Prometheus, or of another server with its API.
     """
+    if not is_url(url):
+        end(f"--prometheus {url}: must be a URL, such as http://127.0.0.1:9090")
     try:
         answers = asyncio.run(_asked(url.rstrip("/")))
         found = {name: _values(answer) for name, answer in answers.items()}
@@ -43,7 +47,7 @@ def idle_shares(url: str, namespace: str) -> list[dict[str, Any]]:
         TypeError,
     ) as error:
         end(
-            f"{url} does not answer as Prometheus does ({str(error) or type(error).__name__}); "
+            f"{url} does not answer as Prometheus does ({_why(error)}); "
             "give the URL of one that scrapes the agents"
         )
     rows: list[dict[str, Any]] = [
@@ -63,6 +67,15 @@ def idle_shares(url: str, namespace: str) -> list[dict[str, Any]]:
     )
 
 
+def _why(error: Exception) -> str:
+    """What went wrong, without the words of a Python program."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return cause(error.os_error)
+    if isinstance(error, LookupError | TypeError):
+        return "its answer has another form"
+    return str(error) or type(error).__name__
+
+
 async def _asked(url: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
@@ -70,12 +83,12 @@ async def _asked(url: str) -> dict[str, Any]:
         for name, query in _QUERIES.items():
             async with http.get(f"{url}/api/v1/query", params={"query": query}) as answer:
                 if answer.status != 200:
-                    raise LookupError(answer.status, answer.reason)
+                    raise ValueError(f"{answer.status} {answer.reason}")
                 body = bytearray()
                 async for part in answer.content.iter_chunked(2**16):
                     body += part
                     if len(body) > _LARGEST:
-                        raise LookupError(len(body))
+                        raise ValueError(f"its answer must be {_LARGEST} bytes or less")
                 found[name] = json.loads(body)["data"]["result"]
     return found
 

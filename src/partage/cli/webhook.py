@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import click
 import yaml
@@ -28,7 +27,7 @@ from partage.cli.parameters import (
 from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.kube.client import Client
-from partage.kube.config import Config
+from partage.kube.config import Config, is_url
 from partage.kube.errors import ConfigError
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidValue
@@ -198,7 +197,7 @@ def webhook(**given: Any) -> None:
                     _endpoint(given),
                     context,
                     _switches(given),
-                    claims=bool(given["claims"]),
+                    claims=bool(_service(given["claims"])),
                     translate=given["translate"],
                 )
             )
@@ -271,7 +270,7 @@ def _options_of(given: dict[str, Any]) -> WebhookOptions:
 
 def _service(url: str) -> str:
     """The URL of the scheduler service."""
-    if url and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
+    if url and not is_url(url):
         raise InvalidValue(f"--claims: {url!r} is no URL; write http://host:port")
     return url
 

@@ -1,9 +1,21 @@
 """The API server to use and the identity for it: values only, secrets kept out of their repr."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+WEB: Final = frozenset({"http", "https"})
+
+
+def is_url(text: str, schemes: Collection[str] = WEB) -> bool:
+    """Whether this is a URL with a host, one of these schemes, and a port, if any, that exists."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 import yaml
 
-from partage.kube.config import ClusterConfig, Config, ExecPlugin, Material, UserConfig
+from partage.kube.config import ClusterConfig, Config, ExecPlugin, Material, UserConfig, is_url
 from partage.kube.errors import ConfigError
 
 E = TypeVar("E", bound="_Entry")
@@ -187,9 +187,9 @@ def _files(parsed: Sequence[tuple[Path, _Document]]) -> str:
 def _cluster(path: Path, name: str, cluster: _Cluster) -> ClusterConfig:
     where = f"{path}: cluster {name!r}"
     server = cluster.server.rstrip("/")
-    _check_url(server, f"{where}: server", ("http", "https"))
+    _check_url(server, f"{where}: server")
     if cluster.proxy_url:
-        _check_url(cluster.proxy_url, f"{where}: proxy-url", ("http", "https"))
+        _check_url(cluster.proxy_url, f"{where}: proxy-url")
     authority = _material(
         path,
         where,
@@ -212,14 +212,9 @@ def _cluster(path: Path, name: str, cluster: _Cluster) -> ClusterConfig:
     )
 
 
-def _check_url(url: str, where: str, schemes: Sequence[str]) -> None:
-    try:
-        parts = urlsplit(url)
-        host, _port = parts.hostname, parts.port
-    except ValueError:
-        raise ConfigError(f"{where}: not a URL") from None
-    if parts.scheme not in schemes or not host:
-        raise ConfigError(f"{where}: not a URL of {' or '.join(schemes)}")
+def _check_url(url: str, where: str) -> None:
+    if not is_url(url):
+        raise ConfigError(f"{where}: not a URL of http or https")
 
 
 def _user(path: Path, name: str, user: _User) -> UserConfig:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
+from partage.kube.config import is_url
 from partage.kube.errors import ConfigError
 
 
@@ -27,11 +28,7 @@ def proxy_of(server: str, environ: Mapping[str, str]) -> str | None:
     if not proxy or _bypassed(parts, _value(environ, "NO_PROXY")):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
-    try:
-        known = urlsplit(proxy).scheme in ("http", "https") and urlsplit(proxy).hostname
-    except ValueError:
-        known = None
-    if not known:
+    if not is_url(proxy):
         raise ConfigError(f"{name}: not a URL of http or https")
     return proxy
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from partage.kube.config import is_url
 from partage.model.errors import InvalidValue
 from partage.vendors.names import ADJUST, CLAIM_FINALIZER, CLAIMS_LABEL, CLAIMS_TRANSLATE
 from partage.vendors.reserved import RESERVED
@@ -55,7 +56,7 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         """Reject a URL that the API server would reject. Raises `InvalidValue`: it is not https, or names no host."""
-        if self.url and (urlsplit(self.url).scheme != "https" or not urlsplit(self.url).hostname):
+        if self.url and not is_url(self.url, {"https"}):
             raise InvalidValue(f"{self.url!r} is no URL of the form https://host:port")
 
     @property
