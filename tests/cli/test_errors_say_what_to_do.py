@@ -53,6 +53,43 @@ CASES = {
         "--prometheus nope: must be a URL",
         "such as",
     ),
+    "no Prometheus": (
+        ["top", "pods", "--idle", "--prometheus", "http://127.0.0.1:1"],
+        "not answer as Prometheus does (Connection refused)",
+        "give the URL",
+    ),
+    "no token": (
+        ["top", *NOBODY, "--token-file", os.devnull],
+        f"{os.devnull}: no token there.",
+        "Or name manifests with -f",
+    ),
+    "a token for none": (
+        ["top", "--token-file", f"{MIXED}/pods.yaml"],
+        "--token-file needs --scheduler",
+        "name one",
+    ),
+    "files and a service": (["top", "-f", MIXED, *NOBODY], "-f and --scheduler", "leave one out"),
+    "an order of pods": (
+        ["top", "pods", "--sort", "free", "-f", MIXED],
+        "--sort orders nodes and cards",
+        "leave it out",
+    ),
+    "a namespace of cards": (
+        ["top", "cards", "-n", "x", "-f", MIXED],
+        "-n chooses among pods",
+        "leave it out",
+    ),
+    "a root of no node": (["doctor", "--root", MIXED], "--root needs --node", "add it"),
+    "no simulated devices": (
+        ["discover", "--simulated", "gone"],
+        "gone: No such file or directory",
+        "name a file",
+    ),
+    "empty simulated devices": (
+        ["discover", "--simulated", os.devnull],
+        f"{os.devnull}: no documents",
+        "such as",
+    ),
     "two who answer": (
         ["top", *NOBODY, "--service", "a/b:1"],
         "exclude each other",

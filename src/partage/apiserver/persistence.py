@@ -59,7 +59,9 @@ def load(path: Path, store: Store) -> bool:
         if version == _VERSION:
             store.restore(document["revision"], document["objects"])
     except (TypeError, KeyError, AttributeError, *UNREADABLE) as error:
-        raise UnreadableState(f"{path} holds no cluster state: {error}") from error
+        raise UnreadableState(
+            f"{path} holds no cluster state: {error}; name another file"
+        ) from error
     if version != _VERSION:
         raise UnreadableState(f"{path} was written by another version ({version})")
     return True

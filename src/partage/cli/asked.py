@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from partage.cli.answering import Asked
 from partage.cli.asking import CannotAsk, Where, ask
@@ -86,16 +87,29 @@ def answered(
     """
     where = Where(**{name: one for name, one in given.items() if name != "output"})
     try:
-        chosen = [bool(where.scheduler), bool(where.service), bool(where.files)]
         if where.files:
+            if typed := _typed("scheduler", "service"):
+                raise CannotAsk(f"-f and {typed} exclude each other; leave one out")
             # Typed options override the environment.
             where = Where(files=where.files, strict=where.strict, placing=placing)
-        elif sum(chosen) > 1:
+        elif where.scheduler and where.service:
             raise CannotAsk("--scheduler and --service exclude each other; leave one out")
+        elif not where.scheduler and (typed := _typed("token_file", "authority")):
+            raise CannotAsk(f"{typed} needs --scheduler; name one, or leave {typed} out")
         with contextlib.nullcontext() if silent else patience(_doing(where)):
             return ask(where, question)
     except PartageError as error:
         end(error)
+
+
+def _typed(*names: str) -> str:
+    """The first of these parameters that was typed, as an option; empty for none."""
+    context = click.get_current_context()
+    for one in context.command.params:
+        source = context.get_parameter_source(one.name or "")
+        if one.name in names and source is ParameterSource.COMMANDLINE:
+            return one.opts[0]
+    return ""
 
 
 def _doing(where: Where) -> str:

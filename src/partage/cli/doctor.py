@@ -224,6 +224,8 @@ def doctor(**given: Any) -> None:
       3  something was found
     """  # noqa: D301 # click wants the control character itself
     notes: list[str] = []
+    if given["root"] != Path("/") and not given["on_node"]:
+        raise click.UsageError("--root needs --node; add it, or leave --root out")
     try:
         if given["on_node"]:
             found = list(examined(given["root"]))

@@ -114,9 +114,7 @@ def top(
         raise click.BadParameter(
             f"{what!r} is no list; name one of {', '.join(_WHAT)}", param_hint="WHAT"
         )
-
-    if everywhere and namespace:
-        raise click.UsageError("-A and -n exclude each other; leave one out")
+    _refuse_what_does_nothing(what, namespace, sort, everywhere=everywhere)
     if idle:
         if what != "pods" or watch or not prometheus:
             raise click.UsageError(
@@ -154,6 +152,15 @@ def top(
     with paper(wide=wide) as console:
         _show(console, what, found, wide=wide)
     told(asked)
+
+
+def _refuse_what_does_nothing(what: str, namespace: str, sort: str, *, everywhere: bool) -> None:
+    if what == "pods" and sort != "name":
+        raise click.UsageError("--sort orders nodes and cards; leave it out with pods")
+    if what in ("nodes", "cards") and namespace:
+        raise click.UsageError(f"-n chooses among pods; leave it out with {what}, or name pods")
+    if everywhere and namespace:
+        raise click.UsageError("-A and -n exclude each other; leave one out")
 
 
 def _show(console: Console, what: str, found: Document, *, wide: bool) -> None:

@@ -145,9 +145,16 @@ def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
     """
     try:
         documents = yaml_values(file.read_bytes())
-        given = msgspec.convert(documents[0] if len(documents) == 1 else None, _File)
+        if len(documents) != 1:
+            raise InvalidDocument(
+                f"{file}: {len(documents) or 'no'} documents; it must be one, such as "
+                "'model: A100-SXM4-80GB'"
+            )
+        given = msgspec.convert(documents[0], _File)
     except OSError as error:
-        raise InvalidDocument(f"{file}: {error.strerror}") from error
+        raise InvalidDocument(
+            f"{file}: {error.strerror}; name a file that describes devices"
+        ) from error
     except YamlError as error:
         raise InvalidDocument(f"{file}: {error}") from error
     except UNREADABLE as error:
