@@ -168,6 +168,45 @@ def test_one_line_says_what_is_wrong_and_what_to_do(
     assert result.stdout == ""
 
 
+ONE_FILE = {
+    "the page of a dump": "simulate cluster {0} --page {1}",
+    "a state and a kubeconfig": "up --state {0} --kubeconfig {1}",
+    "new ones": "up --state new --kubeconfig ./new",
+    "manifests and a kubeconfig": "up -f {0} --kubeconfig {1}",
+    "a snapshot of its kubeconfig": "snapshot --kubeconfig {0} -o {1}",
+    "a snapshot and its key": "snapshot --mask --mask-key {0} -o {1}",
+    "a plot and a history": "simulate openb . --trace x --save-history {0} --plot {1}",
+}
+
+
+@pytest.mark.parametrize("name", ONE_FILE)
+def test_no_file_is_written_that_another_option_names(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever it is called: a dump, a state or a key in it would be lost."""
+    monkeypatch.chdir(tmp_path)
+    kept, again = tmp_path / "kept.yaml", tmp_path / "again.yaml"
+    kept.write_text("kind: List\n")
+    again.symlink_to(kept)
+
+    result = CliRunner().invoke(main, ONE_FILE[name].format(kept, again).split())
+
+    assert result.exit_code == 2
+    assert "name the same file" in result.stderr
+    assert "give each a file of its own" in " ".join(result.stderr.split())
+    assert kept.read_text() == "kind: List\n"
+    assert sorted(tmp_path.iterdir()) == [again, kept]
+
+
+def test_a_device_may_be_named_twice(tmp_path: Path) -> None:
+    """What is written to it is lost anyway."""
+    given = ["simulate", "openb", str(tmp_path), "--trace", "x", "--save-history", os.devnull]
+
+    result = CliRunner().invoke(main, [*given, "--history", os.devnull, "--plot", os.devnull])
+
+    assert "name the same file" not in result.stderr
+
+
 def test_commands_end_in_one_way() -> None:
     """No module of the command line prints an error and ends by itself."""
     folder = Path(importlib.import_module("partage.cli").__file__ or "").parent

@@ -103,6 +103,50 @@ def option(*names: str, **given: Any) -> Callable[[_F], _F]:
     return click.option(*names, show_default=True, **given)
 
 
+def keep_apart(*written: str, beside: Container[str] = ()) -> None:
+    """Refuse a file that this command writes if another parameter names it too: one of both would be lost.
+
+    Args:
+        written: parameters of the running command that name files to write.
+        beside: parameters that may name a written file.
+    """
+    context = click.get_current_context()
+    named = [
+        (param, path)
+        for param in context.command.params
+        if param.name not in beside
+        for path in _paths(param, context.params.get(param.name or ""))
+    ]
+    for target, path in named:
+        for other, same in named:
+            if target.name in written and other is not target and _one_file(path, same):
+                both = " and ".join(
+                    one.opts[0] if one.param_type_name == "option" else one.make_metavar(context)
+                    for one in (target, other)
+                )
+                raise click.UsageError(
+                    f"{both} name the same file {path}; give each a file of its own"
+                )
+
+
+def _paths(param: click.Parameter, value: Any) -> list[Path]:
+    """The files that a parameter's value names."""
+    given = value if isinstance(value, tuple) else (value,)
+    manifests = param.name == "files"
+    return [Path(one) for one in given if isinstance(one, Path) or (manifests and one != "-")]
+
+
+def _one_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, which may not exist yet; devices such as /dev/null take any number."""
+    try:
+        there = one.exists()
+        if there and other.exists():
+            return one.is_file() and one.samefile(other)
+        return not there and one.resolve() == other.resolve()
+    except (OSError, RuntimeError):
+        return False  # the program that opens it says why
+
+
 health_port = click.option(
     "--health-port",
     type=Whole(1, 65535),

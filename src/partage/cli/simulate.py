@@ -11,7 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from partage.cli.ending import end
 from partage.cli.mig import mig
-from partage.cli.parameters import Real, Sectioned, Whole, option, options, output_option
+from partage.cli.parameters import (
+    Real,
+    Sectioned,
+    Whole,
+    keep_apart,
+    option,
+    options,
+    output_option,
+)
 from partage.cli.repack import repack
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
@@ -179,6 +187,8 @@ def openb(  # noqa: PLR0913, PLR0917 # click passes every option by its name
       0  done
       2  a file is missing or broken, or there is no such policy
     """  # noqa: D301 # click wants the control character itself
+    keep_apart("plot")
+    keep_apart("save_history", beside={"history"})
     try:
         policies = [Policy.parse(name) for name in names or (Strategy.PARTAGE.value,)]
         if plot is not None:

@@ -16,7 +16,7 @@ from partage import __version__
 from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
 from partage.cli.listing import listed
-from partage.cli.parameters import FILE, PolicyType, cluster_options, option
+from partage.cli.parameters import FILE, PolicyType, cluster_options, keep_apart, option
 from partage.cli.visible import visible
 from partage.kube.client import Client
 from partage.kube.errors import ConfigError, KubeError
@@ -96,6 +96,7 @@ def snapshot(**given: Any) -> None:
       0  written
       2  the cluster cannot be read, or FILE cannot be written
     """  # noqa: D301 # click wants the control character itself
+    keep_apart("target")
     try:
         key = _key(given["mask"], given["mask_key"])
         documents, notes = asyncio.run(_read(given["kubeconfig"], given["context"]))

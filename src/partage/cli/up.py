@@ -16,7 +16,7 @@ from rich.text import Text
 
 from partage.cli import loop
 from partage.cli.ending import end
-from partage.cli.parameters import Whole, output_option
+from partage.cli.parameters import Whole, keep_apart, output_option
 from partage.cli.patience import patience
 from partage.cli.reading import empty
 from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
@@ -124,6 +124,7 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
       0  ended by Ctrl-C or SIGTERM
       2  a port is taken, or a file cannot be used; one line says why
     """  # noqa: D301 # click wants the control character itself
+    keep_apart("kubeconfig", "state")
     try:
         _check_kubeconfig(kubeconfig)
         resumed = state is not None and state.exists()

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from partage.cli.asked import noted
 from partage.cli.ending import end
-from partage.cli.parameters import Real, output_option, strict_option
+from partage.cli.parameters import Real, keep_apart, output_option, strict_option
 from partage.cli.patience import patience
 from partage.cli.reading import batches, named
 from partage.cli.structured import structured
@@ -108,6 +108,7 @@ def cluster(  # noqa: PLR0913, PLR0917 # click passes every option by its name
       0  done
       2  FILE cannot be used, a change cannot be made, or there is no such policy
     """  # noqa: D301 # click wants the control character itself
+    keep_apart("target")
     try:
         changes = _changes(policies, add, remove, share, anew=anew)
         with patience(f"reading {named(files)}"):
