@@ -1,5 +1,6 @@
 """The page of a large fleet, over time, while it loads and on a phone, in a real browser."""
 
+import asyncio
 import json
 import tempfile
 from pathlib import Path
@@ -173,6 +174,26 @@ def test_the_overview_shows_an_hour_or_a_day() -> None:
             await page.open(f"{url}/{view}", shown(view))
             assert await page.value(f"Date.now() - Date.parse({waits}.dateTime) < 600000"), view
             assert (await page.value(f"{waits}.textContent"))[-1] in "sm", view
+
+    browse(tell)
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_reader_with_a_wrong_clock_sees_true_ages(hours: int) -> None:
+    """A pod that waits since a moment ago does so by the service's clock."""
+    wrong = (
+        f"(() => {{ const now = Date.now, off = {hours} * 3600000; Date.now = () => now() + off; }})()"
+    )
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        await before(page, wrong)
+        await asyncio.sleep(1.1)  # no pod is 0 s old any more
+        for view in ("#/", "#/pod/default/waits"):
+            await page.open(f"{url}/?{hours}{view}", shown(view))
+            told = await page.value("document.querySelector('#view time[datetime]').textContent")
+            assert told != "0s"
+            assert told[-1] in "sm"
+            assert told[-1] == "s" or int(told[:-1]) < 60
 
     browse(tell)
 

@@ -1,4 +1,5 @@
 // Reads documents of the scheduler service. An answer that has not changed costs one small 304.
+import { heard } from "./format.js";
 
 let token = "";
 const known = new Map(); // path to {tag, body}, the few that are on the screen
@@ -27,6 +28,7 @@ export async function read(path, signal) {
   if (token) headers.Authorization = `Bearer ${token}`;
   const answer = await fetch(path, { headers, signal, cache: "no-store", credentials: "same-origin" });
   const state = answer.headers.get("Partage-State") || "";
+  heard(answer.headers.get("Date"));
   if (answer.status === 304 && before) return { body: before.body, changed: false, state };
   const body = await answer.text().then(parsed).catch(() => ({}));
   if (!answer.ok) throw new Refused(answer.status, body.message || `${answer.status} ${answer.statusText}`);

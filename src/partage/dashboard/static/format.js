@@ -41,7 +41,16 @@ export function span(seconds) {
 }
 
 /** How long ago a moment was; empty where it is not known. */
-export const age = (moment) => (moment ? span((Date.now() - Date.parse(moment)) / 1000) : "");
+export const age = (moment) => (moment ? span((Date.now() - ahead - Date.parse(moment)) / 1000) : "");
+
+let ahead = 0; // of this computer's clock before the service's, in milliseconds
+const CLOSE = 2000; // clocks this close may differ by the way of the answer alone
+
+/** Count ages by the service's clock from now on, which said this just now. */
+export function heard(moment) {
+  const off = Date.now() - Date.parse(moment);
+  ahead = Math.abs(off) > CLOSE ? off : 0;
+}
 
 /** A moment in the reader's own words. */
 export const date = (moment) => new Date(moment).toLocaleString();
