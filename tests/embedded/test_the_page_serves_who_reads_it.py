@@ -163,7 +163,7 @@ def test_the_overview_shows_an_hour_or_a_day() -> None:
         await page.open(f"{url}/#/", f"{shown('#/')} && document.querySelector('.spark')")
         said = await page.value(lines)
         assert len(said) == 4
-        assert "Compute allocated: from 1 to 2, least 1, most 3" in said[1].replace(" cards", "")
+        assert "from 1 card to 2 cards, least 1 card, most 3 cards" in said[1]
         await page.value("[...document.querySelectorAll('.choice')][1].click()")
         await page.until("location.hash === '#/?span=day'")
         await page.until(f"{lines}.some((one) => one.includes('Waiting pods: from 7 to 7'))")
@@ -181,9 +181,7 @@ def test_the_overview_shows_an_hour_or_a_day() -> None:
 @pytest.mark.parametrize("hours", [-2, 2])
 def test_a_reader_with_a_wrong_clock_sees_true_ages(hours: int) -> None:
     """A pod that waits since a moment ago does so by the service's clock."""
-    wrong = (
-        f"(() => {{ const now = Date.now, off = {hours} * 3600000; Date.now = () => now() + off; }})()"
-    )
+    wrong = f"(() => {{ const now = Date.now, off = {hours} * 3600000; Date.now = () => now() + off; }})()"
 
     async def tell(_world: World, page: Page, url: str) -> None:
         await before(page, wrong)
@@ -220,11 +218,16 @@ def test_a_view_that_loads_says_what_it_will_be() -> None:
 
 
 def test_a_phone_shows_why_a_pod_waits() -> None:
-    """In the list, on the overview and on the pod's own page: within the screen's width, none of it to be scrolled to."""
+    """In the list, on the overview and on the pod's own page: within the screen's width and over most of it, none of it to be scrolled to."""
     inside = (
         "(() => { const found = [...document.querySelectorAll('#view td, #view .reason p')].filter((e) => e.innerText.includes('%s'));"
         " return found.length && found.every((e) => { const r = e.getBoundingClientRect();"
-        " return r.left >= 0 && r.right <= innerWidth && e.scrollWidth <= e.clientWidth + 1; }); })()"
+        " return r.left >= 0 && r.right <= innerWidth && r.width > innerWidth / 2 && e.scrollWidth <= e.clientWidth + 1; }); })()"
+    )
+
+    cut = (
+        "[...document.querySelectorAll('#view table')].filter((e) => e.getBoundingClientRect().right > innerWidth)"
+        ".map((e) => e.innerText)"
     )
 
     async def tell(_world: World, page: Page, url: str) -> None:
@@ -232,7 +235,29 @@ def test_a_phone_shows_why_a_pod_waits() -> None:
         for view in ("#/", "#/pods?state=waiting", "#/pod/default/waits"):
             await page.open(f"{url}/?{len(view)}{view}", shown(view))
             assert await page.value(inside % "insufficient cards"), view
+            assert await page.value(cut) == [], view
         top = "document.querySelector('.reason').getBoundingClientRect().bottom"
         assert await page.value(top) < PHONE[1]  # before anything is scrolled
 
     browse(tell)
+
+
+def test_a_cluster_without_cards_is_no_good_news() -> None:
+    """The overview says what is missing, and the fleet names no card to point at and no picture to save."""
+
+    async def story() -> None:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            async with running([]) as world, browsing(Path(folder)) as page:
+                url = world.cluster.addresses.dashboard
+                await page.open(f"{url}/#/", shown("#/"))
+                hand = await page.value("document.querySelector('.attention').innerText")
+                assert "Nothing" not in hand
+                assert "No cards" in hand
+                assert "once the agent" in hand
+                await page.open(f"{url}/?fleet#/fleet", shown("#/fleet"))
+                fleet = await page.value("document.querySelector('.fleet').innerText")
+                assert "There are no cards" in fleet
+                assert "Point at" not in fleet
+                assert "Save" not in fleet
+
+    run(story())

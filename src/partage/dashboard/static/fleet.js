@@ -234,7 +234,7 @@ class Fleet extends Component {
       h("div", { class: "head" }, h("ul", { class: "legend", "aria-label": "Colours" }, there.map(([name, text, hatch, sum]) =>
         h("li", { key: text }, h("i", { class: `hatch-${hatch}`, style: { backgroundColor: `var(--${name})` } }), `${text}: ${count(sum)}`))),
       h("span", { class: "quiet" }, `${many(cards, "card")} on ${many(this.chosen.length, "node")}`),
-      saving("fleet", () => this.picture(there))),
+      cards ? saving("fleet", () => this.picture(there)) : null),
       this.chosen.length ? null : h("p", { class: "empty" }, fleet.nodes.length && this.props.text ? "No node is like that." : "There are no cards. Nodes report them once the agent, or a device plugin that is understood, runs there."),
       h("div", { class: "cells", role: "application", tabindex: "0", hidden: !this.chosen.length,
         "aria-label": `A cell for each of ${many(cards, "card")}, coloured by ${by}. Arrow keys move, Enter opens the node.`,
@@ -250,7 +250,7 @@ class Fleet extends Component {
         onClick: (event) => { this.at = point(event); this.open(); } },
       h("canvas", { ref: (made) => { this.canvas = made; }, "aria-hidden": "true" }),
       h("span", { class: "frame", hidden: true, ref: (made) => { this.frame = made; } })),
-      h("p", { class: "quiet says", role: "status", ref: (made) => { this.says = made; } }, "Point at a card, or go there with the arrow keys."));
+      h("p", { class: "quiet says", role: "status", ref: (made) => { this.says = made; } }, cards ? "Point at a card, or go there with the arrow keys." : ""));
   }
 
   picture(there) {

@@ -11,10 +11,13 @@ export function bytes(amount) {
 }
 
 /** Thousandths of a card as percent; of more than one card as cards. */
-export const percent = (milli) => (milli > 1000 ? `${cardsOf(milli)} cards` : `${Number((milli / 10).toFixed(1))}%`);
+export const percent = (milli) => (milli > 1000 ? cards(milli) : `${Number((milli / 10).toFixed(1))}%`);
 
 /** Thousandths of a card as cards. */
 export const cardsOf = (milli) => `${Number((milli / 1000).toFixed(1)).toLocaleString("en")}`;
+
+/** Thousandths of a card in words. */
+export const cards = (milli) => (milli === 1000 ? "1 card" : `${cardsOf(milli)} cards`);
 
 /** A whole number with separators. */
 export const count = (number) => number.toLocaleString("en");

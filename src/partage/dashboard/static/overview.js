@@ -1,6 +1,6 @@
 // The whole cluster: what needs a hand first, then sums with what they were, then by model, vendor and protocol.
 import { h } from "./draw.js";
-import { bytes, cardsOf, count, many, share, span } from "./format.js";
+import { bytes, cards, cardsOf, count, many, share, span } from "./format.js";
 import { filtered, link, meter, podLink, since, spark, table } from "./parts.js";
 
 export const path = () => "api/overview";
@@ -10,6 +10,7 @@ const OWN = "kube-scheduler has not said why: its turn has not come";
 const UNREFUSED = "kept by a rule of kube-scheduler's own, or its turn has not come";
 const CLAIMS = "for their ResourceClaims";
 const CODES = 4; // reasons that are named where something needs a hand
+const NOTHING = "Nodes report cards once the agent, or a device plugin that is understood, runs there.";
 const KINDS = [["whole", "given whole"], ["shared", "shared"], ["idle", "idle"], ["closed", "closed"]];
 
 export function render(seen, query, go) {
@@ -19,7 +20,7 @@ export function render(seen, query, go) {
     attention(seen),
     spans(past, query, go),
     h("div", { class: "tiles" }, cardsTile(seen, past),
-      tile("Compute", seen.core_milli, "core", (milli) => `${cardsOf(milli)} cards`, past && past.core_milli, fragments(seen.fragmentation)),
+      tile("Compute", seen.core_milli, "core", cards, past && past.core_milli, fragments(seen.fragmentation)),
       tile("Memory", seen.memory_bytes, "memory", bytes, past && past.memory_bytes),
       podsTile(seen, past)),
     h("div", { class: "halves" },
@@ -47,6 +48,7 @@ function attention(seen) {
   const cardLink = (one) => h("a", { href: `#/node/${encodeURIComponent(one.node)}` }, `${one.node} ${one.type} ${one.minor}`);
   const listed = (rows, total) => [rows.map((row, i) => [i ? "; " : "", row]), total > rows.length ? ` and ${count(total - rows.length)} more` : ""];
   const lines = [
+    seen.cards.total ? null : ["No cards", NOTHING],
     found.closed ? [filtered("nodes", { only: "closed" }, `${many(found.closed, "card")} ${found.closed === 1 ? "takes" : "take"} no pod`),
       listed(found.cards.slice(0, 6).map((one) => [cardLink(one), ` ${one.code}${one.detail ? ` (${one.detail})` : ""}`]), found.closed)] : null,
     found.doubted ? [`${many(found.doubted, "pod")} with a record in doubt`, listed(found.doubts.slice(0, 4).map((one) => [podLink(one), one.message ? ` ${one.message}` : ""]), found.doubted)] : null,
@@ -69,19 +71,19 @@ function spans(past, query, go) {
 }
 
 function cardsTile(seen, past) {
-  const { cards } = seen;
+  const { cards: all } = seen;
   return h("section", { class: "panel" }, h("h2", {}, "Cards"),
-    h("div", { class: "big" }, count(cards.total)),
-    h("div", { class: "stack", role: "img", "aria-label": KINDS.map(([key, text]) => `${cards[key]} ${text}`).join(", ") },
-      KINDS.map(([key]) => h("span", { class: key, style: { width: `${cards.total ? 100 * cards[key] / cards.total : 0}%` } }))),
-    h("ul", { class: "legend" }, KINDS.map(([key, text]) => h("li", {}, h("i", { class: key }), `${count(cards[key])} ${text}`))),
+    h("div", { class: "big" }, count(all.total)),
+    h("div", { class: "stack", role: "img", "aria-label": KINDS.map(([key, text]) => `${all[key]} ${text}`).join(", ") },
+      KINDS.map(([key]) => h("span", { class: key, style: { width: `${all.total ? 100 * all[key] / all.total : 0}%` } }))),
+    h("ul", { class: "legend" }, KINDS.map(([key, text]) => h("li", {}, h("i", { class: key }), `${count(all[key])} ${text}`))),
     h("div", { class: "quiet" }, `on ${count(seen.nodes.with_devices)} of ${many(seen.nodes.total, "node")}. `, h("a", { href: "#/fleet" }, "See all")),
-    past ? spark("Idle cards", past.idle, count, cards.total) : null);
+    past ? spark("Idle cards", past.idle, count, all.total) : null);
 }
 
 function fragments({ free_milli: free, unusable_milli: unusable, asks }) {
   if (!free || !asks) return null;
-  return h("div", { class: "quiet" }, `of ${cardsOf(free)} free, ${cardsOf(unusable)} (${share({ used: unusable, total: free })}) are of no use to the usual requests. `,
+  return h("div", { class: "quiet" }, `of ${cards(free)} free, ${cardsOf(unusable)} (${share({ used: unusable, total: free })}) are of no use to the usual requests. `,
     link(["compare"], "Compare policies"));
 }
 
@@ -107,8 +109,8 @@ function waiting(seen) {
   return h("section", { class: "panel" }, h("h2", {}, "Waiting"),
     rows.length ? table("Waiting pods by reason", [["reason", "text"], ["pods", "number"]], rows) : h("p", { class: "empty" }, "No pod waits."),
     seen.waiting.length ? h("h2", {}, "First in line") : null,
-    seen.waiting.length ? table("Waiting pods by priority", [["pod"], ["for", "number"], ["why", "wide"]],
-      seen.waiting.map((pod) => [podLink(pod), since(pod.created), pod.message || OWN])) : null,
+    seen.waiting.length ? h("div", { class: "stacked" }, table("Waiting pods by priority", [["pod"], ["for", "number"], ["why", "wide"]],
+      seen.waiting.map((pod) => [podLink(pod), since(pod.created), pod.message || OWN]))) : null,
     seen.names ? null : h("p", { class: "quiet" }, "Only users who may read pods of all namespaces see names of pods."));
 }
 
@@ -119,13 +121,12 @@ const amounts = (one) => [
   [meter(one.memory_bytes, "memory", "memory", `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)}`),
     `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)}`],
 ];
-const NOTHING = "There are no cards. Nodes report them once the agent, or a device plugin that is understood, runs there.";
 const COLUMNS = [["cards", "number"], ["compute, cards"], ["memory"]];
 
 function models(seen) {
-  return h("section", { class: "panel" }, h("h2", {}, "By model"),
+  return h("section", { class: "panel stacked" }, h("h2", {}, "By model"),
     seen.models.length ? table("Use by model", [["model"], ...COLUMNS], seen.models.map((one) => [
-      one.model === "unknown" ? "not reported" : filtered("nodes", { model: one.model }, one.model), ...amounts(one)])) : h("p", { class: "empty" }, NOTHING));
+      one.model === "unknown" ? "not reported" : filtered("nodes", { model: one.model }, one.model), ...amounts(one)])) : h("p", { class: "empty" }, "There are no cards."));
 }
 
 function vendors(seen) {
@@ -139,13 +140,13 @@ function vendors(seen) {
     }
     sums.set(one.vendor, sum);
   }
-  return h("section", { class: "panel" }, h("h2", {}, "By vendor"),
+  return h("section", { class: "panel stacked" }, h("h2", {}, "By vendor"),
     sums.size ? table("Use by vendor", [["vendor"], ...COLUMNS], [...sums].map(([vendor, sum]) => [
-      vendor ? filtered("nodes", { vendor }, vendor) : "not reported", ...amounts(sum)])) : h("p", { class: "empty" }, NOTHING));
+      vendor ? filtered("nodes", { vendor }, vendor) : "not reported", ...amounts(sum)])) : h("p", { class: "empty" }, "There are no cards."));
 }
 
 function protocols(seen) {
-  return h("section", { class: "panel" }, h("h2", {}, "By protocol"),
+  return h("section", { class: "panel stacked" }, h("h2", {}, "By protocol"),
     seen.protocols.length
       ? table("Use by protocol", [["protocol"], ["pods", "number"], ["compute, cards", "number"], ["memory", "number"]],
         seen.protocols.map((one) => [one.protocol ? filtered("pods", { protocol: one.protocol }, one.protocol) : "not known",
