@@ -362,6 +362,23 @@ def test_a_key_that_is_pressed_at_once_ends_it_without_a_word(module: str) -> No
     assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
 
 
+@pytest.mark.parametrize(
+    "typed", [["schedule", "-"], ["top", "-f", "-"], ["simulate", "cluster", "-"]]
+)
+def test_a_key_ends_a_command_that_works_by_its_signal(typed: list[str]) -> None:
+    """Not as an error of the command's own, of which the help knows no code."""
+    reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    run = [sys.executable, "-c", f"{reset}from partage.cli.entry import main; main()", *typed]
+    with subprocess.Popen(run, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"x" * 2**20)  # more than a pipe holds, so that it reads
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGINT
+        assert process.stderr.read() == b""
+
+
 def test_a_folder_in_the_place_of_a_kubeconfig_is_named(tmp_path: Path) -> None:
     """It is there, so that nothing was found would be untrue."""
     result = CliRunner(env={"KUBECONFIG": str(tmp_path)}).invoke(main, ["top"])
@@ -385,10 +402,11 @@ def test_an_old_terminal_gets_what_it_can_show() -> None:
     assert "??????" in ended.stdout.decode("latin-1")
 
 
-def test_a_reader_may_leave_early() -> None:
-    """As `head` does: no complaint about the closed pipe."""
+@pytest.mark.parametrize("typed", [["schedule", MIXED], ["webhook", "--manifests"]])
+def test_a_reader_may_leave_early(typed: list[str]) -> None:
+    """As `head` does: no complaint about the closed pipe, and no port or file is blamed."""
     with subprocess.Popen(
-        [sys.executable, "-m", "partage.cli.main", "schedule", MIXED], stdout=PIPE, stderr=PIPE
+        [sys.executable, "-m", "partage.cli.main", *typed], stdout=PIPE, stderr=PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.close()

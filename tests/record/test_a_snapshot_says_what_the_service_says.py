@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -191,3 +192,32 @@ def test_a_missing_file_or_key_is_told(tmp_path: Path) -> None:
     done = called("snapshot", "--mask-key", short)
     assert done.exit_code == 2
     assert "too few" in done.output
+
+
+def test_a_reader_of_a_snapshot_may_leave() -> None:
+    """As `head` does: nothing blames the output, which has no name."""
+
+    def left(kubeconfig: Path) -> tuple[int, bytes]:
+        command = [
+            sys.executable,
+            "-m",
+            "partage.cli.main",
+            "snapshot",
+            "--kubeconfig",
+            kubeconfig,
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            assert process.stderr is not None
+            said = process.stderr.read()
+            return process.wait(60), said
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as world:
+            code, said = await asyncio.to_thread(left, world.cluster.addresses.kubeconfig)
+            assert code == 1
+            assert b"read Node: 1" in said
+            assert b"pipe" not in said.lower()
+
+    run(story())

@@ -1,5 +1,6 @@
 """The `partage` command: one group, one module a subcommand, imported when it is needed."""
 
+import contextlib
 import difflib
 import errno
 import gc
@@ -17,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from partage import __version__
 from partage.cli.ending import CANNOT
-from partage.cli.signals import end_at_once
+from partage.cli.signals import end_at_once, pressed
 
 _COMMANDS: Final = {
     "Ask a cluster": {
@@ -86,6 +87,18 @@ class _Lazy(click.Group):
             # At its end the interpreter collects all objects once more, which takes seconds for a large cluster's.
             gc.freeze()
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand. Ctrl-C ends the program by its signal, without a word, so that a shell's loop ends too."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            if self._program:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                with contextlib.suppress(OSError):
+                    sys.stdout.flush()
+                signal.raise_signal(signal.SIGINT)
+            raise
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all subcommands."""
         del ctx
@@ -118,7 +131,7 @@ class _Lazy(click.Group):
             gc.set_threshold(_RARELY)
         command = getattr(importlib.import_module(f"partage.cli.{cmd_name}"), cmd_name)
         if self._program and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # what it does is put away
+            signal.signal(signal.SIGINT, pressed)  # what it does is put away
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(

@@ -43,6 +43,11 @@ def end_at_once(*, service: bool) -> None:
         signal.signal(signal.SIGINT, ended)
 
 
+def pressed(_number: int, _frame: FrameType | None) -> None:
+    """Interrupt whatever runs. asyncio replaces Python's own handler by one that waits until a task awaits something."""
+    raise KeyboardInterrupt
+
+
 class Ending:
     """Cancels a service at the first signal, and bounds the time of its end; a context manager."""
 

@@ -1,6 +1,7 @@
 """`partage snapshot`: writes a live cluster's decision inputs to one file."""
 
 import asyncio
+import errno
 import os
 import secrets
 import stat
@@ -112,6 +113,8 @@ def snapshot(**given: Any) -> None:
     except (CannotAsk, ConfigError) as error:
         end(str(error))
     except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader has enough
+            raise
         end(f"{given['target'] or 'standard output'}: {error.strerror}; name another with -o")
     for note in notes:
         click.echo(visible(f"note: {note}"), err=True)

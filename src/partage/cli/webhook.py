@@ -189,19 +189,10 @@ def webhook(**given: Any) -> None:
       0  ended by a signal, or printed the manifests
       2  an option, file, address or Secret cannot be used; the message says which
     """  # noqa: D301 # click wants the control character itself
+    if given["manifests"]:
+        _print(_manifests(given))
+        return
     try:
-        if given["manifests"]:
-            context = Context.of(Settings())
-            _print(
-                installation(
-                    _endpoint(given),
-                    context,
-                    _switches(given),
-                    claims=bool(_service(given["claims"])),
-                    translate=given["translate"],
-                )
-            )
-            return
         start_logging(given["log_format"], given["log_level"])
         config = load_config(os.environ, kubeconfig=given["kubeconfig"], context=given["context"])
         chosen = _options_of(given)
@@ -211,6 +202,20 @@ def webhook(**given: Any) -> None:
         end(str(error))
     except OSError as error:
         end(f"{given['host']}:{given['port']}: {cause(error)}; name another --port")
+
+
+def _manifests(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects that install the webhook."""
+    try:
+        return installation(
+            _endpoint(given),
+            Context.of(Settings()),
+            _switches(given),
+            claims=bool(_service(given["claims"])),
+            translate=given["translate"],
+        )
+    except (InvalidValue, ValueError) as error:
+        end(str(error))
 
 
 def _print(objects: Iterable[dict[str, Any]]) -> None:
