@@ -45,6 +45,22 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"spec": {"strategy": {"type": "X"}}},
         "spec.strategy: Unsupported value",
     ),
+    "deadline of a template": (
+        "/apis/apps/v1/namespaces/default/deployments",
+        {
+            "spec": {
+                "selector": {"matchLabels": {"a": "b"}},
+                "template": {
+                    "metadata": {"labels": {"a": "b"}},
+                    "spec": {
+                        "activeDeadlineSeconds": 5,
+                        "containers": [{"name": "a", "image": "b"}],
+                    },
+                },
+            }
+        },
+        "spec.template.spec.activeDeadlineSeconds: Forbidden: activeDeadlineSeconds in ReplicaSet",
+    ),
     "system's priority": (
         "/apis/scheduling.k8s.io/v1/priorityclasses",
         {"metadata": {"name": "system-x"}},

@@ -481,7 +481,10 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "scheduler": ({"schedulerName": "other"}, "pod updates may not change fields other than"),
     "node": ({"nodeName": "n9"}, "pod updates may not change fields other than"),
     "container": ({"containers": [{"name": "x", "image": "y"}]}, "may not add or remove"),
-    "gate": ({"schedulingGates": [{"name": "a"}]}, "only deletion is allowed, but found new"),
+    "gate": (
+        {"schedulingGates": [{"name": "a"}]},
+        "spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new",
+    ),
 }
 
 

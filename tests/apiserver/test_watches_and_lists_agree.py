@@ -225,6 +225,20 @@ def test_malformed_queries_are_refused(query: dict[str, str]) -> None:
     run(story)
 
 
+def test_replica_sets_are_not_selected_by_their_replicas() -> None:
+    """Unlike those of ReplicationControllers, as on a genuine server."""
+
+    async def story(w: World) -> None:
+        query = {"fieldSelector": "status.replicas=0"}
+        ok(await w.get("/api/v1/replicationcontrollers", **query))
+        answer = await w.get("/apis/apps/v1/replicasets", **query)
+
+        assert answer.code == 400
+        assert '"status.replicas" is not a known field selector' in answer.message
+
+    run(story)
+
+
 FIELDS = {
     "node": ("spec.nodeName=n1", ["a"]),
     "no node": ("spec.nodeName=", ["b"]),

@@ -27,7 +27,7 @@ PersistentVolumeClaim persistentvolumeclaims N pvc          -                sta
 PersistentVolume     persistentvolumes      C pv            -                status
 ReplicationController replicationcontrollers N rc           all              status scale +gen ~ status.replicas
 apps/Deployment      deployments            N deploy        all              status scale +gen
-apps/ReplicaSet      replicasets            N rs            all              status scale +gen ~ status.replicas
+apps/ReplicaSet      replicasets            N rs            all              status scale +gen
 apps/StatefulSet     statefulsets           N sts           all              status scale +gen
 apps/DaemonSet       daemonsets             N ds            all              status +gen
 apps/ControllerRevision controllerrevisions N -             -

@@ -162,9 +162,9 @@ def _without_images(containers: Any) -> list[dict[str, Any]]:
 
 def _check_gates(after: Mapping[str, Any], before: Mapping[str, Any], problems: Problems) -> None:
     old = {gate.get("name") for gate in before.get("schedulingGates") or ()}
-    fresh = [g.get("name") for g in after.get("schedulingGates") or () if g.get("name") not in old]
-    if fresh:
-        problems.forbidden(
-            "spec.schedulingGates",
-            f"only deletion is allowed, but found new scheduling gate '{fresh[0]}'",
-        )
+    for index, gate in enumerate(after.get("schedulingGates") or ()):
+        if (name := gate.get("name")) not in old:
+            problems.forbidden(
+                f"spec.schedulingGates[{index}].name",
+                f"only deletion is allowed, but found new scheduling gate '{name}'",
+            )

@@ -175,6 +175,12 @@ def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
     policy = spec["template"]["spec"].get("restartPolicy")
     if policy != "Always":
         problems.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
+    deadline = "activeDeadlineSeconds" in spec["template"]["spec"]
+    if deadline and value["kind"] in {"Deployment", "ReplicaSet"}:
+        problems.forbidden(
+            "spec.template.spec.activeDeadlineSeconds",
+            "activeDeadlineSeconds in ReplicaSet is not Supported",
+        )
 
 
 def _check_deployment(spec: Mapping[str, Any], problems: Problems) -> None:
