@@ -90,7 +90,7 @@ async def test_it_serves_until_sigterm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "privileged routes need"),
+        ([], "--token-file"),
         (["--plain", "--tls-cert", "{file}"], "--tls-cert and --tls-key go together"),
         (["--plain", "--client-ca", "{file}"], "--client-ca needs --tls-cert"),
         (["--token-file", "{file}"], "holds no token"),

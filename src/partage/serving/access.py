@@ -104,7 +104,10 @@ class Access:
     def __post_init__(self) -> None:
         """Refuse to be open by mistake. Raises `InvalidValue`: nothing was configured."""
         if not (self.tokens or self.certificates or self.plain or self.closed):
-            raise InvalidValue("privileged routes need a token file or client certificates")
+            raise InvalidValue(
+                "privileged routes need a token file (--token-file) or client certificates "
+                "(--client-ca with --tls-cert and --tls-key); give one"
+            )
 
     def allows(self, authorization: str, certificate: object) -> bool:
         """Whether to accept a caller with this header and verified certificate."""
