@@ -18,7 +18,7 @@ from up_world import node, run, running
 from partage.cli.up import printed, up
 from partage.embedded.applying import Outcome
 from partage.embedded.cluster import Addresses, _held
-from partage.embedded.overview import Overview, WaitingLine
+from partage.embedded.overview import Overview, PlacedLine, WaitingLine
 from partage.model.errors import InvalidValue
 
 COMMAND = (sys.executable, "-m", "partage.cli.main", "up", "--no-examples")
@@ -200,3 +200,13 @@ def test_pods_that_were_not_looked_at_do_not_count_as_waiting(
     assert "d/large  Taint" in told
     assert "d/new" not in told
     assert "0 pods placed, 1 waiting, 1 not looked at yet." in told
+
+
+def test_one_pod_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the line that sums up."""
+    placed = (PlacedLine("d/one", "n0", "Running", "gpu 0", "50%"),)
+    where = Addresses("http://a", "http://s", "http://d", "config")
+
+    printed(Overview((), placed, ()), where, Outcome())
+
+    assert "\n1 pod placed, 0 waiting." in capsys.readouterr().out

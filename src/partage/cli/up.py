@@ -253,7 +253,8 @@ def printed(seen: Overview, where: Addresses, outcome: Outcome) -> None:
             ("", "kubectl get pods -A -o wide"),
         ):
             console.print(Text.assemble((f"{name:11}", "bold"), value), soft_wrap=True)
-        said = f"{len(seen.placed)} pods placed, {len(decided)} waiting"
+        placed = len(seen.placed)
+        said = f"{placed} {'pod' if placed == 1 else 'pods'} placed, {len(decided)} waiting"
         if undecided := len(seen.waiting) - len(decided):
             said += f", {undecided} not looked at yet"
         console.print(Text(f"{said}. Ctrl-C ends it all."))
