@@ -93,7 +93,7 @@ def not_ours(pod: Mapping[str, Any], admission: Admission) -> str:
         return ""
     return (
         f"schedulerName {name} is not served by Partage: Partage does not allocate the pod's devices, "
-        "and no container starts with them"
+        "and on nodes with its agent no container starts with them"
     )
 
 

@@ -102,7 +102,7 @@ class Found:
 
 
 def closed_card(one: PciFunction, minor: int, vendor: str, reason: str, ill: str) -> Found:
-    """A card of which sysfs alone tells: it is shown, and never given."""
+    """A card that only sysfs shows: it is reported, and never allocated."""
     device = Device(
         type=DeviceType.GPU,
         minor=minor,
