@@ -254,7 +254,7 @@ func (e *engine) tellNow(now func() protocol.Question) error {
 			unbroken(func() {
 				e.mu.Lock()
 				defer e.mu.Unlock()
-				_ = e.out() // who reads the connection finds that it is down
+				_ = e.out() // the reading goroutine finds that the connection is down
 			})
 		})
 	} else {

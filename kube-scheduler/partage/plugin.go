@@ -71,7 +71,7 @@ const (
 	slowAtMost  = 3
 	slowPause   = 5 * time.Second
 	mostRetries = 10_000
-	mostTaken   = 1000   // nodes of one question, so that a first one is no slow one
+	mostTaken   = 1000   // nodes of one question, so that the first question does not count as slow
 	mostPools   = 10_000 // names of one question, within a frame with the longest there are
 )
 
@@ -137,7 +137,7 @@ type shared struct {
 	mu      sync.Mutex
 	handles []fwk.Handle
 	refused map[types.UID]*v1.Pod
-	unasked map[types.UID]struct{} // of the refused pods, those about which the engine was not asked, because it was too slow
+	unasked map[types.UID]struct{} // the refused pods about which the engine was not asked, because it was too slow
 }
 
 var (

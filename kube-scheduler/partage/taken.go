@@ -55,7 +55,7 @@ func (t *told) changed(nodes []fwk.NodeInfo) []protocol.Taken {
 			t.at[i] = 0
 		}
 	}
-	if len(t.nodes) > len(nodes) { // of nodes that are gone nothing is known
+	if len(t.nodes) > len(nodes) { // forgets nodes that are gone
 		there := make(map[string]protocol.Taken, len(nodes))
 		for _, node := range nodes {
 			if one, known := t.nodes[node.Node().Name]; known {

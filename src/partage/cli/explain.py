@@ -59,7 +59,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     names.GPU_MINORS: "numbers of its cards, read by a vendor's plugin",
     names.HAMI_POD_NODE: "HAMi: the node it was placed on",
     names.HAMI_POD_TIME: "HAMi: when it was placed",
-    names.HAMI_TO_ALLOCATE: "HAMi: what its plugin has still to allocate",
+    names.HAMI_TO_ALLOCATE: "HAMi: what its plugin must still allocate",
     names.HAMI_ALLOCATED: "HAMi: what it has, container by container",
     names.HAMI_MIG_ALLOCATIONS: "HAMi: hardware instances that its plugin made for it",
     names.HAMI_BIND_PHASE: "HAMi: how far its plugin is: allocating, success or failed",
