@@ -544,7 +544,7 @@ async def test_a_pod_without_a_quota_says_that_its_compute_is_not_held(
         condition = world.condition("train")
         assert SHARE.core_milli
         assert (condition["status"], condition["reason"]) == ("True", "InForce")
-        assert "compute is best-effort, so no quota of it is held" in condition["message"]
+        assert "compute is best-effort, so it has no enforced quota" in condition["message"]
         looking.cancel()
 
 
@@ -559,7 +559,7 @@ async def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) ->
         await until(lambda: world.condition("train"))
         said = world.condition("train")
         assert (said["status"], said["reason"]) == ("True", "InForce")
-        assert "quota of it is held; driver 999.1: Partage's library was not" in said["message"]
+        assert "no enforced quota; driver 999.1: Partage's library was not" in said["message"]
         assert [note.code for note in looked._notes.said] == ["DriverUntried"]
 
         looked._found = lambda: Inventory((Found(CARD, driver="580.1"),))
@@ -933,7 +933,7 @@ async def test_a_quota_of_compute_that_the_node_does_not_enforce_is_told_and_not
         await until(lambda: world.condition("train"))
         condition = world.condition("train")
         assert (condition["status"], condition["reason"]) == ("False", "NotEnforced")
-        assert "memory is held by Partage's library; compute is not" in condition["message"]
+        assert "Partage's library limits memory, but not compute" in condition["message"]
         before = looks
         await until(lambda: looks > before + 5)  # enough for an eviction
         assert not _is_ended(world, "train")

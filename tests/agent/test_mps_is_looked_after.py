@@ -162,5 +162,5 @@ def test_who_is_held_by_whom_says_what_is_not_held() -> None:
     assert "ends all on its cards" in said("mps")[2]
     assert said("mps", "it is away") == (Answer.NO, "MpsAway", "it is away")
     assert "empty environment" in said("hami-core")[2]
-    assert "neither memory nor compute is held" in said("none")[2]
+    assert "neither memory nor compute is limited" in said("none")[2]
     assert said("hami-core", "it is away")[0] is Answer.UNKNOWN

@@ -94,7 +94,7 @@ class StatementSeries:
         )
         self.unenforced = Gauge(
             "partage_agent_compute_not_enforced",
-            "Containers whose memory is held to its cap and whose compute is not, as configured.",
+            "Containers whose memory is limited and whose compute is not, as configured.",
             labels,
             registry=registry,
         )

@@ -143,9 +143,9 @@ class IsolationSettings:
     """`partage-config`: nodes for pods with software shares of NVIDIA cards, and the wishes that they get.
 
     Attributes:
-        memory: only nodes whose provider holds memory to the grant.
+        memory: only nodes whose provider limits memory to the grant.
         compute: for pods that chose a policy with a quota (`fixed-share`, `burst-share`) only nodes whose provider
-            holds compute.
+            limits compute.
         permits: rules for wishes; the first that names a pod decides. Without rules the nodes decide alone.
     """
 

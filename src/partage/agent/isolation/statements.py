@@ -27,19 +27,17 @@ _MIXED: Final = "; others on its card have another version of it: turns are shar
 NOT_ENFORCED: Final = "NotEnforced"
 """The cause if memory is enforced and compute is not because of the node's settings: the container has no fault."""
 _COMPUTE: Final = (
-    "memory is held by Partage's library; compute is not: on this node memory alone is capped, "
+    "Partage's library limits memory, but not compute: this node limits memory alone, "
     "whatever the policy (--isolation-compute)"
 )
 _BEST_EFFORT: Final = (
-    "memory is held by Partage's library; compute is best-effort, so no quota of it is held"
+    "Partage's library limits memory; compute is best-effort, so it has no enforced quota"
 )
-_NOBODY: Final = (
-    "nothing enforces shares on this node (--isolation none): neither memory nor compute is held"
-)
+_NO_PROVIDER: Final = "nothing enforces shares on this node (--isolation none): neither memory nor compute is limited"
 _MPS: Final = "mps"
 _OTHERS: Final[Mapping[str, str]] = {
-    "hami-core": "memory and compute are held by variables, so a process with an empty environment has no limits",
-    _MPS: "the driver holds each process, not the container, to the memory and threads that its variables name, as long "
+    "hami-core": "variables limit memory and compute, so a process with an empty environment has no limits",
+    _MPS: "the driver limits each process, not the container, to the memory and threads that its variables name, as long "
     "as it has them; a fault of one process ends all on its cards",
 }
 """The part that is not enforced, by provider."""
@@ -167,7 +165,7 @@ def _by_another(provider: str, away: str) -> tuple[Answer, str, str]:
     if provider == "mig":
         return Answer.YES, "HardwareInstance", "the card itself keeps hardware instances apart"
     if provider == "none":
-        return Answer.NO, "NoIsolation", _NOBODY
+        return Answer.NO, "NoIsolation", _NO_PROVIDER
     if provider == _MPS and away:
         return Answer.NO, "MpsAway", away
     more = _OTHERS.get(provider, "")
