@@ -114,7 +114,7 @@ def top(
         raise click.BadParameter(
             f"{what!r} is no list; name one of {', '.join(_WHAT)}", param_hint="WHAT"
         )
-    _refuse_what_does_nothing(what, namespace, sort, everywhere=everywhere)
+    _check_options(what, namespace, sort, everywhere=everywhere)
     if idle:
         if what != "pods" or watch or not prometheus:
             raise click.UsageError(
@@ -154,7 +154,7 @@ def top(
     told(asked)
 
 
-def _refuse_what_does_nothing(what: str, namespace: str, sort: str, *, everywhere: bool) -> None:
+def _check_options(what: str, namespace: str, sort: str, *, everywhere: bool) -> None:
     if what == "pods" and sort != "name":
         raise click.UsageError("--sort orders nodes and cards; leave it out with pods")
     if what in ("nodes", "cards") and namespace:
