@@ -42,7 +42,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.TEMPLATE_MISMATCH: "ask for the amounts of a template; the message lists them",
     ReasonCode.ISOLATION_PROVIDER: "see which provider holds shares on the node (`--isolation`), "
     "or drop the label or policy",
-    ReasonCode.SEARCH_LIMIT: "ask in fewer containers, or for equal amounts in each",
+    ReasonCode.SEARCH_LIMIT: "ask in fewer containers, for equal amounts in each, or with fewer terms",
     ReasonCode.SEARCH_DEFERRED: "wait; or ask in fewer containers, or for equal amounts in each",
     ReasonCode.NODE_RESOURCES: "ask for less, or wait",
     ReasonCode.NODE_AFFINITY: "correct the selector",
