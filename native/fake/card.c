@@ -3,11 +3,11 @@
  *
  * A card has memory and runs kernels of given durations. Contexts that have work take slices of two
  * milliseconds in turn, as a real card's time-slicing does; a context runs its work in order. Time is the
- * machine's monotonic clock and is modelled in whole: what a kernel takes does not depend on how quickly this
- * process is scheduled. When the last connection of a client closes, its work and memory are gone.
+  * machine's monotonic clock, and the model computes all times: a kernel's duration does not depend on how quickly this
+ * process is scheduled. When the last connection of a client closes, its work and memory end.
  *
- * With "work" as the last argument marks show the time for which the card had work or waited for something that was put on a
- * stream: that it stands still because a program is late to launch shows in no mark, so that a busy machine adds nothing.
+ * With "work" as the last argument, marks show the time in which the card had work, or waited for something on a
+ * stream. Time without either, because a program launches late, shows in no mark. So a busy machine adds nothing.
  *
  * Usage: fake-card SOCKET [CARDS [MEMORY_BYTES [work]]]
  */
@@ -32,7 +32,7 @@
 #define NO_CLIENT UINT32_MAX
 #define SLICE 2000000ull
 
-/* until: when a pause that began is over; awaited: an event that must be over first, of any context of the client */
+/* until: the end of a pause that began; awaited: an event of any context of the client that must be over first */
 struct item { uint64_t left, stream, event, until, awaited; bool pause; };
 
 struct context {
@@ -56,8 +56,8 @@ static struct card cards[FAKE_CARDS];
 static struct link links[LINKS];
 static struct event events[CLIENTS][EVENTS];
 static uint32_t card_count = 1, link_count;
-static bool pauses, awaits; /* any was made: else none is looked for */
-static bool by_work;        /* what marks show */
+static bool pauses, awaits; /* any was made: without one the search is left out */
+static bool by_work;        /* marks show the card's time with work only */
 
 static uint64_t now(void)
 {
@@ -126,7 +126,7 @@ static struct context *choose(uint32_t index, bool *shared)
     struct card *card = &cards[index];
     struct context *next = NULL;
     uint32_t able = 0;
-    /* What another context awaits must be over before that one is looked at. */
+    /* First end the event that another context awaits, then look at that context. */
     for (uint32_t i = 0; awaits && i < CONTEXTS; i++)
         if (contexts[i].used && contexts[i].card == index) has_kernel(&contexts[i], card->time);
     for (uint32_t i = 1; i <= CONTEXTS; i++) {
@@ -156,7 +156,7 @@ static uint64_t first_end(uint32_t index, uint64_t until)
     return until;
 }
 
-/* Is nothing on the card, not even something that waits? */
+/* Is the card without work, waiting work included? */
 static bool is_idle(uint32_t index)
 {
     for (uint32_t i = 0; i < CONTEXTS; i++)
@@ -264,7 +264,7 @@ static void new_context(struct link *link, const struct request *request)
     reply(link->file, CUDA_ERROR_OUT_OF_MEMORY, 0, 0);
 }
 
-/* Work is taken up at the time it was made, unless the model is past it. */
+/* Work begins at the time it was made, unless the model is past it. */
 static void enqueue(struct link *link, const struct request *request)
 {
     struct context *context = &contexts[request->context % CONTEXTS];
@@ -286,7 +286,7 @@ static void enqueue(struct link *link, const struct request *request)
     has_kernel(context, cards[context->card].time);
 }
 
-/* Answers a question about work, or false when it is to wait. */
+/* Answers a question about work; false: the asker has to wait. */
 static bool settle(struct link *link, const struct request *request)
 {
     struct context *context = &contexts[request->context % CONTEXTS];
@@ -349,7 +349,7 @@ static void close_link(uint32_t i)
     links[i] = links[--link_count];
 }
 
-/* When the model next changes, for those who wait; -1: none waits. */
+/* The time of the model's next change; -1: no client waits. */
 static int64_t next_change(void)
 {
     int64_t least = -1;

@@ -97,7 +97,7 @@ static void end_context(CUcontext context)
     context->active = 0;
 }
 
-/* Contexts have the lowest name that is free, and it is free some time before the call that ended it returns. */
+/* A context has the lowest free name, and a name is free some time before the call that ended its context returns. */
 #define CONTEXTS 256
 static struct cu_context contexts[CONTEXTS];
 static unsigned char context_used[CONTEXTS];
@@ -186,7 +186,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     return result;
 }
 
-/* A green context stands on the primary one; its name is another, and work in it is not told from that one's. */
+/* A green context is a part of the primary one under another name; the model does not tell their work apart. */
 struct cu_green { struct cu_context context; };
 CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice device, unsigned flags)
 {
@@ -211,7 +211,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreen green)
     return CUDA_SUCCESS;
 }
 
-/* Ends what there is; who retained it has to release it still. */
+/* Ends the context's objects; its holders still have to release it. */
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     pthread_mutex_lock(&primary_lock);
@@ -245,7 +245,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
     *device = fake_current->device;
     return CUDA_SUCCESS;
 }
-/* What the limits of a context take beyond the usual ones. */
+/* Memory that a context's limits take beyond the usual ones. */
 static uint64_t limits_cost(const size_t *limits)
 {
     uint64_t deeper = limits[CU_LIMIT_STACK_SIZE] - usual_limits[CU_LIMIT_STACK_SIZE];
@@ -262,7 +262,7 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     if (!fake_current) return CUDA_ERROR_INVALID_CONTEXT;
     if (limit < 0 || limit >= FAKE_LIMITS) return CUDA_ERROR_INVALID_VALUE;
     memcpy(limits, fake_current->limits, sizeof limits);
-    limits[limit] = limit == CU_LIMIT_STACK_SIZE ? (value + 1023) / 1024 * 1024 : value; /* as its hardware has it */
+    limits[limit] = limit == CU_LIMIT_STACK_SIZE ? (value + 1023) / 1024 * 1024 : value; /* rounded up, as hardware does */
     uint64_t bytes = limits_cost(limits);
     if (bytes > fake_current->taken && fake_take(fake_current->device, bytes - fake_current->taken) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -424,7 +424,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     return fake_run(duration(params), config->hStream);
 }
 
-/* An image may say what its module takes, and what a neighbour takes during the first load of the process ("8+500"). */
+/* An image may name its module's memory, and a neighbour's during the first load of the process ("8+500"). */
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
     static _Atomic int loads;

@@ -1,9 +1,9 @@
 /*
- * Stand-in for libcuda.so.1: what NVIDIA's own runtime library (libcudart) needs beside documented functions.
+ * Stand-in for libcuda.so.1: functions that NVIDIA's own runtime library (libcudart) needs beside documented ones.
  *
- * The runtime takes some functions from tables that have a number for a name (cuGetExportTable). What is here open
- * projects found out. Runtimes of CUDA 11 and later go on to a table by which a driver proves that it is NVIDIA's: that
- * one is not here, so they end with an error once they have asked for the driver's functions.
+ * The runtime takes some functions from tables that have a number for a name (cuGetExportTable). Open projects found
+ * the ones in this file. Runtimes of CUDA 11 and later also read a table by which a driver proves that it is NVIDIA's.
+ * That one is absent here, so they end with an error after they have asked for the driver's functions.
  */
 #include "cuda.h"
 #include <stdio.h>
@@ -15,7 +15,7 @@
 static struct { CUcontext context; const void *key; void *value; } kept[KEPT];
 FAKE_LOCK(lock)
 
-/* Values that the runtime keeps with a context; of the current one where none is named. */
+/* Values that the runtime keeps with a context: the current one if it names none. */
 static CUresult keep(CUcontext context, const void *key, void *value, void *end)
 {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -55,7 +55,7 @@ static CUresult recall(void **value, CUcontext context, const void *key)
     return result;
 }
 
-/* The primary context by name; it comes to be when it is retained. */
+/* The primary context by name; it begins to exist when it is retained. */
 static CUresult primary(CUcontext *context, CUdevice device)
 {
     *context = fake_primary(device);
@@ -107,7 +107,7 @@ CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *fault
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
 CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }
 
-/* Attributes of a card of compute capability 8.0; what is not named is 0. */
+/* Attributes of a card of compute capability 8.0; all others are 0. */
 int fake_attribute(int attribute)
 {
     static const struct { int attribute, value; } known[] = {

@@ -1,10 +1,9 @@
 /*
  * Stand-in for libcuda.so.1: graphs, and the memory that they allocate themselves.
  *
- * As on a card: an allocation has its address when its node is made, and memory from the first launch (or upload)
- * on; addresses are used again inside a graph; memory stays with a graph that was launched until it is trimmed or
- * the graph is gone, and what was not freed stays even then. A graph whose allocations are still held does not
- * launch again, unless it frees them itself.
+ * As on a card, an allocation has its address when its node is made, and memory from the first launch (or upload)
+ * on. A graph uses addresses again. A launched graph keeps its memory until a trim or its own end; memory that was
+ * not freed stays even then. A graph whose allocations still exist does not launch again, unless it frees them itself.
  */
 #include "cuda.h"
 #include <stdlib.h>
@@ -18,7 +17,7 @@ struct cu_graph_exec {
     CUdevice device;
     int mapped, ended, frees_itself;
     uint32_t live, kept, freed;
-    CUdeviceptr keeps[MOST], frees[MOST]; /* what a launch leaves, and what of others it ends */
+    CUdeviceptr keeps[MOST], frees[MOST]; /* memory that a launch leaves, and others' memory that it frees */
     CUgraphExec next;
 };
 
@@ -50,7 +49,7 @@ CUresult fake_graph_allocate(CUgraph graph, CUdevice device, uint64_t bytes, CUd
     for (CUgraphNode old = graph->first; old && !*pointer; old = old->next) {
         if (old->type != CU_NODE_MEM_ALLOC || old->ended != 1 || whole(old->params.bytesize) < whole(bytes)) continue;
         *pointer = old->params.dptr;
-        old->ended = 2; /* its place is taken */
+        old->ended = 2; /* its place is used again */
     }
     if (!*pointer) *pointer = fake_address(bytes);
     CUgraphNode node = add(graph, CU_NODE_MEM_ALLOC);
@@ -91,7 +90,7 @@ CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *nee
     if (params->type == CU_NODE_MEM_FREE) return cuGraphAddMemFreeNode(node, graph, needs, count, params->free.dptr);
     if (params->type != CU_NODE_GRAPH) return CUDA_ERROR_NOT_SUPPORTED;
     *node = add(graph, CU_NODE_GRAPH);
-    (*node)->child = params->graph.graph; /* its owner now */
+    (*node)->child = params->graph.graph; /* from now on this graph owns it */
     return CUDA_SUCCESS;
 }
 CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, const void *edges, size_t count,
@@ -121,7 +120,7 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUmemAllocNode *params)
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph);
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) { *graph = node->child; return CUDA_SUCCESS; }
 
-/* Takes over what a launch does of a graph and of those inside it. */
+/* Collects the effects of a launch, of a graph and of those inside it. */
 static void read_nodes(CUgraphExec exec, CUgraph graph)
 {
     exec->ns += graph->ns;
@@ -140,7 +139,7 @@ static void read_nodes(CUgraphExec exec, CUgraph graph)
     }
 }
 
-/* Memory for its allocations, of what lies unused or of the card. The lock is held. */
+/* Memory for its allocations: unused memory first, then the card's. The lock is held. */
 static CUresult map(CUgraphExec exec)
 {
     CUdevice device = exec->device;
@@ -290,7 +289,7 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *valu
     return CUDA_SUCCESS;
 }
 
-/* What neither runs nor holds an allocation loses its memory; what lies unused goes back to the card. */
+/* A graph that neither runs nor holds an allocation loses its memory; unused memory returns to the card. */
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {

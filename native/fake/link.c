@@ -45,7 +45,7 @@ static int connect_cards(void)
     return -1;
 }
 
-static _Atomic uint64_t instant_ns = 1; /* what was launched so far, where nothing is waited for */
+static _Atomic uint64_t instant_ns = 1; /* sum of launched work on an instant card */
 
 uint64_t link_instant(void) { return atomic_load(&instant_ns); }
 

@@ -7,9 +7,9 @@
 
 /* Sends a request; with `answer`, waits for it. False: there are no modelled cards. */
 bool link_ask(const struct request *request, struct answer *answer);
-/* Is there no card, and every call over at once? */
+/* Is the card instant: is every call over at once? */
 bool link_is_instant(void);
-/* Time on a card that is instant: what was launched on it. */
+/* Time on an instant card: the sum of work launched there. */
 uint64_t link_instant(void);
 uint64_t link_now(void);
 /* Name of a card; the same in the driver and in NVML. */

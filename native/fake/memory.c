@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define NOTES 65536
-#define PLAIN (1ull << 59) /* beside an address: the size of a plain allocation */
+#define PLAIN (1ull << 59) /* marks the entry with the size of a plain allocation */
 
 static struct { uint64_t key, bytes, other; } notes[NOTES];
 FAKE_LOCK(lock)
@@ -92,8 +92,8 @@ void fake_unname(uint64_t name)
 
 /*
  * As a driver does (seen on an H200 with 580.159): an allocation of up to half a granule goes to the first block of its
- * context that has room for it, and what a larger one leaves of its last block is room. A block is returned when nothing
- * lies in it.
+ * context with room for it. The rest of a larger one's last block is such room. A block returns to the card when it is
+ * empty.
  */
 #define BLOCKS 4096
 #define UNIT 512
@@ -134,7 +134,7 @@ static uint64_t in_block(uint64_t units)
     return 0;
 }
 
-/* Bytes that are returned of what lay at an address. */
+/* Returned bytes of the memory at an address. */
 static uint64_t out_of_blocks(uint64_t pointer, uint64_t size)
 {
     uint64_t end = pointer + size, whole = size / FAKE_GRANULE * FAKE_GRANULE, at = pointer + whole;
@@ -300,8 +300,8 @@ CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
     return fake_refer(found, 1);
 }
 /*
- * What is bound to a multicast object stays as long as it is bound. Nothing is bound before all its devices were added
- * (the first number of its properties says how many those are; none at all need no adding).
+ * Memory bound to a multicast object stays as long as it is bound. No binding succeeds before all its devices were
+ * added; the first number of its properties is their count, and 0 needs none.
  */
 static _Atomic unsigned devices_missing;
 CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
@@ -404,7 +404,7 @@ CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
     memcpy(handle, values, sizeof values);
     return CUDA_SUCCESS;
 }
-/* The same handle gives the same address, as often to be closed; one of a made-up address a new one each time. */
+/* The same handle gives the same address, and needs as many closes; a handle of a made-up address gives a new one each time. */
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned flags)
 {
     uint64_t values[4];
@@ -412,7 +412,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned f
     memcpy(values, &handle, sizeof values);
     uint64_t again = values[0] | values[2] << 48 | 1ull << 62, at, times;
     if (values[0] % FAKE_GRANULE == 0 && fake_recall(again, &at, &times, 0)) {
-        fake_note(again, at, times + 1); /* opened before: the same address, once more to be closed */
+        fake_note(again, at, times + 1); /* opened before: the same address, which needs one close more */
         *pointer = at;
         return CUDA_SUCCESS;
     }
@@ -437,7 +437,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
     return fake_release(pointer);
 }
 
-/* Newer names first, as a driver gives the newest that the asked version knows. */
+/* Newer names first: a driver returns the newest that the asked version knows. */
 CUresult cuGetProcAddress_v2(const char *symbol, void **address, int version, uint64_t flags, int *status)
 {
     static const char *const endings[] = {"_v2", "", NULL};

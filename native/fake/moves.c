@@ -49,7 +49,7 @@ static CUresult copy_between(bool within, uint64_t bytes, CUstream stream)
     return within ? fake_run(2 * FILL_NS(bytes), stream) : fake_use(stream);
 }
 
-/* Both forms of a copy: without a stream on that of the context or the thread, or on a given one. */
+/* Both forms of a copy: on the context's or thread's stream, or on a given one. */
 #define COPIES(name, args, within, bytes)                                                                \
     CUresult name args { return copy_between(within, bytes, NULL); }                                     \
     CUresult name##_ptds args { return copy_between(within, bytes, CU_STREAM_PER_THREAD); }
@@ -82,7 +82,7 @@ COPIES_ON(cuMemcpyPeerAsync, PEERS_ON, ((void)there, (void)here, KNOWN), bytes)
 COPIES(cuMemcpy3DPeer, (const CUcopyPeer *copy), ENDS, copy->width * copy->height * copy->depth)
 COPIES_ON(cuMemcpy3DPeerAsync, (const CUcopyPeer *copy, CUstream stream), ENDS, copy->width * copy->height * copy->depth)
 
-/* What the copies of a list take that are within the card. */
+/* The time of a list's copies within the card. */
 static uint64_t listed(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes, size_t count)
 {
     uint64_t sum = 0;

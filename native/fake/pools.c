@@ -43,7 +43,7 @@ CUresult cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type)
     *pool = location->type == CU_LOCATION_HOST ? &host_pool : &default_pools[location->id & 0xff];
     return CUDA_SUCCESS;
 }
-/* A destroyed pool keeps what it holds until its last allocation is freed. */
+/* A destroyed pool keeps its memory until its last allocation is freed. */
 void fake_unpool(CUpool pool, uint64_t bytes)
 {
     pthread_mutex_lock(&lock);
@@ -97,7 +97,7 @@ CUresult cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
 CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value);
 CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value)
 {
-    (void)pool, (void)attribute, (void)value; /* what is freed stays until it is trimmed */
+    (void)pool, (void)attribute, (void)value; /* freed memory stays until a trim */
     return CUDA_SUCCESS;
 }
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUpool pool, CUstream stream)
@@ -135,7 +135,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUpool
 {
     return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream ? stream : CU_STREAM_PER_THREAD);
 }
-/* Plain memory is free once its stream reaches the free, which is seen when the process next asks for memory. */
+/* Plain memory is free once its stream reaches the free; the process's next request of memory notices that. */
 #define LATER 256
 static struct { CUdeviceptr pointer; CUevent event; } later[LATER];
 FAKE_LOCK(later_lock)
@@ -201,7 +201,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *shared, int type
     *pool = calloc(1, sizeof **pool);
     return CUDA_SUCCESS;
 }
-/* The same data give the same address, as often to be freed; those of a made-up address a new one each time. */
+/* The same data give the same address, and need as many frees; data of a made-up address give a new one each time. */
 CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUpool pool, CUpoolPointer *shared)
 {
     CUipcMem handle = {{0}};

@@ -1,11 +1,11 @@
 /*
- * Stand-in for libcuda.so.1: streams, and what they are captured into.
+ * Stand-in for libcuda.so.1: streams and their captures.
  *
- * As the documentation of cuThreadExchangeStreamCaptureMode has it: a thread whose mode is global makes no potentially
- * unsafe call while it captures itself, or while another thread captures in global mode; one whose mode is thread-local
- * while it captures itself; a relaxed one may. Captures in relaxed mode forbid nothing. What the documentation
- * leaves open counts as unsafe here: queries, waits, and all that takes, gives or measures memory outside a stream. A
- * call that was not allowed fails, and with it the captures that it could have spoilt.
+ * By the documentation of cuThreadExchangeStreamCaptureMode, a thread in global mode must make no potentially unsafe
+ * call while it captures, or while another thread captures in global mode. A thread in thread-local mode must make none
+ * while it captures. A relaxed thread may, and captures in relaxed mode forbid nothing. Where the documentation leaves it
+ * open, a call counts as unsafe here: queries, waits, and all calls that allocate, free or measure memory outside a
+ * stream. A forbidden call fails, and with it the captures that it could have invalidated.
  */
 #include "cuda.h"
 #include <stdatomic.h>
@@ -20,7 +20,7 @@ enum { INVALIDATED = 901, UNMATCHED = 903, ISOLATION = 905, IMPLICIT = 906, CAPT
 __thread int fake_capture_mode;
 CUgraph fake_captured_events[FAKE_EVENTS];
 static __thread struct cu_stream own; /* the per-thread stream */
-static CUstream captured[MOST];       /* those that are: where a capture began, and those that joined it */
+static CUstream captured[MOST];       /* the captured ones: those where a capture began, and those that joined */
 static _Atomic uint32_t count;
 static _Atomic uint64_t asked;
 FAKE_LOCK(lock)
@@ -70,7 +70,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
     return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* Ends the capture that began on a stream, for those that joined it as well. The lock is held. */
+/* Ends the capture that began on a stream, also for the streams that joined it. The lock is held. */
 static void end(CUstream first)
 {
     uint32_t kept = 0, all = atomic_load(&count);
@@ -156,14 +156,14 @@ CUresult cuStreamIsCapturing(CUstream stream, int *status)
     atomic_fetch_add(&asked, 1);
     *status = 0;
     if (at && atomic_load(&count)) {
-        pthread_mutex_lock(&lock); /* another thread's call may break the capture just now */
+        pthread_mutex_lock(&lock); /* another thread's call may end the capture at this moment */
         if (at->first) *status = 1 + at->first->broken;
         pthread_mutex_unlock(&lock);
     }
     return implicit(stream, false);
 }
 
-/* How often anybody asked that: what a library that stands before the driver does of itself. */
+/* The number of these questions: the library in front of the driver asks some by itself. */
 uint64_t fake_times_asked(void);
 uint64_t fake_times_asked(void) { return atomic_load(&asked); }
 
@@ -224,7 +224,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 }
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) { return cuStreamEndCapture(OWN(stream), graph); }
 
-/* Into a list of the graphics driver; the stream is not one of those that say of themselves that they are captured. */
+/* Into a list of the graphics driver: the stream does not report that it is captured. */
 CUresult cuStreamBeginCaptureToCig(CUstream stream, void *params)
 {
     CUstream at = real(stream);
@@ -246,7 +246,7 @@ CUresult cuStreamEndCaptureToCig(CUstream stream)
 }
 CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream) { return cuStreamEndCaptureToCig(OWN(stream)); }
 
-/* What keeps a stream from going on is modelled by how long that takes: the value, the data or the parameters say it, in ns. */
+/* A stream's wait is modelled by its time in ns, which the value, the data or the parameters contain. */
 static CUresult pause_for(CUstream stream, uint64_t ns)
 {
     CUresult refused = fake_use(stream);

@@ -1,4 +1,4 @@
-/* Every function that the library stands in for, doing nothing: for a driver of which only the lookup is looked at. */
+/* Every function that the library replaces, without effect: a driver for tests of the lookup alone. */
 #include "../src/hooks.h"
 
 #define STUB(name, base, since, per_thread, library)                                                     \

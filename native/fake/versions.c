@@ -1,6 +1,6 @@
 /*
- * A driver of which only cuGetProcAddress is looked at. It gives the newest meaning of a name that both the version asked
- * for and its own know; by FAKE_INNER=1 at addresses that it exports under no name.
+ * A driver for tests of cuGetProcAddress alone. It gives the newest meaning of a name that both the asked version and its
+ * own know; with FAKE_INNER=1 at addresses that it exports under no name.
  */
 #include "../src/hooks.h"
 #include <stdlib.h>

@@ -6,11 +6,11 @@
 
 #define FAKE_SOCKET "FAKE_GPU_SOCKET" /* environment: path of the modelled cards' socket */
 #define FAKE_INSTANT "instant"         /* in its place: no card, every call succeeds at once (for timing callers) */
-#define FAKE_NEWER "FAKE_GPU_NEWER"    /* environment: the driver answers what newer ones do (where a pool lies) */
-#define FAKE_KEEPS "FAKE_GPU_KEEPS"    /* environment: a pool that held memory keeps some as long as it exists */
-#define FAKE_FAULT "FAKE_GPU_FAULT"    /* environment: pools answer with this error, as after a kernel's fault */
-#define FAKE_ENDLESS "FAKE_GPU_ENDLESS" /* environment: no stream takes a mark by an event of even number, as ends are */
-#define FAKE_SLOW "FAKE_GPU_SLOW"      /* environment: a launch of a graph takes the host long once its memory is there */
+#define FAKE_NEWER "FAKE_GPU_NEWER"    /* environment: the driver also answers a question of newer ones (a pool's place) */
+#define FAKE_KEEPS "FAKE_GPU_KEEPS"    /* environment: a pool that had memory keeps some as long as it exists */
+#define FAKE_FAULT "FAKE_GPU_FAULT"    /* environment: pools return this error, as after a kernel's fault */
+#define FAKE_ENDLESS "FAKE_GPU_ENDLESS" /* environment: no stream accepts a mark by an event of even number, such as those of ends */
+#define FAKE_SLOW "FAKE_GPU_SLOW"      /* environment: a launch of a graph takes the host long after its memory exists */
 #define FAKE_EVENTS 1024 /* of one client; an event is its number + FAKE_EVENTS * how often it was recorded */
 #define FAKE_CARDS 4
 

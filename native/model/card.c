@@ -19,7 +19,7 @@ struct item {
 struct stream {
     struct item *items;
     uint32_t first, count, room;
-    bool free; /* does not wait for the legacy stream */
+    bool free; /* a non-blocking one: it does not wait for the legacy stream */
 };
 
 struct channel {
@@ -36,7 +36,7 @@ struct card_state {
 };
 
 static struct channel channels[CHANNELS];
-static uint32_t opened; /* of them, from the first on, so many were ever used */
+static uint32_t opened; /* contexts below this index were used at some time */
 static struct card_state cards[MODEL_CARDS];
 static bool flags[MODEL_FLAGS];
 static uint64_t orders;
@@ -64,7 +64,7 @@ uint64_t event_time(const struct event *event) { return event->time; }
 void flag_set(uint32_t flag, bool on)
 {
     flags[flag % MODEL_FLAGS] = on;
-    if (on) card_advance_all(world_now()); /* what spins for it ends now */
+    if (on) card_advance_all(world_now()); /* kernels that spin for it end now */
 }
 
 bool card_memory_take(uint32_t card, uint64_t bytes)
@@ -103,7 +103,7 @@ static void drop(struct channel *channel, struct stream *stream)
     if (--stream->count == 0) channel->busy &= ~(1u << (stream - channel->streams));
 }
 
-/* The first of the streams in a set, which is left without it. */
+/* Removes the first stream of a set, and returns it. */
 static uint32_t take(uint32_t *set)
 {
     uint32_t index = (uint32_t)__builtin_ctz(*set);
@@ -160,7 +160,7 @@ void card_flush(struct channel *channel)
     card_advance_all(world_now());
 }
 
-/* The first of a stream, where nothing keeps it from running. */
+/* A stream's first item, if nothing keeps it from running. */
 static struct item *able(const struct channel *channel, uint32_t index, uint64_t time)
 {
     struct item *item = head(&channel->streams[index]), *legacy = head(&channel->streams[0]);
@@ -184,7 +184,7 @@ static void end(struct channel *channel, struct stream *stream, struct item *ite
     drop(channel, stream);
 }
 
-/* Ends what takes no time of the card; true where something did. */
+/* Ends items that take no time of the card; true if there were any. */
 static bool pass_free(struct channel *channel, uint64_t time)
 {
     bool any = false;
@@ -206,7 +206,7 @@ static bool pass_free(struct channel *channel, uint64_t time)
 
 static bool uses_card(const struct item *item) { return item && (item->is.work == WORK_KERNEL || item->is.work == WORK_SPIN || item->is.work == WORK_MARK); }
 
-/* What of a context runs now: all streams' firsts, or of them the one that was submitted first. */
+/* A context's running items: each stream's first, or only the one of these that was submitted first. */
 static uint32_t running(const struct channel *channel, uint64_t time, struct item **list)
 {
     uint32_t count = 0;
@@ -248,7 +248,7 @@ static uint64_t rate(uint64_t time)
     return 1000 + (time / THROTTLE_NS * 0x9e3779b97f4a7c15ull >> 40) % (model->throttle + 1ull);
 }
 
-/* When something begins or ends by itself that is not on the card. */
+/* The time at which something off the card begins or ends by itself. */
 static uint64_t next_free(uint32_t index, uint64_t time, uint64_t until)
 {
     for (uint32_t i = 0; i < opened; i++) {
@@ -264,7 +264,7 @@ static uint64_t next_free(uint32_t index, uint64_t time, uint64_t until)
     return until;
 }
 
-/* Of what runs in a context: how long until the first is over, with all of them on the card. */
+/* The time until the first of a context's running items ends, with all of them on the card. */
 static uint64_t first_end(struct item **list, uint32_t count, uint64_t slow, uint64_t *whole)
 {
     uint64_t parts = 0, least = MODEL_NEVER;
@@ -326,7 +326,7 @@ void card_advance_all(uint64_t until)
     bool any = true;
     for (uint32_t i = 0; i < MODEL_CARDS; i++)
         while (cards[i].time < until) step(i, until);
-    /* What one card sets another may wait for. */
+    /* One card may wait for a flag that another sets. */
     while (any) {
         any = false;
         for (uint32_t k = 0; k < opened; k++)

@@ -1,6 +1,6 @@
 /*
- * What stands inside a modelled process's copy of the library in place of files, of the loader and of threads: its limits
- * and account, the way to its driver, its watch. All other files of the library are in that copy as they are.
+ * Replaces files, loader and threads in a modelled process's copy of the library: its limits and account, the way to its
+ * driver, its watch. All other files of the library are in that copy unchanged.
  */
 #include "inside.h"
 #include "../src/container.h"
@@ -13,7 +13,7 @@
 static struct container container;
 static struct inside_world world;
 static void (*last_word)(void);
-EXPORT __thread char inside_own; /* by whose address those of the copy's threads are found */
+EXPORT __thread char inside_own; /* the other variables of the copy's threads are found by its address */
 
 static void open_gate(struct card *card, struct seat *seat)
 {
@@ -82,7 +82,7 @@ EXPORT void inside_end(void)
     if (last_word) last_word();
 }
 
-/* The library's last word in a process that ends. */
+/* The library's last call in a process that ends. */
 int inside_atexit(void (*function)(void));
 int inside_atexit(void (*function)(void)) { return last_word = function, 0; }
 

@@ -9,7 +9,7 @@ extern __thread char inside_own;
 
 struct inside_world {
     uint32_t cards;
-    struct card_limits limits;         /* the same on each card */
+    struct card_limits limits;         /* equal on all cards */
     struct seat *seats[CARDS];         /* its own, by card */
     void *(*driver)(const char *name); /* a function of the process's driver; NULL: it has none */
 };
@@ -21,7 +21,7 @@ bool inside_watch(void);
 /* Bytes that count against the cap, and device time that was charged. */
 uint64_t inside_counted(uint32_t card);
 uint64_t inside_served(uint32_t card);
-/* What the library does when its process ends. */
+/* The library's end with its process. */
 void inside_end(void);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * A modelled card in virtual time: processes are coroutines, the driver is a table of functions, and nothing sleeps. The
- * library's own gate, batches and arbiter run over it as they are, so that what comes out is theirs and not this machine's.
+ * library's own gate, batches and arbiter run over it unchanged, so results depend on them and not on this machine.
  *
- * What a card does and no document promises is a parameter, so that models can disagree: whether streams overlap, what
- * marks and changes of context cost, whether the legacy stream is a barrier, how much a channel holds, how clocks drift.
+ * Behaviour of a card that no document promises is a parameter, so that models can differ: whether streams overlap, the
+ * cost of marks and changes of context, whether the legacy stream is a barrier, the room of a channel, the clocks' drift.
  */
 #ifndef PARTAGE_MODEL_H
 #define PARTAGE_MODEL_H
@@ -12,35 +12,35 @@
 
 #define MODEL_CARDS 4
 #define MODEL_STREAMS 24 /* of one context; 0 is the legacy stream */
-#define MODEL_FLAGS 64   /* words that kernels wait for and set */
+#define MODEL_FLAGS 64   /* words for which kernels wait, and which they set */
 #define MODEL_NEVER UINT64_MAX
-#define MODEL_KEPT 512   /* bytes that a process's threads keep for their own */
+#define MODEL_KEPT 512   /* bytes of thread-local variables of a process */
 #define MODEL_MEMORY (80ull << 30) /* of a card */
 
 struct model {
     const char *name;
     bool overlaps;      /* kernels of several streams run beside each other */
     bool legacy;        /* the legacy stream waits for the blocking ones, and they for it */
-    uint64_t mark_ns;   /* that an event keeps its stream */
-    uint64_t switch_ns; /* that a change of context keeps the card */
-    uint64_t slice_ns;  /* of a context while another has work */
-    uint64_t call_ns;   /* of the host for each call of the driver */
-    uint64_t flush_ns;  /* what was submitted begins this much later, unless it is asked for */
-    uint32_t gathers;   /* or so many submissions have come together; 0: nothing else begins it */
-    uint64_t wake_ns;   /* that a sleeper wakes late, at most */
-    uint32_t channel;   /* submissions that a context takes before a call waits */
-    uint32_t throttle;  /* thousandths that work takes longer, at most, as clocks fall */
-    int32_t drift;      /* parts in a million that the card's clock is fast */
-    uint64_t alloc_ns;  /* of the host for an allocation */
-    uint64_t lazy_ns;   /* of the host for a function's first launch, whose code is loaded then */
-    uint64_t lazy_bytes; /* that the code takes, which no call asked for */
+    uint64_t mark_ns;   /* time that an event takes on its stream */
+    uint64_t switch_ns; /* time that a change of context takes on the card */
+    uint64_t slice_ns;  /* a context's slice while another has work */
+    uint64_t call_ns;   /* the host's time for a call of the driver */
+    uint64_t flush_ns;  /* submitted work begins this much later, unless the program asks for it */
+    uint32_t gathers;   /* or after so many submissions; 0: nothing else begins it */
+    uint64_t wake_ns;   /* a sleeper wakes this much late, at most */
+    uint32_t channel;   /* submissions that a context accepts before a call waits */
+    uint32_t throttle;  /* work takes this much longer, in thousandths, at most, because clocks fall */
+    int32_t drift;      /* the card's clock is fast by this, parts in a million */
+    uint64_t alloc_ns;  /* the host's time for an allocation */
+    uint64_t lazy_ns;   /* the host's time for a function's first launch, which loads its code */
+    uint64_t lazy_bytes; /* memory of that code, which no call asked for */
     bool frees_wait;    /* freeing waits for the context's work */
     struct foreigner {
         uint64_t works_ns, every_ns;
-    } display, client;  /* a context without the library that has the card so long, so often: a display; clients of MPS */
+    } display, client;  /* a context without the library that takes the card for so long, so often: a display; clients of MPS */
 };
 
-/* By name: optimistic, measured, crowded, hostile; NULL: there is none. */
+/* By name: optimistic, measured, crowded, hostile; NULL: no such model. */
 const struct model *model_named(const char *name);
 
 /* Time and threads. */
@@ -48,18 +48,18 @@ void world_open(const struct model *model, uint64_t seed);
 const struct model *world_model(void);
 uint64_t world_now(void);
 uint64_t world_chance(uint64_t below);
-/* Returns what the new thread keeps for its own. */
+/* Returns the new thread's local variables. */
 void **world_thread(void (*body)(void *), void *argument);
-/* Called before a thread goes on; `kept` is the thread's, MODEL_KEPT bytes. */
+/* Called before a thread continues; `kept`: its local variables, MODEL_KEPT bytes. */
 void world_on_switch(void (*hook)(void **own, void *kept));
 void world_sleep(uint64_t ns);
-/* Waits until `ready` says so; false: `ns` were over before. */
+/* Waits until `ready` is true; false: `ns` passed before. */
 bool world_until(bool (*ready)(void *), void *what, uint64_t ns);
-/* Runs all threads until `until`; false: nothing can ever happen again although threads that `world_needs` wait. */
+/* Runs all threads until `until`; false: nothing more can happen although threads of `world_needs` wait. */
 bool world_run(uint64_t until);
-/* What the running thread keeps for its own: two words. */
+/* Two words of the running thread's own. */
 void **world_own(void);
-/* Marks the running thread as one that must get on: where only such threads wait, and for ever, all hang. */
+/* Marks the running thread as one that must continue: if such threads alone wait, and for ever, the program hangs. */
 void world_needs(bool needs);
 
 /* The card. */
@@ -69,12 +69,12 @@ struct submission {
     enum work work;
     uint64_t ns;          /* of a kernel, or of a function of the host */
     uint32_t part;        /* of the card's processors, thousandths */
-    uint32_t flag, sets;  /* what a spinning kernel waits for, and what is set at the end; 0: nothing */
+    uint32_t flag, sets;  /* a spinning kernel waits for `flag`; its end sets `sets`; 0: nothing */
     struct event *event;  /* of a mark, or awaited */
-    bool (*host)(void *); /* a function of the host is over once this says so; NULL: after `ns` */
+    bool (*host)(void *); /* a function of the host is over once this is true; NULL: after `ns` */
     void *data;
-    uint64_t loading;     /* that the call takes longer, as a first launch may */
-    uint64_t late;        /* that the host stands still once the work is submitted, before the call returns */
+    uint64_t loading;     /* the call takes this much longer, as a first launch may */
+    uint64_t late;        /* the host pauses for this after the submission, before the call returns */
 };
 struct channel *card_open(uint32_t card);
 void card_close(struct channel *channel);
@@ -114,10 +114,10 @@ struct tenant_terms {
     uint64_t memory; /* bytes of each card; of processes with the whole library */
 };
 void process_open(struct process *process, uint32_t cards, uint32_t seat, struct tenant_terms terms);
-/* What cuLaunchKernel and cuGraphLaunch do (`graph` not 0), through the gate or not. */
+/* cuLaunchKernel, or with `graph` cuGraphLaunch, through the gate or not. */
 void process_launch(struct process *process, uint32_t card, uint32_t stream, uint64_t graph, uint64_t function,
                     struct submission work);
-/* Ends: its seats are released, and the agent says nothing of them any more. Its threads launch nothing after that. */
+/* Ends a process: its seats are released and the agent's page omits them. Its threads launch nothing after that. */
 void process_close(struct process *process);
 /* Of no device time: a wait for an event, a function of the host. */
 void process_part(struct process *process, uint32_t card, uint32_t stream, struct submission work);
@@ -125,7 +125,7 @@ void process_record(struct process *process, uint32_t card, uint32_t stream, str
 /* cuStreamSynchronize; stream MODEL_STREAMS: cuCtxSynchronize. */
 void process_await(struct process *process, uint32_t card, uint32_t stream);
 void process_await_event(struct process *process, uint32_t card, struct event *event);
-/* Says in a seat's terms what the agent says there. */
+/* Writes the agent's terms of a seat. */
 void process_terms(uint32_t card, uint32_t seat, struct tenant_terms terms);
 
 /* A seat for a process with the whole library. */

@@ -1,4 +1,4 @@
-/* Processes over the modelled card: the driver as the library asks it, seats, the watch, and what programs call. */
+/* Processes over the modelled card: the driver for the library, seats, the watch, and the calls of programs. */
 #include "model.h"
 #include "../src/batch.h"
 #include "../src/driver.h"
@@ -68,7 +68,7 @@ void *driver_function(void *_Atomic *slot, const char *soname, const char *name)
     return NULL;
 }
 
-/* Seats: no files, and a look costs nothing. */
+/* Seats without files; reading them takes no time. */
 void seats_see(struct arbiter *arbiter, uint64_t since)
 {
     struct seats *seats = arbiter->eyes;

@@ -1,7 +1,7 @@
 /*
  * Programs over the library and a modelled card in virtual time.
  *
- * Usage: replay SCENE MODEL SEED [NUMBER [bare]]       prints "name value" lines; ends with 3 where all hang
+ * Usage: replay SCENE MODEL SEED [NUMBER [bare]]       prints "name value" lines; ends with 3 if all hang
  *        replay trace-NAME MODEL SEED TENANTS [bare|memory|best-effort|fixed-share|burst-share [MIB]]
  *                                              a framework's program in each tenant, with even quotas and parts of the memory;
  *                                              trace-NAME+NAME: every second tenant has the other
@@ -39,12 +39,12 @@ static struct tenant_terms terms(enum policy policy, uint32_t quota)
     return (struct tenant_terms){.policy = policy, .priority = PRIORITY_ORDINARY, .quota = quota, .bare = bare};
 }
 
-/* One graph after another of 300 us, a wait after each round, with little of the host's time between. */
+/* Graphs of 300 us in a row, a wait after each round, with little host time between. */
 static void graphs(void *argument)
 {
     struct process *process = argument;
     for (uint64_t i = 0;; i++) {
-        uint64_t name = 0x7f0000000000ull + (i % number * 0x9e3779b97f4a7c15ull >> 36) * 16; /* anywhere on a heap */
+        uint64_t name = 0x7f0000000000ull + (i % number * 0x9e3779b97f4a7c15ull >> 36) * 16; /* spread as addresses on a heap */
         process_launch(process, 0, 1, name, name, kernel(300 * US, 1000));
         if (i % 32 == 31) process_await(process, 0, 1);
     }
@@ -82,7 +82,7 @@ static int beside_long(void)
     return good ? 0 : 3;
 }
 
-/* One launches ahead as far as it may, and never waits; another wakes beside it, and waits for each of its kernels. */
+/* One tenant launches ahead as far as it may, and never waits. Another wakes beside it, and waits for each of its kernels. */
 static void ahead(void *argument)
 {
     for (;;) process_launch(argument, 0, 1, 0, 0x100, kernel(200 * US, 1000));
@@ -116,7 +116,7 @@ static int wakes(void)
     return good ? 0 : 3;
 }
 
-/* A function of the host on a stream wants the lock with which its program launches, as an interpreter's. */
+/* A host function on a stream needs the lock under which its program launches, such as an interpreter's. */
 static bool locked;
 static bool is_unlocked(void *unused) { return (void)unused, !locked; }
 
@@ -218,7 +218,7 @@ static int beside_legacy(void)
 
 static int legacy_marks(void)
 {
-    streams_join = true; /* as cuStreamCreate says */
+    streams_join = true; /* by the documentation of cuStreamCreate */
     process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 1000));
     world_thread(joined, &processes[0]);
     until = world_now() + 2 * SECOND;
@@ -237,7 +237,7 @@ static void copier(void *argument)
     for (;;) card_submit(process->channels[0], 1, kernel(10 * US, 1));
 }
 
-/* So another thread stays in the driver, and where the library marks something, in its midst. */
+/* So another thread stays inside the driver, also during a mark of the library. */
 static void filler(void *argument)
 {
     world_thread(copier, argument);
@@ -275,7 +275,7 @@ static void leaver(void *argument)
     say("ended", 1);
 }
 
-/* The process ends while a thread of it is in the driver for ever. */
+/* The process ends while one of its threads never returns from the driver. */
 static int leaves(void)
 {
     process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 500));
@@ -306,7 +306,7 @@ static int loads(void)
     return good ? 0 : 3;
 }
 
-/* Kernels of 5 ms with a fixed share of 20 %; the host stands still for 20 ms after the first launch, and after each NUMBERth. */
+/* Kernels of 5 ms with a fixed share of 20 %; the host pauses for 20 ms after the first launch, and after each NUMBERth. */
 static void halting(void *argument)
 {
     for (uint64_t i = 0;; i++) {
@@ -330,8 +330,8 @@ static int late_host(void)
 }
 
 /*
- * 10 us of the card, then 300 of the host: NUMBER 0 with a fixed share of 20 %, else bursting. NUMBER 2: first the same function
- * takes long, ten times, then short work is waited for, and pauses last 3 ms.
+ * 10 us of the card, then 300 of the host: NUMBER 0 with a fixed share of 20 %, else bursting. NUMBER 2: first the same
+ * function takes long, ten times; then the program waits for short work, with pauses of 3 ms.
  */
 static void pausing(void *argument)
 {
@@ -496,7 +496,7 @@ static int bursts(void)
     return good ? 0 : 3;
 }
 
-/* Collectives of two ranks on two cards, each of which waits on its card for the other; NUMBER tenants, and a wait after each step. */
+/* Collectives of two ranks on two cards: each waits on its card for the other. NUMBER tenants, and a wait after each step. */
 static uint64_t steps[SEATS];
 
 static void collective(void *argument)
@@ -506,7 +506,7 @@ static void collective(void *argument)
     for (;;) {
         flag_set(1 + who * 2, false), flag_set(2 + who * 2, false);
         for (uint32_t card = 0; card < 2; card++) {
-            /* Says that this rank is there, and spins for the other. */
+            /* Sets the flag of this rank, and spins for the other's. */
             struct submission work = kernel(0, 100), there = kernel(500 * US, 1000);
             there.sets = 1 + who * 2 + card;
             work.work = WORK_SPIN;
@@ -534,9 +534,9 @@ static int collectives(void)
 }
 
 /*
- * NUMBER tenants that wait for the host between rounds, as programs do that serve: rounds of three kernels of 200 us, then 150 us
- * of the host's. By best-effort, which the driver shares, or with even quotas, which turns keep. Or rounds of four kernels of
- * 1 ms, then 2 ms of the host's: longer than a tenant without work keeps its turn.
+ * NUMBER tenants that wait for the host between rounds, as serving programs do: rounds of three kernels of 200 us, then
+ * 150 us of the host. With best-effort, which the driver shares, or with even quotas, which turns enforce. Or rounds of four
+ * kernels of 1 ms, then 2 ms of the host: longer than a tenant without work keeps its turn.
  */
 static struct {
     int kernels;
@@ -595,7 +595,7 @@ static int with_pauses(void)
     return serve(POLICY_BURST_SHARE);
 }
 
-/* Two tenants with best-effort; after a second a third comes, with a quota of 30 % (NUMBER 1: with a higher priority), and goes after the third. */
+/* Two tenants with best-effort; from the second to the third second a third one runs too, with a quota of 30 % (NUMBER 1: with a higher priority). */
 static bool gone;
 
 static void guest(void *argument)
@@ -660,13 +660,13 @@ static void open_program(uint32_t i, const struct trace *trace, struct tenant_te
     program_start(&programs[i]);
 }
 
-static uint64_t cap; /* bytes of each tenant's; 0: its part of the card */
+static uint64_t cap; /* bytes of each tenant; 0: its part of the card */
 
 static struct tenant_terms terms_of(uint32_t mode, uint32_t count)
 {
     struct tenant_terms mine = terms(modes[mode].policy, modes[mode].policy == POLICY_BEST_EFFORT ? 0 : 1000 / count);
     mine.bare = modes[mode].bare;
-    mine.memory = cap ? cap : (MODEL_MEMORY - (MODEL_MEMORY >> 4)) / count; /* code that is loaded late is beyond the caps */
+    mine.memory = cap ? cap : (MODEL_MEMORY - (MODEL_MEMORY >> 4)) / count; /* code that loads late is beyond the caps */
     return mine;
 }
 
@@ -711,18 +711,18 @@ static int framework(const struct trace *trace, const struct trace *other, uint3
     return good ? 0 : 3;
 }
 
-/* Each ends after some steps; who has not after that much more time than all would take in turn is said to be stuck. */
+/* Each ends after some steps. One that needs that much more time than all of them in turn counts as stuck. */
 static int interleaving(uint64_t seed, uint64_t *span)
 {
     static const enum policy any[] = {POLICY_BEST_EFFORT, POLICY_FIXED_SHARE, POLICY_BURST_SHARE, POLICY_NONE};
     uint32_t count = 2 + (uint32_t)world_chance(3);
     bool over = false;
     for (uint32_t i = 0; i < count; i++) {
-        /* Where streams do not overlap a kernel that stays keeps its program from going on, whatever the library does. */
+        /* Without overlapping streams, a kernel that stays stops its program, whatever the library does. */
         const struct trace *trace = &traces[world_chance(world_model()->overlaps ? TRACES : TRACES - 1)];
         struct tenant_terms mine = terms(any[world_chance(4)], 100 + (uint32_t)world_chance(150));
         mine.priority = world_chance(4) ? PRIORITY_ORDINARY : PRIORITY_ONLINE;
-        mine.memory = (1500 + world_chance(3000)) << 20; /* what is kept does not always fit */
+        mine.memory = (1500 + world_chance(3000)) << 20; /* the memory that programs keep does not always fit */
         open_program(i, trace, mine, 1 + world_chance(3));
     }
     uint64_t begun = world_now();
@@ -743,7 +743,7 @@ static int interleaving(uint64_t seed, uint64_t *span)
     return over ? 0 : 3;
 }
 
-/* Each in a process of its own, as each copy of the library is used once. */
+/* Each in a process of its own, because each copy of the library is used once. */
 static int interleavings(const struct model *model, uint64_t seed)
 {
     uint64_t played = 0, longest_run = 0;
@@ -778,7 +778,7 @@ static const struct {
               {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy},
               {"without-turns", without_turns}, {"with-turns", with_turns}, {"with-pauses", with_pauses}, {"comes-and-goes", comes_and_goes}};
 
-/* Ends at once: what copies of the library would do at their process's end is not of this process. */
+/* Ends at once, without the handlers of the copies: these belong to the modelled processes. */
 static int ended(int result)
 {
     fflush(stdout);

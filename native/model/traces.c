@@ -1,13 +1,13 @@
 /*
- * What frameworks ask of the driver, step by step, as their public documentation describes it: not recorded from any of them.
+ * Frameworks' calls of the driver, step by step, by their public documentation; none was recorded.
  *
- * eager       PyTorch, training: a caching allocator over cuMemAlloc (segments of 2 and 20 MiB, what is freed is kept and given
- *             back when memory is short), many short kernels, a copy stream that compute waits for by events, a loss that is
- *             waited for
+ * eager       PyTorch, training: a caching allocator over cuMemAlloc (segments of 2 and 20 MiB; it keeps freed ones, and
+ *             releases them when memory is short), many short kernels, a copy stream for which compute waits by events, a
+ *             wait for the loss
  * serving     vLLM, SGLang: most of the free memory at once, a graph a layer captured for each size of batch with memory for
  *             it, sampling kernels, the host between tokens; now and then a prompt of long kernels
  * engine      TensorRT: the whole model captured on each of two streams with the memory that it needs meanwhile, memory in
- *             stream order from a pool of its own for each request, two requests ahead, waited for by events; captured anew
+ *             stream order from a pool of its own for each request, two requests ahead with waits by events; a new capture
  *             when the shape of its input changes
  * compiled    JAX: three quarters of the free memory at once, few long fused kernels, eight steps dispatched ahead, a graph that
  *             is updated in place, a function of the host now and then
@@ -25,7 +25,7 @@
 #define NON_BLOCKING 1
 #define THREAD_LOCAL 1 /* of captures */
 
-/* One call of the program's; what fails without a reason ends the run. */
+/* One call of the program; a failure without a reason ends the run. */
 #define DO(call, ...)                                                                                    \
     do {                                                                                                 \
         CUresult result_ = ASKED(call, __VA_ARGS__);                                                     \
@@ -86,7 +86,7 @@ static void copy_in(struct program *self, CUstream stream, uint64_t ns) { whole_
 
 static bool is_over(const struct program *self) { return self->most && self->steps >= self->most; }
 
-/* A step is done. What the driver took for it by its calls is what the library counts, or the library is wrong. */
+/* A step is done. The library's count must equal the memory that the driver took by the step's calls. */
 static void step(struct program *self)
 {
     struct whole *whole = self->whole;
@@ -147,7 +147,7 @@ static void eager(struct program *self)
         int held[6];
         for (uint32_t i = 0; i < 6; i++) /* the size of a batch changes now and then */
             held[i] = obtain(self, &cache, (i % 2 ? 12 + 8 * i * (1 + n / 16 % 3) : i / 2 + 1) * MIB / 2);
-        /* The next batch comes on a stream of its own, when the last is no longer read. */
+        /* The next batch arrives on a stream of its own, after the last one was read. */
         if (n) DO(cuStreamWaitEvent, copies, used, 0);
         copy_in(self, copies, 80 * US);
         DO(cuEventRecord, copied, copies);
@@ -169,13 +169,13 @@ static void eager(struct program *self)
     empty(self, &cache);
 }
 
-/* Most of what the program sees free, in one piece. */
+/* Most of the visible free memory, in one piece. */
 static CUdeviceptr reserve(struct program *self, uint64_t percent)
 {
     CUdeviceptr at = 0;
     size_t free_bytes, total;
     DO(cuMemGetInfo_v2, &free_bytes, &total);
-    if (self->among) free_bytes = total / self->among - MODEL_CONTEXT; /* as users of such programs set it */
+    if (self->among) free_bytes = total / self->among - MODEL_CONTEXT; /* as users configure such programs */
     DO(cuMemAlloc_v2, &at, free_bytes / 100 * percent);
     return at;
 }
@@ -202,7 +202,7 @@ static void serving(struct program *self)
         for (uint64_t layer = 0; layer < LAYERS; layer++) {
             int mode = CU_CAPTURE_RELAXED;
             DO(cuStreamBeginCapture_v2, stream, THREAD_LOCAL);
-            if (layer == 0) { /* what the graphs of this size share is allocated in their midst, as the allocator needs it */
+            if (layer == 0) { /* the shared memory of this size's graphs is allocated during the capture, as the allocator needs it */
                 DO(cuThreadExchangeStreamCaptureMode, &mode);
                 DO(cuMemAlloc_v2, &private[size], (20 + 4 * size) * MIB);
                 DO(cuThreadExchangeStreamCaptureMode, &mode);
@@ -259,7 +259,7 @@ static void engine(struct program *self)
         if (n > 1) DO(cuEventSynchronize, done[at]);
         if (buffers[at]) DO(cuMemFreeAsync, buffers[at], streams[at]);
         buffers[at] = 0;
-        if (n % 128 == 126) { /* a pool that is let go while the other stream still has memory of it */
+        if (n % 128 == 126) { /* destroys a pool of which the other stream still has memory */
             DO(cuMemPoolDestroy, pool);
             DO(cuMemPoolCreate, &pool, &props);
         }
@@ -304,7 +304,7 @@ static void compiled(struct program *self)
     for (uint64_t n = 0; !is_over(self); n++) {
         if (n >= 8) DO(cuEventSynchronize, ends[n % 8]);
         for (uint32_t k = 0; k < 3; k++) kernel(self, stream, 0xb000 + k * 64, (550 + k * 700) * US, 1000);
-        if (n % 4 == 3) { /* its buffers lie elsewhere now */
+        if (n % 4 == 3) { /* its buffers have new addresses */
             uint64_t result[8];
             capture_steps(self, captures, n, &graph);
             DO(cuGraphExecUpdate_v2, buffer, graph, result);

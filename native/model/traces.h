@@ -16,11 +16,11 @@ struct program {
     const struct trace *trace;
     struct whole *whole;
     uint32_t index;          /* of the tenant */
-    uint64_t steps, most;    /* done; after so many it ends, 0: never */
-    uint64_t refusals, refused; /* allocations that did not fit, and those that did not after what was kept was released */
+    uint64_t steps, most;    /* done; after `most` it ends, 0: never */
+    uint64_t refusals, refused; /* allocations that did not fit, and those that did not fit even after kept memory was released */
     uint64_t most_counted;   /* bytes, of one card */
-    uint64_t among;          /* the driver alone: tenants, each of which reserves its part of what it sees free; 0: all is its own */
-    uint64_t uncounted, too_many; /* bytes that the card had given and the library had not counted, and the other way, at worst */
+    uint64_t among;          /* with the driver alone: tenants, each of which reserves its part of the visible free memory; 0: it takes all */
+    uint64_t uncounted, too_many; /* at worst: bytes that the card had allocated and the library had not counted, and the reverse */
     CUcontext contexts[MODEL_CARDS];
     bool over;
 };

@@ -1,6 +1,6 @@
 /*
- * Processes with the whole library: each has a copy of it and one of the stand-in driver, with words of their own, so that
- * memory, pools, captures and graphs run as they do in a program. Below the driver is the modelled card in place of a socket.
+ * Processes with the whole library: each has a copy of it and one of the stand-in driver, with variables of their own. So
+ * memory, pools, captures and graphs run as in a program. Below the driver is the modelled card in place of a socket.
  */
 #include "whole.h"
 #include "inside.h"
@@ -17,7 +17,7 @@
 
 static struct whole *mine(void) { return (struct whole *)world_own()[1]; }
 
-/* Copies: a file that is loaded under another name has words of its own. */
+/* Copies: the loader gives a file under another name variables of its own. */
 static char home[512];
 
 static void *copy_of(const char *name)
@@ -32,10 +32,10 @@ static void *copy_of(const char *name)
     snprintf(at, sizeof at, "/proc/self/fd/%d", to);
     void *copy = dlopen(at, RTLD_NOW | RTLD_LOCAL);
     if (!copy) fprintf(stderr, "replay: %s\n", dlerror()), exit(1);
-    return copy; /* its file stays open: the next must not have its name */
+    return copy; /* its file stays open, so that the next has another name */
 }
 
-/* What threads keep for their own: one of the machine's plays all threads of a process, so their words are changed with them. */
+/* Thread-local variables: one real thread plays all threads of a process, so they are exchanged with each switch. */
 struct own_words {
     uintptr_t base;
     void *at;
@@ -55,7 +55,7 @@ static int find_own(struct dl_phdr_info *info, size_t size, void *data)
 static void learn_own(struct whole *whole, void *copy, uint32_t i, const char *one)
 {
     struct link_map *map;
-    if (!dlsym(copy, one)) abort(); /* which has the loader make them */
+    if (!dlsym(copy, one)) abort(); /* makes the loader allocate them */
     if (dlinfo(copy, RTLD_DI_LINKMAP, &map) != 0) abort();
     struct own_words own = {.base = map->l_addr};
     dl_iterate_phdr(find_own, &own);
@@ -76,7 +76,7 @@ static void on_switch(void **own, void *kept)
     whole->last = kept;
 }
 
-/* What the driver's calls cost, and what it does of which the stand-in knows nothing. */
+/* The cost of the driver's calls, and effects that the stand-in does not have. */
 static CUresult launch(LAUNCH_ARGS, void **extra)
 {
     struct whole *whole = mine();
@@ -84,7 +84,7 @@ static CUresult launch(LAUNCH_ARGS, void **extra)
     uint32_t i = 0;
     while (i < whole->loaded_count && whole->loaded[i] != function) i++;
     if (i == whole->loaded_count && i < LOADED) {
-        /* Its code is loaded when it is first launched, and takes memory that no call asked for. */
+        /* Its first launch loads its code, which takes memory that no call asked for. */
         whole->loaded[whole->loaded_count++] = function;
         if (world_model()->lazy_bytes && !card_memory_take((uint32_t)whole->on, world_model()->lazy_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
         whole->lazy[whole->on] += world_model()->lazy_bytes;
@@ -144,7 +144,7 @@ static void *driver_of(const char *name)
     return dlsym(mine()->driver, name);
 }
 
-/* What the stand-in asks its card (fake/link.h). */
+/* The stand-in's questions to its card (fake/link.h). */
 static bool is_over(void *event) { return event_is_over(event); }
 
 static uint32_t stream_of(struct whole *whole, uint32_t card, uint64_t id)

@@ -1,4 +1,4 @@
-/* A modelled process with the whole library: what programs call (traces.c), and what of it can be looked at. */
+/* A modelled process with the whole library: the calls of programs (traces.c), and the state that tests read. */
 #ifndef PARTAGE_WHOLE_H
 #define PARTAGE_WHOLE_H
 
@@ -7,9 +7,9 @@
 #include "model.h"
 
 #define MODEL_WHOLE 16
-#define MODEL_CONTEXT (300ull << 20) /* what the stand-in takes for a context */
+#define MODEL_CONTEXT (300ull << 20) /* memory of the stand-in's context */
 
-/* Functions of the driver that programs call and the library does not stand before. */
+/* Functions of the driver that programs call and the library does not replace. */
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice device);
@@ -36,16 +36,16 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 #define WHOLE_MEMBER(name) __typeof__(&name) name;
 struct calls { WHOLE_CALLS(WHOLE_MEMBER) };
 
-/* What a kernel is beside its time; its second parameter. */
+/* A kernel's second parameter: its properties beside its time. */
 struct shape {
     uint32_t part;       /* of the card's processors, thousandths */
-    uint32_t flag, sets; /* it spins until `flag` is set, and sets another at its end; 0: nothing */
+    uint32_t flag, sets; /* it spins until `flag` is set, and sets `sets` at its end; 0: nothing */
 };
 
 struct whole {
     struct process process; /* its first member */
     void *driver, *library;
-    struct calls calls, real; /* the program's, and the driver's own */
+    struct calls calls, real; /* calls by the program, and the driver's own functions */
     struct {
         bool (*watch)(void);
         uint64_t (*counted)(uint32_t card);
@@ -53,17 +53,17 @@ struct whole {
         void (*end)(void);
     } inside;
     struct { void *at; size_t size; } own[2];
-    void *last; /* whose own words are in place */
+    void *last; /* the thread whose local variables are in place */
     struct event *events[FAKE_EVENTS];
     uint64_t streams[MODEL_CARDS][MODEL_STREAMS];
-    uint64_t taken[MODEL_CARDS], lazy[MODEL_CARDS]; /* memory by calls, and by itself */
+    uint64_t taken[MODEL_CARDS], lazy[MODEL_CARDS]; /* memory taken by calls, and by the driver itself */
     struct shape next;
     uint32_t on; /* the card of the program's context */
     CUfunction loaded[256];
     uint32_t loaded_count;
 };
 
-/* Loads copies for so many processes; they are used once each, so a run that is one of many is made in a fork. */
+/* Loads copies for so many processes. Each is used once, so one run of many is made in a fork. */
 void whole_prepare(const char *program, uint32_t count);
 struct whole *whole_at(uint32_t index);
 void whole_open(struct whole *whole, uint32_t cards, uint32_t seat, struct tenant_terms terms);

@@ -11,31 +11,31 @@
 
 struct thread {
     ucontext_t state;
-    jmp_buf at; /* where it goes on, once it has begun */
+    jmp_buf at; /* the point where it continues, once it has begun */
     void *stack;
     void (*body)(void *);
     void *argument;
     uint64_t wakes;
     bool (*ready)(void *);
     void *what, *own[2];
-    uint32_t held; /* ranks of the locks that it has */
+    uint32_t held; /* ranks of the locks that it holds */
     bool begun, ended, came, needs;
     _Alignas(16) unsigned char kept[MODEL_KEPT];
 };
 
 static const struct model models[] = {
-    /* What the library's rule was made for: one context's work in order, and all else free. */
+    /* The conditions for which the library's rule was made: one context's work in order, and no other cost. */
     {.name = "optimistic", .slice_ns = 2 * MS, .call_ns = 1000, .wake_ns = 20000, .channel = 1024},
-    /* What vendors' documents and others' measurements say of a data-centre card. */
+    /* A data-centre card, by vendors' documents and others' measurements. */
     {.name = "measured", .overlaps = true, .legacy = true, .mark_ns = 1500, .switch_ns = 100000, .slice_ns = 2 * MS,
      .call_ns = 2500, .wake_ns = 60000, .channel = 1024, .throttle = 50, .drift = 20, .alloc_ns = 50000,
      .lazy_ns = 300000, .lazy_bytes = 256 << 10, .frees_wait = true},
-    /* The same with a display and clients of MPS beside it, and a driver that gathers what it submits. */
+    /* The same with a display and clients of MPS beside it, and a driver that gathers its submissions. */
     {.name = "crowded", .overlaps = true, .legacy = true, .mark_ns = 1500, .switch_ns = 100000, .slice_ns = 2 * MS,
      .call_ns = 2500, .flush_ns = 200000, .gathers = 16, .wake_ns = 60000, .channel = 1024, .throttle = 50, .drift = 20,
      .alloc_ns = 50000, .lazy_ns = 300000, .lazy_bytes = 256 << 10, .frees_wait = true, .display = {1200000, 16667000},
      .client = {400000, 5000000}},
-    /* Everything that could be against it, at once. */
+    /* All adverse conditions at once. */
     {.name = "hostile", .overlaps = true, .legacy = true, .mark_ns = 8000, .switch_ns = 400000, .slice_ns = 5 * MS,
      .call_ns = 6000, .flush_ns = 100000, .wake_ns = 250000, .channel = 96, .throttle = 300, .drift = 1000, .alloc_ns = 400000,
      .lazy_ns = 5000000, .lazy_bytes = 8 << 20, .frees_wait = true},
@@ -66,7 +66,7 @@ uint64_t world_chance(uint64_t below)
     return below ? chances % below : 0;
 }
 
-/* Who has work on a card and knows of no turns. */
+/* A context that has work on a card and no turns. */
 static void stranger(void *argument)
 {
     const struct foreigner *foreigner = argument;
@@ -75,7 +75,7 @@ static void stranger(void *argument)
     for (;;) {
         world_sleep(foreigner->every_ns);
         for (uint32_t i = 0; i < MODEL_CARDS; i++) {
-            if (!card_is_empty(channels[i])) continue; /* it is behind already */
+            if (!card_is_empty(channels[i])) continue; /* it has fallen behind */
             card_submit(channels[i], 1, (struct submission){.ns = foreigner->works_ns, .part = 1000});
             card_flush(channels[i]);
         }
@@ -97,7 +97,7 @@ void world_open(const struct model *of, uint64_t seed)
     if (of->client.works_ns) world_thread(stranger, (void *)&of->client);
 }
 
-/* `swapcontext` asks the kernel for the mask of signals, which took a third of all time. Sanitizers follow nothing else. */
+/* `swapcontext` asks the kernel for the signal mask, which took a third of all time. Sanitizers follow only it. */
 #ifdef PARTAGE_CHECKED
 static ucontext_t root;
 
@@ -168,7 +168,7 @@ bool world_until(bool (*ready)(void *), void *what, uint64_t ns)
     return current->came;
 }
 
-/* One of those that can go on, by chance; NULL: none can at this moment. */
+/* A random one of the threads that can continue; NULL: none can at this moment. */
 static struct thread *pick(void)
 {
     struct thread *chosen = NULL;
@@ -185,12 +185,12 @@ static struct thread *pick(void)
     return chosen;
 }
 
-/* Does a thread that must get on wait for something that no time brings? */
+/* Does a thread that must continue wait for something that no passing time causes? */
 static bool is_stuck(void)
 {
     bool needed = false;
     for (uint32_t i = 0; i < thread_count; i++) {
-        if (threads[i].ended || !(threads[i].needs || threads[i].held)) continue; /* one may wait for a lock of another */
+        if (threads[i].ended || !(threads[i].needs || threads[i].held)) continue; /* a holder of a lock counts: others may wait for it */
         if (threads[i].wakes != MODEL_NEVER) return false;
         needed |= threads[i].needs;
     }
@@ -213,7 +213,7 @@ bool world_run(uint64_t until)
             if (switching) switching(thread->own, thread->kept);
             resume(thread);
             current = NULL;
-            if (thread->ended && !any_needed()) return true; /* all that had to get on did */
+            if (thread->ended && !any_needed()) return true; /* all needed threads have ended */
             continue;
         }
         uint64_t next = card_next_change();
@@ -229,7 +229,7 @@ bool world_run(uint64_t until)
     return !stuck;
 }
 
-/* What the library takes from its machine, in virtual time. */
+/* The library's system calls, in virtual time. */
 uint64_t clock_now(void) { return moment; }
 
 static bool is_free(void *lock) { return ((struct lock *)lock)->word == 0; }

@@ -1,14 +1,14 @@
 /*
- * Arrays without memory of their own, and what is mapped to them. For the modelled card.
+ * Arrays without memory of their own, and memory mapped to them. For the modelled card.
  *
  * Usage: arrays HOW
  *   HOW  deferred mipmap   mapped as a whole, with one handle and then another
- *        sparse            two tiles, of which one is unmapped again
+ *        sparse            two tiles, one of which is unmapped again
  *        failed            a mapping that the driver refuses
  *        context           in a context of its own, which is destroyed
- *        plain             none of that: an array of 64 MiB in a format of four channels of a byte
- *        flat              a mipmap of 32 MiB and, as only its width halves, of as much again in its other levels
- * Each handle is of 128 MiB and released once it was mapped. Prints "used BYTES" as it goes.
+ *        plain             an ordinary array of 64 MiB in a format of four channels of a byte
+ *        flat              a mipmap of 32 MiB; as only its width halves, its other levels take as much again
+ * Each handle has 128 MiB and is released after its mapping. Prints "used BYTES" after each step.
  */
 #include "../tools/driver.h"
 #include <stdbool.h>
@@ -31,7 +31,7 @@ static void show(void)
     printf("used %zu\n", total - free);
 }
 
-/* Maps a handle of its own to a part of the array; nothing else holds it then. */
+/* Maps a new handle to a part of the array, which then is its only holder. */
 static CUresult map(CUarray array, unsigned at)
 {
     CUallocationProp prop = {.type = 1, .location = {CU_LOCATION_DEVICE, 0}};

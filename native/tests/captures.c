@@ -1,16 +1,16 @@
 /*
- * Captures, and what the library does of itself while there are any. For the modelled card, whose driver ends a capture
- * for every call that the documentation forbids during one.
+ * Captures, and the library's own calls during them. For the modelled card, whose driver ends a capture
+ * at every call that the documentation forbids during one.
  *
  *   begin HOW    launches on a stream, captures it by the entry point HOW, launches into it, ends: prints the answer;
  *                with + the per-thread stream, with - its work is over soon
  *   legacy HOW   the same after a launch on the legacy stream, by NULL or by its name
- *   fork         the capture takes in another stream, that had work, by an event
- *   strange HOW  ends a capture where there is none, or from a wrong stream or thread, while another one goes on
- *   over HOW     ends one by HOW; prints how often the driver was asked about captures in 100 launches after it
+ *   fork         another stream, which had work, joins the capture by an event
+ *   strange HOW  ends a capture that does not exist, or from a wrong stream or thread, during another capture
+ *   over HOW     ends one by HOW; prints how often the library asked the driver about captures in 100 launches after it
  *   call WHAT    during a capture in global mode of this thread and of another: WHAT, which the driver allows then
  *   own HOW      stream-ordered memory in a capture of the per-thread stream, of a pool or not
- *   beside N     N captures while another thread launches all the time; prints how many were spoilt
+ *   beside N     N captures while another thread launches all the time; prints how many were invalidated
  *
  * Usage: captures WHAT [HOW]
  */
@@ -61,7 +61,7 @@ static CUstream new_stream(unsigned flags)
     return stream;
 }
 
-/* So that the library knows how short launches are, and keeps more than one together. */
+/* Teaches the library that launches are short, so that it joins several in a batch. */
 static void warm_up(void)
 {
     CUstream stream = new_stream(1);
@@ -71,7 +71,7 @@ static void warm_up(void)
     }
 }
 
-/* Long enough for the watch to look what is open. */
+/* Long enough for the watch to check open batches. */
 static void pass_time(void) { usleep(20000); }
 
 static CUresult begin_by(const char *how, CUstream stream, CUgraph graph)
@@ -101,7 +101,7 @@ static int begin(const char *how)
     CUstream stream = own ? NULL : new_stream(1);
     CUgraph graph;
     must(driver->new_graph(&graph, 0), "cuGraphCreate");
-    ns = strchr(how, '-') ? 1000 : 3000000; /* its stream is dry when the watch looks, or is not */
+    ns = strchr(how, '-') ? 1000 : 3000000; /* short: its stream is dry when the watch checks; long: it is not */
     for (int i = 0; i < 2; i++) own ? launch_own() : launch(stream);
     must(begin_by(how, stream, graph), "begin");
     for (int i = 0; i < 3; i++) {
@@ -179,7 +179,7 @@ static int end_strangely(const char *how)
     return 0;
 }
 
-/* A capture that was spoilt, by a query that this thread may not make. */
+/* A capture invalidated by a query that this thread must not make. */
 static void spoil(void)
 {
     if (driver->stream_wait(new_stream(1)) == CUDA_SUCCESS) exit(5);
@@ -216,7 +216,7 @@ static int count_after(const char *how)
     return 0;
 }
 
-/* The whole of a call that the driver allows during a capture, also where the cap of memory makes the library look. */
+/* A call that the driver allows during a capture, also if the cap on memory makes the library ask the driver. */
 static CUresult call(const char *what)
 {
     CUstream other = new_stream(1);
@@ -234,7 +234,7 @@ static CUresult call(const char *what)
     must(driver->new_graph(&graph, 0), "cuGraphCreate");
     must(driver->add_alloc(&added, graph, NULL, 0, &node), "cuGraphAddMemAllocNode");
     must(driver->instantiate(&exec, graph, 0), "cuGraphInstantiate");
-    CUresult first = driver->launch_graph(exec, other); /* of two calls the second has no room for any */
+    CUresult first = driver->launch_graph(exec, other); /* the second of two calls has no room */
     must(driver->instantiate(&exec, graph, 0), "cuGraphInstantiate");
     return (first == 0 || first == 2) && driver->launch_graph(exec, other) == 2 ? 0 : 5;
 }
@@ -260,7 +260,7 @@ static int call_during(char *what)
     return 0;
 }
 
-/* Memory that a graph will take is not taken while it is captured, on the per-thread stream either. */
+/* A capture takes no memory of its graph yet, also on the per-thread stream. */
 static int allocate_captured(const char *how)
 {
     CUdeviceptr held, pointer;

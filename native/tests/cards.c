@@ -1,23 +1,23 @@
 /*
- * Memory of the second of two cards, taken while the thread's context is the first's. For the modelled cards.
+ * Memory of the second of two cards, allocated while the thread's context is of the first. For the modelled cards.
  *
  * Usage: cards HOW
  * Or: cards ending, which destroys streams of the second card with work on them while the context is the first's.
- * Or: cards anew, which works on the second card in a context with the name of one of the first that is gone.
+ * Or: cards anew, which works on the second card in a context with the name of a destroyed one of the first.
  *
  *   HOW  stream       stream-ordered, on a stream of the second card
  *        contextless  the same by a thread without a context
  *        own          of the second card's own pool, on the first one's default stream
  *        made         of a pool made for the second card
  *        bare         the same by a thread without a context
- *        told         of the second card's own pool, got by its location
+ *        told         of the second card's own pool, found by its location
  *        host         of a pool of the host's memory
  *        told-host    of the host's own pool
  *        handle domain  by handle, for the card or for a part of it
  *        graph        of a graph that allocates in a part of the card
  *        import       a handle of another container's memory there, each mapped twice
  *        ipc pointer  memory of another container there, by cuIpcOpenMemHandle or of a pool
- * Allocates pieces of 128 MiB until one is refused, prints "refused CODE COUNT" and "used FIRST SECOND", gives all back
+ * Allocates pieces of 128 MiB until one is refused, prints "refused CODE COUNT" and "used FIRST SECOND", frees all
  * and prints the latter again.
  */
 #include "../tools/driver.h"
@@ -135,7 +135,7 @@ static int end_streams(void)
         for (int k = 0; k < 3; k++) must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, mine, params, NULL), "cuLaunchKernel");
         must(driver->set_current(contexts[0]), "cuCtxSetCurrent");
         must(driver->end_stream(mine), "cuStreamDestroy");
-        usleep(3000); /* the library's own look comes in between */
+        usleep(3000); /* lets the watch run in between */
     }
     return 0;
 }
@@ -154,7 +154,7 @@ static int make_anew(void)
         for (int k = 0; k < 1 + 50 * i; k++)
             must(driver->launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL), "cuLaunchKernel");
         must(driver->context_wait(), "cuCtxSynchronize");
-        usleep(20000); /* the library's own look comes in between */
+        usleep(20000); /* lets the watch run in between */
         must(driver->end_context(context[i]), "cuCtxDestroy");
     }
     return context[0] != context[1];

@@ -1,16 +1,16 @@
 /*
- * Contexts, and what is set in them: what they cost, and what goes with them. For the modelled card.
+ * Contexts and their settings: their memory, and the objects that end with them. For the modelled card.
  *
  * Usage: contexts HOW
  *   HOW  stack printf heap depth   raises a limit of cuCtxSetLimit step by step until it is refused, then sets it back
  *        gl gl-old vdpau vdpau-old contexts for graphics and video, until one is refused
  *        measured contexts made after a line was read, until one is refused
- *        pooled   a context, where a pool holds the memory that it needs without use
- *        again    contexts made and ended by several threads at once, whose names the driver gives again
- *        attach   a context with three users, of whom one after the other detaches
+ *        pooled   a context whose memory a pool keeps unused
+ *        again    contexts made and ended by several threads at once, whose names the driver uses again
+ *        attach   a context with three users, which detach one after the other
  *        reset    the primary context, retained twice, reset, retained once more, released as often
  *        green    memory of a green context, which outlives it and ends with the primary one
- * Prints "refused CODE COUNT" and "used BYTES" as it goes.
+ * Prints "refused CODE COUNT" and "used BYTES" after each step.
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -47,7 +47,7 @@ static int raise_limit(int limit, size_t usual, size_t step)
     CUresult result;
     size_t count = 0;
     open_card();
-    /* Asks for a little less than a step: the driver makes stacks whole. */
+    /* Asks for a little less than a step: the driver rounds stacks up. */
     while ((result = driver->set_limit(limit, usual + (count + 1) * step - (limit == CU_LIMIT_STACK_SIZE))) == CUDA_SUCCESS) count++;
     printf("refused %d %zu\n", result, count);
     show();
@@ -76,7 +76,7 @@ static int make_for(const char *how)
     return 0;
 }
 
-/* Contexts of a process that the agent measures meanwhile: until one is refused, released, and the primary one too. */
+/* Contexts of a process that the agent measures meanwhile: made until one is refused, then released with the primary one. */
 static int make_measured(void)
 {
     CUcontext made[16];
@@ -100,7 +100,7 @@ static int make_measured(void)
     return 0;
 }
 
-/* A pool that holds what is not used makes room for a context. */
+/* A pool releases unused memory to make room for a context. */
 static int make_beside_a_pool(void)
 {
     CUdeviceptr pointer;

@@ -1,5 +1,5 @@
 /*
- * Feeds the readers of shared memory and of the limits file with anything at all. Built with sanitizers, it
+ * Gives the readers of shared memory and of the limits file random bytes. Built with sanitizers, it
  * shows that corruption costs fairness and never memory safety.
  *
  * Usage: corrupt SEED ROUNDS
@@ -55,7 +55,7 @@ static void turns(struct seat *seats)
     }
 }
 
-/* However the seats were left, a sharer that has work gets the card within bounded time. */
+/* Whatever the seats contain, a sharer with work gets the card within bounded time. */
 static int recovers(struct seat *seats)
 {
     _Atomic uint64_t clock = 0;
@@ -98,7 +98,7 @@ static void limits(void)
     uint64_t changes = chance() % 4;
     for (uint64_t i = 0; i < changes; i++) text[chance() % length] = (char)chance();
     if (chance() % 2) length = chance() % (length + 1);
-    /* The copy has exactly the length given, so that a sanitizer sees one byte too many. */
+    /* The copy has exactly the given length, so that a sanitizer notices a read of one byte more. */
     char *exact = malloc(length ? length : 1);
     if (!exact) abort();
     memcpy(exact, text, length);

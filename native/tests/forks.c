@@ -1,12 +1,12 @@
 /*
  * A program that forks while its threads are in every part of the library: pools, handles, graphs, the primary context,
- * launches, small allocations, the first call of all, lookups of functions. Each child then does all of it for itself.
+ * launches, small allocations, the very first call, lookups of functions. Each child then does all of it by itself.
  *
- * Usage: forks all COUNT           prints "forked N hung N failed N", and ends with the first that is not well; where it
- *                                  stood goes to standard error
- *        forks lookup COUNT        the same with lookups alone, which the loader has a lock of its own for
+ * Usage: forks all COUNT           prints "forked N hung N failed N", and ends with the first child that hangs or fails; its
+ *                                  stage goes to standard error
+ *        forks lookup COUNT        the same with lookups alone, for which the loader has a lock of its own
  *        forks first PIPE LIMITS   once, while a thread opens the library, which reads PIPE in place of its limits; the
- *                                  child puts the file LIMITS there and goes on
+ *                                  child puts the file LIMITS there and continues
  */
 #include "../tools/driver.h"
 #include "../tools/kernels.h"
@@ -23,14 +23,14 @@
 #include <unistd.h>
 
 #define MIB (1ull << 20)
-#define PATIENCE 120 /* seconds until a child is taken to hang */
+#define PATIENCE 120 /* seconds until a child counts as hung */
 
 static const struct driver *driver;
 static void *library;
 static __typeof__(&nvmlDeviceGetMemoryInfo) nvml_info;
 static CUcontext context;
 static CUfunction function;
-static const char **stage; /* what the child does; shared with its parent */
+static const char **stage; /* the child's stage; shared with its parent */
 
 static void use_pool(CUstream stream)
 {

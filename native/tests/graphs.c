@@ -1,13 +1,13 @@
 /*
- * Graphs with memory of their own, step by step. Each argument is a step; all but the first kind print their answer.
+ * Graphs with memory of their own, step by step. Each argument is a step; all but the first kind print their result.
  *
  *   a=K300,T200,Gb   graph a: keeps 300 MiB, takes 200 MiB and frees them again, holds graph b (and owns it then)
  *   c=...            the same by capturing a stream, where the name is c (no G)
- *   i:a I:a A:a      instantiate a; with its memory at once; so that a launch frees what the one before kept
- *   o:a              instantiate it by the call of before CUDA 12
+ *   i:a I:a A:a      instantiate a; with its memory at once; so that a launch frees the memory that the one before kept
+ *   o:a              instantiate it by the call from before CUDA 12
  *   u:a l:a          upload, launch
  *   T:a              launch from as many threads as there are letters, in streams of their own: prints how many passed
- *   f:a d:a          free what a keeps, destroy its instance
+ *   f:a d:a          free the memory that a keeps, destroy its instance
  *   p:600 x          allocate 600 MiB, free them
  *   w:20             20 ms of work on the stream
  *   s                wait for all work
@@ -101,7 +101,7 @@ static int launch_all(const char *letters)
     int passed = 0;
     for (int i = 0; letters[i]; i++) {
         pthread_create(&threads[i], NULL, launch_one, named(letters[i]));
-        if (getenv("FAKE_GPU_SLOW")) usleep(2000); /* each begins while the one before is being launched */
+        if (getenv("FAKE_GPU_SLOW")) usleep(2000); /* each begins during the launch of the one before */
     }
     for (int i = 0; letters[i]; i++) {
         void *good;

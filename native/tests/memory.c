@@ -1,12 +1,12 @@
 /*
- * Allocates by one path until it is refused, gives all back, and does it again. For the modelled card.
+ * Allocates by one path until it is refused, frees all, and does it again. For the modelled card.
  *
  * Usage: memory PATH CHUNK_BYTES [WAY] [hold [CHUNKS]]
  *   PATH  plain small pitch managed handle pool newpool array import heap context module show
  *         graph node capture   graphs that allocate a chunk in two parts and keep it, made in three ways
  * Prints "refused CODE", "total BYTES" of each round, "info TOTAL FREE" as the driver shows them before and
- * after. With `hold`, keeps what a round got (CHUNKS at most) until a byte comes on its standard input: `+` goes on allocating
- * beside that, any other begins the next round without it, and an end of input ends the program.
+ * after. With `hold`, keeps a round's memory (CHUNKS at most) until it reads a byte: after `+` it allocates more beside
+ * that, after any other it begins the next round without it; an end of input ends the program.
  */
 #include "../tools/driver.h"
 #include <stdbool.h>
@@ -41,7 +41,7 @@ static CUresult add(const char *path, CUgraph graph, CUdeviceptr *pointer, size_
     return result;
 }
 
-/* A graph of two allocations, launched: they stay when it is gone. */
+/* A graph of two allocations, launched: they outlive it. */
 static CUresult launch(const char *path, int i, size_t half)
 {
     CUgraph graph = NULL;
@@ -74,7 +74,7 @@ static void open_pool(const char *path)
     if (strcmp(path, "newpool") == 0) must(driver->new_pool(&pool, &props), "cuMemPoolCreate");
 }
 
-/* What a pool or the graphs keep for another time, released. */
+/* Releases unused memory of a pool or of the graphs. */
 static void close_pool(const char *path)
 {
     must(driver->set_current(context), "cuCtxSetCurrent");
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
     must(driver->init(0), "cuInit");
     must(driver->retain(&context, 0), "cuDevicePrimaryCtxRetain");
     show();
-    fflush(stdout); /* from here on it is at work */
+    fflush(stdout); /* tells the test that it has begun */
     for (int round = 0; round < 2 && strcmp(path, "show") != 0; round++) {
         CUresult result = CUDA_SUCCESS;
         int count = 0;

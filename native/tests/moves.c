@@ -1,8 +1,8 @@
 /*
- * Fills and copies, by each entry point: ten calls that take 2 ms of the modelled card each, where they run on it.
+ * Fills and copies, by each entry point: ten calls that each take 2 ms of the modelled card if they run on it.
  *
- * NAME is that of the exported function. A second word says where copies have their ends whose calls do not tell: card,
- * unified (the same, but left to the driver to find out), host.
+ * NAME is the exported function. A second word gives the ends of copies whose calls do not name them: card,
+ * unified (the same, but the driver has to find out), host.
  *
  * Usage: moves NAME card|unified|host | moves captured
  */
@@ -87,7 +87,7 @@ static CUresult copy(const char *name, const char *where)
     return on ? FORM(cuMemcpyAsync)(to, source, BYTES / 2, stream) : FORM(cuMemcpy)(to, source, BYTES / 2);
 }
 
-/* Into a capture nothing is launched, so nothing of ours may be either. */
+/* A call into a capture launches nothing, so the library must launch nothing either. */
 static void capture(void)
 {
     CUgraph graph;

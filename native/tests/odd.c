@@ -1,6 +1,6 @@
 /*
- * Corners of one process: what NVML shows, a fork, memory passed within the container, pools of others, bindings,
- * green contexts, a card whose events are all in use, what a stream waits for between launches. For the modelled card.
+ * Rare cases of one process: NVML's view, a fork, memory passed within the container, pools of others, bindings,
+ * green contexts, a card whose events are all in use, waits of a stream between launches. For the modelled card.
  *
  * Usage: odd nvml | fork | fork-after | clone | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
  *            import | many HOW | early | green | eventless | endless | mistaken | pools |
@@ -58,7 +58,7 @@ static int show_nvml(void)
     return 0;
 }
 
-/* A child made before the parent touched the card uses it for itself; one made after owns nothing of it. */
+/* A child made before the parent used the card uses it by itself; a later child owns none of the parent's objects. */
 static int fork_child(int after)
 {
     CUdeviceptr pointer;
@@ -225,14 +225,14 @@ static int import_twice(int apart)
     return 0;
 }
 
-/* Waits until so much counts. */
+/* Waits until the count is so high. */
 static void await_used(size_t bytes)
 {
     for (int i = 0; i < 3000 && used() != bytes; i++) usleep(10000);
     printf("used %zu\n", used());
 }
 
-/* Memory of this container that is freed, or whose process ends, while it is open here. */
+/* Memory of this container that its owner frees, or whose owner ends, while it is open here. */
 static int keep_open(const char *path)
 {
     CUdeviceptr own = 0, opened;
@@ -256,7 +256,7 @@ static int keep_open(const char *path)
     return 0;
 }
 
-/* The same of a pool, whose memory has gone back to the card. */
+/* The same of a pool whose memory has returned to the card. */
 static int keep_pool_open(void)
 {
     CUpoolPointer shared;
@@ -278,7 +278,7 @@ static int keep_pool_open(void)
     return 0;
 }
 
-/* A handle whose memory has no size that the driver tells. */
+/* A handle whose size the driver does not report. */
 static int open_sizeless(void)
 {
     uint64_t foreign[8] = {0x1000, 0, 1};
@@ -315,7 +315,7 @@ static int use_imported(const char *how)
     return 0;
 }
 
-/* Memory that was not allocated in stream order, of a piece or of a part of one, freed in it. */
+/* Memory that was not allocated in stream order, a piece or a part of one, but freed in it. */
 static int free_in_order(void)
 {
     CUdeviceptr large, small;
@@ -330,8 +330,8 @@ static int free_in_order(void)
 }
 
 /*
- * Memory freed in stream order behind a kernel of two seconds: it counts and is not given again until the kernel ended. The
- * last allocation waits for that.
+ * Memory freed in stream order behind a kernel of two seconds: it counts and is not allocated again until the kernel has
+ * ended. The last allocation waits for that.
  */
 static int free_behind_work(void)
 {
@@ -357,7 +357,7 @@ static int free_behind_work(void)
     return 0;
 }
 
-/* Frees without end, each at once over, and so many that a driver would run out of events. */
+/* Very many frees, each over at once: a driver would run out of events. */
 static int free_often(void)
 {
     CUdeviceptr pointer;
@@ -382,7 +382,7 @@ static int load_module(const char *image)
     return 0;
 }
 
-/* Objects made and ended by several threads at once, whose names the driver gives to another as soon as it can. */
+/* Objects made and ended by several threads at once, whose names the driver uses again as soon as it can. */
 static void *turn_over(void *data)
 {
     CUarray3D shape = {1024, 1024, 0, 0x20, 1, 0};
@@ -491,7 +491,7 @@ static int destroy_pools(void)
     return 0;
 }
 
-/* A pool of which nothing is in use, destroyed: how long it still counts, asked again and again. */
+/* How long an unused pool still counts after it was destroyed. */
 static int destroy_unused_pool(void)
 {
     CUpoolProps props = {.allocType = 1, .location = {CU_LOCATION_DEVICE, 0}};
@@ -528,7 +528,7 @@ static int allocate_after_a_fault(void)
     return 0;
 }
 
-/* Memory that is released after the library said that the process ends. */
+/* Memory that is released after the library's handler of the process's end. */
 static CUdeviceptr last;
 
 static void give_late(void)
@@ -541,7 +541,7 @@ static void give_late(void)
 
 static int end_with_memory(void)
 {
-    atexit(give_late); /* runs after what is registered later */
+    atexit(give_late); /* runs after handlers that are registered later */
     open_card();
     must(driver->alloc(&last, 512 * MIB), "cuMemAlloc");
     return 0;
@@ -567,7 +567,7 @@ static int map_both(void)
     return 0;
 }
 
-/* Memory whose handle is gone, but which is bound to a multicast object: by handle or address, in either form. */
+/* Memory without a handle that is bound to a multicast object: by handle or address, in both forms. */
 static int bind_many(const char *how)
 {
     CUallocationProp prop = {.type = 1, .location = {CU_LOCATION_DEVICE, 0}};
@@ -603,7 +603,7 @@ static void *bind_early(void *data)
     return NULL;
 }
 
-/* One thread waits in a bind for a device that the other adds after it made and gave back memory of its own. */
+/* One thread waits in a bind for a device. The other adds that device after it has allocated and freed memory of its own. */
 static int bind_before_all_are_added(void)
 {
     CUallocationProp prop = {.type = 1, .location = {CU_LOCATION_DEVICE, 0}};
@@ -678,7 +678,7 @@ static int without_times(bool spent, bool ends)
 #define PAUSE 180000ull
 
 struct between {
-    CUstream stream, other; /* other: in another context, whose work is waited for */
+    CUstream stream, other; /* other: in another context, for whose work this one waits */
     CUcontext here, there;
     CUevent event;
     CUgreen green;
@@ -692,7 +692,7 @@ static void *named(const struct between *between, const char *name)
     return found;
 }
 
-/* Keeps a stream for 180 us by the entry point `how`; of its two forms the one for per-thread streams with a +. */
+/* Delays a stream for 180 us by the entry point `how`; a + chooses its form for per-thread streams. */
 static CUresult keep_stream(const struct between *between, const char *how)
 {
     CUstream stream = between->stream;
@@ -722,7 +722,7 @@ static CUresult keep_stream(const struct between *between, const char *how)
     return FORM(cuStreamWaitEvent)(stream, between->event, 0);
 }
 
-/* 1,500 launches of 20 us, after each of which something keeps the stream for 180 us. */
+/* 1,500 launches of 20 us, each followed by a wait of the stream for 180 us. */
 static int between_waits(const char *how)
 {
     struct between between;
@@ -779,7 +779,7 @@ static void *ask_beyond_the_cap(void *data)
     return NULL;
 }
 
-/* Threads are cancelled while they ask for what another process of the container has: what is counted before and after. */
+/* Threads are cancelled while they ask for memory that another process of the container has: the count before and after. */
 static int cancel_threads(void)
 {
     CUcontext context;
@@ -817,7 +817,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* How many small launches pass each of forty graphs of 20 ms from when it asks until it is launched: the median, and the most. */
+/* The number of small launches that pass each of forty graphs of 20 ms before it is launched: the median, and the most. */
 static int large_beside_small(int threads)
 {
     CUmodule module;

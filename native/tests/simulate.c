@@ -1,6 +1,6 @@
 /*
  * The rule of turns in virtual time: a modelled card, tenants with wake-up latencies, no real clock.
- * Prints each scenario's shares and fails where one is off by more than a point.
+ * Prints each scenario's shares, and fails if one is off by more than a point.
  *
  * Usage: simulate [SECONDS [WAKE_US]]   virtual seconds of each scenario, 20 by default; the longest time that a
  *                                       tenant takes to wake up, 100 by default, more on a busy machine
@@ -22,11 +22,11 @@ struct tenant {
     uint64_t from, until;       /* busy in this span of virtual time */
     uint64_t queued, running;   /* kernels launched and not done; ns left of the first */
     uint64_t began;             /* when the running kernel began */
-    uint64_t acts;              /* when it next looks (latency of its wake-up) */
+    uint64_t acts;              /* the time of its next look (latency of its wake-up) */
     uint64_t done, uncounted;   /* device ns in all; measured and not yet charged */
-    uint64_t first;             /* when its first kernel ended */
+    uint64_t first;             /* the end of its first kernel */
     bool wanting;
-    bool lies;                  /* says whatever keeps the card, and launches whenever it likes */
+    bool lies;                  /* writes whatever keeps it the card, and launches at any time */
 };
 
 static struct seat seats[SEATS];
@@ -55,7 +55,7 @@ static bool may_launch(struct tenant *tenant, uint64_t now, bool *drain)
     return !*drain;
 }
 
-/* First of all for ever, and always the latest to have claimed the turn. */
+/* Claims to be first at all times, with always the latest claim of the turn. */
 static void lie(struct tenant *tenant, uint64_t now)
 {
     struct seat *own = &seats[tenant->arbiter.index];
@@ -68,7 +68,7 @@ static void lie(struct tenant *tenant, uint64_t now)
         if (tenant->queued++ == 0) tenant->running = tenant->kernel;
 }
 
-/* One look of a tenant: counts what ended, launches what it may, passes what it must. */
+/* One look of a tenant: counts ended work, launches what it may, passes the turn if it must. */
 static void act(struct tenant *tenant, uint64_t now)
 {
     bool drain = false;
@@ -193,7 +193,7 @@ static void fixed_shares(uint64_t seconds)
     }
 }
 
-/* Kernels, or whole graphs, that take longer than anybody's patience: over many of them quotas hold all the same. */
+/* Kernels, or whole graphs, that take longer than each tenant's patience: quotas hold over many of them. */
 static void long_work(void)
 {
     const uint64_t seconds = 240, kernel = 400 * MS;
@@ -204,7 +204,7 @@ static void long_work(void)
     steady("fixed-share 30/70, 400 ms kernels", pair, 2, (double[]){30, 70}, seconds);
 }
 
-/* Sixteen, no two alike. */
+/* Sixteen tenants, all different. */
 static void uneven_shares(uint64_t seconds)
 {
     const uint32_t quotas[MAX] = {200, 150, 100, 100, 80, 60, 50, 50, 40, 40, 30, 30, 20, 20, 20, 10};
@@ -259,7 +259,7 @@ static void online_first(void)
     expect("offline after the return time", 0, two[0].done - offline, 1000 * MS, 100);
 }
 
-/* How far each was from its part of a time that began at `from`, in any part of it. */
+/* Each sharer's largest distance from its part of the time since `from`. */
 static uint64_t furthest(struct tenant *tenants, uint32_t count, const double *parts, uint64_t from, uint64_t span)
 {
     uint64_t before[MAX], most = 0;
@@ -283,11 +283,11 @@ static void within(const char *what, uint64_t is, uint64_t most, bool at_least)
 }
 
 /*
- * Two are busy, a third wakes, sleeps and wakes again, at many points of the others' turns. After 50 ms it has its
- * guarantee of them (or a whole turn, where that is less), and from then on no sharer is further from its part of the card,
- * at any moment, than one turn, the work launched ahead of it and ten wake-ups (1 ms), or its part of two turns of the
- * others; neither are the two when it has left. It sleeps long enough that what it had ahead of its quota is paid: a turn
- * is 400 ms of 5 %.
+ * Two are busy; a third wakes, sleeps and wakes again, at many points of the others' turns. After 50 ms it has its
+ * guaranteed part of them (or a whole turn if that is less). From then on each sharer is at every moment at most so far
+ * from its part of the card: one turn, the work launched ahead of it and ten wake-ups (1 ms), or its part of two turns of
+ * the others. The same holds for the two after the third has left. It sleeps until its use ahead of its quota is paid: a
+ * turn is 400 ms of 5 %.
  */
 static void wakes(const uint32_t *quotas, uint64_t kernel)
 {
@@ -330,7 +330,7 @@ static void wakes(const uint32_t *quotas, uint64_t kernel)
     within("off its part 50 ms after another left", after, turn, false);
 }
 
-/* A look that finds a new turn with the lease of the one before: words of a seat are copied in any order. */
+/* A look that reads a new turn with the lease of the one before: words of a seat are copied in any order. */
 static void torn_look(void)
 {
     struct tenant two[2] = {{.policy = POLICY_BEST_EFFORT}, {.policy = POLICY_BEST_EFFORT}};
@@ -359,12 +359,12 @@ static void beside_a_liar(uint64_t seconds)
 }
 
 /*
- * A tenant wakes beside another that is busy or comes later, while a third says a false virtual time. After that has
- * ended, both soon have their shares again.
+ * A tenant wakes beside another that is busy or arrives later, while a third writes a false virtual time. After the
+ * third has ended, both soon have their shares again.
  */
 static void after_a_lie(const char *what, uint64_t said, bool waits, uint64_t other_from)
 {
-    const uint64_t old = 3600000 * MS; /* the virtual time of one that has worked for long */
+    const uint64_t old = 3600000 * MS; /* the virtual time of a long-running tenant */
     struct tenant two[2] = {{.policy = POLICY_BURST_SHARE, .quota = 400, .from = 1000 * MS},
                             {.policy = POLICY_BURST_SHARE, .quota = 400, .from = other_from}};
     uint64_t before[2];

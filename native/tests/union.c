@@ -1,12 +1,12 @@
 /*
  * Counting of batches against plain twins. The driver is a table of events; nothing sleeps.
  *
- * Batches of known times on streams that overlap are opened, closed and counted at random moments, and what was charged is
- * compared with the measure of the union of their times. And threads enter and leave the gate in any order, while batches
- * are lost: each batch has the tickets that are in it and no others, and what is pending is what is expected of batches.
+ * Batches of known times on overlapping streams are opened, closed and counted at random moments. The charged time is
+ * compared with the union of their times. And threads enter and leave the gate in any order, while batches are lost: each
+ * batch has exactly the tickets in it, and the pending time is the sum of the batches' expected times.
  *
- * Usage: union SEED ROUNDS     prints "counted NS of NS" and ends with 1 where they differ by more than 20 ns a batch,
- *                              and with 2 where a batch and its tickets differ
+ * Usage: union SEED ROUNDS     prints "counted NS of NS" and ends with 1 if they differ by more than 20 ns a batch,
+ *                              and with 2 if a batch and its tickets differ
  */
 #include "../src/batch.h"
 #include "../src/driver.h"
@@ -87,7 +87,7 @@ void watch_wake(void) {}
 void seats_wait(const struct seats *seats, uint32_t whose, uint32_t seen, uint64_t ns)
 {
     (void)seats, (void)whose, (void)seen, (void)ns;
-    moment += 100000; /* work goes on */
+    moment += 100000; /* time passes while work runs */
 }
 
 /* The plain twin: sweeps over the sorted times. */
@@ -110,7 +110,7 @@ static uint64_t union_of(uint32_t count)
     return whole;
 }
 
-/* One batch on a stream; its end is marked at once, as that of a full one is. */
+/* One batch on a stream; its end is marked at once, as with a full one. */
 static void add(struct gate *gate, uint32_t index)
 {
     uintptr_t stream = 1 + chance(STREAMS);
@@ -151,7 +151,7 @@ static void renew(void)
     made = 0, moment = 1000000;
 }
 
-/* Does each batch have the launches of those inside, and is what all of them expect pending? */
+/* Does each batch have the launches of the threads inside, and is the pending time their expected sum? */
 static bool agree(const struct ticket *inside)
 {
     uint64_t pending = 0;

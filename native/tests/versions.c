@@ -1,7 +1,7 @@
 /*
- * What cuGetProcAddress gives where the library is loaded: for each name given and each version, without and with streams
- * per thread, one line "NAME VERSION FLAGS FUNCTION", FUNCTION being the library's, or "-" where it does not stand before
- * the driver's.
+ * The results of cuGetProcAddress with the library loaded: for each given name and each version, without and with streams
+ * per thread, one line "NAME VERSION FLAGS FUNCTION". FUNCTION is the library's, or "-" if the library does not replace the
+ * driver's.
  *
  * Usage: versions NAME... -- VERSION...
  */

@@ -7,7 +7,7 @@
 static struct driver driver;
 
 #ifdef LINKED
-/* Weak: a program linked with all of them still starts where the driver lacks one. */
+/* Weak: a program linked with all of them still starts if the driver lacks one. */
 #define WEAK(name, exported, asked) extern __typeof__(exported) exported __attribute__((weak));
 NEWER(WEAK)
 #undef WEAK

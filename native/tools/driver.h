@@ -76,7 +76,7 @@ CUresult cuMulticastAddDevice(CUmemHandle many, CUdevice device);
     X(import_memory, cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle")                                        \
     X(end_import, cuIpcCloseMemHandle, "cuIpcCloseMemHandle")
 
-/* The same; a driver may be without these, and a program that uses one has seen to it. */
+/* The same; a driver may lack these, and a program that uses one has checked. */
 #define NEWER(X)                                                                                         \
     X(stream_query, cuStreamQuery, "cuStreamQuery")                                                      \
     X(new_graph, cuGraphCreate, "cuGraphCreate")                                                         \

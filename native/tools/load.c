@@ -1,5 +1,5 @@
 /*
- * Puts work on a card through the driver API, and says how much it got done. Runs on a real card and on the
+ * Puts work on a card through the driver API, and prints how much was done. Runs on a real card and on the
  * modelled one, where only a kernel's first parameter counts: its time in ns.
  *
  * Usage: load [--way dlsym|proc|linked] [--kernel spin|mul|copy] [--size N] [--seconds S] [--how kernel|graph|
@@ -8,9 +8,9 @@
  *   --how own  on the thread's own default stream; others on a stream that it makes
  *   --size     first parameter of the kernel: ns of spin, rounds of mul, words of copy
  *   --how      fill, move: no kernels of ours, but fills of a buffer of N bytes, or copies within it
- *   --depth    launches before each wait for the device; 0 never waits but at the end
+ *   --depth    launches before each wait for the device; 0 waits only at the end
  *   --pause    microseconds without work after each wait; with --depth 0 after each launch
- *   --timed N  instead of all that: N launches, each waited for; prints "launch MEDIAN P99", ns that the call took
+ *   --timed N  instead: N launches with a wait after each; prints "launch MEDIAN P99", ns of the call
  *   --report   prints "report NS COUNT" every MS milliseconds: CLOCK_MONOTONIC and launches done so far
  *
  * Prints "ready" before the first launch and "done COUNT NS" at the end.
@@ -75,7 +75,7 @@ static void launch(const struct work *work, CUstream stream)
         must(driver->launch(work->function, blocks, 1, 1, threads, 1, 1, 0, stream, params, NULL), "cuLaunchKernel");
 }
 
-/* A graph of ten launches. Other threads go on meanwhile: by the global mode their waits would break the capture. */
+/* A graph of ten launches. Other threads continue meanwhile: in global mode their waits would end the capture. */
 static CUgraphExec capture(const struct work *work, CUstream stream)
 {
     CUgraph graph;
@@ -119,7 +119,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What the call of a launch takes on an idle stream: the driver's part and whatever stands before it. */
+/* The time of a launch's call on an idle stream: the driver's part and all code in front of it. */
 static int time_launches(const struct work *work)
 {
     uint64_t count = work->plan->timed, *took = calloc(count, sizeof *took);

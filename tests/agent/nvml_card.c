@@ -1,10 +1,10 @@
 /* Stand-in for libnvidia-ml.so.1. The file named by FAKE_NVML has a line a card:
  *   index minor uuid name memory bus mig lost id
  * with the product id in hexadecimal, or left out, _ for a space in the name, and lines "xid index number", each reported once a load;
- * mig is 0 or 1, or the code less one of the error by which its mode is not told;
- * "process index pid bytes" (bytes 0: the driver does not tell), "time index pid percent stamp" (a card in MIG mode does not tell);
- * "instance index number uuid start size busy cycles" (cycles in which multiprocessors worked, of all so far) with "gpm 1",
- * without which the driver has no counters of instances (0: the card has none);
+ * mig is 0 or 1, or, for a card that does not report its mode, the error's code less one;
+ * "process index pid bytes" (bytes 0: the driver does not report), "time index pid percent stamp" (a card in MIG mode does not report);
+ * "instance index number uuid start size busy cycles" (busy: those of all cycles in which multiprocessors worked) with "gpm 1";
+ * without that line the driver has no counters of instances (0: the card has none);
  * cards 0 and 1 are joined by two NVLinks, or every card is joined to each NVSwitch of a line "switch address". */
 #include <stdio.h>
 #include <stdlib.h>

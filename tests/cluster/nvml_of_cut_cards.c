@@ -1,6 +1,6 @@
 /* Stand-in for libnvidia-ml.so.1 whose cards can be cut as Hopper's can: see ../agent/nvml_card.c.
  * The file named by FAKE_NVML has a line a profile too: "profile id kind slices size most multiprocessors MiB copy decoder encoder jpeg ofa name start,...".
- * What exists is kept in the file FAKE_NVML.cut, as a driver keeps it while programs come and go:
+ * The file FAKE_NVML.cut keeps the instances beyond the program, as a driver does:
  * "mode card" for each card in MIG mode, "instance card number profile start size uuid" for each GPU instance, with - before it has a compute instance. */
 #define nvmlInitWithFlags of_one_card_init
 #define nvmlSystemGetDriverVersion of_one_card_version
@@ -39,7 +39,7 @@ __attribute__((constructor)) static void begin(void)
 {
     FILE *file = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "", "r");
     char line[400], starts[100];
-    load(); /* once: threads that cut cards do not wait for a search */
+    load(); /* once: so threads that cut cards do not wait for a search */
     while (file && known < 32 && fgets(line, sizeof line, file)) {
         struct profile *p = &profiles[known];
         unsigned *e = p->engines;

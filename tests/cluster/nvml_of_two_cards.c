@@ -1,4 +1,4 @@
-/* Stand-in for libnvidia-ml.so.1, with what NVIDIA's device plugin asks beyond the agent: see nvml_card.c. */
+/* Stand-in for libnvidia-ml.so.1 with the functions that NVIDIA's device plugin calls beyond the agent's: see nvml_card.c. */
 #include "../agent/nvml_card.c"
 
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }

@@ -1,9 +1,8 @@
-// Karpenter with its kwok provider, whose instance types tell what devices their nodes will have.
+// Karpenter with its kwok provider, whose instance types name the devices of their future nodes.
 //
-// The provider's own program cannot tell that: devices of a node are known from its ResourceSlices, so none of a node
-// that is yet to come. Cloud providers fill in InstanceType.DynamicResources; this program does it from the file that
-// INSTANCE_TYPE_SLICES names, by instance type the specs of the slices that its nodes will publish. Without that
-// variable it is the provider's own program.
+// The provider's own program cannot: only the ResourceSlices of an existing node name its devices. Cloud providers fill
+// in InstanceType.DynamicResources. This program does so from the file that INSTANCE_TYPE_SLICES names, which has for each
+// instance type the specs of the slices that its nodes will publish. Without that variable it is the provider's own program.
 package main
 
 import (
@@ -41,7 +40,7 @@ func main() {
 	)...).Start(ctx)
 }
 
-// tell gives instance types the slices that a file has for their names.
+// tell gives instance types the slices of their names in a file.
 func tell(types []*cloudprovider.InstanceType, path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

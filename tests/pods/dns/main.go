@@ -1,4 +1,4 @@
-// Command dns is CoreDNS with what a cluster's names need, and no more: all its plugins take minutes to compile.
+// Command dns is CoreDNS with only the plugins for a cluster's names, because all of them take minutes to compile.
 package main
 
 import (
