@@ -92,9 +92,8 @@ def beyond(
 ) -> str:
     """Why the containers' use does not fit the amounts in force, in words; empty if it fits. It reads files.
 
-    Args:
-        rooms: by container, with the amounts in force.
-        used: bytes by card and process, for cards whose driver reports them.
+    `rooms`: by container, with the amounts in force. `used`: bytes by card and process, for cards whose driver reports
+    them.
     """
     pids, whole = listed(rooms, proc)
     if not whole:

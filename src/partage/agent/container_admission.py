@@ -212,9 +212,7 @@ class Keeper:
     def enforce(self, uid: str, grants: Grants) -> None:
         """Put amounts in force in the running containers of a pod.
 
-        Raises:
-            InvalidValue: one is out of its range.
-            OSError: a file cannot be written.
+        Raises `InvalidValue`: one is out of its range; `OSError`: a file cannot be written.
         """
         if self.isolation is None:
             return
@@ -226,8 +224,7 @@ class Keeper:
     def write_down(self, uid: str, grants: Grants) -> None:
         """Record the amounts of a pod for its present and future containers.
 
-        Raises:
-            OSError: the disk refuses it, or may lose it again: the journal's amounts are valid.
+        Raises `OSError`: the disk refuses it, or may lose it again: the journal's amounts are valid.
         """
         with self._deciding:
             held = [one for one in self.books.all if one.allocation.uid == uid]
@@ -295,12 +292,8 @@ class Keeper:
     ) -> None:
         """Keep the library out of an image that cannot load it.
 
-        Args:
-            layers: of its root, topmost first, if it has no process yet.
-            why: why there are no layers.
-
-        Raises:
-            Refused: the container must not run because its limits cannot be enforced.
+        `layers`: of its root, topmost first, if it has no process yet. `why`: why there are no layers. Raises
+        `Refused`: the container must not run because its limits cannot be enforced.
         """
         isolation, name = self.isolation, self._room_of(container.id)
         if isolation is None or name not in isolation.rooms.rooms:
@@ -344,10 +337,8 @@ class Keeper:
     def rename(self, before: str, after: str) -> None:
         """Change a container's identity; nothing happens if the first is unknown.
 
-        Its room keeps the name under which it is mounted.
-
-        Raises:
-            OSError: the disk refuses it; the container is still known by the first identity, or by both.
+        Its room keeps the name under which it is mounted. Raises `OSError`: the disk refuses it; the container is still
+        known by the first identity, or by both.
         """
         with self._deciding:
             entry = self.journal.entries.get(before)
@@ -376,8 +367,7 @@ class Keeper:
     def remove(self, container: Container) -> None:
         """Release the grants of an ended container.
 
-        Raises:
-            OSError: the disk refuses it; the grants are released nevertheless.
+        Raises `OSError`: the disk refuses it; the grants are released nevertheless.
         """
         self.unprotected.pop(container.id, None)
         with self._deciding:

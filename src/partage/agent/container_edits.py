@@ -132,12 +132,8 @@ def gifts(
 ) -> dict[str, Given]:
     """The edits of each container with a grant, by name.
 
-    Args:
-        known: variables that the containers already have.
-
-    Raises:
-        InvalidValue: the pod chose impossible limits.
-        FilesUnknown: the device files of one of its cards are not known.
+    `known`: variables that the containers already have. Raises `InvalidValue`: the pod chose impossible limits;
+    `FilesUnknown`: the device files of one of its cards are not known.
     """
     env = render(placed, settings, families).env
     return {

@@ -79,12 +79,7 @@ def owner(name: str, uid: str) -> dict[str, Any]:
 def health_condition(
     now: str, *, healthy: bool, message: str = "", reason: str = ""
 ) -> dict[str, str]:
-    """A device's condition.
-
-    Args:
-        message: the fault of an unhealthy device.
-        reason: the same as one word.
-    """
+    """A device's condition. `message`: the fault of an unhealthy device. `reason`: the same as one word."""
     return {
         "type": "Healthy",
         "status": "True" if healthy else "False",

@@ -89,11 +89,7 @@ TABLE: Final[Mapping[Kind, Meaning]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One difference.
-
-    Attributes:
-        namespace, pod, uid: of the pod; the UID is empty if it is unknown.
-    """
+    """One difference. `namespace`, `pod`, `uid`: of the pod; the UID is empty if it is unknown."""
 
     kind: Kind
     namespace: str

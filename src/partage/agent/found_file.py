@@ -41,11 +41,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
-    """Replace the whole file or nothing. Raises `OSError`: the disk refuses it.
-
-    Args:
-        at: the wall clock, for people.
-    """
+    """Replace the whole file or nothing. Raises `OSError`: the disk refuses it. `at`: the wall clock, for people."""
     told = [
         Told(
             one.kind,
@@ -64,8 +60,7 @@ def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
 def read_findings(path: Path) -> tuple[str, list[Told]]:
     """The time of writing, and the findings; an absent file has none.
 
-    Raises:
-        InvalidDocument: it cannot be read, or is of another version.
+    Raises `InvalidDocument`: it cannot be read, or is of another version.
     """
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Document)

@@ -147,9 +147,8 @@ class Holdings:
     def closed_to(self, uid: str, namespace: str) -> str:
         """A container of another pod than this UID's that holds unknown devices; usually empty.
 
-        Args:
-            uid: of the pod, or of its claim.
-            namespace: of the pod, whose owner reads the text: pods of other namespaces stay unnamed.
+        `uid`: of the pod, or of its claim. `namespace`: of the pod, whose owner reads the text: pods of other
+        namespaces stay unnamed.
         """
         other = next((one for one in self.unknown.values() if one.uid != uid), None)
         if other is None:

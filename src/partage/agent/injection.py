@@ -115,8 +115,7 @@ class Injected:
 class Place:
     """The node, as injection needs it.
 
-    Attributes:
-        exempt: namespaces whose pods without a record stay unchanged: drivers, monitors.
+    `exempt`: namespaces whose pods without a record stay unchanged: drivers, monitors.
     """
 
     node: Node
@@ -152,9 +151,8 @@ def inject(
 ) -> Injected | Refusal | None:
     """The edits of a container; None leaves it unchanged.
 
-    Args:
-        held: allocations of pods whose containers are already here.
-        unknown: a container of another pod that holds unknown devices; usually empty.
+    `held`: allocations of pods whose containers are already here. `unknown`: a container of another pod that holds
+    unknown devices; usually empty.
     """
     held = tuple(held)
     allocation = recorded(pod, place.node.name)

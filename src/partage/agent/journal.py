@@ -91,12 +91,9 @@ class Journal:
     def __init__(self, folder: Path, spare: int = _SPARE_BYTES) -> None:
         """Open the journal, and create its folder.
 
-        Args:
-            spare: bytes about ended containers that cause a rewrite of the file.
-
-        Raises:
-            InvalidDocument: the folder or the file cannot be used, is of a later version, or another process
-                uses it; the message contains the reason. The file stays unchanged then.
+        `spare`: bytes about ended containers that cause a rewrite of the file. Raises `InvalidDocument`: the folder or
+        the file cannot be used, is of a later version, or another process uses it; the message contains the reason. The
+        file stays unchanged then.
         """
         self._path = folder / _NAME
         self._entries: dict[str, Entry] = {}
@@ -156,9 +153,8 @@ class Journal:
     def pods(self, uids: Collection[str]) -> None:
         """Forget the changed amounts of all other pods.
 
-        Raises:
-            OSError: the disk refuses it, or an earlier write; they are forgotten nevertheless, and again
-                after a restart.
+        Raises `OSError`: the disk refuses it, or an earlier write; they are forgotten nevertheless, and again after a
+        restart.
         """
         with self._writing:
             kept = {uid: record for uid, record in self._adjusted.items() if uid in uids}
@@ -170,8 +166,7 @@ class Journal:
     def give(self, entry: Entry) -> None:
         """Record a container's grants; they are on the disk when this returns.
 
-        Raises:
-            OSError: the disk refuses it; the caller must not grant anything.
+        Raises `OSError`: the disk refuses it; the caller must not grant anything.
         """
         with self._writing:
             entries = {**self._entries, entry.container: entry}
@@ -184,8 +179,7 @@ class Journal:
     def end(self, container: str) -> None:
         """Forget an ended container; nothing happens if it held nothing.
 
-        Raises:
-            OSError: the disk refuses it; it is forgotten nevertheless, and again after a restart.
+        Raises `OSError`: the disk refuses it; it is forgotten nevertheless, and again after a restart.
         """
         with self._writing:
             entries = dict(self._entries)
@@ -207,8 +201,7 @@ class Journal:
     def keep(self, containers: Collection[str]) -> list[Entry]:
         """Forget all other containers, and return them.
 
-        Raises:
-            OSError: the disk refuses it; they are forgotten nevertheless, and again after a restart.
+        Raises `OSError`: the disk refuses it; they are forgotten nevertheless, and again after a restart.
         """
         with self._writing:
             gone = [entry for key, entry in self._entries.items() if key not in containers]

@@ -173,10 +173,8 @@ def _utf8(value: str) -> bytes:
 def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Every field of a message unchanged: its number, its bytes with the key, and its payload.
 
-    The payload of numbers is empty. For code that passes on messages of others.
-
-    Raises:
-        Malformed: the bytes are no message.
+    The payload of numbers is empty. For code that passes on messages of others. Raises `Malformed`: the bytes are no
+    message.
     """
     held = memoryview(data)
     at = 0

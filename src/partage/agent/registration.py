@@ -41,11 +41,8 @@ def node_labels(
 ) -> dict[str, str]:
     """Labels to set on the node; empty if it has them.
 
-    Make, model and driver of the cards follow the found cards. A label that others may also set
-    is added only if it is absent.
-
-    Args:
-        isolation: the labels of the provider, if the cards are NVIDIA's.
+    Make, model and driver of the cards follow the found cards. A label that others may also set is added only if it is
+    absent. `isolation`: the labels of the provider, if the cards are NVIDIA's.
     """
     card = next((one for one in inventory.found if one.device.type is DeviceType.GPU), None)
     if card is None:
@@ -71,12 +68,9 @@ def registered_cards(
 ) -> list[HamiCard]:
     """The cards as HAMi's plugin registers them, with its configuration for the node applied.
 
-    Cards that the configuration filters are left out, as upstream leaves them out. In mode `mig`
-    memory is not scaled.
-
-    Args:
-        cards: each with its driver's name for it.
-        mode: `hami-core` or `mig`, if the configuration of the node names none.
+    Cards that the configuration filters are left out, as upstream leaves them out. In mode `mig` memory is not scaled.
+    `cards`: each with its driver's name for it. `mode`: `hami-core` or `mig`, if the configuration of the node names
+    none.
     """
     own = hami.nodes.get(node)
     mode = (own.operating_mode if own else "") or mode or "hami-core"
@@ -109,12 +103,9 @@ def hami_annotations(
 ) -> dict[str, str]:
     """Node annotations that HAMi's scheduler reads; empty without NVIDIA cards.
 
-    A card in MIG mode is registered as one to be cut into instances, unless the node's
-    configuration names a mode. Links are scored as HAMi's plugin scores NVLink: 100 a link.
-
-    Args:
-        known: the node's annotations; those of cards or links that are not found any more become empty lists,
-            as HAMi's plugin writes them.
+    A card in MIG mode is registered as one to be cut into instances, unless the node's configuration names a mode.
+    Links are scored as HAMi's plugin scores NVLink: 100 a link. `known`: the node's annotations; those of cards or
+    links that are not found any more become empty lists, as HAMi's plugin writes them.
     """
     gone = {key: _NONE for key in (names.HAMI_REGISTER, names.HAMI_SCORE) if key in known}
     cards = [

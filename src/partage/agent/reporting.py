@@ -135,9 +135,8 @@ class AgentReporting:
     ) -> None:
         """Prepare reports; none has begun.
 
-        Args:
-            client: of the API server; its clock and random source are used.
-            search: searches the node; runs in a thread of its own.
+        `client`: of the API server; its clock and random source are used. `search`: searches the node; runs in a thread
+        of its own.
         """
         self._client = client.insistent(settings.period)
         self._node = node
@@ -176,8 +175,7 @@ class AgentReporting:
     async def report(self) -> Round:
         """Compare the last search with the objects, and write the differences.
 
-        Raises:
-            KubeError: the API server does not answer, or refuses; the next round tries again.
+        Raises `KubeError`: the API server does not answer, or refuses; the next round tries again.
         """
         self._seen.rounds += 1
         if (
@@ -347,15 +345,10 @@ async def renew_lease(
 ) -> None:
     """Renew the lease that shows that a node's agent is alive, or create it.
 
-    Its label distinguishes it from the kubelets' in the same namespace. The scheduler closes a node whose
-    agent has a lease and does not renew it. It is deleted with its Node, as the kubelet's is.
-
-    Args:
-        client: an open client; its clock is used.
-        uid: of the Node; empty if it is not known yet.
-
-    Raises:
-        KubeError: the API server does not answer, or refuses.
+    Its label distinguishes it from the kubelets' in the same namespace. The scheduler closes a node whose agent has a
+    lease and does not renew it. It is deleted with its Node, as the kubelet's is. `client`: an open client; its clock
+    is used. `uid`: of the Node; empty if it is not known yet. Raises `KubeError`: the API server does not answer, or
+    refuses.
     """
     name, space = f"{LEASE_PREFIX}{node}", settings.namespace
     spec = {

@@ -16,8 +16,7 @@ _OWNER: Final = 0o600
 def listen(server: Any, path: Path) -> None:
     """Make a gRPC server, which is not started yet, listen at a path; the file of an earlier run is removed.
 
-    Raises:
-        OSError: the path cannot be used, or gRPC reports so.
+    Raises `OSError`: the path cannot be used, or gRPC reports so.
     """
     path.unlink(missing_ok=True)
     try:

@@ -52,11 +52,8 @@ def inlined(
 ) -> Adjustment:
     """An adjustment with CDI names replaced by their edits.
 
-    Args:
-        root: of the host's files, as this process sees them.
-
-    Raises:
-        InvalidValue: an edit cannot be expressed, or breaks a rule of CDI; the text names it.
+    `root`: of the host's files, as this process sees them. Raises `InvalidValue`: an edit cannot be expressed, or
+    breaks a rule of CDI; the text names it.
     """
     for one in edits:
         _sayable(one)

@@ -102,8 +102,7 @@ class _File:
 class Specifications:
     """The specifications of one host; files are read again after a change.
 
-    Attributes:
-        inline: the runtime does not accept names, so edits replace them.
+    `inline`: the runtime does not accept names, so edits replace them.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -115,8 +114,7 @@ class Specifications:
     def edits(self, names: Sequence[str]) -> tuple[Edits, ...]:
         """The edits of devices, in order. Raises `InvalidValue`: a name resolves to nothing.
 
-        Args:
-            names: such as `nvidia.com/gpu=GPU-…`.
+        `names`: such as `nvidia.com/gpu=GPU-…`.
         """
         devices, problems = self._devices()
         unknown = [name for name in names if name not in devices]

@@ -90,8 +90,7 @@ def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:
 def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int], str]) -> bytes:
     """The request with an adjustment in it. Raises `InvalidValue`: a device file cannot be created.
 
-    Args:
-        file_of: a device file on the host, by its numbers.
+    `file_of`: a device file on the host, by its numbers.
     """
     mounts = [cri.Mount(m.destination, m.source, "ro" in m.options) for m in adjustment.mounts]
     devices = [
@@ -134,20 +133,14 @@ class DeviceFiles:
     """
 
     def __init__(self, root: Path, folder: str) -> None:
-        """Start without files.
-
-        Args:
-            root: of the host's files, as this process sees them.
-            folder: on the host.
-        """
+        """Start without files. `root`: of the host's files, as this process sees them. `folder`: on the host."""
         self._root = root
         self._folder = folder
 
     def __call__(self, major: int, minor: int) -> str:
         """The file with these numbers, created if it is missing.
 
-        Raises:
-            InvalidValue: it cannot be created, or another file is in its place.
+        Raises `InvalidValue`: it cannot be created, or another file is in its place.
         """
         path = f"{self._folder}/c-{major}-{minor}"
         here = self._root / path.lstrip("/")

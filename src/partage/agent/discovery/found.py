@@ -43,8 +43,7 @@ class Roots:
 class InstanceUse:
     """A driver's measurement of a hardware instance between two moments, in seconds of the searches' clock.
 
-    Attributes:
-        busy: part of the instance's own compute, 0 to 1.
+    `busy`: part of the instance's own compute, 0 to 1.
     """
 
     busy: float

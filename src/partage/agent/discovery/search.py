@@ -56,10 +56,8 @@ class Search:
     ) -> None:
         """Prepare searches of a node. Raises `ValueError`: there is no such backend.
 
-        Args:
-            backends: names of `BACKENDS` to use; with a file of simulated devices only these are
-                used.
-            clock: seconds; never goes back.
+        `backends`: names of `BACKENDS` to use; with a file of simulated devices only these are used. `clock`: seconds;
+        never goes back.
         """
         self.health = health or HealthBook()
         self.faults = ""

@@ -68,11 +68,8 @@ class DescribedCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     def make(self, where: str) -> CardModel:
         """The model of the cards: known, or described in full.
 
-        Args:
-            where: prefix of a field's name in messages.
-
-        Raises:
-            InvalidDocument: the model is neither known nor described, or the memory is no quantity.
+        `where`: prefix of a field's name in messages. Raises `InvalidDocument`: the model is neither known nor
+        described, or the memory is no quantity.
         """
         known = MODELS.get(self.model)
         if known is None and (not self.vendor or self.memory is None):
@@ -104,12 +101,7 @@ def simulate(
     ill: Collection[tuple[str, int]] = (),
     why: str = "declared unhealthy",
 ) -> Inventory:
-    """The result of a search of that machine.
-
-    Args:
-        ill: type and minor of unhealthy devices.
-        why: their fault.
-    """
+    """The result of a search of that machine. `ill`: type and minor of unhealthy devices. `why`: their fault."""
     found = [_card(hardware, minor) for minor in range(hardware.cards)]
     found += [_nic(hardware, minor) for minor in range(hardware.nics)]
     return Inventory(tuple(_health(one, ill, why) for one in found))
@@ -118,9 +110,8 @@ def simulate(
 def discover_simulated(roots: Roots, name: str, more: str = "") -> Inventory:
     """The devices in the file of simulated devices; an unreadable file has none.
 
-    Args:
-        roots: `simulated` is the file.
-        more: faults beside those of the file, as `faulty` reads them; `Inventory.problems` has the unreadable ones.
+    `roots`: `simulated` is the file. `more`: faults beside those of the file, as `faulty` reads them;
+    `Inventory.problems` has the unreadable ones.
     """
     if roots.simulated is None:
         return Inventory()
@@ -140,8 +131,7 @@ def discover_simulated(roots: Roots, name: str, more: str = "") -> Inventory:
 def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
     """The machine that a file describes, and the text of its faults.
 
-    Raises:
-        InvalidDocument: it cannot be read, or a field breaks its rule; the message names both.
+    Raises `InvalidDocument`: it cannot be read, or a field breaks its rule; the message names both.
     """
     try:
         documents = yaml_values(file.read_bytes())
@@ -175,13 +165,8 @@ def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
 def faulty(text: str, known: Collection[tuple[str, int]]) -> tuple[set[tuple[str, int]], str]:
     """The devices that a text declares unhealthy, and their fault.
 
-    `0,2` are cards, `rdma-0` another device, `all` every one; the reason follows `=`.
-
-    Args:
-        known: type and minor of the existing devices.
-
-    Raises:
-        InvalidRecord: the text contains something else, or there is no such device.
+    `0,2` are cards, `rdma-0` another device, `all` every one; the reason follows `=`. `known`: type and minor of the
+    existing devices. Raises `InvalidRecord`: the text contains something else, or there is no such device.
     """
     listed, _, reason = text.partition("=")
     if listed.strip() == "all":
@@ -259,8 +244,7 @@ def _topology(
 ) -> Topology:
     """The place of a device in one of `places` evenly spread places.
 
-    Args:
-        bus: the PCI domain of its switch, and the bus behind it.
+    `bus`: the PCI domain of its switch, and the bus behind it.
     """
     numa = place * hardware.numa_nodes // max(places, 1)
     group, switch = divmod(place // hardware.cards_per_switch, _SWITCHES)

@@ -34,8 +34,7 @@ class NotPrepared(PartageError):
 class ClaimAdmission:
     """The admission of one node; its calls come from any thread.
 
-    Attributes:
-        lock: held during each decision about a card's grants, for claims and for records.
+    `lock`: held during each decision about a card's grants, for claims and for records.
     """
 
     def __init__(
@@ -47,9 +46,8 @@ class ClaimAdmission:
     ) -> None:
         """Start without a request.
 
-        Args:
-            closed_to: returns a container of another owner that holds unknown devices, for readers of a namespace;
-                usually empty.
+        `closed_to`: returns a container of another owner that holds unknown devices, for readers of a namespace;
+        usually empty.
         """
         self.claims, self.lock = claims, threading.Lock()
         self._place, self._holdings = place, holdings
@@ -104,8 +102,7 @@ class ClaimAdmission:
     def release(self, one: Prepared) -> bool:
         """Forget a claim that is free in the API server, unless a container still has it, or it was prepared again.
 
-        Raises:
-            OSError: as `unprepare`.
+        Raises `OSError`: as `unprepare`.
         """
         with self.lock:
             same = self.claims.prepared.get(one.uid) == one
@@ -118,8 +115,7 @@ class ClaimAdmission:
     def unprepare(self, uid: str) -> None:
         """Forget a claim's devices; nothing happens if it holds none.
 
-        Raises:
-            OSError: a file cannot be removed; then it still holds them.
+        Raises `OSError`: a file cannot be removed; then it still holds them.
         """
         with self.lock:
             self.claims.drop(uid)

@@ -40,8 +40,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 class Allocated:
     """A claim's part of one node.
 
-    Attributes:
-        allocation: the sum of the parts; the container of each grant is the number of its part.
+    `allocation`: the sum of the parts; the container of each grant is the number of its part.
     """
 
     parts: tuple[Part, ...]
@@ -51,8 +50,7 @@ class Allocated:
 def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
     """A claim's devices here. Raises `InvalidValue`: it holds none here, or one that cannot be granted.
 
-    Args:
-        claim: the ResourceClaim in the API server.
+    `claim`: the ResourceClaim in the API server.
     """
     document = _document(claim)
     read = read_claim(document, lambda pool: node if pool == node.name else None)

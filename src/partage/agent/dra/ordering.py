@@ -47,9 +47,7 @@ def _room(card: Device, left: Device) -> Room:
 def arranged(before: Iterable[int], left: Mapping[int, Room]) -> list[int]:
     """Cards in the order of their offer: their earlier order, if it is equally good.
 
-    Args:
-        before: numbers of the cards in the stored order; further ones follow by number.
-        left: the room on each card.
+    `before`: numbers of the cards in the stored order; further ones follow by number. `left`: the room on each card.
     """
     there = [minor for minor in dict.fromkeys(before) if minor in left]
     there += sorted(left.keys() - set(there))

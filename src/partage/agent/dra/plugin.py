@@ -40,8 +40,7 @@ _AGAIN: Final = 10.0
 class DriverFiles:
     """The paths where the kubelet looks for the driver.
 
-    Attributes:
-        look: seconds between two checks whether our sockets exist.
+    `look`: seconds between two checks whether our sockets exist.
     """
 
     folder: Path = Path("/var/lib/kubelet")

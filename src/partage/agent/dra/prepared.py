@@ -67,8 +67,7 @@ class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Claims:
     """The prepared claims of one node; changed from one thread at a time.
 
-    Attributes:
-        damaged: unreadable files, each with its reason: their devices are unknown, so no card is free.
+    `damaged`: unreadable files, each with its reason: their devices are unknown, so no card is free.
     """
 
     def __init__(self, folder: Path, cdi: Path, node: str, token: Callable[[], str]) -> None:
@@ -157,8 +156,7 @@ class Claims:
     def drop(self, uid: str) -> bool:
         """Forget a claim; return whether it existed.
 
-        Raises:
-            OSError: a file cannot be removed; then it is still held, or was not yet flushed.
+        Raises `OSError`: a file cannot be removed; then it is still held, or was not yet flushed.
         """
         if not _UID.fullmatch(uid):
             return False
@@ -173,8 +171,7 @@ class Claims:
     def of(self, env: Iterable[str]) -> list[tuple[Prepared, Allocation, int]]:
         """The devices of a container's marks. Raises `InvalidValue`: a mark is not one of this node's.
 
-        Args:
-            env: of the container, as `NAME=value`.
+        `env`: of the container, as `NAME=value`.
         """
         by_token = {one.token: (one, allocation) for one, allocation in self._held.values()}
         found = []

@@ -154,11 +154,8 @@ class Publisher:
     async def once(self, node: Node, left: Mapping[int, Room] | None = None) -> int:
         """Compare, and write the differences; return the number of slices written or deleted.
 
-        Args:
-            left: as for `take`; None if it is unknown: the cards are then in order of their numbers.
-
-        Raises:
-            KubeError: the API server does not answer, or refuses; the next look tries again.
+        `left`: as for `take`; None if it is unknown: the cards are then in order of their numbers. Raises `KubeError`:
+        the API server does not answer, or refuses; the next look tries again.
         """
         kept = await self._gates()
         stored = await self._stored()

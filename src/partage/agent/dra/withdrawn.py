@@ -66,9 +66,7 @@ def held_by_pods(pods: Iterable[Document], node: Node, translation: Translation)
 def without_unknown(node: Node, held: Iterable[Allocation], unknown: Mapping[str, Pod]) -> Node:
     """The node with the cards closed that the service closes, because it is unknown which of them pods use.
 
-    Args:
-        held: by pods and by claims.
-        unknown: see `Held`.
+    `held`: by pods and by claims. `unknown`: see `Held`.
     """
     if not unknown:
         return node
@@ -89,9 +87,8 @@ def without_unknown(node: Node, held: Iterable[Allocation], unknown: Mapping[str
 def left_for_claims(node: Node, held: Iterable[Allocation] | None) -> Node:
     """The node as claims may use it.
 
-    Args:
-        held: the allocations of its pods' records, None if they are unknown; without claims, as the
-            allocator counts those itself.
+    `held`: the allocations of its pods' records, None if they are unknown; without claims, as the allocator counts
+    those itself.
     """
     if held is None:
         return replace(node, devices=tuple(map(_closed, node.devices)))

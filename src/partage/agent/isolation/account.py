@@ -68,8 +68,7 @@ class Process:
 def make_account(path: Path, *, sparse: bool = False) -> None:
     """Make the account of a container, unless there is one. Raises `OSError`: The folder cannot be written.
 
-    Args:
-        sparse: its folder has room for it and nothing else, so its blocks need not be allocated now.
+    `sparse`: its folder has room for it and nothing else, so its blocks need not be allocated now.
     """
     make(path, ACCOUNT_BYTES, _MAGIC.to_bytes(8, "little"), sparse=sparse)
 
@@ -85,9 +84,7 @@ def _check(path: Path, descriptor: int) -> None:
 def read_account(path: Path, cards: int = _CARDS) -> tuple[Process, ...]:
     """The processes of a container that use cards; one that died without clearing its entry is included.
 
-    Raises:
-        InvalidDocument: The file is not an account.
-        OSError: It cannot be opened.
+    Raises `InvalidDocument`: the file is not an account; `OSError`: it cannot be opened.
     """
     with opened(path) as descriptor:
         _check(path, descriptor)
@@ -113,10 +110,7 @@ def _process(memory: bytes, place: int, at: int, cards: int) -> Process:
 def set_overhead(path: Path, process: Process, card: int, overhead_bytes: int) -> None:
     """Record what a process uses on a card beyond its own count, by NVML.
 
-    Nothing is written if the place has another owner by now.
-
-    Raises:
-        OSError: It cannot be opened for writing.
+    Nothing is written if the place has another owner by now. Raises `OSError`: it cannot be opened for writing.
     """
     with opened(path, write=True) as descriptor:
         _check(path, descriptor)

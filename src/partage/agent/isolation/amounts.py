@@ -34,12 +34,8 @@ def make_amounts(path: Path, cards: Iterable[CardLimits]) -> None:
 def set_amounts(path: Path, index: int, card: CardLimits) -> None:
     """Put memory and compute of one card in force.
 
-    Args:
-        index: of the card in the limits.
-
-    Raises:
-        InvalidDocument: the file is no page of amounts.
-        OSError: it cannot be opened for writing.
+    `index`: of the card in the limits. Raises `InvalidDocument`: the file is no page of amounts; `OSError`: it cannot
+    be opened for writing.
     """
     with opened(path, write=True) as descriptor:
         _check(path, descriptor)
@@ -51,9 +47,7 @@ def set_amounts(path: Path, index: int, card: CardLimits) -> None:
 def read_amounts(path: Path, cards: Iterable[CardLimits]) -> tuple[CardLimits, ...]:
     """The cards of a container with the amounts in force.
 
-    Raises:
-        InvalidDocument: the file is no page of amounts, or not of this container.
-        OSError: it cannot be opened.
+    Raises `InvalidDocument`: the file is no page of amounts, or not of this container; `OSError`: it cannot be opened.
     """
     with opened(path) as descriptor:
         _check(path, descriptor)

@@ -142,9 +142,8 @@ class Rooms:
     def open(self, container: str, quota: Sequence[CardQuota]) -> Room:
         """Make a container's room, and replace an earlier one.
 
-        Raises:
-            InvalidValue: a card has no seat left, or an amount is out of its range.
-            OSError: a file cannot be made.
+        Raises `InvalidValue`: a card has no seat left, or an amount is out of its range; `OSError`: a file cannot be
+        made.
         """
         _check(container)
         self._read_again()
@@ -185,14 +184,8 @@ class Rooms:
     def adjust(self, container: str, cards: tuple[CardLimits, ...]) -> None:
         """Put other amounts in force, also for running programs.
 
-        A crash in between leaves each amount at its old or its new value.
-
-        Args:
-            cards: those of the room, with the new amounts.
-
-        Raises:
-            InvalidValue: an older agent made the room.
-            OSError: a file cannot be written.
+        A crash in between leaves each amount at its old or its new value. `cards`: those of the room, with the new
+        amounts. Raises `InvalidValue`: an older agent made the room; `OSError`: a file cannot be written.
         """
         room = self._rooms[container]
         if not room.amounts:
@@ -217,8 +210,7 @@ class Rooms:
     def spare(self, container: str, why: str) -> None:
         """Keep the library out of a container that has not started: its loader finds an empty list.
 
-        Raises:
-            OSError: the file cannot be written.
+        Raises `OSError`: the file cannot be written.
         """
         room = self._rooms[container]
         (room.folder / "preload").chmod(0o644)
@@ -230,8 +222,7 @@ class Rooms:
     def close(self, container: str) -> None:
         """Release the seats of an ended container. Nothing happens if it had no room.
 
-        Raises:
-            OSError: the folder cannot be moved away; the room stays until it can.
+        Raises `OSError`: the folder cannot be moved away; the room stays until it can.
         """
         room = self._rooms.get(container)
         if room is None:

@@ -50,9 +50,7 @@ class TenantFiles:
     def __init__(self, here: Path, host: str, mounts: Path) -> None:
         """Take the folders as they are. Raises `OSError`: a folder cannot be made.
 
-        Args:
-            here: folder of all this, as this process sees it.
-            host: the same folder as the host sees it.
+        `here`: folder of all this, as this process sees it. `host`: the same folder as the host sees it.
         """
         self.seats = here / _SEATS
         self._private = here / _PRIVATE
@@ -93,9 +91,7 @@ class TenantFiles:
     def open_card(self, uuid: str) -> None:
         """Make the seats of a card, unless they exist.
 
-        Raises:
-            InvalidDocument: a file there is not the agent's.
-            OSError: a file cannot be made or opened.
+        Raises `InvalidDocument`: a file there is not the agent's; `OSError`: a file cannot be made or opened.
         """
         folder = self.seats / uuid
         if not folder.exists():
@@ -118,9 +114,7 @@ class TenantFiles:
     def open_seat(self, card: CardLimits) -> None:
         """Allocate its seat to a container.
 
-        Raises:
-            InvalidDocument: a file there is not the agent's.
-            OSError: a file cannot be opened or written.
+        Raises `InvalidDocument`: a file there is not the agent's; `OSError`: a file cannot be opened or written.
         """
         folder = self.seats / card.uuid
         while True:
@@ -135,18 +129,14 @@ class TenantFiles:
     def given(self, uuid: str) -> frozenset[int]:
         """The slots of a card that are allocated.
 
-        Raises:
-            InvalidDocument: a file there is not the agent's.
-            OSError: a file cannot be opened.
+        Raises `InvalidDocument`: a file there is not the agent's; `OSError`: a file cannot be opened.
         """
         return given_seats(self.seats / uuid)
 
     def tell(self, card: CardLimits) -> None:
         """Write the current terms of one tenant for all tenants of its card.
 
-        Raises:
-            InvalidDocument: a file there is not the agent's.
-            OSError: a file cannot be opened.
+        Raises `InvalidDocument`: a file there is not the agent's; `OSError`: a file cannot be opened.
         """
         tell_terms(self.seats / card.uuid, card, self._held)
 

@@ -47,8 +47,7 @@ _MOST: Final = 20_000
 class Folders:
     """The folders of one node; `retire` and `forsake` from one thread, `sweep` from any other.
 
-    Attributes:
-        pending: whether a sweep has work.
+    `pending`: whether a sweep has work.
     """
 
     def __init__(
@@ -80,9 +79,7 @@ class Folders:
     def forsake(self, pods: Collection[str], kept: Collection[tuple[str, str]]) -> None:
         """Abandon old folders of pods that the runtime does not have.
 
-        Args:
-            pods: UIDs of the runtime's pods.
-            kept: UID and container of those that hold something.
+        `pods`: UIDs of the runtime's pods. `kept`: UID and container of those that hold something.
         """
         with self._opened(self._home) as home:
             if home is None:

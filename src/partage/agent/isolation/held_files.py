@@ -85,10 +85,8 @@ class HeldFiles:
         """Hold a new file that replaces another one of the same name.
 
         The old file is truncated when the name changes again, because a tenant may have left it open. Until then it
-        stays unchanged, because a process that still maps it would fault.
-
-        Args:
-            descriptor: of the new file; this object closes it.
+        stays unchanged, because a process that still maps it would fault. `descriptor`: of the new file; this object
+        closes it.
         """
         with self._lock:
             self._wanted.add(path)
@@ -107,9 +105,7 @@ class HeldFiles:
     def at(self, path: Path) -> Iterator[int]:
         """A descriptor for writing; never waits.
 
-        Raises:
-            InvalidDocument: it is no regular file.
-            OSError: it is not held and cannot be opened.
+        Raises `InvalidDocument`: it is no regular file; `OSError`: it is not held and cannot be opened.
         """
         with self._lock:
             if self._is_held(path):

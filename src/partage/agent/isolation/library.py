@@ -27,8 +27,7 @@ def digest(path: Path) -> str:
 def install(built: Path, folder: Path) -> Path:
     """Copy the built library into `folder` under the name of its content; an existing one stays.
 
-    Raises:
-        OSError: It cannot be read, or the folder cannot be written.
+    Raises `OSError`: it cannot be read, or the folder cannot be written.
     """
     content = built.read_bytes()
     name = f"{_STEM}-{hashlib.sha256(content).hexdigest()[:_DIGITS]}.so"

@@ -29,11 +29,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
 
 @dataclass(frozen=True, slots=True)
 class CardLimits:
-    """One card of a container.
-
-    Raises:
-        InvalidValue: A field is out of its range.
-    """
+    """One card of a container. Raises `InvalidValue`: a field is out of its range."""
 
     uuid: str
     seats: str
@@ -72,8 +68,7 @@ class CardLimits:
 class ContainerLimits:
     """All cards of a container.
 
-    Raises:
-        InvalidValue: The number is out of range, a card is named twice or there are too many.
+    Raises `InvalidValue`: the number is out of range, a card is named twice or there are too many.
     """
 
     container: int
@@ -130,8 +125,7 @@ def render(limits: ContainerLimits) -> str:
 def write(path: Path, limits: ContainerLimits) -> None:
     """Write the whole file or nothing; a running container keeps the limits that it read.
 
-    Raises:
-        OSError: The folder cannot be written.
+    Raises `OSError`: the folder cannot be written.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(render(limits), encoding="ascii")

@@ -63,9 +63,8 @@ class Lookers(Generic[T]):
     ) -> None:
         """No look is under way.
 
-        Args:
-            waits: waits for the end of a look, and returns false if it stops waiting.
-            credit: seconds that looks of one tenant may take together; time refunds them.
+        `waits`: waits for the end of a look, and returns false if it stops waiting. `credit`: seconds that looks of one
+        tenant may take together; time refunds them.
         """
         self._waits, self._credit, self._clock = waits, credit, clock
         self._asked: SimpleQueue[_Look[T] | None] | None = None
@@ -76,12 +75,8 @@ class Lookers(Generic[T]):
     def look(self, container: str, call: Callable[[], T], whose: str = "") -> T:
         """Return the result of a look at a container, or raise its error.
 
-        Args:
-            whose: names the tenant.
-
-        Raises:
-            TooMuch: it does not return, or the tenant's looks have taken too long.
-            RuntimeError: no thread can be started.
+        `whose`: names the tenant. Raises `TooMuch`: it does not return, or the tenant's looks have taken too long;
+        `RuntimeError`: no thread can be started.
         """
         self._late = {name: one for name, one in self._late.items() if not one[1].done.is_set()}
         theirs = sum(owner == whose for owner, _ in self._late.values())

@@ -58,16 +58,12 @@ class Mapped:
 
 
 def mapped(home: str, library: str, shipped: tuple[str, str] | None, work: Work) -> Mapped:
-    """Read a process's mappings.
+    """Read a process's mappings. Raises `OSError`: it has ended; `TooMuch`: it has more mappings than a look may read.
 
     Args:
         home: its folder in procfs.
         library: the enforcement library's path in its root.
         shipped: device and inode of that file; None if they are unknown and the path must suffice.
-
-    Raises:
-        OSError: it has ended.
-        TooMuch: it has more mappings than a look may read.
     """
     found = Mapped()
     seen: set[str] = set()
@@ -100,12 +96,7 @@ def mapped(home: str, library: str, shipped: tuple[str, str] | None, work: Work)
 def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, list[str]]:
     """Values of variables that a process was started with; a variable may occur twice.
 
-    Args:
-        home: its folder in procfs.
-
-    Raises:
-        OSError: it has ended.
-        TooMuch: its environment is too long.
+    `home`: its folder in procfs. Raises `OSError`: it has ended; `TooMuch`: its environment is too long.
     """
     found: dict[bytes, list[str]] = {key: [] for key in wanted}
     length = 0
@@ -130,12 +121,7 @@ def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, l
 def arguments(home: str, work: Work) -> list[str]:
     """The first arguments that a process was started with, its program's name included.
 
-    Args:
-        home: its folder in procfs.
-
-    Raises:
-        OSError: it has ended.
-        TooMuch: one of them is too long.
+    `home`: its folder in procfs. Raises `OSError`: it has ended; `TooMuch`: one of them is too long.
     """
     found: list[bytes] = []
     for text in parts(f"{home}/cmdline", b"\0", work, "arguments"):

@@ -34,8 +34,7 @@ def room(file_bytes: int, files: int, page_bytes: int) -> int:
 def bound(folder: Path, file_bytes: int, files: int) -> None:
     """Mount memory on an empty folder, unless there is a mount. Raises `OSError`: it cannot be mounted.
 
-    Args:
-        folder: as this process sees it.
+    `folder`: as this process sees it.
     """
     if os.path.ismount(folder):
         return
@@ -93,10 +92,8 @@ def is_seen(folder: Path, path: str, mounts: Path) -> bool:
 def mounted(folder: Path) -> str:
     """The mounts on a folder or below it, as this process sees them; empty if there are none.
 
-    It finds mounts of the folder's own file system too, which have the same device number.
-
-    Raises:
-        OSError: they cannot be read.
+    It finds mounts of the folder's own file system too, which have the same device number. Raises `OSError`: they
+    cannot be read.
     """
     # The last part of the path is not followed if it is a link, as in the removal of the folder.
     here = _spelled(os.path.join(os.path.realpath(folder.parent), folder.name))  # noqa: PTH118 # text

@@ -382,11 +382,8 @@ def _hidden(root: Path, library: str, files: Mapping[str, tuple[int, int]], work
 def _program(home: str) -> int:
     """A descriptor of a process's program.
 
-    The file may lie on a file system that the container serves itself, with any answer.
-
-    Raises:
-        OSError: the process has ended.
-        TooMuch: it cannot be opened.
+    The file may lie on a file system that the container serves itself, with any answer. Raises `OSError`: the process
+    has ended; `TooMuch`: it cannot be opened.
     """
     try:
         return os.open(f"{home}/exe", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

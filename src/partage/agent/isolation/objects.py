@@ -43,10 +43,7 @@ _Read = Callable[[int, int], bytes]
 def defined(wanted: re.Pattern[bytes], descriptor: int, work: Work) -> str:
     """A function that an object defines itself, of those of `OF_DRIVER` or `OF_AUDITOR`; empty if it has none.
 
-    Raises:
-        InvalidDocument: it cannot be read.
-        OSError: the disk fails.
-        TooMuch: it is too large.
+    Raises `InvalidDocument`: it cannot be read; `OSError`: the disk fails; `TooMuch`: it is too large.
     """
     return _found(*_dynamic(descriptor, work), wanted)
 
@@ -54,10 +51,7 @@ def defined(wanted: re.Pattern[bytes], descriptor: int, work: Work) -> str:
 def auditors(descriptor: int, work: Work) -> str:
     """Auditors of the loader that a program names itself, separated by colons; empty if it names none.
 
-    Raises:
-        InvalidDocument: it cannot be read.
-        OSError: the disk fails.
-        TooMuch: it is too large.
+    Raises `InvalidDocument`: it cannot be read; `OSError`: the disk fails; `TooMuch`: it is too large.
     """
     read, tags = _dynamic(descriptor, work)
     names = []

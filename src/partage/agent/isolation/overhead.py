@@ -68,8 +68,7 @@ class Overheads:
     ) -> None:
         """Record what containers use beyond their count.
 
-        Args:
-            used: bytes by card and process, for cards whose driver reports them; each sample is a new object.
+        `used`: bytes by card and process, for cards whose driver reports them; each sample is a new object.
         """
         if used is self._seen:
             return

@@ -49,11 +49,8 @@ def processes_of(
 ) -> dict[str, tuple[int, ...]]:
     """Processes of each container that has any, lowest first; at most `CROWD` and one more.
 
-    Args:
-        containers: identities of the runtime; any other text matches no process.
-
-    Raises:
-        OSError: the table cannot be read.
+    `containers`: identities of the runtime; any other text matches no process. Raises `OSError`: the table cannot be
+    read.
     """
     return listed(containers, proc)[0]
 
@@ -103,8 +100,7 @@ def container_of(path: str, wanted: Collection[str], work: Work) -> str:
 def root_of(container: str, proc: Path = Path("/proc"), pid: int = 0) -> Path | None:
     """The root of a created container, by its first process; None without one.
 
-    Args:
-        pid: of that process, by the runtime; without it the whole process table is read, and tenants may have many.
+    `pid`: of that process, by the runtime; without it the whole process table is read, and tenants may have many.
     """
     if pid and container_of(f"{proc}/{pid}/cgroup", (container,), Work()) == container:
         return proc / str(pid) / "root"

@@ -82,12 +82,8 @@ class Shares:
     ) -> tuple[Wishes, tuple[str, ...]]:
         """The granted part of the pod's wishes, and a text for each other wish.
 
-        Args:
-            most: the policy if the node's label has none.
-            swap_bytes: memory of the host that it may have beyond its grant.
-
-        Raises:
-            InvalidValue: the pod asks for something impossible.
+        `most`: the policy if the node's label has none. `swap_bytes`: memory of the host that it may have beyond its
+        grant. Raises `InvalidValue`: the pod asks for something impossible.
         """
         wishes = read_wishes(self.annotations, {**self.known, **self.env}, swap_bytes)
         return bounded(
@@ -220,8 +216,7 @@ class HamiCore:
     def keep(self, shares: Shares) -> Kept:
         """The library, and its limits if the protocol itself names none.
 
-        Raises:
-            InvalidValue: the pod asks for something impossible.
+        Raises `InvalidValue`: the pod asks for something impossible.
         """
         env = dict(shares.env)
         wishes, cut = shares.granted()
@@ -297,8 +292,7 @@ class OwnLibrary:
     def keep(self, shares: Shares) -> Kept:
         """Limits of every card that the container has: a card without limits would be closed to it.
 
-        Raises:
-            InvalidValue: the pod asks for something impossible.
+        Raises `InvalidValue`: the pod asks for something impossible.
         """
         wishes, cut = shares.granted(self.policy, self.most_beyond_bytes)
         policy = wishes.policy or POLICIES.get(shares.policy) or self.policy
@@ -355,8 +349,7 @@ class Mps:
     def keep(self, shares: Shares) -> Kept:
         """The daemon's sockets and memory, and the driver's limits for the container's processes.
 
-        Raises:
-            InvalidValue: the pod asks for something impossible, or the daemon is away.
+        Raises `InvalidValue`: the pod asks for something impossible, or the daemon is away.
         """
         wishes, cut = shares.granted()
         problem = self.problem()

@@ -61,12 +61,7 @@ class Work:
 def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
     """A file of the kernel, piece by piece.
 
-    Args:
-        what: names the file in the error.
-
-    Raises:
-        OSError: it cannot be read.
-        TooMuch: it is too long.
+    `what`: names the file in the error. Raises `OSError`: it cannot be read; `TooMuch`: it is too long.
     """
     work.take(_OPEN, what)
     descriptor = os.open(path, _READ)
@@ -81,9 +76,7 @@ def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
 def parts(path: str, end: bytes, work: Work, what: str) -> Iterator[bytes]:
     """The same in pieces that end with `end`, several lines each; the end of the file ends a piece too.
 
-    Raises:
-        OSError: it cannot be read.
-        TooMuch: it is too long, or one part of it is.
+    Raises `OSError`: it cannot be read; `TooMuch`: it is too long, or one part of it is.
     """
     carried = b""
     for chunk in chunks(path, work, what):
@@ -102,21 +95,14 @@ def parts(path: str, end: bytes, work: Work, what: str) -> Iterator[bytes]:
 def lines(path: str, work: Work, what: str) -> Iterator[str]:
     """The lines of a file of the kernel, without their ends.
 
-    Raises:
-        OSError: it cannot be read.
-        TooMuch: it is too long, or a line is.
+    Raises `OSError`: it cannot be read; `TooMuch`: it is too long, or a line is.
     """
     for part in parts(path, b"\n", work, what):
         yield from part.decode("utf-8", "surrogateescape").rstrip("\n").split("\n")
 
 
 def whole(path: str, most: int, work: Work, what: str) -> str:
-    """A short file of the kernel.
-
-    Raises:
-        OSError: it cannot be read.
-        TooMuch: it is longer than `most`.
-    """
+    """A short file of the kernel. Raises `OSError`: it cannot be read; `TooMuch`: it is longer than `most`."""
     found: list[bytes] = []
     length = 0
     for chunk in chunks(path, work, what):
@@ -130,9 +116,7 @@ def whole(path: str, most: int, work: Work, what: str) -> str:
 def names(folder: str, work: Work, what: str) -> Iterator[str]:
     """The names in a folder, never all of them at a time.
 
-    Raises:
-        OSError: it cannot be read.
-        TooMuch: there are too many.
+    Raises `OSError`: it cannot be read; `TooMuch`: there are too many.
     """
     work.take(_OPEN, what)
     with os.scandir(folder) as found:
@@ -144,9 +128,7 @@ def names(folder: str, work: Work, what: str) -> Iterator[str]:
 def links(folder: str, work: Work, what: str) -> Iterator[str]:
     """The targets of a folder's links, without unreadable ones.
 
-    Raises:
-        OSError: the folder cannot be read.
-        TooMuch: there are too many.
+    Raises `OSError`: the folder cannot be read; `TooMuch`: there are too many.
     """
     for name in names(folder, work, what):
         try:
@@ -163,8 +145,7 @@ def links(folder: str, work: Work, what: str) -> Iterator[str]:
 def start(root: Root, name: str, most: int, work: Work) -> bytes | None:
     """The beginning of a regular file below a root; None if there is none.
 
-    Raises:
-        TooMuch: the path to it is too long.
+    Raises `TooMuch`: the path to it is too long.
     """
     try:
         with file_below(root, name, work) as descriptor:
@@ -184,10 +165,7 @@ def start(root: Root, name: str, most: int, work: Work) -> bytes | None:
 def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
     """A descriptor of a regular file below a root.
 
-    Raises:
-        OSError: there is none.
-        ValueError: no file can have that name.
-        TooMuch: the path to it is too long.
+    Raises `OSError`: there is none; `ValueError`: no file can have that name; `TooMuch`: the path to it is too long.
     """
     place = _found(root, name, work)
     try:
@@ -207,10 +185,7 @@ def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
 def identity(root: Root, name: str, work: Work) -> tuple[int, int]:
     """Device and inode of a file below a root, which is not opened.
 
-    Raises:
-        OSError: there is none.
-        ValueError: no file can have that name.
-        TooMuch: the path to it is too long.
+    Raises `OSError`: there is none; `ValueError`: no file can have that name; `TooMuch`: the path to it is too long.
     """
     place = _found(root, name, work)
     try:

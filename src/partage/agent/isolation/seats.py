@@ -64,8 +64,7 @@ def files_of(folder: Path) -> list[Path]:
 def make_seats(folder: Path) -> None:
     """Make all seats of a card, and the terms. Existing seats stay, and processes that map them continue.
 
-    Raises:
-        OSError: the folder cannot be written, or has no room.
+    Raises `OSError`: the folder cannot be written, or has no room.
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     remove_drafts(folder)
@@ -94,9 +93,8 @@ def _is_draft(path: Path) -> bool:
 def give_seat(folder: Path, card: CardLimits, held: HeldFiles) -> None:
     """Allocate an empty seat to a new tenant, and write its terms.
 
-    Raises:
-        InvalidDocument: the file is not the agent's.
-        OSError: it cannot be made or opened for writing, or other tenants have taken its room.
+    Raises `InvalidDocument`: the file is not the agent's; `OSError`: it cannot be made or opened for writing, or other
+    tenants have taken its room.
     """
     terms, file = _said(folder, card.slot)
     if terms or not file:  # tenants have only read a fresh file
@@ -107,9 +105,7 @@ def give_seat(folder: Path, card: CardLimits, held: HeldFiles) -> None:
 def tell_terms(folder: Path, card: CardLimits, held: HeldFiles) -> None:
     """Write the terms of a tenant that already has its seat.
 
-    Raises:
-        InvalidDocument: the file is not the agent's.
-        OSError: it cannot be opened for writing.
+    Raises `InvalidDocument`: the file is not the agent's; `OSError`: it cannot be opened for writing.
     """
     _say(folder, card.slot, _terms(card), held)
 
@@ -117,9 +113,7 @@ def tell_terms(folder: Path, card: CardLimits, held: HeldFiles) -> None:
 def given_seats(folder: Path) -> frozenset[int]:
     """The allocated slots of a card, by the agent's own page.
 
-    Raises:
-        InvalidDocument: the file is not the agent's.
-        OSError: it cannot be opened.
+    Raises `InvalidDocument`: the file is not the agent's; `OSError`: it cannot be opened.
     """
     terms = folder / _TERMS
     if not terms.exists() and (
@@ -137,9 +131,7 @@ def given_seats(folder: Path) -> frozenset[int]:
 def free_seat(folder: Path, slot: int, held: HeldFiles) -> None:
     """Release the seat of an ended tenant. If this fails, the seat stays allocated, without any right.
 
-    Raises:
-        InvalidDocument: the file is not the agent's.
-        OSError: it cannot be made or opened for writing.
+    Raises `InvalidDocument`: the file is not the agent's; `OSError`: it cannot be made or opened for writing.
     """
     _say(folder, slot, _GIVEN, held)
     _renew(folder, slot, _said(folder, slot)[1], held)
@@ -164,9 +156,8 @@ def mend_seats(folder: Path, held: HeldFiles) -> tuple[int, ...]:
 def read_seat(folder: Path, slot: int) -> Seat | None:
     """The words of a seat's tenant; None if it is empty.
 
-    Raises:
-        InvalidDocument: the file was truncated or extended, or is of another version.
-        OSError: it cannot be opened.
+    Raises `InvalidDocument`: the file was truncated or extended, or is of another version; `OSError`: it cannot be
+    opened.
     """
     path = seat_file(folder, slot)
     with opened(path) as descriptor:

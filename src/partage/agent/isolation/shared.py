@@ -89,9 +89,7 @@ def _made(draft: Path, size: int, *, sparse: bool, mode: int = _EVERYBODY) -> in
 def opened(path: Path, *, write: bool = False) -> Iterator[int]:
     """A descriptor of a regular file, without waiting for a lease's holder.
 
-    Raises:
-        InvalidDocument: it is no regular file.
-        OSError: it cannot be opened.
+    Raises `InvalidDocument`: it is no regular file; `OSError`: it cannot be opened.
     """
     flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags)

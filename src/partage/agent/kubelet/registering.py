@@ -138,9 +138,8 @@ class Registrar:
     async def _registered(self, since: File) -> None:
         """Serve and stay registered; return when the kubelet has dropped the plugin.
 
-        Raises:
-            _Moved: the kubelet restarted, or removed our socket.
-            _Failed: it does not listen, or another process serves our socket.
+        Raises `_Moved`: the kubelet restarted, or removed our socket; `_Failed`: it does not listen, or another process
+        serves our socket.
         """
         await self._probe()
         session = Session()

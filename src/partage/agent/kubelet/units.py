@@ -196,13 +196,9 @@ def advise(
 ) -> tuple[str, ...]:
     """Units for a container that the kubelet does not name; none if no record matches.
 
-    Containers that request equally many units are alike here: a record whose units one of them already holds is
-    left out. So finally they hold as many units of each card as their records grant, in any order
-    of the kubelet's calls.
-
-    Args:
-        must: units that the answer must contain.
-        asked: see `asked_of`.
+    Containers that request equally many units are alike here: a record whose units one of them already holds is left
+    out. So finally they hold as many units of each card as their records grant, in any order of the kubelet's calls.
+    `must`: units that the answer must contain. `asked`: see `asked_of`.
     """
     card_of = {unit.id: unit.card for unit in offer.units}
     alike = [one for one in asked if one.requests.get(offer.resource) == size]

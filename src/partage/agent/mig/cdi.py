@@ -74,9 +74,7 @@ def read_numbers(proc: Path = Path("/proc")) -> Numbers:
 def render(uuid: str, place: tuple[int, int, int], numbers: Numbers) -> bytes:
     """The specification of one instance. Raises `InvalidDocument`: the driver has no capability of that instance.
 
-    Args:
-        uuid: of the MIG device.
-        place: the card's minor number, the GPU instance, the compute instance.
+    `uuid`: of the MIG device. `place`: the card's minor number, the GPU instance, the compute instance.
     """
     minor, gpu, compute = place
     nodes = [
@@ -136,8 +134,7 @@ class Specs:
     def nodes(self, card: str, start: int, uuid: str) -> tuple["DeviceNode", ...]:
         """Device files that the specification adds with an instance.
 
-        Raises:
-            InvalidDocument: it is absent, cannot be read, or is of another instance.
+        Raises `InvalidDocument`: it is absent, cannot be read, or is of another instance.
         """
         path = self.path(card, start)
         try:

@@ -44,13 +44,8 @@ _DOUBLE: Final = 9
 class NvidiaDriver:
     """The cards of this machine. Calls block; they take milliseconds to seconds, and each may raise `NvmlFailed`.
 
-    Every call names its card by UUID: handles are not kept, because a change of the mode may unbind a card.
-
-    Args:
-        library: the module `pynvml`, or one with the same functions.
-
-    Raises:
-        NvmlFailed: no driver is loaded.
+    Every call names its card by UUID: handles are not kept, because a change of the mode may unbind a card. `library`:
+    the module `pynvml`, or one with the same functions. Raises `NvmlFailed`: no driver is loaded.
     """
 
     def __init__(self, library: Any) -> None:
@@ -62,9 +57,7 @@ class NvidiaDriver:
     def open(cls) -> "NvidiaDriver":
         """The driver of this machine.
 
-        Raises:
-            InvalidValue: nvidia-ml-py is not installed.
-            NvmlFailed: no driver is loaded.
+        Raises `InvalidValue`: nvidia-ml-py is not installed; `NvmlFailed`: no driver is loaded.
         """
         try:
             return cls(importlib.import_module("pynvml"))
@@ -314,10 +307,9 @@ def read_epoch(root: Path = Path("/")) -> str:
     """Name of this run of the driver; it changes at every boot and every reload, and no instance outlives either.
 
     The kernel names each boot. A reload creates a new directory for the module in sysfs, and directories there are
-    numbered in order of creation. Source: Linux, `random(4)` on boot_id and sysfs.
+    numbered in order of creation. Raises `InvalidDocument`: the driver is not loaded.
 
-    Raises:
-        InvalidDocument: the driver is not loaded.
+    Source: Linux, `random(4)` on boot_id and sysfs.
     """
     boot = root / "proc/sys/kernel/random/boot_id"
     module = root / "sys/module/nvidia"

@@ -91,8 +91,7 @@ class FileJournals:
     def load(self, card: str) -> CardJournal:
         """The journal of a card, empty if there is none.
 
-        Raises:
-            InvalidRecord: it cannot be read, or is of another version or card.
+        Raises `InvalidRecord`: it cannot be read, or is of another version or card.
         """
         path = self.path(card)
         try:

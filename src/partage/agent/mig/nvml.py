@@ -60,11 +60,7 @@ class Mode:
 def mode_of(library: Any, handle: Any) -> Mode | None:
     """MIG mode of a card; None if the card, or its driver, has no MIG.
 
-    Args:
-        library: the module `pynvml`.
-
-    Raises:
-        library.NVMLError: the driver does not answer.
+    `library`: the module `pynvml`. Raises `library.NVMLError`: the driver does not answer.
     """
     try:
         current, pending = library.nvmlDeviceGetMigMode(handle)

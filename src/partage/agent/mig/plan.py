@@ -133,9 +133,8 @@ class Plan:
 def plan(wanted: Sequence[Wanted], journal: CardJournal, seen: Observed) -> Plan:
     """The next steps: first removals, then continued instances, then new ones, then the mode.
 
-    Args:
-        wanted: in order of precedence: of two that overlap the earlier one counts, unless the later
-            one is in the journal already.
+    `wanted`: in order of precedence: of two that overlap the earlier one counts, unless the later one is in the journal
+    already.
     """
     return _Planner(tuple(dict.fromkeys(wanted)), journal, seen).plan()
 

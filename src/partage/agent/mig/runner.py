@@ -132,10 +132,8 @@ class Runner:
     def settle(self, wanted: Sequence[Wanted], now: float) -> Outcome:
         """Take all steps towards the wanted instances that are possible now.
 
-        Args:
-            wanted: the instances of the node's pods on this card, in order of precedence; empty removes
-                all of ours.
-            now: any clock that does not go back, in seconds.
+        `wanted`: the instances of the node's pods on this card, in order of precedence; empty removes all of ours.
+        `now`: any clock that does not go back, in seconds.
         """
         for _ in range(_MOST_STEPS):
             try:

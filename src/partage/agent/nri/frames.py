@@ -76,8 +76,7 @@ class FrameReader:
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         """Connection and payload of every frame that is complete now.
 
-        Raises:
-            Malformed: a frame is larger than a message may be.
+        Raises `Malformed`: a frame is larger than a message may be.
         """
         self._held += data
         while len(self._held) >= _FRAME.size:
@@ -101,8 +100,7 @@ class TtrpcReader:
     def feed(self, data: bytes) -> Iterator[TtrpcMessage]:
         """Every message that is complete now.
 
-        Raises:
-            Malformed: a message is larger than it may be, or of an unknown kind.
+        Raises `Malformed`: a message is larger than it may be, or of an unknown kind.
         """
         self._held += data
         while len(self._held) >= _HEAD.size:

@@ -215,10 +215,8 @@ class _Connection:
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Register and answer until the runtime closes.
 
-        Raises:
-            Malformed: it broke the protocol.
-            Refused: it does not accept the plugin.
-            TimeoutError: it was silent before the registration was complete.
+        Raises `Malformed`: it broke the protocol; `Refused`: it does not accept the plugin; `TimeoutError`: it was
+        silent before the registration was complete.
         """
         argument = RegisterPluginRequest(self._options.name, self._options.index)
         self._registration, data = self._session.call("RegisterPlugin", argument)

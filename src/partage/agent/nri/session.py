@@ -60,8 +60,7 @@ class Session:
     def receive(self, data: bytes) -> Iterator[Called | Answered]:
         """The calls and answers that the bytes complete.
 
-        Raises:
-            Malformed: they break the protocol; the connection is useless then.
+        Raises `Malformed`: they break the protocol; the connection is useless then.
         """
         for connection, payload in self._frames.feed(data):
             reader = self._readers.get(connection)
