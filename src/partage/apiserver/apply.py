@@ -116,8 +116,7 @@ def apply(
 ) -> dict[str, Any]:
     """The object after `manager` applied `wanted` to `live`.
 
-    Raises:
-        ApiError: 409, another manager owns a field that would change, and `force` is not set.
+    Raises `ApiError`: 409, another manager owns a field that would change, and `force` is not set.
     """
     claimed = _within(leaves(wanted, type_), manager)
     if live is None:

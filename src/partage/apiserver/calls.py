@@ -72,8 +72,7 @@ class Call:
 class Patch:
     """A patch whose result may be rejected.
 
-    Attributes:
-        text: content of the refusal: a strategic patch itself, else its result.
+    `text`: content of the refusal: a strategic patch itself, else its result.
     """
 
     text: str
@@ -99,9 +98,8 @@ class Patch:
 class Cluster:
     """State that all requests share.
 
-    Attributes:
-        relaxed_names: whether names may have upper-case letters, as a pod of the MetaX document and a node
-            of the HAMi document have; the genuine server refuses them.
+    `relaxed_names`: whether names may have upper-case letters, as a pod of the MetaX document and a node of the HAMi
+    document have; the genuine server refuses them.
     """
 
     store: Store
@@ -146,11 +144,8 @@ def check_preconditions(call: Call, old: Record, uid: str | None, version: str |
 def accept(call: Call, value: Any, patch: Patch | None = None) -> dict[str, Any]:
     """A body as an object of the call's kind, in new containers.
 
-    Args:
-        value: the body, or an object after a patch.
-
-    Raises:
-        ApiError: 400, another kind of object, or unknown fields under strict validation.
+    `value`: the body, or an object after a patch. Raises `ApiError`: 400, another kind of object, or unknown fields
+    under strict validation.
     """
     kind = call.kind
     if not isinstance(value, Mapping):
@@ -220,8 +215,7 @@ def _unhandled(kind: Kind, why: str) -> ApiError:
 def refit(call: Call, value: dict[str, Any]) -> dict[str, Any]:
     """Admission's object, decoded as its kind again, with defaults.
 
-    Raises:
-        ApiError: 500, a hook made a malformed object.
+    Raises `ApiError`: 500, a hook made a malformed object.
     """
     try:
         found: dict[str, Any] = conform(value, call.kind.type, [], "", call.kind.kind)

@@ -18,11 +18,7 @@ _TRIES: Final = 8
 async def create(
     cluster: Cluster, call: Call, body: Any, *, entries: list[Any] | None = None
 ) -> Record:
-    """Stores a new object and returns it. Raises `ApiError`.
-
-    Args:
-        entries: its `managedFields`, if an apply creates it.
-    """
+    """Stores a new object and returns it. Raises `ApiError`. `entries`: its `managedFields`, if an apply creates it."""
     value = fill(call.kind, accept(call, body))
     asked = review(call, "CREATE", value, None)
     cluster.plugins.namespace(asked)

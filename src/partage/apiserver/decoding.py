@@ -61,8 +61,7 @@ _ZERO: Final[tuple[Any, ...]] = ("", 0, False, [], {})
 class Mismatch(ValueError):
     """A value of a type that its field cannot hold; the message is the genuine server's.
 
-    Attributes:
-        converting: the message for a value from a strategic merge patch.
+    `converting`: the message for a value from a strategic merge patch.
     """
 
     def __init__(self, message: str, converting: str = "") -> None:
@@ -73,11 +72,8 @@ class Mismatch(ValueError):
 def parse(body: bytes, *, yaml: bool = False, twice: list[str] | None = None) -> Any:
     """A JSON or YAML body as plain values.
 
-    Args:
-        twice: receives messages about duplicate keys of an object; the last one counts.
-
-    Raises:
-        ApiError: 400, not JSON (nor YAML if allowed), or nested too deeply.
+    `twice`: receives messages about duplicate keys of an object; the last one counts. Raises `ApiError`: 400, not JSON
+    (nor YAML if allowed), or nested too deeply.
     """
     try:
         value = msgspec.json.decode(body)
@@ -135,9 +131,8 @@ def _shallow(value: Any) -> None:
 def conform(value: Any, type_: Type, unknown: list[str], where: str = "", root: str = "") -> Any:
     """`value` as `type_` stores it, in new containers. Raises `Mismatch`: a value of a wrong type.
 
-    Args:
-        unknown: receives the paths of fields that the shape lacks; they are dropped.
-        root: the innermost struct around `value`, for messages.
+    `unknown`: receives the paths of fields that the shape lacks; they are dropped. `root`: the innermost struct around
+    `value`, for messages.
     """
     form = type_.form
     if form == "struct":

@@ -100,9 +100,8 @@ def _resource(kind: Kind) -> dict[str, Any]:
 def aggregated(registry: Registry, version_: str, *, core: bool) -> dict[str, Any]:
     """All groups at once, in the form for newer clients.
 
-    Args:
-        version_: of `apidiscovery.k8s.io`.
-        core: whether to give the core group alone (`/api`), or all others (`/apis`).
+    `version_`: of `apidiscovery.k8s.io`. `core`: whether to give the core group alone (`/api`), or all others
+    (`/apis`).
     """
     return {
         "kind": "APIGroupDiscoveryList",

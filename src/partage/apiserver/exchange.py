@@ -87,11 +87,7 @@ class Exchange:
     async def document(self, type_: Type | None = None, twice: list[str] | None = None) -> Any:
         """The body as a plain value, from JSON, YAML or, for built-in kinds, protobuf.
 
-        Args:
-            type_: the type of a protobuf body.
-
-        Raises:
-            ApiError: 400, 413, 415.
+        `type_`: the type of a protobuf body. Raises `ApiError`: 400, 413, 415.
         """
         media = self.media
         if media == protobuf.MEDIA and type_ is not None and type_.numbers:

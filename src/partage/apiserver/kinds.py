@@ -114,8 +114,7 @@ def _age(version: str) -> tuple[int, int, int, str]:
 class Registry:
     """The served resources; custom ones change at run time.
 
-    Attributes:
-        counter: grows with every change, for caches of documents made from it.
+    `counter`: grows with every change, for caches of documents made from it.
     """
 
     _kinds: dict[tuple[str, str, str], Kind] = field(default_factory=dict)

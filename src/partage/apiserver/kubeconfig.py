@@ -12,10 +12,7 @@ _NAME: Final = "partage"
 def write_kubeconfig(path: Path, url: str) -> None:
     """Writes a kubeconfig for an API server's `url` without a trailing slash, replacing the file as a whole.
 
-    Only its owner can read it.
-
-    Raises:
-        OSError: it cannot be written.
+    Only its owner can read it. Raises `OSError`: it cannot be written.
     """
     document = {
         "apiVersion": "v1",

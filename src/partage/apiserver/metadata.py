@@ -71,9 +71,7 @@ def carried(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
 def begun(value: Mapping[str, Any], grace: int, now: float, finalizer: str = "") -> dict[str, Any]:
     """The object after the start of its deletion.
 
-    Args:
-        grace: seconds until it should be gone.
-        finalizer: one to add (`orphan` or `foregroundDeletion`), if any.
+    `grace`: seconds until it should be gone. `finalizer`: one to add (`orphan` or `foregroundDeletion`), if any.
     """
     metadata = dict(value["metadata"])
     metadata["deletionTimestamp"] = timestamp(now + grace)

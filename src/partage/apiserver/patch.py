@@ -52,9 +52,7 @@ def merge_patch(value: Any, patch: Any) -> Any:
 def json_patch(value: Any, patch: Any) -> Any:
     """`value` after the operations of `patch`, in order.
 
-    Raises:
-        TestFailed: a test found another value.
-        PatchError: malformed, or an absent path.
+    Raises `TestFailed`: a test found another value; `PatchError`: malformed, or an absent path.
     """
     if not isinstance(patch, list):
         raise Undecodable(

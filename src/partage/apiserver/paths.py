@@ -60,11 +60,7 @@ def _deprecation(kind: Kind) -> Iterator[str]:
 
 
 def call_for(registry: Registry, target: Target, query: Mapping[str, str], user: User) -> Call:
-    """The call of a request.
-
-    Raises:
-        ApiError: 404 for an unknown resource, 422 for impossible options.
-    """
+    """The call of a request. Raises `ApiError`: 404 for an unknown resource, 422 for impossible options."""
     kind = registry.find(target.group, target.version, target.resource)
     if kind is None:
         raise unknown_path()

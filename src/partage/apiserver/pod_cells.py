@@ -17,8 +17,7 @@ _LOST: Final = "NodeLost"
 class PodCells:
     """What `kubectl get pods` shows of a pod's containers.
 
-    Attributes:
-        last: end of the run before the last restart; empty for none.
+    `last`: end of the run before the last restart; empty for none.
     """
 
     ready: int = 0

@@ -24,11 +24,7 @@ _BINDING: Final = catalogue()["io.k8s.api.core.v1.Binding"]
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """The requested log.
-
-    Attributes:
-        tail: only the last lines, None for all.
-    """
+    """The requested log. `tail`: only the last lines, None for all."""
 
     pod: Mapping[str, Any]
     container: str
@@ -45,10 +41,8 @@ LogProvider = Callable[[LogRequest], str | Awaitable[str] | AsyncIterator[bytes]
 async def bind(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
     """Binds a pod to a node, with the Binding's annotations and labels, in one step.
 
-    The Binding's UID and resourceVersion are preconditions.
-
-    Raises:
-        ApiError: 404; 409 for a precondition, a bound, deleting or gated pod; 422; 403.
+    The Binding's UID and resourceVersion are preconditions. Raises `ApiError`: 404; 409 for a precondition, a bound,
+    deleting or gated pod; 422; 403.
     """
     try:
         value: dict[str, Any] = conform(body, _BINDING, [], "", "Binding")

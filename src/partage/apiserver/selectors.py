@@ -125,11 +125,8 @@ class FieldSelector:
     def parse(text: str, known: tuple[str, ...], refusal: str) -> "FieldSelector":
         """The selector in a query parameter, such as `spec.nodeName=n1`.
 
-        Args:
-            refusal: message about an unknown field; `%s` stands for it.
-
-        Raises:
-            ApiError: 400, no selector, or a field without a selector for this kind.
+        `refusal`: message about an unknown field; `%s` stands for it. Raises `ApiError`: 400, no selector, or a field
+        without a selector for this kind.
         """
         found: list[tuple[str, bool, str]] = []
         for part in re.split(r"(?<!\\),", text):

@@ -103,8 +103,7 @@ class ApiServer:
     def __init__(self, settings: Settings | None = None, around: Ambient | None = None) -> None:
         """A server that does not listen yet. Raises `UnreadableState`: the settings' file has no such state.
 
-        Args:
-            around: clock and random values, the real ones by default.
+        `around`: clock and random values, the real ones by default.
         """
         self.settings = settings or Settings()
         self._around = around or ambient()
@@ -236,11 +235,7 @@ class ApiServer:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Begins to listen; returns the URL, without a trailing slash.
 
-        Args:
-            port: 0 takes a free one.
-
-        Raises:
-            OSError: the address is not available.
+        `port`: 0 takes a free one. Raises `OSError`: the address is not available.
         """
         await self.furnish()
         verbs = Verbs(self.cluster, self.settings.logs, self._closing, self.settings.beat)

@@ -81,9 +81,7 @@ class Record:
     def text(self, key: str = "", convert: Callable[[dict[str, Any]], Any] | None = None) -> bytes:
         """The document as JSON, encoded once for each `key`.
 
-        Args:
-            key: names the form; empty for the stored one.
-            convert: makes that form from the stored one.
+        `key`: names the form; empty for the stored one. `convert`: makes that form from the stored one.
         """
         found = self.texts.get(key)
         if found is None:
@@ -246,9 +244,7 @@ class Store:
     def replace(self, resource: str, value: Mapping[str, Any], expected: int) -> Record:
         """Replaces the object at revision `expected`.
 
-        Raises:
-            Absent: there is none.
-            Stale: it is at another revision.
+        Raises `Absent`: there is none; `Stale`: it is at another revision.
         """
         metadata = value["metadata"]
         key = (metadata.get("namespace", ""), metadata["name"])
@@ -261,9 +257,7 @@ class Store:
     def remove(self, resource: str, namespace: str, name: str, expected: int) -> Record:
         """Removes the object at revision `expected`; returns its last state.
 
-        Raises:
-            Absent: there is none.
-            Stale: it is at another revision.
+        Raises `Absent`: there is none; `Stale`: it is at another revision.
         """
         key = (namespace, name)
         before = self._current(resource, key, expected)

@@ -50,8 +50,7 @@ Make = Callable[[Record], dict[str, Any]]
 async def update(cluster: Cluster, call: Call, body: Any) -> Record:
     """Replaces an object, or a part of it, with `body`.
 
-    Raises:
-        ApiError: 409 if the body's resourceVersion is not the stored one; other codes for other errors.
+    Raises `ApiError`: 409 if the body's resourceVersion is not the stored one; other codes for other errors.
     """
     value = fill(call.kind, accept(call, body))
 
@@ -66,8 +65,7 @@ async def update(cluster: Cluster, call: Call, body: Any) -> Record:
 async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Record, bool]:
     """Changes an object by a patch; returns also whether it was created. Raises `ApiError`.
 
-    Args:
-        media: one of `PATCHES`.
+    `media`: one of `PATCHES`.
     """
     if media == APPLY:
         return await _apply(cluster, call, body)

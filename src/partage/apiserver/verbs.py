@@ -42,11 +42,7 @@ _SHORTEST: Final = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Verbs:
-    """Answers requests for resources.
-
-    Attributes:
-        closing: set at the server's end, so that watches end too.
-    """
+    """Answers requests for resources. `closing`: set at the server's end, so that watches end too."""
 
     cluster: Cluster
     logs: LogProvider
@@ -56,8 +52,7 @@ class Verbs:
     async def serve(self, exchange: Exchange, call: Call, *, watching: bool) -> web.StreamResponse:
         """The answer to one request. Raises `ApiError`.
 
-        Args:
-            watching: whether the path is one of the old `/watch/` paths.
+        `watching`: whether the path is one of the old `/watch/` paths.
         """
         method = exchange.request.method
         if call.kind.verbs == ("create",):

@@ -44,8 +44,7 @@ class Webhooks:
     async def mutate(self, review: Review) -> dict[str, Any] | None:
         """The object after every matching mutating hook.
 
-        Raises:
-            ApiError: a hook rejected it, or was unreachable and has failurePolicy Fail.
+        Raises `ApiError`: a hook rejected it, or was unreachable and has failurePolicy Fail.
         """
         value = review.object
         for hook in self._matching(_MUTATING, review):
@@ -65,8 +64,7 @@ class Webhooks:
     async def validate(self, review: Review) -> None:
         """Asks every matching validating hook.
 
-        Raises:
-            ApiError: a hook rejected it, or was unreachable and has failurePolicy Fail.
+        Raises `ApiError`: a hook rejected it, or was unreachable and has failurePolicy Fail.
         """
         for hook in self._matching(_VALIDATING, review):
             await self._ask(hook, review, review.object)

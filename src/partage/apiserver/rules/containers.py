@@ -113,9 +113,8 @@ def check_host_ports(
 ) -> None:
     """Reports ports of the host that a pod requests twice.
 
-    Args:
-        taken: ports of the pod's containers before this one; receives this one's.
-        same: whether a port of the host must equal the container's.
+    `taken`: ports of the pod's containers before this one; receives this one's. `same`: whether a port of the host must
+    equal the container's.
     """
     for index, port in enumerate(container.get("ports") or ()):
         host, where = port.get("hostPort", 0), f"{field}[{index}].hostPort"
