@@ -45,8 +45,7 @@ class Change:
 def read_changes(text: str) -> tuple[Change, ...]:
     """The changes that an annotation asks for, in order.
 
-    Raises:
-        InvalidValue: the form is wrong, or an amount is out of its range; names the rule.
+    Raises `InvalidValue`: the form is wrong, or an amount is out of its range; names the rule.
     """
     if len(text) > _LONGEST:
         raise _wrong(f"it is longer than {_LONGEST} characters")
@@ -72,8 +71,7 @@ def read_changes(text: str) -> tuple[Change, ...]:
 def asked(text: str, grants: Grants) -> Grants:
     """A pod's grants with the requested amounts.
 
-    Raises:
-        InvalidValue: the text cannot be read, or these grants cannot be changed this way; names the rule.
+    Raises `InvalidValue`: the text cannot be read, or these grants cannot be changed this way; names the rule.
     """
     for change in read_changes(text):
         grants = _changed(change, grants)

@@ -102,8 +102,7 @@ PASSING: Final = ROOM | CLOSE.keys()
 def advice(code: str, *, never: bool = False) -> str:
     """The remedy for a code; empty for an unknown one, as of a newer service.
 
-    Args:
-        never: no node that the pod may use could host it even if it were idle.
+    `never`: no node that the pod may use could host it even if it were idle.
     """
     try:
         known = ReasonCode(code)

@@ -15,8 +15,7 @@ from partage.model.quantity import Quantity
 class Faults:
     """Collects the rules that a pod's request breaks; the first one is reported.
 
-    Attributes:
-        unread: whether an amount was left out, so that the full request is not known.
+    `unread`: whether an amount was left out, so that the full request is not known.
     """
 
     def __init__(self) -> None:
@@ -36,8 +35,7 @@ class Faults:
 def quantities(given: Mapping[str, Any] | None, field: str) -> dict[str, Quantity]:
     """A resource list in which every amount must be a quantity; null means zero.
 
-    Raises:
-        InvalidValue: an amount is no quantity; the message names field and resource.
+    Raises `InvalidValue`: an amount is no quantity; the message names field and resource.
     """
     result = {}
     for name, value in (given or {}).items():

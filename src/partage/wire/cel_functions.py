@@ -55,9 +55,8 @@ class Optional:
 def without_optionals(expression: str) -> str:
     """The same expression for a parser that does not know `a.?b` and `a[?b]`: both become calls of a function.
 
-    Raises:
-        ValueError: a text has no end, for which the parser would search in exponential time; or a raw text has a
-            backslash before a quote, which the parser takes for an escape.
+    Raises `ValueError`: a text has no end, for which the parser would search in exponential time; or a raw text has a
+    backslash before a quote, which the parser takes for an escape.
     """
     found: list[str] = []
     closing: list[str] = []

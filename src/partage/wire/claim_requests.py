@@ -45,8 +45,7 @@ MOST_BYTES: Final = 2**18
 def request_of_claims(pod: Document, claims: Sequence[Document]) -> PodRequest | None:
     """The joint request of claims; None if only kube-scheduler can tell, it is too much, or one is allocated already.
 
-    Args:
-        pod: the pod that names them, and no devices.
+    `pod`: the pod that names them, and no devices.
     """
     read = [_asked(claim) for claim in claims]
     wanted = [one for one in read if one is not None and _ours(one)]

@@ -114,8 +114,7 @@ def decode_translated(text: str) -> dict[str, Translated]:
 def shapes_of(request: PodRequest) -> dict[str, Shape] | str:
     """The shape of each container's claim by the container's name; a text gives the reason for none.
 
-    Args:
-        request: without a fault; scheduling gates are allowed, because they decide when and not what.
+    `request`: without a fault; scheduling gates are allowed, because they decide when and not what.
     """
     for wish, told in (
         (request.joint, "devices of several types are to be placed together"),

@@ -84,10 +84,7 @@ class Claim:
         """The engine's facts, one a node: nearly always one.
 
         The first has the claim's uid. A further node, which no scheduler of Kubernetes allocates for one claim, has a
-        key that combines both.
-
-        Args:
-            version: counts the claim's changes.
+        key that combines both. `version`: counts the claim's changes.
         """
         return tuple(
             Pod(
@@ -127,8 +124,7 @@ def claim_uid(document: Document) -> str:
 def read_claim(document: Document, nodes: NodeOf) -> Claim:
     """The claim of a document of kind ResourceClaim. Never raises for contents of the document.
 
-    Args:
-        nodes: gives the node of a name, because its cards are needed to read the allocation; None if it is unknown.
+    `nodes`: gives the node of a name, because its cards are needed to read the allocation; None if it is unknown.
     """
     grants: dict[str, list[Grant]] = {}
     doubts: dict[str, str] = {}
@@ -185,11 +181,8 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
 def beyond_asked(allocated: Document, asked: Document) -> str:
     """The devices that a claim was allocated beyond its request; empty if there are none.
 
-    Amounts that the request does not name may have any size, since they are the node's own. Instances are not
-    compared, because a request names them by selectors.
-
-    Args:
-        asked: the same claim with its requests.
+    Amounts that the request does not name may have any size, since they are the node's own. Instances are not compared,
+    because a request names them by selectors. `asked`: the same claim with its requests.
     """
     requests = dict(_requests(spec_of(asked)))
     had: Counter[str] = Counter()

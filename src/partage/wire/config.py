@@ -69,14 +69,9 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
     """The settings from the ConfigMaps among the documents; others are ignored.
 
     If two ConfigMaps set the same thing, the later one holds. In one ConfigMap `node-policy` and `card-policy` hold
-    beside `policy`, in any order.
-
-    Args:
-        strict: whether a value that breaks its rule is an error; otherwise its key is left out with
-            a note, and the published defaults or an earlier ConfigMap hold.
-
-    Raises:
-        InvalidDocument: a value breaks its rule, or still is a template's placeholder.
+    beside `policy`, in any order. `strict`: whether a value that breaks its rule is an error; otherwise its key is left
+    out with a note, and the published defaults or an earlier ConfigMap hold. Raises `InvalidDocument`: a value breaks
+    its rule, or still is a template's placeholder.
     """
     result = Configuration()
     seen: dict[str, str] = {}

@@ -91,11 +91,8 @@ class _NodeConfig(msgspec.Struct, frozen=True):
 def device_config(value: Any, known: HamiSettings) -> HamiSettings:
     """The settings of a `device-config.yaml`; unnamed fields keep their published defaults.
 
-    Args:
-        known: the current settings; only those of single nodes are kept.
-
-    Raises:
-        InvalidValue: a field breaks its rule; the message names both.
+    `known`: the current settings; only those of single nodes are kept. Raises `InvalidValue`: a field breaks its rule;
+    the message names both.
     """
     nvidia = (
         convert(value, _DeviceConfig | None, strict=False) or _DeviceConfig()
@@ -133,8 +130,7 @@ def device_config(value: Any, known: HamiSettings) -> HamiSettings:
 def node_config(text: str, known: HamiSettings) -> HamiSettings:
     """The settings, with those of single nodes taken from a `config.json`.
 
-    Raises:
-        InvalidValue: not JSON, or a field breaks its rule; the message names both.
+    Raises `InvalidValue`: not JSON, or a field breaks its rule; the message names both.
     """
     try:
         written = msgspec.json.decode(text.encode())

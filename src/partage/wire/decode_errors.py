@@ -16,9 +16,8 @@ _TYPES: Final = ((bool, "bool"), (int, "int"), (float, "float"), (str, "str"), (
 def with_keys(message: str, value: Any) -> str:
     """The message with keys in place of `[...]`; unchanged if none is found.
 
-    Args:
-        message: of the decoder, such as "Expected `str`, got `int` - at `$.metadata.labels[...]`".
-        value: the decoded value, as plain values.
+    `message`: of the decoder, such as "Expected `str`, got `int` - at `$.metadata.labels[...]`". `value`: the decoded
+    value, as plain values.
     """
     match = _MESSAGE.fullmatch(message)
     if match is None or "[...]" not in match["path"]:

@@ -55,12 +55,8 @@ def translate_devices(
 ) -> tuple[tuple[Device, ...], list[str]]:
     """The devices of a Device object, ordered by type and minor, and notes on odd ones.
 
-    Args:
-        labels: the node's labels, overlaid with the Device object's; they contain vendor and model of its
-            cards.
-
-    Raises:
-        InvalidDocument: an amount is no quantity.
+    `labels`: the node's labels, overlaid with the Device object's; they contain vendor and model of its cards. Raises
+    `InvalidDocument`: an amount is no quantity.
     """
     notes: list[str] = []
     found: dict[tuple[DeviceType, int], Device] = {}

@@ -96,8 +96,7 @@ class Pools:
 def pools(documents: Iterable[Document]) -> Pools:
     """The pools of all ResourceSlices among the documents; each pool's newest generation, if it is complete.
 
-    Raises:
-        InvalidDocument: an amount is invalid.
+    Raises `InvalidDocument`: an amount is invalid.
     """
     found: dict[tuple[str, str], list[tuple[Document, shapes.ResourceSliceSpec]]] = {}
     for document in documents:

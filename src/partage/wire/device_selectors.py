@@ -43,8 +43,7 @@ class Selectors:
     def __init__(self, steps: int = MOST_STEPS) -> None:
         """A judge without answers. Raises `NoLibrary`: no library is installed; the message contains the remedy.
 
-        Args:
-            steps: the limit of all evaluations for one question.
+        `steps`: the limit of all evaluations for one question.
         """
         try:
             from partage.wire import cel  # noqa: PLC0415 # an extra, and half a second to load

@@ -239,8 +239,7 @@ def _doubts(kind: str, value: Any) -> list[str]:
 def read_whole(file: BinaryIO, most: int = LARGEST) -> bytes:
     """All of an open file, which may be a device or a pipe without an end.
 
-    Raises:
-        OSError: it is larger than `most` bytes, or cannot be read.
+    Raises `OSError`: it is larger than `most` bytes, or cannot be read.
     """
     data = bytearray()
     while piece := file.read(_PIECE):
@@ -259,11 +258,8 @@ def read_file(path: Path, most: int = LARGEST) -> bytes:
 def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     """Name and bytes of each file; a folder means its YAML and JSON files.
 
-    A folder's files, and those of its folders, are in the order of their paths; hidden ones are left
-    out.
-
-    Raises:
-        InvalidDocument: a file is missing or cannot be read, or a folder holds no manifest.
+    A folder's files, and those of its folders, are in the order of their paths; hidden ones are left out. Raises
+    `InvalidDocument`: a file is missing or cannot be read, or a folder holds no manifest.
     """
     found: list[tuple[str, bytes]] = []
     left = LARGEST

@@ -212,12 +212,8 @@ def _decoded(raw: bytes | msgspec.Raw, into: type[_T]) -> _T:
 def read_lines(source: str, lines: Iterable[bytes]) -> Iterator[Header | Line]:
     """The contents of a file, in order; every file starts with a header.
 
-    Args:
-        source: the file's name in messages.
-        lines: with their ends.
-
-    Raises:
-        InvalidDocument: a line cannot be decoded, or the file is no journal.
+    `source`: the file's name in messages. `lines`: with their ends. Raises `InvalidDocument`: a line cannot be decoded,
+    or the file is no journal.
     """
     known = False
     for number, raw in enumerate(lines, 1):

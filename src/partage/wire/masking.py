@@ -208,9 +208,8 @@ class Mask:
     def __init__(self, key: bytes, nodes: Iterable[Mapping[str, Any]]) -> None:
         """A mask.
 
-        Args:
-            key: secret; the same key gives the same masks.
-            nodes: Node and Device objects; their names are masked as nodes, and the models of their cards stay.
+        `key`: secret; the same key gives the same masks. `nodes`: Node and Device objects; their names are masked as
+        nodes, and the models of their cards stay.
         """
         self._key = key
         self._nodes: dict[str, str] = {}

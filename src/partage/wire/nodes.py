@@ -67,12 +67,8 @@ def translate_node(
 ) -> TranslatedNode:
     """The node of the two documents; one of them may be absent.
 
-    Without a Node document the node's ordinary resources are unknown, and they are not
-    checked.
-
-    Raises:
-            InvalidDocument: an amount is no quantity.
-        ValueError: both documents are absent.
+    Without a Node document the node's ordinary resources are unknown, and they are not checked. Raises
+    `InvalidDocument`: an amount is no quantity; `ValueError`: both documents are absent.
     """
     present = node or device
     if present is None:
@@ -154,8 +150,7 @@ def _ordinary(allocatable: Iterable[str], context: Context) -> tuple[list[str], 
 def allocatable_of(node: Document) -> dict[str, Quantity]:
     """The node's totals: allocatable, or capacity if that is absent.
 
-    Raises:
-            InvalidDocument: an amount is no quantity.
+    Raises `InvalidDocument`: an amount is no quantity.
     """
     status = node.shape.status if isinstance(node.shape, shapes.Node) else None
     if status is None:

@@ -57,9 +57,7 @@ def read(annotations: Mapping[str, str], uid: str) -> Permit | None:
 def cut(permit: Permit | None, annotations: Mapping[str, str]) -> tuple[str, ...]:
     """The wishes that a pod does not get by its permit, in words; the node may cut more.
 
-    Args:
-        permit: the pod's; None if no rule was made.
-        annotations: of the pod.
+    `permit`: the pod's; None if no rule was made. `annotations`: of the pod.
     """
     if permit is None:
         return ()

@@ -48,8 +48,7 @@ class _Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 class _Question(_Message, frozen=True, omit_defaults=True, tag_field="verb", gc=False):
     """A question of the plugin.
 
-    Attributes:
-        id: the answer repeats it; grows by one a question on one connection. 0 means that no answer is wanted.
+    `id`: the answer repeats it; grows by one a question on one connection. 0 means that no answer is wanted.
     """
 
     id: int
@@ -148,8 +147,7 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
 class Preempt(_About, frozen=True, omit_defaults=True, tag="preempt", gc=False):
     """Ask for nodes on which less important pods could make room for a refused pod (PreFilter).
 
-    Attributes:
-        budgets: every PodDisruptionBudget that kube-scheduler knows; see `budgets`.
+    `budgets`: every PodDisruptionBudget that kube-scheduler knows; see `budgets`.
     """
 
     budgets: list[msgspec.Raw] = []
@@ -179,8 +177,7 @@ class Unreserve(_About, frozen=True, omit_defaults=True, tag="unreserve", gc=Fal
 class Another(_About, frozen=True, omit_defaults=True, tag="another", gc=False):
     """kube-scheduler's own filters rejected every proposed node (PostFilter).
 
-    Attributes:
-        rejected: these nodes; the next proposals for the pod exclude them for a while.
+    `rejected`: these nodes; the next proposals for the pod exclude them for a while.
     """
 
     rejected: list[str]
@@ -195,8 +192,7 @@ class Bind(_About, frozen=True, omit_defaults=True, tag="bind", gc=False):
 class Bound(_About, frozen=True, omit_defaults=True, tag="bound", gc=False):
     """The outcome of the Binding that the plugin sent.
 
-    Attributes:
-        outcome: `done`, `refused` (by the API server), `conflict` (perhaps with the Binding itself) or `unknown`.
+    `outcome`: `done`, `refused` (by the API server), `conflict` (perhaps with the Binding itself) or `unknown`.
     """
 
     outcome: str

@@ -67,10 +67,8 @@ def stable_uid(namespace: str, kind: str, name: str, index: int = 0) -> str:
 def translate_pod(document: Document, context: Context) -> TranslatedPod:
     """The pod of a document of kind Pod.
 
-    Its record is not read here, because that needs the pod's node (`recovery.recover`).
-
-    Raises:
-        InvalidDocument: the document is no pod, because an ordinary resource is not a quantity.
+    Its record is not read here, because that needs the pod's node (`recovery.recover`). Raises `InvalidDocument`: the
+    document is no pod, because an ordinary resource is not a quantity.
     """
     shape = document.shape
     if not isinstance(shape, shapes.Pod):

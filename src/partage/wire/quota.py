@@ -22,8 +22,7 @@ def translate_quotas(
 ) -> tuple[Quotas, tuple[str, ...]]:
     """Quotas by namespace, in the order written, and notes on those that cannot be applied.
 
-    Raises:
-        InvalidDocument: a limit is no quantity.
+    Raises `InvalidDocument`: a limit is no quantity.
     """
     result: dict[str, tuple[Quota, ...]] = {}
     notes: list[str] = []

@@ -18,9 +18,8 @@ from partage.vendors import names
 def silence_text(since: datetime, limit: float) -> str:
     """The annotation's value.
 
-    Args:
-        since: the last sign of the agent, by the writer's own clock; only for display.
-        limit: seconds after which the agent counts as silent.
+    `since`: the last sign of the agent, by the writer's own clock; only for display. `limit`: seconds after which the
+    agent counts as silent.
     """
     return f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} {limit:g}"
 

@@ -61,8 +61,7 @@ class Snapshot:
 def snapshot_header(source: str, data: bytes) -> Snapshot | None:
     """The header of a file; None if the file is no snapshot.
 
-    Raises:
-        InvalidDocument: it is a snapshot of another version, or its header is broken.
+    Raises `InvalidDocument`: it is a snapshot of another version, or its header is broken.
     """
     line = data.partition(b"\n")[0]
     try:
@@ -101,8 +100,7 @@ def snapshot_lines(head: Snapshot, objects: Iterable[Mapping[str, Any]]) -> Iter
 def plain(document: Document, *, masked: bool = False) -> dict[str, Any] | None:
     """The object with only the fields that decisions read; None for one that decides nothing.
 
-    Args:
-        masked: whether its names will be replaced. Pending claims are left out then, because selectors would break.
+    `masked`: whether its names will be replaced. Pending claims are left out then, because selectors would break.
     """
     shape = document.shape
     if isinstance(shape, shapes.ConfigMap) and not keys_read(document):

@@ -93,14 +93,10 @@ class Translation:
     def read(self, document: Document, version: int = 0, nodes: NodeOf | None = None) -> PodEntry:
         """The pod of a document.
 
-        Args:
-            version: counts the pod's changes.
-            nodes: gives the node of a name, because its devices are needed to read the record of a bound pod; None
-                ignores records.
-
-        Raises:
-            InvalidDocument: it cannot be decoded as a pod, or reading it fails. Anybody may write pods, so a fault of
-                ours in one of them must not end the program that reads all others.
+        `version`: counts the pod's changes. `nodes`: gives the node of a name, because its devices are needed to read
+        the record of a bound pod; None ignores records. Raises `InvalidDocument`: it cannot be decoded as a pod, or
+        reading it fails. Anybody may write pods, so a fault of ours in one of them must not end the program that reads
+        all others.
         """
         try:
             return self._read(document, version, nodes)
@@ -117,9 +113,7 @@ class Translation:
 
         Partage's own record contains its devices. A record of another scheduler needs the rest of the pod, so without
         it no device of the node counts as free. None if the pod holds nothing by a record, is not bound, or has ended.
-
-        Args:
-            version: counts the pod's changes.
+        `version`: counts the pod's changes.
         """
         shape, annotations = document.shape, document.annotations
         spec = shape.spec if isinstance(shape, shapes.Pod) else None

@@ -33,8 +33,7 @@ _Key = tuple[str, str, str]
 def with_pods(documents: Sequence[Document]) -> list[Document]:
     """The documents with the missing pods in place of every workload, and with the missing claims of pods.
 
-    Raises:
-        InvalidDocument: a workload has no pod's spec, or no number of pods.
+    Raises `InvalidDocument`: a workload has no pod's spec, or no number of pods.
     """
     taken = {d.identity for d in documents if d.kind == "Pod"}
     parents = {
@@ -147,9 +146,8 @@ def _claim(name: str, namespace: str, template: Document) -> Document:
 def _wanted(document: Document, workload: shapes.Workload, present: int, succeeded: int) -> int:
     """The number of pods that the workload wants at once.
 
-    Args:
-        present: its pods that have not ended.
-        succeeded: its pods in the documents that succeeded; others may be deleted already.
+    `present`: its pods that have not ended. `succeeded`: its pods in the documents that succeeded; others may be
+    deleted already.
     """
     spec = workload.spec or shapes.WorkloadSpec()
     if document.kind != "Job":

@@ -112,12 +112,8 @@ _Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
 def yaml_values(data: bytes, notes: list[Repeated] | None = None) -> list[Any]:
     """The documents in `data` as plain values; None for an empty one.
 
-    Args:
-        data: UTF-8 text.
-        notes: receives the repeated keys of mappings; the last value holds, as elsewhere.
-
-    Raises:
-        YamlError: not UTF-8, not YAML, or beyond one of the guards.
+    `data`: UTF-8 text. `notes`: receives the repeated keys of mappings; the last value holds, as elsewhere. Raises
+    `YamlError`: not UTF-8, not YAML, or beyond one of the guards.
     """
     if len(data) > LONGEST:
         raise YamlError(
