@@ -20,10 +20,8 @@ _HOST: Final = "kubernetes.io/hostname"
 def alike(nodes: Mapping[str, Iterable[Document]]) -> dict[str, str]:
     """Nodes that are read like an earlier one, with that one's name.
 
-    The earlier node decides whether such a node can be read, has devices, and who registered it.
-
-    Args:
-        nodes: documents of `KINDS` by the node's name.
+    The earlier node decides whether such a node can be read, has devices, and who registered it. `nodes`: documents of
+    `KINDS` by the node's name.
     """
     first: dict[object, str] = {}
     found = {}

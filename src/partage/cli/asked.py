@@ -81,9 +81,8 @@ def answered(
 ) -> _T:
     """The answer; ends the program without one.
 
-    Args:
-        placing: whether pods of manifests get places first.
-        silent: whether to report no progress, as on a screen that is redrawn.
+    `placing`: whether pods of manifests get places first. `silent`: whether to report no progress, as on a screen that
+    is redrawn.
     """
     where = Where(**{name: one for name, one in given.items() if name != "output"})
     try:

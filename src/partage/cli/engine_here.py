@@ -42,9 +42,7 @@ Offers = Callable[[], Awaitable[tuple[list[Document], tuple[str, ...]]]]
 async def over_files(files: Sequence[str], *, strict: bool, placing: bool) -> Asked:
     """Answers over manifests. Raises `InvalidDocument`: one of them cannot be read.
 
-    Args:
-        strict: see `batches`.
-        placing: whether to place their pods without a node first.
+    `strict`: see `batches`. `placing`: whether to place their pods without a node first.
     """
     read = list(batches(files, strict=strict))
     documents = list(with_pods([document for batch in read for document in batch.documents]))

@@ -293,8 +293,7 @@ def _held(grant: Document) -> str:
 def _groups(nodes: Document, *, wide: bool) -> list[tuple[list[str], Document]]:
     """Nodes by their objection, the nearest to fit first; nodes without objections of cards are grouped by equal ones.
 
-    Args:
-        wide: list all of them, each alone.
+    `wide`: list all of them, each alone.
     """
     found: dict[tuple[str, ...], tuple[list[str], Document]] = {}
     for name, why in nodes.items():

@@ -28,10 +28,8 @@ _SECONDS: Final = 30
 def idle_shares(url: str, namespace: str) -> list[dict[str, Any]]:
     """Containers that received less than 5 % of their card's time in the last hour, the largest grant first.
 
-    Only containers with measured use; the command ends if Prometheus does not answer.
-
-    Args:
-        url: of Prometheus, or of another server with its API.
+    Only containers with measured use; the command ends if Prometheus does not answer. `url`: of Prometheus, or of
+    another server with its API.
     """
     if not is_url(url):
         end(f"--prometheus {url}: must be a URL, such as http://127.0.0.1:9090")

@@ -102,8 +102,7 @@ kubelet_options = options(
 def asked_by(given: dict[str, Any]) -> Callable[[Keeper], Asked] | None:
     """The part that the runtime asks instead of the NRI plugin; None for that plugin.
 
-    Raises:
-        InvalidValue: grpcio is not installed.
+    Raises `InvalidValue`: grpcio is not installed.
     """
     if given["cri_socket"] is None:
         return None

@@ -62,12 +62,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def start_logging(form: str, level: str) -> None:
-    """Write the program's log on standard error from now on.
-
-    Args:
-        form: one of `FORMATS`.
-        level: one of `LEVELS`.
-    """
+    """Write the program's log on standard error from now on. `form`: one of `FORMATS`. `level`: one of `LEVELS`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     logger = logging.getLogger("partage")

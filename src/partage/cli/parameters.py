@@ -56,11 +56,7 @@ class Sectioned(click.Command):
     """A command whose help has its options under headings, those without one first."""
 
     def __init__(self, *args: Any, kinds: Container[str] = (), **given: Any) -> None:
-        """A command.
-
-        Args:
-            kinds: words for its argument's kind, which may precede it as after `kubectl get`.
-        """
+        """A command. `kinds`: words for its argument's kind, which may precede it as after `kubectl get`."""
         super().__init__(*args, **given)
         self._kinds = kinds
 
@@ -106,9 +102,8 @@ def option(*names: str, **given: Any) -> Callable[[_F], _F]:
 def keep_apart(*written: str, beside: Container[str] = ()) -> None:
     """Refuse a file that this command writes if another parameter names it too: one of both would be lost.
 
-    Args:
-        written: parameters of the running command that name files to write.
-        beside: parameters that may name a written file.
+    `written`: parameters of the running command that name files to write. `beside`: parameters that may name a written
+    file.
     """
     context = click.get_current_context()
     named = [
@@ -159,8 +154,7 @@ health_port = click.option(
 def output_option(told: str, *forms: str) -> Callable[[_F], _F]:
     """The option for a command's output.
 
-    Args:
-        forms: possible forms, the default first; a table, JSON and YAML if none is named.
+    `forms`: possible forms, the default first; a table, JSON and YAML if none is named.
     """
     choice = forms or ("table", "json", "yaml")
     return option("-o", "--output", type=click.Choice(choice), default=choice[0], help=told)

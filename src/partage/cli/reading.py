@@ -11,13 +11,9 @@ from partage.wire.documents import Batch, decode, read_paths, read_whole
 def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
     """Every document of every file, in the order given.
 
-    Args:
-        files: names of files and folders, `-` for standard input.
-        strict: reject fields that a kind does not have, and duplicate keys.
-
-    Raises:
-        InvalidDocument: a file is missing, a document cannot be decoded as its kind, the files have
-            none, or `strict` rejects one.
+    `files`: names of files and folders, `-` for standard input. `strict`: reject fields that a kind does not have, and
+    duplicate keys. Raises `InvalidDocument`: a file is missing, a document cannot be decoded as its kind, the files
+    have none, or `strict` rejects one.
     """
     names = list(files)
     held = 0

@@ -31,8 +31,7 @@ _TOLD, _OVER = b"!", b"."
 def end_at_once(*, service: bool) -> None:
     """End at the first signal, until a service installs its own handling.
 
-    Args:
-        service: whether a signal is the command's ordinary end.
+    `service`: whether a signal is the command's ordinary end.
     """
 
     def ended(number: int, _frame: FrameType | None) -> None:
@@ -81,8 +80,7 @@ class Ending:
     async def run(self, main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         """Run a service until it ends, or a signal ends it. Raises `Exception`: an earlier error of the service.
 
-        Args:
-            main: the service; its cancellation sets the event.
+        `main`: the service; its cancellation sets the event.
         """
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(_quietly)

@@ -75,8 +75,7 @@ class _Drawn(str):
 class _Paper(Console):
     """Output without losses: text wider than the terminal continues on the next line.
 
-    Attributes:
-        wide: names stay whole at any width of tables.
+    `wide`: names stay whole at any width of tables.
     """
 
     wide = False
@@ -155,9 +154,8 @@ class PlainTable:
     ) -> None:
         """An empty table.
 
-        Args:
-            keys: number of columns that identify a row, the others being figures; 0 for another kind of table.
-            spare: columns that a narrow terminal omits.
+        `keys`: number of columns that identify a row, the others being figures; 0 for another kind of table. `spare`:
+        columns that a narrow terminal omits.
         """
         self._headers, self._keys, self._spare = columns, keys, spare
         self._rows: list[tuple[Cell, ...]] = []
@@ -392,8 +390,7 @@ def screen(*, wide: bool = False) -> Console:
 def paper(*, wide: bool = False) -> Iterator[Console]:
     """A console for output, which is written when the context ends.
 
-    Args:
-        wide: names stay whole on a terminal too, for `-o wide`.
+    `wide`: names stay whole on a terminal too, for `-o wide`.
     """
     console = screen(wide=wide)
     if not console.is_terminal:

@@ -33,11 +33,8 @@ trace_options = options(
 def sent_traces(service: str, *, wanted: bool) -> Iterator[Tracer]:
     """The tracer of pods, while the context lasts.
 
-    Args:
-        service: name of the service, if OTEL_SERVICE_NAME has none.
-
-    Raises:
-        InvalidValue: opentelemetry is not installed, or a variable cannot be used.
+    `service`: name of the service, if OTEL_SERVICE_NAME has none. Raises `InvalidValue`: opentelemetry is not
+    installed, or a variable cannot be used.
     """
     if not wanted:
         yield NO_TRACES

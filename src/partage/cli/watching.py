@@ -17,12 +17,8 @@ from partage.cli.tables import screen
 def watched(every: float, show: Callable[[Console], None], *, wide: bool) -> None:
     """Show output repeatedly; ends with exit code 0 at Ctrl-C or SIGTERM.
 
-    Args:
-        show: asks, and prints to the given console.
-        wide: names stay whole.
-
-    Raises:
-        click.UsageError: there is no terminal.
+    `show`: asks, and prints to the given console. `wide`: names stay whole. Raises `click.UsageError`: there is no
+    terminal.
     """
     console = screen()
     if not console.is_terminal:
