@@ -210,10 +210,7 @@ class Keeper:
         return ""
 
     def enforce(self, uid: str, grants: Grants) -> None:
-        """Put amounts in force in the running containers of a pod.
-
-        Raises `InvalidValue`: one is out of its range; `OSError`: a file cannot be written.
-        """
+        """Put amounts in force in a pod's running containers. Raises `InvalidValue`: one out of range; `OSError`."""
         if self.isolation is None:
             return
         with self._deciding:
@@ -365,10 +362,7 @@ class Keeper:
         )
 
     def remove(self, container: Container) -> None:
-        """Release the grants of an ended container.
-
-        Raises `OSError`: the disk refuses it; the grants are released nevertheless.
-        """
+        """Release an ended container's grants, also if it raises `OSError`: the disk refuses it."""
         self.unprotected.pop(container.id, None)
         with self._deciding:
             try:

@@ -58,10 +58,7 @@ def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
 
 
 def read_findings(path: Path) -> tuple[str, list[Told]]:
-    """The time of writing, and the findings; an absent file has none.
-
-    Raises `InvalidDocument`: it cannot be read, or is of another version.
-    """
+    """The time of writing, and the findings, if any. Raises `InvalidDocument`: unreadable, or another version."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_Document)
     except FileNotFoundError:

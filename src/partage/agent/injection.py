@@ -113,10 +113,7 @@ class Injected:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The node, as injection needs it.
-
-    `exempt`: namespaces whose pods without a record stay unchanged: drivers, monitors.
-    """
+    """The node, as injection needs it. `exempt`: namespaces (drivers, monitors) that may have pods without a record."""
 
     node: Node
     settings: Settings

@@ -164,10 +164,7 @@ class Journal:
             self._flush()
 
     def give(self, entry: Entry) -> None:
-        """Record a container's grants; they are on the disk when this returns.
-
-        Raises `OSError`: the disk refuses it; the caller must not grant anything.
-        """
+        """Flush a container's grants to the disk. Raises `OSError`: the caller must not grant anything."""
         with self._writing:
             entries = {**self._entries, entry.container: entry}
             try:

@@ -133,11 +133,7 @@ class AgentReporting:
         settings: ReportingSettings = ReportingSettings(),
         hooks: ReportingHooks = ReportingHooks(),
     ) -> None:
-        """Prepare reports; none has begun.
-
-        `client`: of the API server; its clock and random source are used. `search`: searches the node; runs in a thread
-        of its own.
-        """
+        """No report has begun. `client` gives clock and chance too; `search` runs in a thread of its own."""
         self._client = client.insistent(settings.period)
         self._node = node
         self._search = search
@@ -173,10 +169,7 @@ class AgentReporting:
         self._news.set()
 
     async def report(self) -> Round:
-        """Compare the last search with the objects, and write the differences.
-
-        Raises `KubeError`: the API server does not answer, or refuses; the next round tries again.
-        """
+        """Compare the last search with the objects, and write the differences. Raises `KubeError`: retry next round."""
         self._seen.rounds += 1
         if (
             self._seen.node is None
@@ -199,10 +192,7 @@ class AgentReporting:
         return Round(inventory, wrote)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Search, report and renew until `stop`; none of these waits for another.
-
-        `told` receives each error once, and the next round tries again.
-        """
+        """Search, report and renew until `stop`; none of these waits for another. `told` gets each error once."""
         settings = self._settings
         async with asyncio.TaskGroup() as group:
             tasks = [

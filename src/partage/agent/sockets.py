@@ -14,10 +14,7 @@ _OWNER: Final = 0o600
 
 
 def listen(server: Any, path: Path) -> None:
-    """Make a gRPC server, which is not started yet, listen at a path; the file of an earlier run is removed.
-
-    Raises `OSError`: the path cannot be used, or gRPC reports so.
-    """
+    """Make a gRPC server that has not started listen at a path, in place of an earlier run's file. Raises `OSError`."""
     path.unlink(missing_ok=True)
     try:
         server.add_insecure_port(f"unix:{path}")

@@ -134,10 +134,7 @@ class _Making:
 
 
 class InstanceStories:
-    """Reports how long pods wait for their hardware instances.
-
-    Pods that existed before the agent are not reported: the start of their wait is unknown.
-    """
+    """Reports how long pods wait for hardware instances, except pods older than the agent: their start is unknown."""
 
     def __init__(self, tracer: Tracer, node: str) -> None:
         self._tracer = tracer

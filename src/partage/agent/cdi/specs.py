@@ -100,10 +100,7 @@ class _File:
 
 
 class Specifications:
-    """The specifications of one host; files are read again after a change.
-
-    `inline`: the runtime does not accept names, so edits replace them.
-    """
+    """The specifications of one host; files are read again after a change. `inline`: the runtime accepts no names."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         """Start without any file read; the runtime gets names. The last one of `folders` overrides all others."""
@@ -112,10 +109,7 @@ class Specifications:
         self._files: dict[Path, _File] = {}
 
     def edits(self, names: Sequence[str]) -> tuple[Edits, ...]:
-        """The edits of devices, in order. Raises `InvalidValue`: a name resolves to nothing.
-
-        `names`: such as `nvidia.com/gpu=GPU-…`.
-        """
+        """The edits of devices such as `nvidia.com/gpu=GPU-…`, in order. Raises `InvalidValue`: an unknown name."""
         devices, problems = self._devices()
         unknown = [name for name in names if name not in devices]
         if unknown:

@@ -63,10 +63,7 @@ def load_library(folders: Iterable[Path]) -> str:
 
 
 class Nvidia:
-    """NVIDIA's library, opened at its first use and kept open.
-
-    The library queues errors of cards from then on, and each search reads them.
-    """
+    """NVIDIA's library, kept open from its first use: it queues errors of cards for each search to read."""
 
     def __init__(self, health: HealthBook, clock: Callable[[], float]) -> None:
         """Start with a closed library; `clock` returns seconds and never goes back."""

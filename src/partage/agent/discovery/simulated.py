@@ -129,10 +129,7 @@ def discover_simulated(roots: Roots, name: str, more: str = "") -> Inventory:
 
 
 def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
-    """The machine that a file describes, and the text of its faults.
-
-    Raises `InvalidDocument`: it cannot be read, or a field breaks its rule; the message names both.
-    """
+    """The machine that a file describes, and the text of its faults. Raises `InvalidDocument`: it names the field."""
     try:
         documents = yaml_values(file.read_bytes())
         if len(documents) != 1:
@@ -242,10 +239,7 @@ def _nic(hardware: SimulatedHardware, minor: int) -> Found:
 def _topology(
     hardware: SimulatedHardware, place: int, places: int, bus: tuple[int, int]
 ) -> Topology:
-    """The place of a device in one of `places` evenly spread places.
-
-    `bus`: the PCI domain of its switch, and the bus behind it.
-    """
+    """A place of `places` evenly spread ones. `bus`: the PCI domain of the device's switch, and the bus behind it."""
     numa = place * hardware.numa_nodes // max(places, 1)
     group, switch = divmod(place // hardware.cards_per_switch, _SWITCHES)
     root = _BUSES * 2 * (1 + switch)

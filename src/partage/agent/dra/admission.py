@@ -32,10 +32,7 @@ class NotPrepared(PartageError):
 
 
 class ClaimAdmission:
-    """The admission of one node; its calls come from any thread.
-
-    `lock`: held during each decision about a card's grants, for claims and for records.
-    """
+    """The admission of one node, from any thread. `lock`: held during each decision about grants of cards."""
 
     def __init__(
         self,
@@ -113,10 +110,7 @@ class ClaimAdmission:
         return [one for uid, one in self.claims.prepared.items() if not self._holder(uid)]
 
     def unprepare(self, uid: str) -> None:
-        """Forget a claim's devices; nothing happens if it holds none.
-
-        Raises `OSError`: a file cannot be removed; then it still holds them.
-        """
+        """Forget a claim's devices, if it holds any. Raises `OSError`: a file stays, so it still holds them."""
         with self.lock:
             self.claims.drop(uid)
 

@@ -48,10 +48,7 @@ class Allocated:
 
 
 def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
-    """A claim's devices here. Raises `InvalidValue`: it holds none here, or one that cannot be granted.
-
-    `claim`: the ResourceClaim in the API server.
-    """
+    """A ResourceClaim's devices here. Raises `InvalidValue`: it holds none here, or one that cannot be granted."""
     document = _document(claim)
     read = read_claim(document, lambda pool: node if pool == node.name else None)
     if read.problems:

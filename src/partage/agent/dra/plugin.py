@@ -38,10 +38,7 @@ _AGAIN: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DriverFiles:
-    """The paths where the kubelet looks for the driver.
-
-    `look`: seconds between two checks whether our sockets exist.
-    """
+    """The paths where the kubelet looks for the driver. `look`: seconds between checks whether our sockets exist."""
 
     folder: Path = Path("/var/lib/kubelet")
     look: float = 1.0

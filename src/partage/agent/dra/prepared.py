@@ -154,10 +154,7 @@ class Claims:
         return known[0]
 
     def drop(self, uid: str) -> bool:
-        """Forget a claim; return whether it existed.
-
-        Raises `OSError`: a file cannot be removed; then it is still held, or was not yet flushed.
-        """
+        """Forget a claim; return whether it existed. Raises `OSError`: it is still held, or its end is not flushed."""
         if not _UID.fullmatch(uid):
             return False
         (self._cdi / f"{_PREFIX}{uid}.json").unlink(missing_ok=True)
@@ -169,10 +166,7 @@ class Claims:
         return held
 
     def of(self, env: Iterable[str]) -> list[tuple[Prepared, Allocation, int]]:
-        """The devices of a container's marks. Raises `InvalidValue`: a mark is not one of this node's.
-
-        `env`: of the container, as `NAME=value`.
-        """
+        """The devices of the marks in a container's `NAME=value`. Raises `InvalidValue`: a mark is not of this node."""
         by_token = {one.token: (one, allocation) for one, allocation in self._held.values()}
         found = []
         for name, value in marks(env):

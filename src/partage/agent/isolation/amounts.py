@@ -45,10 +45,7 @@ def set_amounts(path: Path, index: int, card: CardLimits) -> None:
 
 
 def read_amounts(path: Path, cards: Iterable[CardLimits]) -> tuple[CardLimits, ...]:
-    """The cards of a container with the amounts in force.
-
-    Raises `InvalidDocument`: the file is no page of amounts, or not of this container; `OSError`: it cannot be opened.
-    """
+    """A container's cards with the amounts in force. Raises `InvalidDocument`: not this container's page; `OSError`."""
     with opened(path) as descriptor:
         _check(path, descriptor)
         memory = os.pread(descriptor, _BYTES, 0)

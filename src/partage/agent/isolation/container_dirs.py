@@ -208,10 +208,7 @@ class Rooms:
             self._files.tell(card)
 
     def spare(self, container: str, why: str) -> None:
-        """Keep the library out of a container that has not started: its loader finds an empty list.
-
-        Raises `OSError`: the file cannot be written.
-        """
+        """Keep the library out of a container before its start: its loader finds an empty list. Raises `OSError`."""
         room = self._rooms[container]
         (room.folder / "preload").chmod(0o644)
         (room.folder / "spared").write_text(why[:_NOTE_BYTES], encoding="utf-8")

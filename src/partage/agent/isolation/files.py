@@ -89,10 +89,7 @@ class TenantFiles:
         _removed(self._private / container)
 
     def open_card(self, uuid: str) -> None:
-        """Make the seats of a card, unless they exist.
-
-        Raises `InvalidDocument`: a file there is not the agent's; `OSError`: a file cannot be made or opened.
-        """
+        """Make the seats of a card, unless they exist. Raises `InvalidDocument`: not the agent's file; `OSError`."""
         folder = self.seats / uuid
         if not folder.exists():
             folder.mkdir(mode=0o755)
@@ -112,10 +109,7 @@ class TenantFiles:
         self._held.hold(files_of(self.seats / uuid))
 
     def open_seat(self, card: CardLimits) -> None:
-        """Allocate its seat to a container.
-
-        Raises `InvalidDocument`: a file there is not the agent's; `OSError`: a file cannot be opened or written.
-        """
+        """Allocate its seat to a container. Raises `InvalidDocument`: a file there is not the agent's; `OSError`."""
         folder = self.seats / card.uuid
         while True:
             try:
@@ -127,10 +121,7 @@ class TenantFiles:
                 return
 
     def given(self, uuid: str) -> frozenset[int]:
-        """The slots of a card that are allocated.
-
-        Raises `InvalidDocument`: a file there is not the agent's; `OSError`: a file cannot be opened.
-        """
+        """The slots of a card that are allocated. Raises `InvalidDocument`: a file is not the agent's; `OSError`."""
         return given_seats(self.seats / uuid)
 
     def tell(self, card: CardLimits) -> None:

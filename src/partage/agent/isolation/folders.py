@@ -45,10 +45,7 @@ _MOST: Final = 20_000
 
 
 class Folders:
-    """The folders of one node; `retire` and `forsake` from one thread, `sweep` from any other.
-
-    `pending`: whether a sweep has work.
-    """
+    """The folders of one node. `sweep` is for any thread, all else for one. `pending`: a sweep has work."""
 
     def __init__(
         self, home: str, at: Callable[[str], Path], clock: Callable[[], float], age: float = _AGE
@@ -77,10 +74,7 @@ class Folders:
                 self._retire(home, f"{uid}_{name}")
 
     def forsake(self, pods: Collection[str], kept: Collection[tuple[str, str]]) -> None:
-        """Abandon old folders of pods that the runtime does not have.
-
-        `pods`: UIDs of the runtime's pods. `kept`: UID and container of those that hold something.
-        """
+        """Abandon old folders, but not of `pods` (UIDs in the runtime) or `kept` (UID and container of holders)."""
         with self._opened(self._home) as home:
             if home is None:
                 return

@@ -103,10 +103,7 @@ class HeldFiles:
 
     @contextlib.contextmanager
     def at(self, path: Path) -> Iterator[int]:
-        """A descriptor for writing; never waits.
-
-        Raises `InvalidDocument`: it is no regular file; `OSError`: it is not held and cannot be opened.
-        """
+        """A descriptor for writing; never waits. Raises `InvalidDocument`: no regular file; `OSError`: not held."""
         with self._lock:
             if self._is_held(path):
                 yield self._files[path]

@@ -38,12 +38,7 @@ _PLACES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of an image.
-
-    Attributes:
-        loads: whether its programs can load the library.
-        why: the reason if they cannot, or if only its first program cannot.
-    """
+    """Whether an image's programs can load the library; `why` they cannot, or only its first one cannot."""
 
     loads: bool
     why: str = ""

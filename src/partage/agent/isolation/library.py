@@ -25,10 +25,7 @@ def digest(path: Path) -> str:
 
 
 def install(built: Path, folder: Path) -> Path:
-    """Copy the built library into `folder` under the name of its content; an existing one stays.
-
-    Raises `OSError`: it cannot be read, or the folder cannot be written.
-    """
+    """Copy the built library into `folder` under the name of its content; an existing one stays. Raises `OSError`."""
     content = built.read_bytes()
     name = f"{_STEM}-{hashlib.sha256(content).hexdigest()[:_DIGITS]}.so"
     target = folder / name

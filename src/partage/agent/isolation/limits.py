@@ -66,10 +66,7 @@ class CardLimits:
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
-    """All cards of a container.
-
-    Raises `InvalidValue`: the number is out of range, a card is named twice or there are too many.
-    """
+    """All cards of a container. Raises `InvalidValue`: a number out of range, a card twice, or too many cards."""
 
     container: int
     """Identifies the container on its cards; not zero, below 2^64."""
@@ -123,10 +120,7 @@ def render(limits: ContainerLimits) -> str:
 
 
 def write(path: Path, limits: ContainerLimits) -> None:
-    """Write the whole file or nothing; a running container keeps the limits that it read.
-
-    Raises `OSError`: the folder cannot be written.
-    """
+    """Write the whole file or nothing; a running container keeps the limits that it read. Raises `OSError`."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(render(limits), encoding="ascii")
     draft.chmod(0o444)

@@ -119,10 +119,7 @@ def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, l
 
 
 def arguments(home: str, work: Work) -> list[str]:
-    """The first arguments that a process was started with, its program's name included.
-
-    `home`: its folder in procfs. Raises `OSError`: it has ended; `TooMuch`: one of them is too long.
-    """
+    """A process's first arguments and its program's name. Raises `OSError`: it has ended; `TooMuch`: too long."""
     found: list[bytes] = []
     for text in parts(f"{home}/cmdline", b"\0", work, "arguments"):
         found += text.removesuffix(b"\0").split(b"\0", _ARGUMENTS)

@@ -32,10 +32,7 @@ def room(file_bytes: int, files: int, page_bytes: int) -> int:
 
 
 def bound(folder: Path, file_bytes: int, files: int) -> None:
-    """Mount memory on an empty folder, unless there is a mount. Raises `OSError`: it cannot be mounted.
-
-    `folder`: as this process sees it.
-    """
+    """Mount memory on an empty folder (as this process sees it), unless there is a mount. Raises `OSError`."""
     if os.path.ismount(folder):
         return
     # The root folder of the file system needs one more, and so does a file that is being made.

@@ -112,12 +112,7 @@ class RoomView:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A container has more to read than one look may.
-
-    Attributes:
-        wait: the number of looks that skip it.
-        rest: its first value; it doubles each time.
-    """
+    """Too much to read for one look. `wait`: looks that skip the container; `rest`: the first wait, later doubled."""
 
     what: str
     wait: int = 1

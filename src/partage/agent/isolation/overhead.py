@@ -66,10 +66,7 @@ class Overheads:
     def look(
         self, rooms: Mapping[str, Room], used: Mapping[str, Mapping[int, int]], sight: Sight
     ) -> None:
-        """Record what containers use beyond their count.
-
-        `used`: bytes by card and process, for cards whose driver reports them; each sample is a new object.
-        """
+        """Record use beyond the count. `used`: bytes by card and process, if reported; each sample is a new object."""
         if used is self._seen:
             return
         self._seen = used

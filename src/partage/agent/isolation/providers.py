@@ -199,12 +199,7 @@ class MigOnly:
 
 @dataclass(frozen=True, slots=True)
 class HamiCore:
-    """HAMi's enforcement library, which the operator supplies.
-
-    Attributes:
-        path: of the file, on the host and in the container.
-        folder: where containers keep their state, on the host.
-    """
+    """HAMi's library, from the operator. `path`: on host and in container; `folder`: of containers' state (host)."""
 
     path: str = "/usr/local/vgpu/libvgpu.so"
     folder: str = "/usr/local/vgpu/containers"
@@ -214,10 +209,7 @@ class HamiCore:
     compute: bool = True
 
     def keep(self, shares: Shares) -> Kept:
-        """The library, and its limits if the protocol itself names none.
-
-        Raises `InvalidValue`: the pod asks for something impossible.
-        """
+        """The library, and its limits if the protocol names none. Raises `InvalidValue`: an impossible request."""
         env = dict(shares.env)
         wishes, cut = shares.granted()
         if not any(key.startswith(_LIMIT) for key in env):
@@ -290,10 +282,7 @@ class OwnLibrary:
     memory: bool = True
 
     def keep(self, shares: Shares) -> Kept:
-        """Limits of every card that the container has: a card without limits would be closed to it.
-
-        Raises `InvalidValue`: the pod asks for something impossible.
-        """
+        """Limits of every card, as one without would be closed. Raises `InvalidValue`: an impossible request."""
         wishes, cut = shares.granted(self.policy, self.most_beyond_bytes)
         policy = wishes.policy or POLICIES.get(shares.policy) or self.policy
         cards = []

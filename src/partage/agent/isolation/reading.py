@@ -59,10 +59,7 @@ class Work:
 
 
 def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
-    """A file of the kernel, piece by piece.
-
-    `what`: names the file in the error. Raises `OSError`: it cannot be read; `TooMuch`: it is too long.
-    """
+    """A file of the kernel in pieces; `what` names it in errors. Raises `OSError`; `TooMuch`: it is too long."""
     work.take(_OPEN, what)
     descriptor = os.open(path, _READ)
     try:
@@ -93,10 +90,7 @@ def parts(path: str, end: bytes, work: Work, what: str) -> Iterator[bytes]:
 
 
 def lines(path: str, work: Work, what: str) -> Iterator[str]:
-    """The lines of a file of the kernel, without their ends.
-
-    Raises `OSError`: it cannot be read; `TooMuch`: it is too long, or a line is.
-    """
+    """The lines of a file of the kernel, without their ends. Raises `OSError`; `TooMuch`: it or a line is too long."""
     for part in parts(path, b"\n", work, what):
         yield from part.decode("utf-8", "surrogateescape").rstrip("\n").split("\n")
 
@@ -114,10 +108,7 @@ def whole(path: str, most: int, work: Work, what: str) -> str:
 
 
 def names(folder: str, work: Work, what: str) -> Iterator[str]:
-    """The names in a folder, never all of them at a time.
-
-    Raises `OSError`: it cannot be read; `TooMuch`: there are too many.
-    """
+    """The names in a folder, never all of them at a time. Raises `OSError`; `TooMuch`: there are too many."""
     work.take(_OPEN, what)
     with os.scandir(folder) as found:
         for one in found:
@@ -126,10 +117,7 @@ def names(folder: str, work: Work, what: str) -> Iterator[str]:
 
 
 def links(folder: str, work: Work, what: str) -> Iterator[str]:
-    """The targets of a folder's links, without unreadable ones.
-
-    Raises `OSError`: the folder cannot be read; `TooMuch`: there are too many.
-    """
+    """The targets of a folder's links, without unreadable ones. Raises `OSError`; `TooMuch`: there are too many."""
     for name in names(folder, work, what):
         try:
             target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 # of every process, every ten seconds
@@ -143,10 +131,7 @@ def links(folder: str, work: Work, what: str) -> Iterator[str]:
 
 
 def start(root: Root, name: str, most: int, work: Work) -> bytes | None:
-    """The beginning of a regular file below a root; None if there is none.
-
-    Raises `TooMuch`: the path to it is too long.
-    """
+    """The beginning of a regular file below a root; None without one. Raises `TooMuch`: its path is too long."""
     try:
         with file_below(root, name, work) as descriptor:
             found = bytearray()
@@ -163,10 +148,7 @@ def start(root: Root, name: str, most: int, work: Work) -> bytes | None:
 
 @contextlib.contextmanager
 def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
-    """A descriptor of a regular file below a root.
-
-    Raises `OSError`: there is none; `ValueError`: no file can have that name; `TooMuch`: the path to it is too long.
-    """
+    """A descriptor of a regular file below a root. Raises `OSError`; `ValueError`: an impossible name; `TooMuch`."""
     place = _found(root, name, work)
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
@@ -183,10 +165,7 @@ def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
 
 
 def identity(root: Root, name: str, work: Work) -> tuple[int, int]:
-    """Device and inode of a file below a root, which is not opened.
-
-    Raises `OSError`: there is none; `ValueError`: no file can have that name; `TooMuch`: the path to it is too long.
-    """
+    """Device and inode of an unopened file below a root. Raises `OSError`; `ValueError`: impossible name; `TooMuch`."""
     place = _found(root, name, work)
     try:
         found = os.fstat(place)

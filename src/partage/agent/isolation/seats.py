@@ -103,18 +103,12 @@ def give_seat(folder: Path, card: CardLimits, held: HeldFiles) -> None:
 
 
 def tell_terms(folder: Path, card: CardLimits, held: HeldFiles) -> None:
-    """Write the terms of a tenant that already has its seat.
-
-    Raises `InvalidDocument`: the file is not the agent's; `OSError`: it cannot be opened for writing.
-    """
+    """Write the terms of a tenant with a seat. Raises `InvalidDocument`: the file is not the agent's; `OSError`."""
     _say(folder, card.slot, _terms(card), held)
 
 
 def given_seats(folder: Path) -> frozenset[int]:
-    """The allocated slots of a card, by the agent's own page.
-
-    Raises `InvalidDocument`: the file is not the agent's; `OSError`: it cannot be opened.
-    """
+    """A card's allocated slots, by the agent's page. Raises `InvalidDocument`: not the agent's file; `OSError`."""
     terms = folder / _TERMS
     if not terms.exists() and (
         # A kill may have left drafts: the terms come before all seats.
@@ -154,11 +148,7 @@ def mend_seats(folder: Path, held: HeldFiles) -> tuple[int, ...]:
 
 
 def read_seat(folder: Path, slot: int) -> Seat | None:
-    """The words of a seat's tenant; None if it is empty.
-
-    Raises `InvalidDocument`: the file was truncated or extended, or is of another version; `OSError`: it cannot be
-    opened.
-    """
+    """A seat's words; None if empty. Raises `InvalidDocument`: another size or version of the file; `OSError`."""
     path = seat_file(folder, slot)
     with opened(path) as descriptor:
         size = os.fstat(descriptor).st_size

@@ -87,10 +87,7 @@ def _made(draft: Path, size: int, *, sparse: bool, mode: int = _EVERYBODY) -> in
 
 @contextlib.contextmanager
 def opened(path: Path, *, write: bool = False) -> Iterator[int]:
-    """A descriptor of a regular file, without waiting for a lease's holder.
-
-    Raises `InvalidDocument`: it is no regular file; `OSError`: it cannot be opened.
-    """
+    """A descriptor that waits for no lease's holder. Raises `InvalidDocument`: it is no regular file; `OSError`."""
     flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags)
     try:

@@ -73,12 +73,7 @@ class _Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One registration.
-
-    Attributes:
-        listens: set once the kubelet listens.
-        lost: set once the kubelet listens no more.
-    """
+    """One registration. `listens` and `lost`: set once the kubelet listens, and once it listens no more."""
 
     listens: asyncio.Event = field(default_factory=asyncio.Event)
     lost: asyncio.Event = field(default_factory=asyncio.Event)

@@ -57,12 +57,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """All units of one resource.
-
-    Attributes:
-        units: card by card.
-        dropped: the number of units beyond the bound of the list.
-    """
+    """All units of one resource, card by card; `dropped` is the number of units beyond the bound of the list."""
 
     resource: str
     units: tuple[Unit, ...]

@@ -132,10 +132,7 @@ class Specs:
         return tuple(sorted(found, key=lambda spec: spec.start))
 
     def nodes(self, card: str, start: int, uuid: str) -> tuple["DeviceNode", ...]:
-        """Device files that the specification adds with an instance.
-
-        Raises `InvalidDocument`: it is absent, cannot be read, or is of another instance.
-        """
+        """Device files of an instance. Raises `InvalidDocument`: absent, unreadable, or of another instance."""
         path = self.path(card, start)
         try:
             document = msgspec.json.decode(path.read_bytes(), type=_Document)

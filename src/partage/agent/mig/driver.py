@@ -55,10 +55,7 @@ class NvidiaDriver:
 
     @classmethod
     def open(cls) -> "NvidiaDriver":
-        """The driver of this machine.
-
-        Raises `InvalidValue`: nvidia-ml-py is not installed; `NvmlFailed`: no driver is loaded.
-        """
+        """This machine's driver. Raises `InvalidValue`: no nvidia-ml-py; `NvmlFailed`: no driver is loaded."""
         try:
             return cls(importlib.import_module("pynvml"))
         except ImportError:

@@ -89,10 +89,7 @@ class FileJournals:
         return self._folder / f"{card}.json"
 
     def load(self, card: str) -> CardJournal:
-        """The journal of a card, empty if there is none.
-
-        Raises `InvalidRecord`: it cannot be read, or is of another version or card.
-        """
+        """A card's journal, empty without one. Raises `InvalidRecord`: unreadable, or of another version or card."""
         path = self.path(card)
         try:
             text = path.read_bytes()

@@ -58,10 +58,7 @@ class Mode:
 
 
 def mode_of(library: Any, handle: Any) -> Mode | None:
-    """MIG mode of a card; None if the card, or its driver, has no MIG.
-
-    `library`: the module `pynvml`. Raises `library.NVMLError`: the driver does not answer.
-    """
+    """MIG mode of a card by `pynvml`; None if it, or its driver, has no MIG. Raises `library.NVMLError`."""
     try:
         current, pending = library.nvmlDeviceGetMigMode(handle)
     except library.NVMLError as error:

@@ -47,12 +47,7 @@ _DEVICE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The common parts of a node's runners.
-
-    Attributes:
-        epoch: returns the run of the driver; see `driver.read_epoch`.
-        numbers: device numbers, read again for each specification.
-    """
+    """The common parts of a node's runners; `epoch` as `driver.read_epoch`; `numbers` read for each specification."""
 
     nvml: NvidiaDriver
     journals: FileJournals

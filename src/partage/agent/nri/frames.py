@@ -74,10 +74,7 @@ class FrameReader:
     _held: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Connection and payload of every frame that is complete now.
-
-        Raises `Malformed`: a frame is larger than a message may be.
-        """
+        """Connection and payload of every complete frame. Raises `Malformed`: one is larger than a message may be."""
         self._held += data
         while len(self._held) >= _FRAME.size:
             connection, length = _FRAME.unpack_from(self._held)
@@ -98,10 +95,7 @@ class TtrpcReader:
     _held: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterator[TtrpcMessage]:
-        """Every message that is complete now.
-
-        Raises `Malformed`: a message is larger than it may be, or of an unknown kind.
-        """
+        """Every complete message. Raises `Malformed`: it is larger than it may be, or of an unknown kind."""
         self._held += data
         while len(self._held) >= _HEAD.size:
             length, stream, kind, flags = _HEAD.unpack_from(self._held)

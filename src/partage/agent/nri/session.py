@@ -58,10 +58,7 @@ class Session:
         self._next = 1
 
     def receive(self, data: bytes) -> Iterator[Called | Answered]:
-        """The calls and answers that the bytes complete.
-
-        Raises `Malformed`: they break the protocol; the connection is useless then.
-        """
+        """Calls and answers that the bytes complete. Raises `Malformed`: the connection is useless then."""
         for connection, payload in self._frames.feed(data):
             reader = self._readers.get(connection)
             if reader is None:
