@@ -73,12 +73,7 @@ Validator = Callable[[Review], Awaitable[None] | None]
 
 
 class Admission:
-    """The chain of hooks of one server; the lists may be appended to at any time.
-
-    Attributes:
-        mutators: run first, in order.
-        validators: run once the object is complete and valid.
-    """
+    """The chain of hooks of one server: `mutators` in order, then `validators` of the complete, valid object."""
 
     def __init__(self, last_mutator: Mutator, last_validator: Validator) -> None:
         """A chain in which these hooks, the webhooks, run after all others of their sort."""

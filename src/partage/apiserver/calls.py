@@ -70,10 +70,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A patch whose result may be rejected.
-
-    `text`: content of the refusal: a strategic patch itself, else its result.
-    """
+    """A patch whose result may be rejected; `text` for the refusal: a strategic patch itself, else its result."""
 
     text: str
     strategic: bool = False
@@ -213,10 +210,7 @@ def _unhandled(kind: Kind, why: str) -> ApiError:
 
 
 def refit(call: Call, value: dict[str, Any]) -> dict[str, Any]:
-    """Admission's object, decoded as its kind again, with defaults.
-
-    Raises `ApiError`: 500, a hook made a malformed object.
-    """
+    """Admission's object decoded as its kind again, with defaults. Raises `ApiError`: 500, a hook malformed it."""
     try:
         found: dict[str, Any] = conform(value, call.kind.type, [], "", call.kind.kind)
     except (Mismatch, RecursionError) as error:

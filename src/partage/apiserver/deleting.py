@@ -68,10 +68,7 @@ class DeleteOptions:
 
 
 async def delete(cluster: Cluster, call: Call, options: DeleteOptions) -> tuple[Record, bool]:
-    """Deletes an object, or begins to; returns its last state and whether it is gone.
-
-    Raises `ApiError`: 404, 409 for a failed precondition, 403 from admission.
-    """
+    """Deletes an object, or begins to; returns its last state and whether it is gone. Raises `ApiError`."""
     for _attempt in range(_TRIES):
         old = must_get(cluster, call)
         check_preconditions(call, old, options.uid, options.version)

@@ -112,10 +112,7 @@ def _age(version: str) -> tuple[int, int, int, str]:
 
 @dataclass(slots=True)
 class Registry:
-    """The served resources; custom ones change at run time.
-
-    `counter`: grows with every change, for caches of documents made from it.
-    """
+    """The served resources; custom ones change at run time. `counter` grows with every change, for caches."""
 
     _kinds: dict[tuple[str, str, str], Kind] = field(default_factory=dict)
     _preferred: dict[str, Kind] = field(default_factory=dict)

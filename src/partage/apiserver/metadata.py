@@ -25,12 +25,7 @@ _SERVER_OWNED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """The server's inputs from outside.
-
-    Attributes:
-        now: seconds since 1970, UTC.
-        suffix: five new characters for `generateName`.
-    """
+    """Inputs from outside: `now` in seconds since 1970 (UTC), `suffix` of five new characters for `generateName`."""
 
     now: Callable[[], float]
     uid: Callable[[], str]

@@ -50,10 +50,7 @@ def merge_patch(value: Any, patch: Any) -> Any:
 
 
 def json_patch(value: Any, patch: Any) -> Any:
-    """`value` after the operations of `patch`, in order.
-
-    Raises `TestFailed`: a test found another value; `PatchError`: malformed, or an absent path.
-    """
+    """`value` after the operations of `patch`. Raises `TestFailed`; `PatchError`: malformed, or an absent path."""
     if not isinstance(patch, list):
         raise Undecodable(
             f"error decoding patch: json: cannot unmarshal {kind_of(patch)} into Go value of type "

@@ -43,10 +43,7 @@ def save(path: Path, revision: int, objects: dict[str, list[Record]]) -> None:
 
 
 def load(path: Path, store: Store) -> bool:
-    """Fills an empty store from a file; False without such a file.
-
-    Raises `UnreadableState`: the file has no such state; `OSError`: the file cannot be read.
-    """
+    """Fills an empty store from a file; False without one. Raises `UnreadableState`: no such state; `OSError`."""
     try:
         text = read_file(path)
     except FileNotFoundError:

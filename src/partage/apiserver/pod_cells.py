@@ -15,10 +15,7 @@ _LOST: Final = "NodeLost"
 
 @dataclass(slots=True)
 class PodCells:
-    """What `kubectl get pods` shows of a pod's containers.
-
-    `last`: end of the run before the last restart; empty for none.
-    """
+    """The containers' cells of `kubectl get pods`. `last`: the end of the run before the last restart, or empty."""
 
     ready: int = 0
     total: int = 0

@@ -233,10 +233,7 @@ class ApiServer:
     # --- life -----------------------------------------------------------------------------------
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Begins to listen; returns the URL, without a trailing slash.
-
-        `port`: 0 takes a free one. Raises `OSError`: the address is not available.
-        """
+        """Begins to listen, at a free port for 0; returns the URL, without a trailing slash. Raises `OSError`."""
         await self.furnish()
         verbs = Verbs(self.cluster, self.settings.logs, self._closing, self.settings.beat)
         known = self.settings

@@ -242,10 +242,7 @@ class Store:
         return record
 
     def replace(self, resource: str, value: Mapping[str, Any], expected: int) -> Record:
-        """Replaces the object at revision `expected`.
-
-        Raises `Absent`: there is none; `Stale`: it is at another revision.
-        """
+        """Replaces the object at revision `expected`. Raises `Absent`; `Stale`: it is at another revision."""
         metadata = value["metadata"]
         key = (metadata.get("namespace", ""), metadata["name"])
         before = self._current(resource, key, expected)
@@ -255,10 +252,7 @@ class Store:
         return record
 
     def remove(self, resource: str, namespace: str, name: str, expected: int) -> Record:
-        """Removes the object at revision `expected`; returns its last state.
-
-        Raises `Absent`: there is none; `Stale`: it is at another revision.
-        """
+        """Removes the object at revision `expected`; returns its last state. Raises `Absent`; `Stale`: it changed."""
         key = (namespace, name)
         before = self._current(resource, key, expected)
         record = self._record(resource, before.value)

@@ -23,10 +23,7 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def strategic_patch(value: Mapping[str, Any], patch: Any, type_: Type) -> dict[str, Any]:
-    """`value` with `patch` merged in, lists by the rules of `type_`.
-
-    Raises `PatchError`: a malformed directive, or a list item without its merge key.
-    """
+    """`value` with `patch` merged in, lists by the rules of `type_`. Raises `PatchError`: malformed, no merge key."""
     if not isinstance(patch, Mapping):
         raise PatchError("a strategic merge patch is an object")
     return _merge_map(dict(value), patch, type_)

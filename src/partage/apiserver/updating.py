@@ -48,10 +48,7 @@ Make = Callable[[Record], dict[str, Any]]
 
 
 async def update(cluster: Cluster, call: Call, body: Any) -> Record:
-    """Replaces an object, or a part of it, with `body`.
-
-    Raises `ApiError`: 409 if the body's resourceVersion is not the stored one; other codes for other errors.
-    """
+    """Replaces an object, or a part of it, with `body`. Raises `ApiError`: 409 for another resourceVersion."""
     value = fill(call.kind, accept(call, body))
 
     def make(old: Record) -> dict[str, Any]:
@@ -63,10 +60,7 @@ async def update(cluster: Cluster, call: Call, body: Any) -> Record:
 
 
 async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Record, bool]:
-    """Changes an object by a patch; returns also whether it was created. Raises `ApiError`.
-
-    `media`: one of `PATCHES`.
-    """
+    """Changes an object by a patch of one of `PATCHES`; returns also whether it was created. Raises `ApiError`."""
     if media == APPLY:
         return await _apply(cluster, call, body)
     if media == _STRATEGIC and call.kind.definition is not None:

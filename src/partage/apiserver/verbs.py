@@ -50,10 +50,7 @@ class Verbs:
     beat: float = 60.0
 
     async def serve(self, exchange: Exchange, call: Call, *, watching: bool) -> web.StreamResponse:
-        """The answer to one request. Raises `ApiError`.
-
-        `watching`: whether the path is one of the old `/watch/` paths.
-        """
+        """The answer to one request; `watching` for one of the old `/watch/` paths. Raises `ApiError`."""
         method = exchange.request.method
         if call.kind.verbs == ("create",):
             return await self._virtual(exchange, call)

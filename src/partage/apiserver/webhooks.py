@@ -42,10 +42,7 @@ class Webhooks:
             self._session = None
 
     async def mutate(self, review: Review) -> dict[str, Any] | None:
-        """The object after every matching mutating hook.
-
-        Raises `ApiError`: a hook rejected it, or was unreachable and has failurePolicy Fail.
-        """
+        """The object after every matching hook. Raises `ApiError`: rejected, or unreachable with failurePolicy Fail."""
         value = review.object
         for hook in self._matching(_MUTATING, review):
             answer = await self._ask(hook, review, value)
@@ -62,10 +59,7 @@ class Webhooks:
         return value
 
     async def validate(self, review: Review) -> None:
-        """Asks every matching validating hook.
-
-        Raises `ApiError`: a hook rejected it, or was unreachable and has failurePolicy Fail.
-        """
+        """Asks every matching hook. Raises `ApiError`: rejected, or unreachable with failurePolicy Fail."""
         for hook in self._matching(_VALIDATING, review):
             await self._ask(hook, review, review.object)
 
