@@ -43,10 +43,7 @@ class Change:
 
 
 def read_changes(text: str) -> tuple[Change, ...]:
-    """The changes that an annotation asks for, in order.
-
-    Raises `InvalidValue`: the form is wrong, or an amount is out of its range; names the rule.
-    """
+    """An annotation's changes, in order. Raises `InvalidValue`: a wrong form, or an amount out of its range."""
     if len(text) > _LONGEST:
         raise _wrong(f"it is longer than {_LONGEST} characters")
     found: dict[tuple[str, str], Change] = {}
@@ -69,10 +66,7 @@ def read_changes(text: str) -> tuple[Change, ...]:
 
 
 def asked(text: str, grants: Grants) -> Grants:
-    """A pod's grants with the requested amounts.
-
-    Raises `InvalidValue`: the text cannot be read, or these grants cannot be changed this way; names the rule.
-    """
+    """A pod's grants with the requested amounts. Raises `InvalidValue`: unreadable, or no change of these grants."""
     for change in read_changes(text):
         grants = _changed(change, grants)
     return grants

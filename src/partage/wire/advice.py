@@ -100,10 +100,7 @@ PASSING: Final = ROOM | CLOSE.keys()
 
 
 def advice(code: str, *, never: bool = False) -> str:
-    """The remedy for a code; empty for an unknown one, as of a newer service.
-
-    `never`: no node that the pod may use could host it even if it were idle.
-    """
+    """The remedy for a code; empty for an unknown one. `never`: no allowed node could host it even if it were idle."""
     try:
         known = ReasonCode(code)
     except ValueError:

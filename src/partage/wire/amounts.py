@@ -13,10 +13,7 @@ from partage.model.quantity import Quantity
 
 
 class Faults:
-    """Collects the rules that a pod's request breaks; the first one is reported.
-
-    `unread`: whether an amount was left out, so that the full request is not known.
-    """
+    """Collects the rules that a pod's request breaks; the first one is reported. `unread`: an amount was left out."""
 
     def __init__(self) -> None:
         self.unread = False
@@ -33,10 +30,7 @@ class Faults:
 
 
 def quantities(given: Mapping[str, Any] | None, field: str) -> dict[str, Quantity]:
-    """A resource list in which every amount must be a quantity; null means zero.
-
-    Raises `InvalidValue`: an amount is no quantity; the message names field and resource.
-    """
+    """A resource list of quantities; null means zero. Raises `InvalidValue`: it names field and resource."""
     result = {}
     for name, value in (given or {}).items():
         try:

@@ -50,12 +50,7 @@ _THOUSANDTHS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The joint settings of the ConfigMaps.
-
-    Attributes:
-        policy: the placement policy in force; None when none is given.
-        notes: on ConfigMaps that repeat or replace each other.
-    """
+    """The joint settings of the ConfigMaps; `policy` is None if none is given, `notes` are on repeated ConfigMaps."""
 
     settings: Settings = Settings()
     policy: Policy | None = None

@@ -29,12 +29,7 @@ class Source:
 
 
 class ConfigBook:
-    """The ConfigMaps that set something.
-
-    Attributes:
-        configuration: their joint settings.
-        refused: the errors of refused ones, by label.
-    """
+    """The ConfigMaps that set something: `configuration` of them together, and the errors of `refused` ones."""
 
     def __init__(self, namespaces: Iterable[str] = ()) -> None:
         """An empty book: the published defaults. Only ConfigMaps of `namespaces` are read; of all if it is empty."""

@@ -128,10 +128,7 @@ def device_config(value: Any, known: HamiSettings) -> HamiSettings:
 
 
 def node_config(text: str, known: HamiSettings) -> HamiSettings:
-    """The settings, with those of single nodes taken from a `config.json`.
-
-    Raises `InvalidValue`: not JSON, or a field breaks its rule; the message names both.
-    """
+    """The settings with those of single nodes from `config.json`. Raises `InvalidValue`: not JSON, or a broken rule."""
     try:
         written = msgspec.json.decode(text.encode())
         document = msgspec.convert(_folded(written), _NodeConfig, strict=False)

@@ -41,10 +41,7 @@ class Selectors:
     """Evaluates expressions, and remembers answers for devices that are alike."""
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
-        """A judge without answers. Raises `NoLibrary`: no library is installed; the message contains the remedy.
-
-        `steps`: the limit of all evaluations for one question.
-        """
+        """No answers yet; `steps` bounds one question. Raises `NoLibrary`: none is installed, with the remedy."""
         try:
             from partage.wire import cel  # noqa: PLC0415 # an extra, and half a second to load
         except ImportError as error:

@@ -237,10 +237,7 @@ def _doubts(kind: str, value: Any) -> list[str]:
 
 
 def read_whole(file: BinaryIO, most: int = LARGEST) -> bytes:
-    """All of an open file, which may be a device or a pipe without an end.
-
-    Raises `OSError`: it is larger than `most` bytes, or cannot be read.
-    """
+    """All of an open file, also of an endless one. Raises `OSError`: larger than `most` bytes, or unreadable."""
     data = bytearray()
     while piece := file.read(_PIECE):
         data += piece

@@ -163,10 +163,7 @@ def filter_reply(
 
 
 def passing_reply(args: FilterArgs) -> bytes:
-    """The answer of filter that accepts every node for a pod; names are returned unread.
-
-    Raises `InvalidDocument`: the names are no array.
-    """
+    """The answer of filter that accepts every node, with names unread. Raises `InvalidDocument`: names are no array."""
     if args.nodes or not args.raw_names:
         return filter_reply(args, args.names, {}, {})
     if args.raw_names[:1] != b"[":

@@ -148,10 +148,7 @@ def _ordinary(allocatable: Iterable[str], context: Context) -> tuple[list[str], 
 
 
 def allocatable_of(node: Document) -> dict[str, Quantity]:
-    """The node's totals: allocatable, or capacity if that is absent.
-
-    Raises `InvalidDocument`: an amount is no quantity.
-    """
+    """The node's allocatable totals, or its capacity without them. Raises `InvalidDocument`: no quantity."""
     status = node.shape.status if isinstance(node.shape, shapes.Node) else None
     if status is None:
         return {}

@@ -46,10 +46,7 @@ class _Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class _Question(_Message, frozen=True, omit_defaults=True, tag_field="verb", gc=False):
-    """A question of the plugin.
-
-    `id`: the answer repeats it; grows by one a question on one connection. 0 means that no answer is wanted.
-    """
+    """A question of the plugin. `id` grows by one a question on a connection; 0 means that no answer is wanted."""
 
     id: int
 
@@ -145,10 +142,7 @@ class Propose(_About, frozen=True, omit_defaults=True, tag="propose", gc=False):
 
 
 class Preempt(_About, frozen=True, omit_defaults=True, tag="preempt", gc=False):
-    """Ask for nodes on which less important pods could make room for a refused pod (PreFilter).
-
-    `budgets`: every PodDisruptionBudget that kube-scheduler knows; see `budgets`.
-    """
+    """Ask for nodes where less important pods could make room for a refused pod. `budgets`: all; see `budgets`."""
 
     budgets: list[msgspec.Raw] = []
 
@@ -175,10 +169,7 @@ class Unreserve(_About, frozen=True, omit_defaults=True, tag="unreserve", gc=Fal
 
 
 class Another(_About, frozen=True, omit_defaults=True, tag="another", gc=False):
-    """kube-scheduler's own filters rejected every proposed node (PostFilter).
-
-    `rejected`: these nodes; the next proposals for the pod exclude them for a while.
-    """
+    """kube-scheduler's filters rejected the proposed nodes `rejected`, which next proposals exclude for a while."""
 
     rejected: list[str]
 

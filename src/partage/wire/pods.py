@@ -400,10 +400,7 @@ def _counted(view: PodView, context: Context) -> tuple[ContainerView, ...]:
 def _in_both_dialects(
     amounts: Mapping[str, Quantity], names_used: frozenset[str]
 ) -> dict[str, Quantity]:
-    """The amounts under v1.4's names and today's, because a quota may be written in either.
-
-    Where a container uses both names, today's holds.
-    """
+    """The amounts by v1.4's names and today's, as a quota may have either. Of both in one container today's holds."""
     result = dict(amounts)
     for old, new in KOORDINATOR_ALIASES.items():
         amount = amounts.get(new if new in names_used else old)

@@ -20,10 +20,7 @@ from partage.wire.documents import Document, invalid
 def translate_quotas(
     documents: Iterable[Document],
 ) -> tuple[Quotas, tuple[str, ...]]:
-    """Quotas by namespace, in the order written, and notes on those that cannot be applied.
-
-    Raises `InvalidDocument`: a limit is no quantity.
-    """
+    """Quotas by namespace, in order, and notes on unusable ones. Raises `InvalidDocument`: a limit is no quantity."""
     result: dict[str, tuple[Quota, ...]] = {}
     notes: list[str] = []
     for document in documents:

@@ -162,10 +162,7 @@ def _age(pod: shapes.Pod) -> tuple[str, str]:
 
 
 def readdressed(text: str, uid: str) -> str:
-    """The same record with another uid: that of the pod that represents the first one.
-
-    Raises `msgspec.MsgspecError`: the text is no record.
-    """
+    """The record with the uid of the pod that represents the first one. Raises `msgspec.MsgspecError`: no record."""
     document = msgspec.json.decode(text, type=_Document)
     return msgspec.json.encode(replace(document, uid=uid)).decode()
 

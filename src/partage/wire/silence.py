@@ -16,11 +16,7 @@ from partage.vendors import names
 
 
 def silence_text(since: datetime, limit: float) -> str:
-    """The annotation's value.
-
-    `since`: the last sign of the agent, by the writer's own clock; only for display. `limit`: seconds after which the
-    agent counts as silent.
-    """
+    """The annotation's value. `since`: the agent's last sign, for display; `limit`: seconds until it is silent."""
     return f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} {limit:g}"
 
 

@@ -59,10 +59,7 @@ class Snapshot:
 
 
 def snapshot_header(source: str, data: bytes) -> Snapshot | None:
-    """The header of a file; None if the file is no snapshot.
-
-    Raises `InvalidDocument`: it is a snapshot of another version, or its header is broken.
-    """
+    """A file's header; None if it is no snapshot. Raises `InvalidDocument`: another version, or a broken header."""
     line = data.partition(b"\n")[0]
     try:
         head = msgspec.json.decode(line, type=_Head)
