@@ -79,11 +79,7 @@ def answered(
     placing: bool = False,
     silent: bool = False,
 ) -> _T:
-    """The answer; ends the program without one.
-
-    `placing`: whether pods of manifests get places first. `silent`: whether to report no progress, as on a screen that
-    is redrawn.
-    """
+    """The answer, or the program's end. `placing`: pods of manifests first get places. `silent`: show no progress."""
     where = Where(**{name: one for name, one in given.items() if name != "output"})
     try:
         if where.files:

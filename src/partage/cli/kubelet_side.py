@@ -100,10 +100,7 @@ kubelet_options = options(
 
 
 def asked_by(given: dict[str, Any]) -> Callable[[Keeper], Asked] | None:
-    """The part that the runtime asks instead of the NRI plugin; None for that plugin.
-
-    Raises `InvalidValue`: grpcio is not installed.
-    """
+    """The part that the runtime asks in place of the NRI plugin; None for that. Raises `InvalidValue`: no grpcio."""
     if given["cri_socket"] is None:
         return None
     _needed("--cri-socket")

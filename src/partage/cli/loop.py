@@ -28,10 +28,7 @@ Service = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
 
 def run(main: Service, factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
-    """Run a service until it ends, or SIGTERM or SIGINT ends it in any state.
-
-    `factory`: makes the loop; None for asyncio's own.
-    """
+    """Run a service until it, SIGTERM or SIGINT ends it. `factory`: makes the loop; None for asyncio's own."""
     with _old_set_aside(), Ending() as ending, asyncio.Runner(loop_factory=factory) as runner:
         runner.run(ending.run(main))
 

@@ -152,10 +152,7 @@ health_port = click.option(
 
 
 def output_option(told: str, *forms: str) -> Callable[[_F], _F]:
-    """The option for a command's output.
-
-    `forms`: possible forms, the default first; a table, JSON and YAML if none is named.
-    """
+    """The option for a command's output: `forms`, the default first; a table, JSON and YAML if none is named."""
     choice = forms or ("table", "json", "yaml")
     return option("-o", "--output", type=click.Choice(choice), default=choice[0], help=told)
 

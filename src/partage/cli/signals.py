@@ -29,10 +29,7 @@ _TOLD, _OVER = b"!", b"."
 
 
 def end_at_once(*, service: bool) -> None:
-    """End at the first signal, until a service installs its own handling.
-
-    `service`: whether a signal is the command's ordinary end.
-    """
+    """End at the first signal, until a service handles them. `service`: a signal is the command's ordinary end."""
 
     def ended(number: int, _frame: FrameType | None) -> None:
         os._exit(0 if service else 128 + number)
@@ -78,10 +75,7 @@ class Ending:
         os.close(self._mouth)
 
     async def run(self, main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-        """Run a service until it ends, or a signal ends it. Raises `Exception`: an earlier error of the service.
-
-        `main`: the service; its cancellation sets the event.
-        """
+        """Run `main` until it ends, or a signal ends it by cancellation. Raises `Exception`: its earlier error."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(_quietly)
         self._task = asyncio.create_task(main(self._stop), name="service")

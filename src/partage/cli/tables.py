@@ -73,10 +73,7 @@ class _Drawn(str):
 
 
 class _Paper(Console):
-    """Output without losses: text wider than the terminal continues on the next line.
-
-    `wide`: names stay whole at any width of tables.
-    """
+    """Output without losses: too wide text continues on the next line. `wide`: names stay whole at any width."""
 
     wide = False
     print = partialmethod(Console.print, crop=False)
@@ -388,10 +385,7 @@ def screen(*, wide: bool = False) -> Console:
 
 @contextlib.contextmanager
 def paper(*, wide: bool = False) -> Iterator[Console]:
-    """A console for output, which is written when the context ends.
-
-    `wide`: names stay whole on a terminal too, for `-o wide`.
-    """
+    """A console for output, which is written when the context ends. `wide`: names stay whole, for `-o wide`."""
     console = screen(wide=wide)
     if not console.is_terminal:
         console.width = _WIDE
