@@ -102,9 +102,8 @@ class Client:
     def paced(self, rate: float) -> Self:
         """This client for callers that share a bound; its connections stay this one's.
 
-        Args:
-            rate: requests a second in the long run, repeated tries included. The requests of two seconds may be
-                sent at once.
+        `rate`: requests a second in the long run, repeated tries included. The requests of two seconds may be sent at
+        once.
         """
         other = copy.copy(self)
         limit = RateLimit(rate, max(1, int(2 * rate)), self.clock)
@@ -152,8 +151,7 @@ class Client:
     async def serves(self, resource: Resource) -> bool:
         """Whether the server has this kind, by its own lists: a 404 of its path may be a proxy's.
 
-        Raises:
-            KubeError: it is not known; `NotServed` among others.
+        Raises `KubeError`: it is not known; `NotServed` among others.
         """
         if resource.group:
             groups = await self.read("/apis", into=_Groups)
@@ -317,12 +315,9 @@ class Client:
     ) -> None:
         """Delete an object.
 
-        With a UID the client tries again after an unknown outcome, since it can hit no other object.
-        If the object is gone by then, the deletion has succeeded.
-
-        Args:
-            uid: delete only the object with this UID; Conflict otherwise.
-            grace_seconds: overrides the object's own grace period.
+        With a UID the client tries again after an unknown outcome, since it can hit no other object. If the object is
+        gone by then, the deletion has succeeded. `uid`: delete only the object with this UID; Conflict otherwise.
+        `grace_seconds`: overrides the object's own grace period.
         """
         options = encode(delete_options(uid, grace_seconds))
         query = {"dryRun": "All"} if dry_run else None
@@ -353,19 +348,15 @@ class Client:
     ) -> None:
         """Bind a pod to a node; annotations are merged into it in the same transaction.
 
-        Kubernetes 1.35 and later copies labels; earlier versions ignore them.
+        Kubernetes 1.35 and later copies labels; earlier versions ignore them. Raises `Conflict`: bound already (perhaps
+        by this Binding, if it was repeated on the way), being deleted, or of another UID; `NotFound`: no such pod;
+        `UnknownOutcome`: read the pod back.
 
         Args:
             uid: the pod's UID, as a precondition.
             annotations: to add to the pod, replacing values of the same key.
             until: a moment by the client's clock. The client makes no further try after it, and the server gives
                 up each try by then. So the server does not carry out a queued try long after its sender has gone.
-
-        Raises:
-            Conflict: bound already (perhaps by this Binding, if it was repeated on the way), being deleted, or
-                of another UID.
-            NotFound: no such pod.
-            UnknownOutcome: read the pod back.
         """
         body = encode(
             binding(namespace, pod, node, uid=uid, annotations=annotations, labels=labels)

@@ -135,9 +135,7 @@ class Election:
     def stood_still(self, now: float, wall: datetime) -> float:
         """Seconds for which our clock may have stood still since the last renewal; 0 if it did not.
 
-        Args:
-            now: our clock's moment.
-            wall: the wall clock's moment, read after it.
+        `now`: our clock's moment. `wall`: the wall clock's moment, read after it.
         """
         if self._renewed is None:
             return 0.0

@@ -100,8 +100,7 @@ class LineSplitter:
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that this piece completes, without their ends and without empty ones.
 
-        Raises:
-            ProtocolError: a line is too long.
+        Raises `ProtocolError`: a line is too long.
         """
         lines = piece.split(b"\n")
         last = lines.pop()

@@ -114,11 +114,8 @@ def parse_kubeconfig(
 ) -> Config:
     """The configuration of a context, by default the current one.
 
-    Args:
-        documents: each file's path and content, in order of precedence.
-
-    Raises:
-        ConfigError: names the file and field, and never quotes a value that may be secret.
+    `documents`: each file's path and content, in order of precedence. Raises `ConfigError`: names the file and field,
+    and never quotes a value that may be secret.
     """
     parsed = [(path, _decode(path, data)) for path, data in documents]
     contexts = _by_name((path, doc.contexts) for path, doc in parsed)

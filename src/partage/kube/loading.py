@@ -20,7 +20,7 @@ def load_config(
     context: str | None = None,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Config:
-    """Find the configuration as kubectl does.
+    """Find the configuration as kubectl does. Raises `ConfigError`: no configuration was found, or it cannot be used.
 
     In this order: `kubeconfig`, the files of `KUBECONFIG` (missing ones are skipped, folders are refused),
     `~/.kube/config`, the service account of our pod.
@@ -29,9 +29,6 @@ def load_config(
         environ: the environment; only KUBECONFIG, HOME and KUBERNETES_SERVICE_* are read.
         kubeconfig: one file, which must exist.
         context: the context to use; by default the current one.
-
-    Raises:
-        ConfigError: no configuration was found, or it cannot be used.
     """
     paths = _candidates(environ, kubeconfig)
     for path in paths:

@@ -164,8 +164,7 @@ class Mirror(Generic[T]):
     def apply(self, frames: Iterable[Frame[T]]) -> list[Change[T]]:
         """Take over events, in order; `Failed` changes nothing, because it is for the reader of the watch.
 
-        Raises:
-            ProtocolError: an event is about no object; nothing of these events is taken over.
+        Raises `ProtocolError`: an event is about no object; nothing of these events is taken over.
         """
         changes: list[Change[T]] = []
         frames = list(frames)

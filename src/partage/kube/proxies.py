@@ -16,11 +16,8 @@ from partage.kube.errors import ConfigError
 def proxy_of(server: str, environ: Mapping[str, str]) -> str | None:
     """The proxy's URL; None if there is none.
 
-    Args:
-        environ: the environment; lower-case names count too, after upper-case ones.
-
-    Raises:
-        ConfigError: it is not an HTTP proxy; its URL is not quoted, as it may contain a password.
+    `environ`: the environment; lower-case names count too, after upper-case ones. Raises `ConfigError`: it is not an
+    HTTP proxy; its URL is not quoted, as it may contain a password.
     """
     parts = urlsplit(server)
     name = f"{parts.scheme}_proxy".upper()

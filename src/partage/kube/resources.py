@@ -24,10 +24,8 @@ class Resource:
     ) -> str:
         """The URL path of the collection, an object, or an object's subresource.
 
-        Without a namespace, the path of a namespaced resource covers all namespaces.
-
-        Raises:
-            ValueError: a part is no path segment, or the resource has no namespaces but one is given.
+        Without a namespace, the path of a namespaced resource covers all namespaces. Raises `ValueError`: a part is no
+        path segment, or the resource has no namespaces but one is given.
         """
         root = f"/apis/{self.group}" if self.group else "/api"
         parts = [root, self.version]

@@ -26,8 +26,7 @@ class Backoff:
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to wait after this many earlier failures (0 for the first).
 
-        Args:
-            chance: a random number, 0 <= chance < 1.
+        `chance`: a random number, 0 <= chance < 1.
         """
         full = min(self.cap, self.base * self.factor ** min(attempt, _LARGEST_EXPONENT))
         return full * (1.0 - self.jitter * chance)

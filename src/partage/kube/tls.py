@@ -35,11 +35,8 @@ class Tls:
     def context(self, pair: tuple[bytes, bytes] | None = None) -> ssl.SSLContext | None:
         """The context for new connections, or None for plain HTTP.
 
-        Args:
-            pair: certificate and key from a credential plugin; they outrank the files.
-
-        Raises:
-            ConfigError: an authority, certificate or key cannot be used.
+        `pair`: certificate and key from a credential plugin; they outrank the files. Raises `ConfigError`: an
+        authority, certificate or key cannot be used.
         """
         if not self._secure:
             return None

@@ -151,11 +151,9 @@ class Transport:
     async def send(self, request: Request) -> bytes:
         """Send and return the answer's body.
 
-        Raises:
-            ApiError: an answer of 300 or more.
-            TransportError: no complete answer, or its deadline passed before the request was sent.
-            AnswerTooLarge: it has more bytes than the request allows.
-            ConfigError: no usable credentials or certificates.
+        Raises `ApiError`: an answer of 300 or more; `TransportError`: no complete answer, or its deadline passed before
+        the request was sent; `AnswerTooLarge`: it has more bytes than the request allows; `ConfigError`: no usable
+        credentials or certificates.
         """
         limits = aiohttp.ClientTimeout(
             total=self._settings.request_timeout,
@@ -178,11 +176,8 @@ class Transport:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send and yield the answer's body as it arrives.
 
-        Args:
-            idle_timeout: after so many seconds without a byte, the connection counts as lost.
-
-        Raises:
-            ApiError, TransportError, ConfigError: as `send`, also while reading.
+        `idle_timeout`: after so many seconds without a byte, the connection counts as lost. Raises `ApiError` and
+        `TransportError` and `ConfigError`: as `send`, also while reading.
         """
         limits = aiohttp.ClientTimeout(
             total=None, connect=self._settings.connect_timeout, sock_read=idle_timeout

@@ -116,12 +116,8 @@ async def follow(
 ) -> AsyncGenerator[list[Change[T]], None]:
     """Every change of a scope, for ever.
 
-    The mirror changes before the changes are yielded. Changes arrive in batches, as the
-    network delivered them.
-
-    Args:
-        into: the type of an object; fields that it lacks cost nothing.
-        mirror: keeps the objects; a new one by default.
+    The mirror changes before the changes are yielded. Changes arrive in batches, as the network delivered them. `into`:
+    the type of an object; fields that it lacks cost nothing. `mirror`: keeps the objects; a new one by default.
     """
     mirror = Mirror() if mirror is None else mirror
     clock = client.clock

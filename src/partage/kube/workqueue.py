@@ -31,9 +31,7 @@ class WorkQueue(Generic[K]):
     ) -> None:
         """An empty queue.
 
-        Args:
-            chance: random numbers in [0, 1) for jitter.
-            backoff: delays of `retry`, by the number of failures of a key.
+        `chance`: random numbers in [0, 1) for jitter. `backoff`: delays of `retry`, by the number of failures of a key.
         """
         self._clock = clock
         self._chance = chance
@@ -151,9 +149,7 @@ async def work(
 ) -> None:
     """Work on a queue until cancelled; a key whose handler raises is retried.
 
-    Args:
-        handle: looks at a key's object and does the work.
-        failed: gets each exception; the retry is already arranged.
+    `handle`: looks at a key's object and does the work. `failed`: gets each exception; the retry is already arranged.
     """
     async with asyncio.TaskGroup() as group:
         for index in range(workers):
