@@ -106,11 +106,8 @@ class AccessReviews:
     async def may_read(self, authorization: str, namespace: str, address: str = "") -> bool:
         """Whether the bearer of this `Authorization` header may read pods of the namespace.
 
-        Args:
-            namespace: of the pods; empty for all namespaces.
-
-        Raises:
-            web.HTTPTooManyRequests: too many questions of this caller wait.
+        `namespace`: of the pods; empty for all namespaces. Raises `web.HTTPTooManyRequests`: too many questions of this
+        caller wait.
         """
         scheme, _, token = authorization.partition(" ")
         token = token.strip()

@@ -56,9 +56,8 @@ class Adjusting:
     ) -> None:
         """Start without a look at the pods.
 
-        Args:
-            pods: of the node; None while they are unknown.
-            used: bytes by card and process, for cards whose driver reports them.
+        `pods`: of the node; None while they are unknown. `used`: bytes by card and process, for cards whose driver
+        reports them.
         """
         self._keeper, self._client, self._node, self._pods = keeper, client, node, pods
         self._used, self._proc = used, proc

@@ -147,9 +147,8 @@ class AgentDaemon:
     ) -> None:
         """An agent that does not serve yet. Raises `InvalidDocument`: the journal or the library cannot be used.
 
-        Args:
-            instances: returns the maker of hardware instances; without one, pods with instances wait.
-            beside: returns further companions.
+        `instances`: returns the maker of hardware instances; without one, pods with instances wait. `beside`: returns
+        further companions.
         """
         self.options = options or AgentOptions()
         self.url = ""
@@ -225,8 +224,7 @@ class AgentDaemon:
     def take(self, node: Node, settings: Settings | None = None) -> None:
         """Replace the node by its present state, in one step because the keeper's thread reads it.
 
-        Args:
-            settings: the families' settings in force now; None: those of before.
+        `settings`: the families' settings in force now; None: those of before.
         """
         self._place = replace(self._place, node=node, settings=settings or self._place.settings)
         self._known = True

@@ -79,9 +79,7 @@ class AgentSilence:
     ) -> None:
         """A loop that does not run yet.
 
-        Args:
-            books: the books in force; None while they are made.
-            may: whether this instance leads now.
+        `books`: the books in force; None while they are made. `may`: whether this instance leads now.
         """
         self._client, self._books, self._may = client, books, may
         self._recorder, self._settings = recorder, settings

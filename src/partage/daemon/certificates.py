@@ -75,9 +75,8 @@ class CertificateStore:
     async def current(self) -> Bundle:
         """The certificates in force; makes and stores new ones if they are due.
 
-        Raises:
-            KubeError: the Secret can be neither read nor written.
-            InvalidValue: the Secret contains data that is not Partage's.
+        Raises `KubeError`: the Secret can be neither read nor written; `InvalidValue`: the Secret contains data that is
+        not Partage's.
         """
         for _ in range(_TRIES):
             try:
@@ -187,12 +186,8 @@ async def mutual_tls(
 ) -> AsyncIterator[ServerTls]:
     """TLS by the certificates in a Secret, which are renewed while the context lasts.
 
-    Args:
-        hosts: names by which kube-scheduler reaches the service.
-        required: whether every caller needs a certificate; if not, only the verbs need one.
-
-    Raises:
-        InvalidValue: the Secret contains data that is not Partage's.
+    `hosts`: names by which kube-scheduler reaches the service. `required`: whether every caller needs a certificate; if
+    not, only the verbs need one. Raises `InvalidValue`: the Secret contains data that is not Partage's.
     """
     store = CertificateStore(client, namespace, secret, hosts, calls=True)
     with tempfile.TemporaryDirectory(prefix="partage-scheduler-") as name:

@@ -61,9 +61,7 @@ def outdater(client: Client, identity: str) -> Outdate:
     """Makes a function that outdates a claim in the API server by a note of its writer, and alters nothing else.
 
     The note is a label, because a user cannot prevent one. All annotations have 256 KiB, which a user may have filled.
-
-    Args:
-        identity: of this instance, different from that of any other.
+    `identity`: of this instance, different from that of any other.
     """
     who = hashlib.sha256(identity.encode()).hexdigest()[:8]
 
@@ -97,9 +95,8 @@ class ClaimDesk:
     ) -> None:
         """A desk without questions.
 
-        Args:
-            may_reserve: whether this instance leads now.
-            known: the claim of a namespace and name, as it is known from the API server.
+        `may_reserve`: whether this instance leads now. `known`: the claim of a namespace and name, as it is known from
+        the API server.
         """
         self._service, self._may_reserve, self._known = service, may_reserve, known
         self._waiting: dict[tuple[str, str], list[asyncio.Event]] = {}

@@ -78,12 +78,8 @@ class ResourceDriver:
     ) -> None:
         """Count prepared claims from now on; `run` publishes and serves.
 
-        Args:
-            client: an open client; its clock is used.
-            agent: its keeper gives containers the devices of claims.
-
-        Raises:
-            InvalidDocument: a folder cannot be used.
+        `client`: an open client; its clock is used. `agent`: its keeper gives containers the devices of claims. Raises
+        `InvalidDocument`: a folder cannot be used.
         """
         self._client, self._agent, self._options = client, agent, options
         try:

@@ -208,9 +208,8 @@ class Feed:
     ) -> None:
         """A feed that is not yet running.
 
-        Args:
-            facts: takes in every change at once, and must not raise or block.
-            went_back: called before the changes of a list from an earlier state of the store.
+        `facts`: takes in every change at once, and must not raise or block. `went_back`: called before the changes of a
+        list from an earlier state of the store.
         """
         self._followed = [_Followed(client, kind, facts, settings, went_back) for kind in kinds]
 

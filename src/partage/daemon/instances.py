@@ -69,9 +69,8 @@ class ForeignReport:
     ) -> None:
         """A report that does not run yet.
 
-        Args:
-            client: an open client; its clock is used.
-            told: returns the wanted annotations, given the present ones and the object's cards.
+        `client`: an open client; its clock is used. `told`: returns the wanted annotations, given the present ones and
+        the object's cards.
         """
         self._client = client
         self._node = node
@@ -126,9 +125,8 @@ class InstanceOptions:
 def open_node(options: InstanceOptions) -> runner.Node:
     """The driver of this machine, with the maker's files.
 
-    Raises:
-        InvalidValue: nvidia-ml-py is not installed, or the driver's library cannot be loaded.
-        NvmlFailed: no driver is loaded.
+    Raises `InvalidValue`: nvidia-ml-py is not installed, or the driver's library cannot be loaded; `NvmlFailed`: no
+    driver is loaded.
     """
     problem = load_library(options.libraries)
     if problem:
@@ -224,9 +222,8 @@ class NodeInstances:
     def annotations(self, before: Mapping[str, str], cards: Collection[str]) -> dict[str, str]:
         """The annotations that the maker of instances keeps on the node's Device object.
 
-        Args:
-            before: the present ones.
-            cards: those of the object; one that the driver has not listed here counts as unknown.
+        `before`: the present ones. `cards`: those of the object; one that the driver has not listed here counts as
+        unknown.
         """
         covered, _problem = decode_axes(before.get(names.MIG_PROFILES, ""))
         outcomes = {

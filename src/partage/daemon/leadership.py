@@ -171,8 +171,7 @@ class Sole:
     def __init__(self, client: Client, went_back: Callable[[], None]) -> None:
         """Start without a look.
 
-        Args:
-            went_back: called when the store has lost changes, or may have lost some because it was silent for long.
+        `went_back`: called when the store has lost changes, or may have lost some because it was silent for long.
         """
         self._client = client
         self._clock = client.clock

@@ -42,9 +42,8 @@ class MpsDaemon:
     def __init__(self, folder: Path, control: str = "nvidia-cuda-mps-control") -> None:
         """A daemon that was not asked yet.
 
-        Args:
-            folder: of its sockets, log and shared memory; containers have it under the same path.
-            control: the driver's program, which runs as the daemon and also asks it.
+        `folder`: of its sockets, log and shared memory; containers have it under the same path. `control`: the driver's
+        program, which runs as the daemon and also asks it.
         """
         self._folder, self._control = folder, control
         self._was_up = False

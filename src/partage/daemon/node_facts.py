@@ -56,9 +56,8 @@ class NodeFacts:
     async def read(self) -> Node:
         """The node as it is now.
 
-        Raises:
-            KubeError: no answer arrived, the node does not exist, or we may not read it.
-            InvalidDocument: an object does not have the shape of its kind.
+        Raises `KubeError`: no answer arrived, the node does not exist, or we may not read it; `InvalidDocument`: an
+        object does not have the shape of its kind.
         """
         node = await self._client.get(NODES, self._node, into=LiveNode)
         device: Document | None = None

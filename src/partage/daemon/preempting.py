@@ -74,9 +74,7 @@ class Preempting:
     ) -> None:
         """A loop that does not run yet.
 
-        Args:
-            may: whether this instance leads now.
-            stories: gets the pods for which room was made.
+        `may`: whether this instance leads now. `stories`: gets the pods for which room was made.
         """
         self._client, self._books, self._may = client, books, may
         self._recorder, self._settings = recorder, settings

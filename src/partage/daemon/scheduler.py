@@ -79,10 +79,8 @@ class Companion(Facts, Protocol):
 class SchedulerDaemon(Beside):
     """One instance of the scheduler.
 
-    Use `async with daemon:` beside other things in one process, or `await daemon.run(stop)`.
-
-    Attributes:
-        service: answers requests; it has books even before they are rebuilt.
+    Use `async with daemon:` beside other things in one process, or `await daemon.run(stop)`. `service`: answers
+    requests; it has books even before they are rebuilt.
     """
 
     def __init__(
@@ -273,9 +271,7 @@ class SchedulerDaemon(Beside):
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, and then let open Bindings end.
 
-        Raises:
-            OSError: the port is taken.
-            InvalidValue: a TLS file is missing or broken.
+        Raises `OSError`: the port is taken; `InvalidValue`: a TLS file is missing or broken.
         """
         self._stop = stop
         await self._site.start(self.options.host, self.options.port)

@@ -120,9 +120,7 @@ CLAIM_OFFERS: Final = (CLASSES, SLICES)
 def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> list[Watched]:
     """The followed ConfigMaps. Each named one has its own watch, so that no right to others is needed.
 
-    Args:
-        namespaces: of the ConfigMaps; empty for all namespaces.
-        names: of the ConfigMaps; empty for all names.
+    `namespaces`: of the ConfigMaps; empty for all namespaces. `names`: of the ConfigMaps; empty for all names.
     """
     return [
         Watched("ConfigMap", Scope(CONFIG_MAPS, namespace, fields=fields), LiveConfigMap)

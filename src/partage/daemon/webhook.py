@@ -77,12 +77,8 @@ class Registration:
     async def keep(self, trusted: bytes, context: Context) -> bool:
         """Have the API server trust these authorities. Returns whether both configurations are correct now.
 
-        Args:
-            trusted: PEM of the authorities.
-            context: its resource names count as devices.
-
-        Raises:
-            KubeError: a configuration can be neither read nor written.
+        `trusted`: PEM of the authorities. `context`: its resource names count as devices. Raises `KubeError`: a
+        configuration can be neither read nor written.
         """
         # The list makes sure that the log reports the problems of both.
         return all([await self._keep(one, trusted, context) for one in CONFIGURATIONS])
@@ -216,9 +212,7 @@ class WebhookDaemon(Beside):
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
 
-        Raises:
-            OSError: the port is taken.
-            InvalidValue: the certificates cannot be used.
+        Raises `OSError`: the port is taken; `InvalidValue`: the certificates cannot be used.
         """
         with tempfile.TemporaryDirectory(prefix="partage-webhook-") as folder:
             try:
