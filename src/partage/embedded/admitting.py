@@ -61,9 +61,7 @@ def admit_with(
 ) -> None:
     """Makes the server mutate and validate pods as the webhook does.
 
-    Args:
-        context: the present settings for reading pods.
-        admission: the present switches.
+    `context`: the present settings for reading pods. `admission`: the present switches.
     """
     mutate, validate = mutating(tracer), validating(tracer)
 
@@ -88,8 +86,7 @@ def admit_with(
 def admit_claims(server: ApiServer, review: Callable[[Document], str]) -> None:
     """Makes the server ask before it stores an allocation of our driver, as an API server asks the leader.
 
-    Args:
-        review: reserves a claim's devices; returns the reason of a refusal, or nothing on success.
+    `review`: reserves a claim's devices; returns the reason of a refusal, or nothing on success.
     """
 
     def judged(asked: Asked) -> None:

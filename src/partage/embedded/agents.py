@@ -55,8 +55,7 @@ class Agents:
     async def register(self) -> None:
         """Registers every simulated node, and brings up existing nodes.
 
-        Raises:
-            InvalidDocument: the API server rejects a node; the message has the reason.
+        Raises `InvalidDocument`: the API server rejects a node; the message has the reason.
         """
         for node in self._simulated.values():
             try:

@@ -56,11 +56,7 @@ def is_state(manifest: Manifest) -> bool:
 async def apply_all(
     server: ApiServer, manifests: Iterable[Manifest], user: User, outcome: Outcome
 ) -> None:
-    """Creates every absent object.
-
-    Args:
-        user: one that may write records.
-    """
+    """Creates every absent object. `user`: one that may write records."""
     for manifest in manifests:
         try:
             await _apply(server, manifest, user, outcome)

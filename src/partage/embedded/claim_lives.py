@@ -135,8 +135,7 @@ class ClaimLives:
     async def _release(self, claim: Record, *, free: bool) -> None:
         """Delete a claim without devices after the pod that it was made for.
 
-        Args:
-            free: it is no longer protected. A claim without devices may be about to get some.
+        `free`: it is no longer protected. A claim without devices may be about to get some.
         """
         status = claim.value.get("status") or {}
         if status.get("allocation") is not None or status.get("reservedFor"):

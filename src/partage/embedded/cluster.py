@@ -119,11 +119,7 @@ class EmbeddedCluster:
     """A cluster that runs as long as the context lasts; `server` is for code in the same process."""
 
     def __init__(self, plan: Plan) -> None:
-        """A cluster that does not run yet.
-
-        Raises:
-            InvalidValue: the plan's file holds no cluster's state.
-        """
+        """A cluster that does not run yet. Raises `InvalidValue`: the plan's file holds no cluster's state."""
         self._plan = plan
         self._token = secrets.token_urlsafe(32)
         self._writer = User(_ACCOUNT, ("system:serviceaccounts", "system:authenticated"))
@@ -159,8 +155,7 @@ class EmbeddedCluster:
     async def __aenter__(self) -> Self:
         """Start everything; pods are decided in the background.
 
-        Raises:
-            InvalidValue: a port is taken, or the kubeconfig cannot be written.
+        Raises `InvalidValue`: a port is taken, or the kubeconfig cannot be written.
         """
         async with contextlib.AsyncExitStack() as stack:
             await self._start(stack)

@@ -42,8 +42,7 @@ Plugin = Literal["hami", "qgpu"]
 class RdmaCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The RDMA cards of a node, spread over its PCIe switches.
 
-    Attributes:
-        functions: virtual functions of each; without any, cards are allocated in percent.
+    `functions`: virtual functions of each; without any, cards are allocated in percent.
     """
 
     cards: Annotated[int, Meta(ge=1, le=64)] = 1
@@ -95,11 +94,7 @@ class _Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
 
 @dataclass(frozen=True, slots=True)
 class SimulatedNode:
-    """One simulated node.
-
-    Attributes:
-        make: facts of its cards' model.
-    """
+    """One simulated node. `make`: facts of its cards' model."""
 
     name: str
     spec: NodeSpec
@@ -111,8 +106,7 @@ class SimulatedNode:
 def simulated_nodes(value: Any, where: str) -> Iterator[SimulatedNode]:
     """The nodes of one document. Raises `InvalidDocument`: a field is wrong; the message names it and the rule.
 
-    Args:
-        where: file and place, for messages.
+    `where`: file and place, for messages.
     """
     document = typed(value, _Document, where)
     name, spec = document.metadata.name, document.spec

@@ -89,8 +89,7 @@ def plugin_totals(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The plugins' totals and node annotations for the present devices.
 
-    Raises:
-        InvalidDocument: another program has written malformed content into the Device object.
+    Raises `InvalidDocument`: another program has written malformed content into the Device object.
     """
     document = decoded("Device", device)
     devices, _ = translate_devices(document, document.labels)
@@ -121,10 +120,8 @@ def plugin_totals(
 def unhealthy_devices(text: str, device: Mapping[str, Any]) -> tuple[set[tuple[str, int]], str]:
     """The devices that a node's annotation declares unhealthy, with the reasons.
 
-    `0,2` are cards, `rdma-0` another device, `all` every one; the reason follows `=`.
-
-    Raises:
-        InvalidRecord: the annotation is malformed, or there is no such device.
+    `0,2` are cards, `rdma-0` another device, `all` every one; the reason follows `=`. Raises `InvalidRecord`: the
+    annotation is malformed, or there is no such device.
     """
     return faulty(
         text, {(str(one.get("type")), int(one.get("minor") or 0)) for one in _entries(device)}

@@ -49,9 +49,7 @@ class Kubelet:
     ) -> None:
         """A kubelet that has not started.
 
-        Args:
-            context: the present settings for reading pods.
-            tracer: receives the spans that an agent would send.
+        `context`: the present settings for reading pods. `tracer`: receives the spans that an agent would send.
         """
         self._server = server
         self._context = context

@@ -103,9 +103,7 @@ class Seam(Protocol):
     async def choose(self, record: Record, fitting: Sequence[str], *, all_fit: bool) -> Choice:
         """The place of a pod. Raises `OSError`: the engine does not answer.
 
-        Args:
-            fitting: the nodes that pass kube-scheduler's own filters.
-            all_fit: these are all nodes.
+        `fitting`: the nodes that pass kube-scheduler's own filters. `all_fit`: these are all nodes.
         """
 
     async def bind(self, record: Record, choice: Choice) -> str:
@@ -119,11 +117,7 @@ class InProcess:
     """The engine in the same process, with the plugin's questions; see `Seam`."""
 
     def __init__(self, server: ApiServer, attempts: Attempts, user: User) -> None:
-        """No question yet.
-
-        Args:
-            user: one that may write a Binding's annotations.
-        """
+        """No question yet. `user`: one that may write a Binding's annotations."""
         self._server = server
         self._user = user
         self._attempts = attempts
