@@ -49,8 +49,7 @@ class ContainerView:
 class PodView:
     """The parts of a pod that families read, as its author wrote them.
 
-    Attributes:
-        containers: init containers and sidecars first, each list in the pod's order.
+    `containers`: init containers and sidecars first, each list in the pod's order.
     """
 
     namespace: str
@@ -67,8 +66,7 @@ class PodView:
 class NodeView:
     """The parts of a node that families read, as the API shows them.
 
-    Attributes:
-        devices: its devices in a Device object (after translation); empty if there is none.
+    `devices`: its devices in a Device object (after translation); empty if there is none.
     """
 
     name: str

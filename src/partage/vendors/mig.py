@@ -143,11 +143,8 @@ def find_card(model: str, pci: str = "") -> MigCard | None:
 
     The comparison of names ignores case, a leading `NVIDIA`, and spaces or hyphens, so the names of a node's driver and
     of an operator both match. A chip's name alone (`NVIDIA B300`) is the model that begins with it, if there is only
-    one.
-
-    Args:
-        model: a short name, or the driver's name for the card.
-        pci: product id, such as `20B2`, `0x20B2` or `0x20B210DE`; empty if unknown.
+    one. `model`: a short name, or the driver's name for the card. `pci`: product id, such as `20B2`, `0x20B2` or
+    `0x20B210DE`; empty if unknown.
     """
     product = pci.upper().removeprefix("0X")[:4]
     if product:
@@ -199,9 +196,7 @@ def _parts(name: str) -> tuple[str, int, str] | None:
 def for_driver(axis: MigAxis, branch: int) -> MigAxis:
     """The card's axis under an older driver: fewer profiles, and no 4g beside a 3g before R510.
 
-    Args:
-        axis: that of the newest driver.
-        branch: first number of the driver's version, such as 470.
+    `axis`: that of the newest driver. `branch`: first number of the driver's version, such as 470.
     """
     profiles = tuple(p for p in axis.profiles if p.since <= branch)
     apart = axis.apart

@@ -46,9 +46,7 @@ class ReservedKeys:
     ) -> list[str]:
         """Reserved keys that were added, changed or removed, as `annotation x` or `label y`.
 
-        Args:
-            annotations: before and after.
-            labels: before and after.
+        `annotations`: before and after. `labels`: before and after.
         """
         found = [
             f"annotation {key}"

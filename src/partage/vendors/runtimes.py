@@ -73,8 +73,7 @@ def opening(variable: str) -> Opening | None:
 def opens(env: Iterable[str]) -> tuple[str, ...]:
     """Variables by which a container would get cards without a grant; empty if it gets none.
 
-    Args:
-        env: lines `NAME=VALUE`; a repeated one counts both times, because runtimes differ in which they read.
+    `env`: lines `NAME=VALUE`; a repeated one counts both times, because runtimes differ in which they read.
     """
     lines = [text.partition("=")[::2] for text in env]
     found = [

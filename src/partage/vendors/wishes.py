@@ -77,8 +77,7 @@ class Wishes:
 def read_class(annotations: Mapping[str, str]) -> Priority | None:
     """The precedence in a pod's annotation; None if there is none.
 
-    Raises:
-        InvalidValue: it is none of the choices; the message names them.
+    Raises `InvalidValue`: it is none of the choices; the message names them.
     """
     said = annotations.get(names.QGPU_APP_CLASS)
     return _chosen(names.QGPU_APP_CLASS, said, _APP_CLASSES) if said else None
@@ -89,11 +88,8 @@ def read_wishes(
 ) -> Wishes:
     """The choices of a container's pod; annotations override HAMi's variables.
 
-    Args:
-        most_swap_bytes: memory that the node allows a container beyond its grant; None before it has a node.
-
-    Raises:
-        InvalidValue: an unknown choice, or more than the node allows; the message names key and rule.
+    `most_swap_bytes`: memory that the node allows a container beyond its grant; None before it has a node. Raises
+    `InvalidValue`: an unknown choice, or more than the node allows; the message names key and rule.
     """
     policy = _HAMI_POLICIES.get(env.get(_HAMI_POLICY, "").lower())
     said = annotations.get(names.COMPUTE_POLICY)

@@ -86,8 +86,7 @@ class _Links(Struct, frozen=True):
 def decode_cards(text: str) -> tuple[RegisteredCard, ...]:
     """The cards in a registration annotation of either generation.
 
-    Raises:
-        InvalidRecord: neither form, a value out of range, or one UUID twice.
+    Raises `InvalidRecord`: neither form, a value out of range, or one UUID twice.
     """
     stripped = text.strip()
     if stripped.startswith("["):

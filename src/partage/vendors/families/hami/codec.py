@@ -67,8 +67,7 @@ def encode_pod_devices(containers: Sequence[Sequence[ContainerDevice]]) -> str:
 def decode_pod_devices(text: str) -> tuple[tuple[ContainerDevice, ...], ...]:
     """The devices of each container; the exact inverse of `encode_pod_devices`.
 
-    Raises:
-        InvalidRecord: the text does not have this form; the message quotes the faulty part.
+    Raises `InvalidRecord`: the text does not have this form; the message quotes the faulty part.
     """
     if not text:
         return ()

@@ -76,8 +76,7 @@ def encode_listed(held: Iterable[tuple[int, int, Grant]]) -> str:
 def decode_listed(text: str) -> Mapping[tuple[int, int], Listed]:
     """The instances of an annotation of HAMi 2.10, by container and device position.
 
-    Raises:
-        InvalidRecord: not the published JSON, one position twice, or an incomplete identity.
+    Raises `InvalidRecord`: not the published JSON, one position twice, or an incomplete identity.
     """
     try:
         listed = msgspec.json.decode(text, type=list[Listed])

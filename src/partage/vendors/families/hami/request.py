@@ -41,10 +41,8 @@ _SCORING: Final = Scoring(sharers=True)
 class _Amounts:
     """One container's amounts of each device: percent of compute, MiB or percent of memory.
 
-    One of the two memories is set; both 0 cannot happen.
-
-    Attributes:
-        said: names that the container itself has; the rest are defaults.
+    One of the two memories is set; both 0 cannot happen. `said`: names that the container itself has; the rest are
+    defaults.
     """
 
     count: int

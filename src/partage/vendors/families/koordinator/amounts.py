@@ -103,10 +103,8 @@ class Asked:
 def gather(containers: Iterable[ContainerView]) -> Asked:
     """The containers' joint request.
 
-    Raises:
-        InvalidValue: an amount is negative, not an integer for counted cards, beyond anything a node can have, or
-            differs between requests and limits although Kubernetes forbids it. The message names container and
-            resource.
+    Raises `InvalidValue`: an amount is negative, not an integer for counted cards, beyond anything a node can have, or
+    differs between requests and limits although Kubernetes forbids it. The message names container and resource.
     """
     parts: list[Part] = []
     written: dict[str, str] = {}

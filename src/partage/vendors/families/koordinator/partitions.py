@@ -62,10 +62,8 @@ def honoured(device_labels: Mapping[str, str], node_labels: Mapping[str, str]) -
 def parse_partitions(text: str) -> Mapping[int, tuple[Partition, ...]]:
     """The table of the annotation: number of cards to partitions, in the order written.
 
-    Quoted scores, as in the published examples, are read as numbers.
-
-    Raises:
-        InvalidValue: not such a table; the message names the place.
+    Quoted scores, as in the published examples, are read as numbers. Raises `InvalidValue`: not such a table; the
+    message names the place.
     """
     try:
         document = decode(text, dict[str, list[_Entry]])

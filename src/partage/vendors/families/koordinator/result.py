@@ -88,9 +88,7 @@ def _resources(
 ) -> Mapping[str, str]:
     """A card's amounts by name, in the order of names; equal pods hold equal amounts, so each is written once.
 
-    Args:
-        amounts: core, bytes of memory, and percent of it, as in `GrantedCard`.
-        old: under the names of v1.4.
+    `amounts`: core, bytes of memory, and percent of it, as in `GrantedCard`. `old`: under the names of v1.4.
     """
     core, memory, ratio = amounts
     if type_ is not DeviceType.GPU:

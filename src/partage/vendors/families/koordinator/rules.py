@@ -106,12 +106,9 @@ _COMBINATIONS: Final[Mapping[frozenset[str], tuple[_Rule, ...]]] = {
 def shape_of(asked: Mapping[str, Quantity], written: Mapping[str, str]) -> CardShape:
     """The meaning of a pod's effective GPU amounts (today's names, none of them zero).
 
-    Args:
-        written: today's name to the name that the pod used, for messages.
-
-    Raises:
-        InvalidValue: `invalid resource unit <name>: <quantity>` for a `gpu` that is not a percentage, `invalid resource
-            device requests: [<names>]` for everything else, each followed by the rule in brackets.
+    `written`: today's name to the name that the pod used, for messages. Raises `InvalidValue`: `invalid resource unit
+    <name>: <quantity>` for a `gpu` that is not a percentage, `invalid resource device requests: [<names>]` for
+    everything else, each followed by the rule in brackets.
     """
     amounts = {name: quantity.ceil() for name, quantity in asked.items()}
     whole = amounts.get(names.KOORD_GPU, 0)

@@ -25,11 +25,9 @@ def totals(
 
     Names without healthy devices are left out, so a caller that finds one on the node removes it. Amounts are those of
     the devices, scaling included. `gpu` exists only if pods ask for the vendor's cards by it (upstream: NVIDIA's, and
-    of no vendor). `gpu.shared` counts 100 a healthy card; it and native units have no name in v1.4.
-
-    Args:
-        vendor: the vendor of its cards; empty if unknown.
-        dialects: which names to give: empty for today's, `v1.4` for the older ones.
+    of no vendor). `gpu.shared` counts 100 a healthy card; it and native units have no name in v1.4. `vendor`: the
+    vendor of its cards; empty if unknown. `dialects`: which names to give: empty for today's, `v1.4` for the older
+    ones.
     """
     today = {**_cards(devices, vendor), **_others(devices)}
     result: dict[str, Quantity] = {}

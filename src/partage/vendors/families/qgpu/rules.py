@@ -53,10 +53,7 @@ class Ask:
 def ask_of(container: ContainerView, app_class: str) -> Ask | None:
     """The container's request; None if all its amounts are 0 or missing.
 
-    `app_class` is the pod's: `online`, `offline` or empty.
-
-    Raises:
-        RuleBroken: with the broken rule.
+    `app_class` is the pod's: `online`, `offline` or empty. Raises `RuleBroken`: with the broken rule.
     """
     _check_requests_equal_limits(container)
     core, memory, greedy = (container.ask(name) for name in _RESOURCES)
