@@ -31,12 +31,8 @@ _FORBIDDEN: Final = 1e7
 def ceiling(trace: Trace, sequence: Sequence, placed: float = PLACED) -> float:
     """The most compute that can be allocated at the end of a sequence, percent of the cluster's.
 
-    Args:
-        placed: part of the cluster's compute that arrives before a pod may be refused.
-
-    Raises:
-        SolverMissing: no solver is installed.
-        PartageError: this part cannot be placed at all.
+    `placed`: part of the cluster's compute that arrives before a pod may be refused. Raises `SolverMissing`: no solver
+    is installed; `PartageError`: this part cannot be placed at all.
     """
     pods = [trace.pods[row] for row in sequence.pods]
     arrived = np.cumsum([pod.demand for pod in pods]) / max(trace.capacity, 1)
@@ -57,10 +53,8 @@ def ceiling(trace: Trace, sequence: Sequence, placed: float = PLACED) -> float:
 def over(runs: Several[Run]) -> float:
     """The bound on some runs: every pod that arrived before the first refusal in any of them is placed.
 
-    No run can exceed it. The runs are of one trace and sequence, and no pod ends in them.
-
-    Raises:
-        SolverMissing: no solver is installed.
+    No run can exceed it. The runs are of one trace and sequence, and no pod ends in them. Raises `SolverMissing`: no
+    solver is installed.
     """
     trace, sequence = runs[0].trace, runs[0].sequence
     demand = np.array([trace.pods[row].demand for row in sequence.pods], np.int64)

@@ -83,8 +83,7 @@ _CODES: Final = {
 class _Miss:
     """Why a device does not serve a request; the least `far` came closest.
 
-    Attributes:
-        ends: Kubernetes' allocator tries no other device then.
+    `ends`: Kubernetes' allocator tries no other device then.
     """
 
     far: float

@@ -30,8 +30,7 @@ class _Entry(msgspec.Struct, frozen=True):
 def read_history(path: Path) -> dict[Ask, int]:
     """How often each ask arrived: a table of pods as in openb, or the output of `write_history`.
 
-    Raises:
-        InvalidDocument: the file is missing or broken; the message names the place.
+    Raises `InvalidDocument`: the file is missing or broken; the message names the place.
     """
     if path.suffix != ".json":
         return dict(Counter(row.ask for row in read_pods(path)))

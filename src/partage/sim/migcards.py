@@ -286,12 +286,8 @@ def pools(
 ) -> Callable[[int], Pool]:
     """A maker of idle pools with a given number of cards; tables are computed once.
 
-    Args:
-        policy: a name of `POLICIES`.
-        weights: frequencies, for policies that know the mix; equal by default.
-
-    Raises:
-        InvalidValue: there is no such policy, or the model lacks a profile or known positions.
+    `policy`: a name of `POLICIES`. `weights`: frequencies, for policies that know the mix; equal by default. Raises
+    `InvalidValue`: there is no such policy, or the model lacks a profile or known positions.
     """
     if policy not in POLICIES:
         raise InvalidValue(f"no policy {policy!r}; there are {', '.join(POLICIES)}")

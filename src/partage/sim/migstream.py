@@ -173,8 +173,7 @@ class _Run:
 def run(stream: Stream, policy: str) -> Outcome:
     """The stream under a policy of `sim.migcards`.
 
-    Raises:
-        InvalidValue: there is no such policy, or the model lacks a profile of the mix.
+    Raises `InvalidValue`: there is no such policy, or the model lacks a profile of the mix.
     """
     names = [name for name, weight in stream.mix.items() if weight]
     total = sum(stream.mix.values())
@@ -201,8 +200,7 @@ class Admitted:
 def offer(sequences: Sequence[Sequence[str]], axis: MigAxis, cards: int, policy: str) -> Admitted:
     """Offer each sequence in its order to idle cards; it stops at the first refusal.
 
-    Raises:
-        InvalidValue: there is no such policy, or the model lacks a profile.
+    Raises `InvalidValue`: there is no such policy, or the model lacks a profile.
     """
     if cards < 1:
         raise InvalidValue(f"{cards} cards; at least 1 is needed")

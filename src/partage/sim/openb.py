@@ -122,8 +122,7 @@ class Sequence:
 def read_trace(folder: Path, name: str) -> Trace:
     """The trace `name` of a folder with `nodes.csv` and `pods_<name>.csv`.
 
-    Raises:
-        InvalidDocument: a file is missing or a row is broken; the message names both.
+    Raises `InvalidDocument`: a file is missing or a row is broken; the message names both.
     """
     nodes = _nodes(folder / "nodes.csv")
     models = {node.model for node in nodes}
@@ -134,8 +133,7 @@ def read_trace(folder: Path, name: str) -> Trace:
 def read_pods(path: Path, models: set[str] | None = None) -> tuple[PodRow, ...]:
     """The pods of one table. Raises `InvalidDocument`: the file is missing, empty, or a row is broken.
 
-    Args:
-        models: existing card models; None to accept any name.
+    `models`: existing card models; None to accept any name.
     """
     pods = tuple(_pod(row, models) for row in _rows(path, _POD_COLUMNS))
     if not pods:
@@ -254,8 +252,7 @@ def _pod(row: _Row, models: set[str] | None) -> PodRow:
 def read_sequence(path: Path, trace: Trace, seed: int) -> Sequence:
     """The sequence `pod_<trace>_<seed>` and `node_<trace>_<seed>` of an NPZ file.
 
-    Raises:
-        InvalidDocument: the file, one of its arrays, or an entry does not match the trace.
+    Raises `InvalidDocument`: the file, one of its arrays, or an entry does not match the trace.
     """
     pod_key, node_key = f"pod_{trace.name}_{seed}", f"node_{trace.name}_{seed}"
     try:

@@ -62,9 +62,7 @@ def _cards(count: int) -> str:
 def page(results: Sequence[Result], source: str) -> str:
     """The page as HTML.
 
-    Args:
-        results: today first, then the changes.
-        source: the origin of the cluster's data, for the small print.
+    `results`: today first, then the changes. `source`: the origin of the cluster's data, for the small print.
     """
     return f"""<!doctype html>
 <html lang="en">

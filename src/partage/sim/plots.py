@@ -39,8 +39,7 @@ class CannotPlot(PartageError):
 def check(path: Path) -> None:
     """Refuse early what `plot_*` could not do after a long run.
 
-    Raises:
-        CannotPlot: matplotlib is not installed, or the name ends in neither .png nor .svg.
+    Raises `CannotPlot`: matplotlib is not installed, or the name ends in neither .png nor .svg.
     """
     if path.suffix.lower() not in FORMATS:
         raise CannotPlot(f"{path}: a picture's name must end in {' or '.join(FORMATS)}")
@@ -52,11 +51,8 @@ def plot_loads(
 ) -> None:
     """Allocation and fragmentation against arrived load, a line a policy.
 
-    Args:
-        most: allocation that no policy can exceed, if known.
-
-    Raises:
-        CannotPlot: see `check`; or the file cannot be written.
+    `most`: allocation that no policy can exceed, if known. Raises `CannotPlot`: see `check`; or the file cannot be
+    written.
     """
     figure = _figure()
     allocation, frag = figure.subplots(1, 2)

@@ -65,10 +65,7 @@ class Queue:
         """Try the waiting pods again, in order of arrival, after a node got room.
 
         Places only fill up during the round. So after one refusal no other pod of that kind is tried, and no other node
-        has new room.
-
-        Args:
-            place: tries a pod; whether it has a place now.
+        has new room. `place`: tries a pod; whether it has a place now.
         """
         index = ledger.index.get(node)
         if index is None or not self._some.any():

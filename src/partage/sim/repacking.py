@@ -51,9 +51,7 @@ def propose(
 ) -> tuple[Proposal, ...]:
     """A proposal for every pod that waits for one hardware instance, each independent of the others.
 
-    Args:
-        may_move: whether a pod may be restarted.
-        policy: as for `offline.schedule`.
+    `may_move`: whether a pod may be restarted. `policy`: as for `offline.schedule`.
     """
     outcome = schedule(cluster, policy)
     pods = {one.pod.pod.uid: one.pod.pod for one in outcome.pods}

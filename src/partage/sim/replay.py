@@ -122,12 +122,8 @@ def published(sequence: Sequence) -> Lives:
 def trace_lives(trace: Trace, speed: float = 1.0) -> Lives:
     """Every pod of the trace once, at its own times.
 
-    Args:
-        trace: with creation and deletion times.
-        speed: factor by which arrivals are closer together; lifetimes are unchanged.
-
-    Raises:
-        InvalidValue: a pod has no creation time, or ends before it arrives.
+    `trace`: with creation and deletion times. `speed`: factor by which arrivals are closer together; lifetimes are
+    unchanged. Raises `InvalidValue`: a pod has no creation time, or ends before it arrives.
     """
     lives = []
     for row, pod in enumerate(trace.pods):

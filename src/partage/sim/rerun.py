@@ -39,12 +39,8 @@ class Compared:
 def rerun(lines: Iterable[Header | Line], policy: Policy | None = None) -> Iterator[Compared]:
     """Every decision of a record, taken again in order.
 
-    Args:
-        lines: of one file or of several consecutive ones.
-        policy: in force instead of the recorded ones.
-
-    Raises:
-        InvalidDocument: the recording does not begin with a state.
+    `lines`: of one file or of several consecutive ones. `policy`: in force instead of the recorded ones. Raises
+    `InvalidDocument`: the recording does not begin with a state.
     """
     engines: dict[str, Engine] = {}
     for line in lines:

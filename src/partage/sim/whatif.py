@@ -131,8 +131,7 @@ class Result:
 def changed(cluster: Cluster, change: Change) -> Cluster:
     """The changed cluster.
 
-    Raises:
-        InvalidValue: a node to copy does not exist, a pattern matches none, or a number is invalid or too large.
+    Raises `InvalidValue`: a node to copy does not exist, a pattern matches none, or a number is invalid or too large.
     """
     gone = _removed(cluster, change.remove)
     nodes = [node for node in cluster.nodes if node.name not in gone]

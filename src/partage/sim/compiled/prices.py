@@ -260,8 +260,7 @@ def node_values(
 ) -> None:
     """Add the score of the first `many` nodes found to their value, and write their flags.
 
-    Args:
-        exempt: by reserve, whether the pod may take its slots.
+    `exempt`: by reserve, whether the pod may take its slots.
     """
     chosen, usable = found
     count, milli, whole, cpu_asked, memory_asked = wanted

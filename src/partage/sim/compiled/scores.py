@@ -99,9 +99,7 @@ def node_scores(
 ) -> None:
     """Add the score of the first `many` nodes found to their value.
 
-    Args:
-        hosted: the kinds of pod on them.
-        bare: which have no devices.
+    `hosted`: the kinds of pod on them. `bare`: which have no devices.
     """
     chosen, _ = found
     count, milli, whole, cpu_asked, _ = wanted
