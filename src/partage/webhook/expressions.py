@@ -114,9 +114,7 @@ def _carries(which: str, keys: ReservedKeys) -> str:
 def may_not_write(users: Iterable[str], group: str) -> str:
     """Whether the user may not write reserved keys.
 
-    Args:
-        users: names of users and service accounts.
-        group: a group whose members may write them too; empty for none.
+    `users`: names of users and service accounts. `group`: a group whose members may write them too; empty for none.
     """
     others = f"!(request.userInfo.username in {_list(users)})"
     if not group:

@@ -23,11 +23,7 @@ _MOST_CONTAINERS: Final = LIMITS["containers"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One container of a pod, and its path.
-
-    Attributes:
-        name: its name, or its place if it has none.
-    """
+    """One container of a pod, and its path. `name`: its name, or its place if it has none."""
 
     path: tuple[str | int, ...]
     name: str

@@ -49,9 +49,7 @@ def mutate(
 ) -> Verdict:
     """The answer of the mutating webhook; it never changes a pod without devices.
 
-    Args:
-        trace: the span for the pod's annotation; None writes none.
-        ignored: reason why its present span is replaced.
+    `trace`: the span for the pod's annotation; None writes none. `ignored`: reason why its present span is replaced.
     """
     pod = mapping(review.object)
     if (

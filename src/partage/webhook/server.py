@@ -43,9 +43,7 @@ def review_routes(
 ) -> list[web.RouteDef]:
     """`POST /webhook/mutate`, `/webhook/translate` and `/webhook/validate`.
 
-    Args:
-        context: the present settings for reading pods.
-        admission: the present switches.
+    `context`: the present settings for reading pods. `admission`: the present switches.
     """
     given = limits or Limits()
     bounds = replace(given, body=min(_BODY, given.body))
