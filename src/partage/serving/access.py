@@ -26,8 +26,7 @@ _EVERY: Final = 5.0
 class TokenFile:
     """Tokens in a file, read again when it changes.
 
-    Attributes:
-        clock: seconds on a steady clock; the file is checked at most every five seconds.
+    `clock`: seconds on a steady clock; the file is checked at most every five seconds.
     """
 
     path: Path
@@ -39,8 +38,7 @@ class TokenFile:
     def __post_init__(self) -> None:
         """Read the file a first time.
 
-        Raises:
-            InvalidValue: the file cannot be read, has no token, or has one that is too short.
+        Raises `InvalidValue`: the file cannot be read, has no token, or has one that is too short.
         """
         try:
             self._tokens, self._stamp = self._read()

@@ -56,9 +56,8 @@ class Connections:
     def __init__(self, most: int, per_address: int, most_bytes: int = 2**26) -> None:
         """No connection is open.
 
-        Args:
-            per_address: the most connections of one client address at a time.
-            most_bytes: the most bytes of incomplete requests and unread answers, over all connections.
+        `per_address`: the most connections of one client address at a time. `most_bytes`: the most bytes of incomplete
+        requests and unread answers, over all connections.
         """
         self._most_bytes = most_bytes
         self._held: dict[Connection, int] = {}

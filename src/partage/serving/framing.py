@@ -79,8 +79,7 @@ class Framing:
     def head(self) -> bytes | None:
         """The head with its end, None until it is complete.
 
-        Raises:
-            Refused: it is too large, or asks for something unsupported.
+        Raises `Refused`: it is too large, or asks for something unsupported.
         """
         held = self.held
         if held.startswith(_HELLO):
@@ -113,8 +112,7 @@ class Framing:
     def take(self) -> bytes:
         """The bytes of the request that arrived and were not taken yet.
 
-        Raises:
-            Refused: it costs too much, or has no recognisable end.
+        Raises `Refused`: it costs too much, or has no recognisable end.
         """
         taken = b""
         if not self._head:

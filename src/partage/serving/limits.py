@@ -66,11 +66,9 @@ def json_response(data: object, status: int = 200) -> web.Response:
 async def read_body(request: web.Request, limits: Limits) -> bytes:
     """The request's body.
 
-    Raises:
-        web.HTTPRequestEntityTooLarge: it is larger than the limit.
-        web.HTTPUnsupportedMediaType: it is compressed.
-        web.HTTPRequestTimeout: it did not arrive in time.
-        web.HTTPBadRequest: the connection broke off, or the encoding is not the declared one.
+    Raises `web.HTTPRequestEntityTooLarge`: it is larger than the limit; `web.HTTPUnsupportedMediaType`: it is
+    compressed; `web.HTTPRequestTimeout`: it did not arrive in time; `web.HTTPBadRequest`: the connection broke off, or
+    the encoding is not the declared one.
     """
     if request.content_length is not None and request.content_length > limits.body:
         raise web.HTTPRequestEntityTooLarge(limits.body, request.content_length)

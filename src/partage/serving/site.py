@@ -58,9 +58,8 @@ class Site:
     ) -> None:
         """A site that does not listen yet.
 
-        Args:
-            tls: certificates; None serves without.
-            here: refuses requests that pages of other origins send by a browser; for ports of this machine alone.
+        `tls`: certificates; None serves without. `here`: refuses requests that pages of other origins send by a
+        browser; for ports of this machine alone.
         """
         app.middlewares.insert(0, noticed())
         app[TURNS] = Turns(_AT_ONCE, _PORTS * limits.connections, limits.connections)
@@ -104,9 +103,7 @@ class Site:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 takes any free one.
 
-        Raises:
-            OSError: the port is taken.
-            InvalidValue: a TLS file is missing or broken.
+        Raises `OSError`: the port is taken; `InvalidValue`: a TLS file is missing or broken.
         """
         allow_files(_PORTS * self._limits.connections)
         await self._runner.setup()
@@ -116,8 +113,7 @@ class Site:
     async def start_second(self, host: str, port: int) -> None:
         """Listen on a second port, after `start`. Its callers show no certificate and may do without TLS.
 
-        Raises:
-            OSError: the port is taken.
+        Raises `OSError`: the port is taken.
         """
         self.read_port = await self._listen(host, port, second=True)
 

@@ -50,8 +50,7 @@ class ServerTls:
     def reading(self) -> ssl.SSLContext:
         """The same for a port whose callers show no certificate.
 
-        Raises:
-            InvalidValue: a file is missing or is wrong.
+        Raises `InvalidValue`: a file is missing or is wrong.
         """
         return (self._contexts or self._load())[1]
 

@@ -67,8 +67,7 @@ class _Waiting:
 class Turns:
     """Waiting requests, and those that have a place.
 
-    Attributes:
-        at_work: requests that have a place, by identity, with their askers.
+    `at_work`: requests that have a place, by identity, with their askers.
     """
 
     def __init__(self, together: int, waiting: int, of_one: int) -> None:
@@ -184,11 +183,7 @@ def pages_in_turn() -> Middleware:
 
 @asynccontextmanager
 async def at_work(request: web.Request) -> AsyncIterator[None]:
-    """Have a turn for a request, if its application has turns.
-
-    Raises:
-        web.HTTPTooManyRequests: too many wait.
-    """
+    """Have a turn for a request, if its application has turns. Raises `web.HTTPTooManyRequests`: too many wait."""
     turns = request.app.get(TURNS)
     if turns is None:
         yield
