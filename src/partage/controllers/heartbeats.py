@@ -51,9 +51,8 @@ class Heartbeats:
     def __init__(self, limit: float, gap: float) -> None:
         """No look yet.
 
-        Args:
-            limit: seconds without a change after which an agent is silent.
-            gap: longest time in seconds between the ends of two looks that belong together.
+        `limit`: seconds without a change after which an agent is silent. `gap`: longest time in seconds between the
+        ends of two looks that belong together.
         """
         self._limit, self._gap = limit, gap
         self._agents: dict[str, _Agent] = {}

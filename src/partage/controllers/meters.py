@@ -27,9 +27,7 @@ class ControllerMeters:
     ) -> None:
         """Series on a registry, by default one of their own.
 
-        Args:
-            waiting: number of queued objects.
-            refused: number of rejected ConfigMaps now.
+        `waiting`: number of queued objects. `refused`: number of rejected ConfigMaps now.
         """
         self.registry = registry or CollectorRegistry(auto_describe=True)
         self.flags: Mapping[str, Problem] = {}

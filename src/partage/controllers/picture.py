@@ -82,8 +82,7 @@ class Picture:
     def read_node(self, name: str) -> TranslatedNode | None:
         """The node with every family's configuration applied; None where the API has none.
 
-        Raises:
-            InvalidDocument: an amount of its documents is no quantity.
+        Raises `InvalidDocument`: an amount of its documents is no quantity.
         """
         place = self._places.get(name)
         if place is None or place.node is None:

@@ -47,9 +47,8 @@ class Flag:
 def problem_of(pod: Pod, node: Node | None) -> Flag | None:
     """The problem of the pod's devices; None without one.
 
-    Args:
-        pod: bound, with its record as read beside its node's devices.
-        node: its node; None if the API has no such node. Other programs delete such a node's pods.
+    `pod`: bound, with its record as read beside its node's devices. `node`: its node; None if the API has no such node.
+    Other programs delete such a node's pods.
     """
     if pod.node is None or pod.finished or node is None:
         return None

@@ -23,11 +23,7 @@ from partage.wire.nodes import device_totals
 def effective(picture: Picture, name: str, policy: Policy | None = None) -> dict[str, Any] | None:
     """The document for one node, ready for JSON; None for an unknown node.
 
-    Args:
-        policy: the one in force if no ConfigMap names one.
-
-    Raises:
-        InvalidDocument: the node cannot be read.
+    `policy`: the one in force if no ConfigMap names one. Raises `InvalidDocument`: the node cannot be read.
     """
     read = picture.read_node(name)
     if read is None:

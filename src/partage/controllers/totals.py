@@ -40,8 +40,7 @@ def totals_patch(
 ) -> dict[str, Any]:
     """A merge patch of the node's `status`; empty if the totals are right.
 
-    Args:
-        node: both documents as read, with every family's configuration.
+    `node`: both documents as read, with every family's configuration.
     """
     shape = document.shape if isinstance(document.shape, shapes.Node) else shapes.Node()
     status = shape.status or shapes.NodeStatus()
