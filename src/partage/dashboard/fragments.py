@@ -30,8 +30,7 @@ class Fragments:
     def of(self, ledger: Ledger, shapes: Mapping[Shape, int]) -> dict[str, Any]:
         """Free compute, its part that the usual requests cannot use, and the number of their kinds.
 
-        Args:
-            shapes: pods' requests of cards, with their numbers.
+        `shapes`: pods' requests of cards, with their numbers.
         """
         gauge, asks = self._gauge, sum(shapes.values())
         far = abs(asks - self._asks) >= max(_STEP, asks // _STEP)

@@ -22,12 +22,7 @@ from partage.wire.outcomes import closed_code, device_document, said
 async def nodes_document(
     books: Books, query: NodeQuery, standing: Standing | None = None, *, names: bool = True
 ) -> dict[str, Any]:
-    """One page of nodes.
-
-    Args:
-        standing: cache between two looks; None keeps nothing.
-        names: whether to name pods.
-    """
+    """One page of nodes. `standing`: cache between two looks; None keeps nothing. `names`: whether to name pods."""
     kept = standing or Standing()
     if query.protocol:
         await kept.all(books)

@@ -43,9 +43,8 @@ async def overview_document(
 ) -> dict[str, Any]:
     """The overview.
 
-    Args:
-        standing: cache between two looks; None keeps nothing.
-        names: whether to name waiting pods, and objects of namespaces that could not be read.
+    `standing`: cache between two looks; None keeps nothing. `names`: whether to name waiting pods, and objects of
+    namespaces that could not be read.
     """
     kept = standing or Standing()
     await kept.all(books)

@@ -86,9 +86,7 @@ async def ways_document(
 ) -> dict[str, Any] | None:
     """Ways to make a pod fit, the smallest change first; None for an unknown pod.
 
-    Args:
-        names: whether to name pods of other namespaces.
-        now: as for `explain`.
+    `names`: whether to name pods of other namespaces. `now`: as for `explain`.
     """
     entry = books.cluster_cache.pod_named(namespace, name)
     if entry is None:
