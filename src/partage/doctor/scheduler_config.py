@@ -62,11 +62,8 @@ class _Configuration(TypedDict, total=False):
 def configuration_in(source: str, data: bytes) -> Object:
     """The first configuration in YAML or JSON text.
 
-    Args:
-        source: the text's origin; messages begin with it.
-
-    Raises:
-        InvalidDocument: it has none, or one that kube-scheduler would reject.
+    `source`: the text's origin; messages begin with it. Raises `InvalidDocument`: it has none, or one that
+    kube-scheduler would reject.
     """
     try:
         for value in yaml_values(data):
