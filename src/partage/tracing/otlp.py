@@ -78,8 +78,7 @@ def live_tracer(
 def queue_settings(environ: Mapping[str, str]) -> QueueSettings:
     """The queue by the variables OTEL_BSP_*.
 
-    Raises:
-        InvalidValue: a variable is no number above 0 of at most nine digits, or a batch is larger than the queue.
+    Raises `InvalidValue`: a variable is no number above 0 of at most nine digits, or a batch is larger than the queue.
     """
     usual = QueueSettings()
     size = _number(environ, "OTEL_BSP_MAX_QUEUE_SIZE", usual.size)
@@ -125,9 +124,7 @@ class OtlpExporter:
     def __init__(self, resource: Resource) -> None:
         """An exporter with the settings of the process's environment.
 
-        Raises:
-            ValueError: a variable cannot be used.
-            OSError: a variable's file cannot be read.
+        Raises `ValueError`: a variable cannot be used; `OSError`: a variable's file cannot be read.
         """
         self._resource = resource
         self._reasons = _Reasons()

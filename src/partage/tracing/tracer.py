@@ -81,9 +81,8 @@ class Tracer:
     ) -> None:
         """Take a span.
 
-        Args:
-            parent: the span that the trace continues; it decides the sampling.
-            build: makes the span; not called if nothing is sent. If it returns None, nothing is sent.
+        `parent`: the span that the trace continues; it decides the sampling. `build`: makes the span; not called if
+        nothing is sent. If it returns None, nothing is sent.
         """
 
 
@@ -122,12 +121,7 @@ class LiveTracer(Tracer):
         chance: Callable[[int], int],
         settings: QueueSettings = QueueSettings(),
     ) -> None:
-        """A tracer; its thread starts at once.
-
-        Args:
-            now: nanoseconds since 1970.
-            chance: so many random bits.
-        """
+        """A tracer; its thread starts at once. `now`: nanoseconds since 1970. `chance`: so many random bits."""
         self._exporter = exporter
         self._sampler = sampler
         self._chance = chance
