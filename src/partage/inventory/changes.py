@@ -17,8 +17,7 @@ _KEPT: Final = 2**15
 class ChangeLog:
     """Node indexes in the order of their changes; a node that changed twice is listed twice.
 
-    Attributes:
-        count: the number of all changes so far.
+    `count`: the number of all changes so far.
     """
 
     def __init__(self, kept: int = _KEPT) -> None:
@@ -54,8 +53,7 @@ def distinct(nodes: Index) -> Index:
 class PodLog:
     """Uids in the order of their changes; a pod that changed twice is listed twice.
 
-    Attributes:
-        count: the number of all changes so far.
+    `count`: the number of all changes so far.
     """
 
     def __init__(self, kept: int = _KEPT) -> None:

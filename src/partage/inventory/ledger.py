@@ -194,10 +194,7 @@ class Ledger(Columns):
     def apply(self, allocation: Allocation) -> None:
         """Book an allocation that is a fact, even if it exceeds a card's amounts.
 
-        An overbooked card is closed; nothing is dropped.
-
-        Raises:
-            LedgerError: the pod has an entry already.
+        An overbooked card is closed; nothing is dropped. Raises `LedgerError`: the pod has an entry already.
         """
         uid, name = allocation.uid, allocation.node
         if uid in self._entries:
@@ -300,11 +297,8 @@ class Ledger(Columns):
     def validate(self, names: Collection[str] | None = None) -> None:
         """Recompute everything from nodes, entries and suspicions, and compare.
 
-        Args:
-            names: only these nodes; None checks all.
-
-        Raises:
-            LedgerError: a law is broken; the message names the node and the figures.
+        `names`: only these nodes; None checks all. Raises `LedgerError`: a law is broken; the message names the node
+        and the figures.
         """
         fresh = Ledger()
         for resource in self.host_free:  # foreign resources count if a node reports none

@@ -42,10 +42,7 @@ CLOSED: Final = (
 def texts(columns: Sequence[Ints | Bools], nodes: Ints) -> Iterator[bytes]:
     """The columns' values of each of the nodes as bytes: equal for equal nodes.
 
-    Only few are made at a time, so a node with very many cards needs little memory.
-
-    Args:
-        columns: of shape (cards, nodes).
+    Only few are made at a time, so a node with very many cards needs little memory. `columns`: of shape (cards, nodes).
     """
     width = sum(column.shape[0] * column.itemsize for column in columns)
     many = max(1, _AT_A_TIME // max(width, 1))
