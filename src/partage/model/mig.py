@@ -243,8 +243,7 @@ def layouts(
 ) -> Iterator[tuple[MigSlice, ...]]:
     """Every layout but the empty one, distinguished by position; instances ascend by start.
 
-    Args:
-        profiles: names that may be used; None for all.
+    `profiles`: names that may be used; None for all.
     """
     usable = [p for p in axis.positions if profiles is None or p.profile in profiles]
     yield from _longer(axis, sorted(usable, key=lambda one: one.start), ())

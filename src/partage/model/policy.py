@@ -91,8 +91,7 @@ class Policy:
     def parse(name: str) -> "Policy":
         """The policy called `name`, in any case: `binpack`, or `spread/binpack` for nodes and cards separately.
 
-        Raises:
-            InvalidValue: no such policy.
+        Raises `InvalidValue`: no such policy.
         """
         node, slash, card = name.lower().partition("/")
         try:

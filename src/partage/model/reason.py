@@ -155,9 +155,5 @@ class Refusal:
 
 
 def phrase(code: ReasonCode, device: str = "") -> str:
-    """The few words for a code in a one-line summary.
-
-    Args:
-        device: the device that lacks compute, if it is not a card.
-    """
+    """The few words for a code in a one-line summary. `device`: the device that lacks compute, if it is not a card."""
     return f"insufficient {device}" if device and code is _PART else _PHRASES[code]

@@ -47,10 +47,7 @@ def at_most(asked: Iterable[tuple[Phase, Mapping[_Key, int]]]) -> dict[_Key, int
     """The most that containers ask for at one moment, by kind.
 
     Containers that run together are summed. An init container counts beside the sidecars that started before it, if
-    that is more.
-
-    Args:
-        asked: containers' phases and amounts, init containers and sidecars first, each in the pod's order.
+    that is more. `asked`: containers' phases and amounts, init containers and sidecars first, each in the pod's order.
     """
     running: dict[_Key, int] = {}
     peaks: dict[_Key, int] = {}
