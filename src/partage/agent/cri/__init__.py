@@ -1,5 +1,4 @@
 """A proxy between the kubelet and a container runtime without NRI, on the runtime interface (CRI v1).
 
-`messages` declares the few messages that are read, `edits` changes a request as bytes (pure), `proxy` passes all
-other calls on unchanged. Needs grpcio (extra `node`).
+`edits` is pure; `proxy` passes all calls but two on unchanged. Needs grpcio (extra `node`).
 """
