@@ -99,7 +99,7 @@ CASES = {
     "two namespaces": (
         ["explain", "a/x", "-n", "b", "-f", MIXED],
         "not in namespace b",
-        "say one",
+        "name one namespace",
     ),
     "no node": (["inspect", "x", "-f", MIXED], "no node x", "partage top nodes lists"),
     "near node": (["inspect", "node/t4-nod", "-f", MIXED], "no node t4-nod", "there is t4-node"),

@@ -375,7 +375,7 @@ def test_the_same_is_said_to_programs() -> None:
             id="misspelt",
         ),
         pytest.param(
-            ("explain", "a/b", "-n", "c", "-f", MIXED), 2, "say one", id="two-namespaces"
+            ("explain", "a/b", "-n", "c", "-f", MIXED), 2, "name one namespace", id="two-namespaces"
         ),
         pytest.param(("inspect", "nope", "-f", MIXED), 4, "partage top nodes", id="no-node"),
         pytest.param(("top", "-f", "/nonexistent.yaml"), 2, "nonexistent", id="no-file"),
@@ -620,7 +620,7 @@ def test_a_pod_that_only_waits_for_its_turn_gets_a_line_of_its_own() -> None:
     lines = answer.stdout.splitlines()
 
     assert lines[lines.index("team-vision/metax-third") + 1] == "    there is room for it"
-    assert "judged each by itself, beside what runs; partage schedule places them" in answer.stderr
+    assert "judged alone, beside running pods; partage schedule places them" in answer.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -758,7 +758,7 @@ def test_a_pod_that_kube_scheduler_keeps_waits_in_its_words() -> None:
     with service(lambda path: served[path.partition("?")[0]]) as url:
         lines = ask("top", "--scheduler", url).stdout.splitlines()
 
-    unsaid = "    kube-scheduler has not said why: its turn has not come"
+    unsaid = "    kube-scheduler has given no reason: it has not tried the pod yet"
     assert lines[lines.index("default/kept") + 1] == f"    kube-scheduler: {words}"
     assert lines[lines.index("default/new") + 1] == unsaid
     assert lines[lines.index("default/of-the-release-before") + 1] == unsaid
@@ -913,7 +913,7 @@ def test_no_compute_is_asked_and_none_is_left(tmp_path: Path) -> None:
 
     assert told.exit_code == 3
     assert "1 insufficient gpu-core (none asked, and none left on n card 0)" in told.stdout
-    assert "try: wait until a pod ends: a card whose compute is all given away" in told.stdout
+    assert "try: wait until a pod ends: a card whose compute is fully allocated" in told.stdout
 
 
 def test_settings_that_are_refused_are_told(tmp_path: Path) -> None:

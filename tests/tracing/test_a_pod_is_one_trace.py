@@ -298,7 +298,7 @@ def test_a_broken_traceparent_is_replaced_with_a_warning(collector: Collector) -
             await _until(collector, lambda c: c.named("partage.schedule"))
         live.close()
 
-        assert "is not heeded: it is not 00-<32 digits>" in warned
+        assert "is ignored: it is not 00-<32 digits>" in warned
         by = sound(of_pod(collector, made["metadata"]["uid"], "a"))
         assert "lower case" in by["partage.admit"][0].attributes["partage.trace.ignored"]
         assert made["metadata"]["annotations"][names.TRACEPARENT].startswith("00-")

@@ -82,7 +82,7 @@ def test_a_percent_of_cards_and_a_gated_pod_become_claims_too() -> None:
     [
         (
             pod(container(limits=HALF), initContainers=[container("first", limits=HALF)]),
-            "an init container gives its card back",
+            "an init container releases its card",
         ),
         (
             pod(

@@ -99,7 +99,7 @@ def test_an_odd_entry_closes_its_card(value: Any, mode: str) -> None:
     """Whatever the card's mode; the others stay open."""
     first, second = devices(json.dumps({"v": 1, "cards": {"GPU-0": value}}), mode)
 
-    assert first.doubt.startswith("what instances are on it is not known")
+    assert first.doubt.startswith("its instances are not known")
     assert second.doubt == ""
 
 

@@ -268,7 +268,7 @@ def test_a_pod_that_kubernetes_would_not_admit_waits(
         ),
         pytest.param(
             {"resources": {"limits": {"koordinator.sh/gpu": 1}}},
-            "the pod: koordinator.sh/gpu: devices are asked for by containers",
+            "the pod: koordinator.sh/gpu: containers must ask for devices",
             id="pod level",
         ),
         pytest.param(

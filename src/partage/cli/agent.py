@@ -106,7 +106,7 @@ def agent(**given: Any) -> None:
     except (ConfigError, InvalidDocument) as error:
         end(str(error))
     except NvmlFailed as error:
-        end(f"--mig: {error}; leave --mig out where nothing is to be made")
+        end(f"--mig: {error}; leave out --mig on a node without hardware instances")
     except InvalidValue as error:
         end(str(error))
     except OSError as error:
@@ -161,12 +161,12 @@ def _check(given: dict[str, Any]) -> None:
                 )
     if given["dra"] and given["cri_socket"] is not None:
         raise InvalidDocument(
-            "--dra needs NRI, by which marks of CDI are seen: leave --cri-socket out"
+            "--dra needs NRI, which shows the agent its CDI marks: leave --cri-socket out"
         )
     if given["simulated"] is not None:
         if given["devices"] or given["no_discovery"]:
             raise InvalidDocument(
-                f"--simulated is a way of discovery, {modes[0]} does without; leave one out"
+                f"--simulated is a kind of discovery, and {modes[0]} does none; leave one out"
             )
         # A file that cannot be used ends the program now.
         read_hardware(given["simulated"], given["node"])
@@ -267,7 +267,7 @@ async def _in_cluster(
         driver = None if plan.mig is None else open_node(plan.mig)
     except InvalidValue as error:
         raise InvalidValue(
-            f"--mig: {error}; leave --mig out where nothing is to be made"
+            f"--mig: {error}; leave out --mig on a node without hardware instances"
         ) from error
     async with Client(config, environ=os.environ) as client:
         await _run(plan, given, client, driver, stop)

@@ -93,7 +93,7 @@ reporting_options = options(
     click.option(
         "--standalone",
         is_flag=True,
-        help="Without a cluster: find devices, inject them, count; report nothing.",
+        help="Run without a cluster: find devices, give them to containers and count them; report nothing.",
     ),
     click.option(
         "--no-discovery",
@@ -292,8 +292,8 @@ def isolation_of(given: dict[str, Any]) -> IsolationOptions:
     if given["isolation"] == "none" and given["not_in_force"] == "evict":
         # The pod that replaces an evicted one would be evicted too.
         raise InvalidDocument(
-            "--not-in-force evict: with --isolation none no share is ever held to its limits, so each would "
-            "be evicted again and again; choose who keeps them (--isolation partage) or --not-in-force report"
+            "--not-in-force evict: with --isolation none no limit of a share is enforced, so each would be evicted again "
+            "and again; choose a provider (--isolation partage) or --not-in-force report"
         )
     library = given["isolation_library"]
     hami = library or _HAMI.path

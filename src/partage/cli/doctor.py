@@ -285,8 +285,7 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
         raise CannotAsk(told_of(error)) from error
     if embedded:
         notes.append(
-            "this is partage up, whose scheduler and admission are in its own process: how they "
-            "are installed is left out"
+            "this is partage up, whose scheduler and admission are in its own process: their installation is not checked"
         )
     return replace(facts_of(cluster, datetime.now(UTC), denied, files), embedded=embedded)
 
@@ -311,7 +310,7 @@ async def _listed(client: Client, kind: str) -> Listed:
         except Forbidden:
             if kind in _NEEDED:
                 raise
-            note = f"you may not list objects of kind {kind}: what concerns them is left out"
+            note = f"you may not list objects of kind {kind}: checks of them are left out"
             return Listed(note=note)
         found += page.items or ()
         if not page.metadata.continue_:
@@ -393,7 +392,9 @@ async def _denied(
         try:
             answer = await client.create(reviews, body, into=_Review)
         except KubeError:
-            notes.append("you may not review the rights of others: the scheduler's are left out")
+            notes.append(
+                "you may not review the rights of others: the scheduler's rights are not checked"
+            )
             return ()
         if not answer.status.get("allowed"):
             denied.append(

@@ -149,7 +149,7 @@ def _unusable(books: Books, documents: Sequence[Document]) -> list[str]:
     """Notes on settings and quotas that break a rule. A running service uses the last good ones, which are unknown here."""
     problems = books.cluster_cache.problems
     texts = (problems.get(one.label) for one in documents if one.kind in _KEPT)
-    tail = "this answer goes by the defaults; a running service uses the former settings: ask it with --scheduler"
+    tail = "this answer uses the defaults; a running service uses its earlier settings: ask it with --scheduler"
     return [f"{text}; {tail}" for text in texts if text]
 
 

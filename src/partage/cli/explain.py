@@ -33,7 +33,7 @@ WAITS: Final = 3
 
 _STATES: Final = {
     "waiting": "waits",
-    "held": "waits for kube-scheduler; its place is kept",
+    "held": "waits for kube-scheduler; its place is reserved",
     "reserved": "its Binding is on its way",
     "unknown": "its Binding was sent and never answered; the cards stay reserved",
     "bound": "is bound",
@@ -52,8 +52,8 @@ _IN_FORCE: Final = {"True": ("yes", "green"), "False": ("no", "red")}
 _OF_MANIFESTS: Final = "set by a ConfigMap of the manifests, or the default"
 _MEANINGS: Final[Mapping[str, str]] = {
     names.ALLOCATION: "the record: what each container has; the ledger is rebuilt from it",
-    names.PERMIT: "what an operator's rule lets it have of its wishes (precedence, policy)",
-    names.ENFORCED: "the node's report: what it enforces at most of shares that were adjusted",
+    names.PERMIT: "the part of its wishes that an operator's rule permits (precedence, policy)",
+    names.ENFORCED: "the node's report: the amounts in force of adjusted shares",
     names.DEVICE_ALLOCATED: "Koordinator's record, read by its node agent and vendors' plugins",
     names.BIND_TIMESTAMP: "when it was bound; vendors' plugins take pods in this order",
     names.GPU_MINORS: "numbers of its cards, read by a vendor's plugin",
@@ -121,7 +121,7 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
     """  # noqa: D301 # click wants the control character itself
     own, slash, name = pod.removeprefix("pod/").removeprefix("pods/").rpartition("/")
     if slash and namespace and own != namespace:
-        end(f"{pod} is not in namespace {namespace}; say one")
+        end(f"{pod} is not in namespace {namespace}; name one namespace")
 
     async def question(asked: Asked) -> tuple[Asked, str, Document | None]:
         where = own or namespace or asked.namespace

@@ -14,13 +14,13 @@ from partage.wire.documents import Document
 
 _NEEDED: Final = frozenset({"Node", "Pod"})
 _OPTIONAL_LOSS: Final = {
-    "ConfigMap": "the protocols' published defaults are taken to hold",
+    "ConfigMap": "the protocols' published defaults count",
     "ResourceQuota": "quotas are left out",
     "PriorityClass": "pods of manifests that name one count as of priority 0",
     "Device": "cards that only Device objects describe are left out",
-    "ResourceClaim": "what claims hold of cards is left out",
+    "ResourceClaim": "devices of claims are left out",
     "DeviceClass": "only this driver's own classes are known",
-    "ResourceSlice": "what agents would publish is taken for what they do",
+    "ResourceSlice": "the slices that agents would publish count instead",
 }
 
 

@@ -161,7 +161,7 @@ strict_option = click.option(
     "--strict",
     is_flag=True,
     help="Refuse manifests with fields that their kind does not have, or keys given twice. Default: "
-    "say so, and go on without them.",
+    "note them, and continue without them.",
 )
 
 cluster_options = options(

@@ -34,7 +34,7 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
             if strict and batch.doubtful:
                 first, more = batch.doubtful[0], len(batch.doubtful) - 1
                 others = f" (and {more} more such)" if more else ""
-                raise InvalidDocument(f"{first}{others}; mend it, or leave out --strict")
+                raise InvalidDocument(f"{first}{others}; correct it, or leave out --strict")
             held += len(batch.documents) + len(batch.notes)
             yield batch
     if not held:

@@ -97,8 +97,8 @@ _serving = options(
         "--read-port",
         type=Whole(1, 65535),
         metavar="N",
-        help="Second port for everything but the verbs: probes, metrics, debug API, explanations. It answers plain HTTP, "
-        "and TLS where the service has certificates; tokens of other machines by TLS alone.",
+        help="Second port for everything but the verbs: probes, metrics, debug API, explanations. It accepts plain "
+        "HTTP, and TLS if the service has certificates; tokens from other machines by TLS alone.",
     ),
     health_port,
     click.option(
@@ -145,7 +145,7 @@ _deciding = options(
         "--policy",
         type=PolicyType(),
         metavar="NAME",
-        help=f"Policy for pods that name none where no ConfigMap partage-config does: "
+        help=f"Policy for pods that name none, if no ConfigMap partage-config sets one: "
         f"{', '.join(Strategy)}, or NODE/CARD such as spread/binpack. Default: partage.",
     ),
     option(
@@ -462,7 +462,9 @@ def _own_of(given: dict[str, Any], config: Config) -> _OwnTls | None:
             raise InvalidValue("--read-port would open the verbs too with --plain; leave one out")
         return None
     if not hosts:
-        raise InvalidValue("--tls-secret needs --tls-host: by which name is the service reached?")
+        raise InvalidValue(
+            "--tls-secret needs --tls-host: give the name by which kube-scheduler reaches the service"
+        )
     if any(given[other] for other in ("tls_cert", "client_ca", "plain")):
         raise InvalidValue(
             "--tls-secret brings its own certificates and callers: leave out "

@@ -24,8 +24,8 @@ _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20
 _AHEAD: Final = 2
 """Pages requested at a time."""
-_UNSAID: Final = "kube-scheduler has not said why: its turn has not come"
-_ALONE: Final = "pods of manifests that wait are judged each by itself, beside what runs; partage schedule places them in turn"
+_UNSAID: Final = "kube-scheduler has given no reason: it has not tried the pod yet"
+_ALONE: Final = "each waiting pod of manifests is judged alone, beside running pods; partage schedule places them in turn"
 
 Document = dict[str, Any]
 

@@ -89,7 +89,7 @@ class StatementSeries:
         )
         self.broken = Gauge(
             "partage_agent_limits_not_in_force",
-            "Containers that are not held to their limits.",
+            "Containers whose limits are not in force.",
             registry=registry,
         )
         self.unenforced = Gauge(

@@ -34,8 +34,8 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
         yield error(
             "claims-uncounted",
             "the scheduler service",
-            "agents offer cards to ResourceClaims (--dra), and the service does not count what claims hold "
-            "(--claims): pods are placed on cards that claims have, and wait there",
+            "agents offer cards to ResourceClaims (--dra), and the service does not count the devices of "
+            "claims (--claims): it places pods on cards that claims have, and they wait there",
             "set scheduler.claims=true in the chart",
         )
     asked = any(
@@ -47,8 +47,8 @@ def parts(facts: ClusterFacts) -> Iterator[Finding]:
         yield error(
             "claims-webhook-missing",
             CLAIMS,
-            "the API server must ask the leader before it stores an allocation of this driver; unasked, a claim may "
-            "be allocated what a pod holds already, and its pod waits on the node",
+            "the API server must ask the leader before it stores an allocation of this driver; otherwise a claim may "
+            "get devices that a pod already holds, and its own pod waits on the node",
             "apply the chart again with scheduler.claims=true and webhook.enabled=true, or partage webhook "
             "--claims URL --manifests | kubectl apply -f -",
         )
@@ -104,7 +104,7 @@ def slices(facts: ClusterFacts) -> Iterator[Finding]:
         yield error(
             "claims-slices-stale",
             f"ResourceSlices of node {node}",
-            "no agent there keeps them (--dra): they offer what pods hold meanwhile, and a claim that is allocated by "
+            "no agent there keeps them (--dra): they offer devices that pods hold, and a claim that is allocated from "
             "them is never prepared",
             f"run Partage's agent there; if claims should get none of its devices: kubectl delete resourceslices "
             f"--field-selector spec.nodeName={node},spec.driver={names.DRA_DRIVER}",
@@ -131,8 +131,8 @@ def slices(facts: ClusterFacts) -> Iterator[Finding]:
                 "claims-nothing-offered",
                 f"node {node}",
                 "its agent runs with --dra, and there is no ResourceSlice of the node: its cards are offered to no claim",
-                f"read the agent's note (agent-note) and its log on {node}: a feature gate is off, or none of its cards "
-                "can be given by claims",
+                f"read the agent's note (agent-note) and its log on {node}: a feature gate is off, or claims can "
+                "express none of its cards",
             )
 
 

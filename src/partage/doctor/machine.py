@@ -218,7 +218,7 @@ def _isolation(root: Path) -> Iterator[Finding]:
             yield error(
                 "isolation-library",
                 f"/{_ISOLATION}/lib/{library.name}",
-                "its content is not what its name says: another program overwrote it, and shares are not held",
+                "its content does not match its name: another program overwrote it, and limits of shares are not enforced",
                 "remove it and restart Partage's agent, which installs it again; find the program or user that wrote it",
             )
     for note in sorted(root.glob(f"{_ISOLATION}/containers/*/spared")):
@@ -226,7 +226,7 @@ def _isolation(root: Path) -> Iterator[Finding]:
         yield warning(
             "not-enforceable",
             f"/{_ISOLATION}/containers/{note.parent.name}",
-            f"this container's shares are not held to their limits: {why}",
+            f"the limits of this container's shares are not enforced: {why}",
             "use an image with the GNU C library 2.17 or newer, or hardware instances",
         )
 

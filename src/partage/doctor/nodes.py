@@ -129,7 +129,7 @@ def files(facts: ClusterFacts) -> Iterator[Finding]:
             yield error(
                 "device-files-unknown",
                 f"Device {named(one)}",
-                f"which device files a container needs for cards of {vendor} is not known, so no pod gets one "
+                f"the device files that a container needs for cards of {vendor} is not known, so no pod gets one "
                 "of them (DeviceFilesUnknown)",
                 f"correct label {names.GPU_VENDOR} of the Device object, or add the vendor's row "
                 "(partage/vendors/traits.py)",

@@ -96,7 +96,7 @@ def _managed(where: str, config: Object, extender: Object) -> Iterator[Finding]:
             where,
             f"the extender must see every pod with devices; managedResources lacks {', '.join(lacking) or 'them'}, "
             "so pods that ask by these names are bound without a record",
-            "remove managedResources from the extender, or name there all that ignoredResources names, and restart "
+            "remove managedResources from the extender, or name there every resource that ignoredResources names, and restart "
             "kube-scheduler",
         )
         return

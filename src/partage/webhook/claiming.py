@@ -52,7 +52,7 @@ def translate(review: Review, context: Context, admission: Admission) -> Verdict
     found = _shapes(pod, review.namespace, context)
     if isinstance(found, str):
         patch.put(("metadata", "annotations", names.NOT_TRANSLATED), found[:_LONGEST])
-        told = f"the pod keeps to its protocol, and has no ResourceClaims: {found}"
+        told = f"the pod keeps its protocol's names, and gets no ResourceClaims: {found}"
         return Verdict(review.uid, patch=patch.operations, warnings=(told,))
     _claim(patch, found, context)
     if names.NOT_TRANSLATED in texts_of(pod, "annotations"):
@@ -78,7 +78,7 @@ def _shapes(
         asked = device_names(part, context)
         triggers = [name for name in asked if name not in context.owners]
         if triggers:
-            return f"container {part.name}: {triggers[0]} is its vendor's plugin's to give"
+            return f"container {part.name}: {triggers[0]} comes from its vendor's plugin alone"
         if part.name in shapes:
             if mapping(part.body.get("resources")).get("claims"):
                 return f"container {part.name} has a claim of its own"

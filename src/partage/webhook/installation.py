@@ -264,7 +264,7 @@ def _begun() -> dict[str, Any]:
     begins = expressions.begins_an_allocation()
     told = (
         f"the finalizer {CLAIM_FINALIZER} is for schedulers: "
-        "who sets it needs the right to update resourceclaims/status"
+        "a user who sets it needs the right to update resourceclaims/status"
     )
     return {
         "matchConstraints": _written("resourceclaims", group="resource.k8s.io"),

@@ -80,7 +80,7 @@ def mutate(
         patch.put(("spec", "schedulerName"), admission.scheduler)
     if trace is not None:
         patch.put(("metadata", "annotations", names.TRACEPARENT), str(trace))
-    warnings = (f"annotation {names.TRACEPARENT} is not heeded: {ignored}",) if ignored else ()
+    warnings = (f"annotation {names.TRACEPARENT} is ignored: {ignored}",) if ignored else ()
     return Verdict(review.uid, patch=patch.operations, warnings=warnings)
 
 

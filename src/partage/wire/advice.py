@@ -40,7 +40,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.QUOTA_EXCEEDED: "ask for less, or raise the quota",
     ReasonCode.NUMA_MISMATCH: "drop `numa-bind` or `SingleNUMANode`, or wait",
     ReasonCode.TEMPLATE_MISMATCH: "ask for the amounts of a template; the message lists them",
-    ReasonCode.ISOLATION_PROVIDER: "see which provider holds shares on the node (`--isolation`), "
+    ReasonCode.ISOLATION_PROVIDER: "see which provider enforces shares on the node (`--isolation`), "
     "or drop the label or policy",
     ReasonCode.SEARCH_LIMIT: "ask in fewer containers, for equal amounts in each, or with fewer terms",
     ReasonCode.SEARCH_DEFERRED: "wait; or ask in fewer containers, or for equal amounts in each",
@@ -71,14 +71,10 @@ CLOSE: Final[Mapping[ReasonCode, str]] = {
 }
 """The remedies for devices that no node has as close together as the pod asks; waiting does not help."""
 
-NONE_LEFT: Final = (
-    "wait until a pod ends: a card whose compute is all given away takes no pod that asks for none"
-)
+NONE_LEFT: Final = "wait until a pod ends: a card whose compute is fully allocated takes no pod that asks for none"
 """The remedy for a request that names no compute, if no card has any left."""
 
-NO_NODE: Final = (
-    "add a node with devices; where the pod is decided about by manifests, give those of nodes too"
-)
+NO_NODE: Final = "add a node with devices; with -f, give manifests of nodes too"
 """The remedy if there is no node at all."""
 
 ROOM: Final = frozenset(

@@ -119,7 +119,7 @@ def shapes_of(request: PodRequest) -> dict[str, Shape] | str:
     for wish, told in (
         (request.joint, "devices of several types are to be placed together"),
         (request.partition, "the pod asks for a partition of its node"),
-        (request.node_labels, "the pod names who is to keep its shares"),
+        (request.node_labels, "the pod names the provider that enforces its shares"),
         (request.node_strategy, "the pod chooses how nodes are compared"),
         (request.card_order != CardOrder(), "the pod chooses the order of cards"),
     ):
@@ -168,14 +168,14 @@ def _beyond_claims(group: RequestGroup) -> tuple[tuple[object, str], ...]:
     amounts = not request.whole and not request.profile
     return (
         (request.type is not DeviceType.GPU, f"claims are for cards, not for {request.type}"),
-        (len(group.containers) != 1, "several containers share what they ask for together"),
+        (len(group.containers) != 1, "several containers share one request"),
         (
             any(one.phase is Phase.INIT for one in group.containers),
-            "an init container gives its card back when it ends, and a claim lasts as long as the pod",
+            "an init container releases its card when it ends, but a claim lasts as long as the pod",
         ),
         (request.every, "all devices of a node are asked for"),
-        (request.extras or request.templated, "native units are its vendor's plugin's to give"),
-        (request.exclusive or request.unused, "it must be alone on a card that it has a part of"),
+        (request.extras or request.templated, "only its vendor's plugin gives native units"),
+        (request.exclusive or request.unused, "it must be the only sharer of its card"),
         (
             wanted.selector or wanted.functions,
             "it chooses by labels of devices, which claims do not see",
@@ -188,6 +188,6 @@ def _beyond_claims(group: RequestGroup) -> tuple[tuple[object, str], ...]:
         (request.memory_bytes % MIB, "a claim's memory is counted in whole MiB"),
         (
             amounts and not request.memory_bytes and not request.memory_milli,
-            "it asks for no memory, of which a claim has 1Mi at least",
+            "it asks for no memory, and a claim has at least 1Mi",
         ),
     )

@@ -261,10 +261,10 @@ def _with_foreign(
         there = told.get(device.uuid, OnCard(unknown=problem))
         if there.unknown and not problem:
             notes.append(
-                f"{document.where}: {device.type} {device.minor}: what instances are on it is not "
+                f"{document.where}: {device.type} {device.minor}: its instances are not "
                 f"known: {there.unknown}; it is closed"
             )
-        doubt = there.unknown and f"what instances are on it is not known: {there.unknown}"
+        doubt = there.unknown and f"its instances are not known: {there.unknown}"
         result.append(
             replace(device, foreign=there.instances, uncuttable=there.uncuttable, doubt=doubt)
         )

@@ -57,8 +57,8 @@ def _woken(asked: Sequence[tuple[str, Mapping[str, object]]], context: Context) 
         for name in found:
             if name in context.triggers:
                 yield (
-                    f"resource {name} only wakes its vendor's plugin: Partage gives no card for it; say how much "
-                    f"beside it, as by {names.KOORD_GPU_CORE} and {names.KOORD_GPU_MEMORY}"
+                    f"resource {name} only wakes its vendor's plugin: Partage gives no card for it; write "
+                    f"amounts beside it, such as {names.KOORD_GPU_CORE} and {names.KOORD_GPU_MEMORY}"
                 )
 
 

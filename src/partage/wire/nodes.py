@@ -292,7 +292,7 @@ def _without_files(devices: Iterable[Device]) -> Iterator[Verdict]:
             yield Verdict(
                 "",
                 ReasonCode.DEVICE_FILES_UNKNOWN,
-                f"which device files a container needs for cards of {vendor} is not known, so none is "
+                f"the device files that a container needs for cards of {vendor} is not known, so none is "
                 "allocated",
                 cards_only=True,
             )

@@ -240,7 +240,7 @@ def _host(view: PodView, whole: _Whole, context: Context, faults: Faults) -> dic
     # The families read only containers, so a device in the pod-level request would be lost.
     for name in sorted({*whole.limits, *whole.requests, *whole.overhead}):
         if name in context.owners:
-            faults.add(f"the pod: {name}: devices are asked for by containers")
+            faults.add(f"the pod: {name}: containers must ask for devices")
     needed = effective(view.containers, whole.requests, whole.overhead, whole.limits)
     return {name: amount for name, amount in needed.items() if name not in context.owners}
 
@@ -364,7 +364,7 @@ def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
         "topology spread": spec.spread,
         "host ports": ports,
     }
-    notes = [f"{what}: not looked at offline" for what, given in ignored.items() if given]
+    notes = [f"{what}: ignored offline" for what, given in ignored.items() if given]
     name = spec.priority_class_name
     if name and spec.priority is None and name not in context.priorities:
         notes.append(f"priority class {name} is not known; priority {context.default_priority}")

@@ -76,11 +76,11 @@ def _wishing(view: PodView, reading: Reading, required: IsolationSettings) -> Re
         return replace(reading, notes=(*reading.notes, note))
     if not ours:
         vendors = ", ".join(sorted({name for one in shares for name in one.filter.vendors}))
-        why = f"{said} cannot be given: shares of these cards ({vendors}) are kept by their vendor"
+        why = f"{said} cannot be granted: shares of these cards ({vendors}) are enforced by their vendor"
         return replace(reading, fault=Fault(why))
     if policy in _QUOTAS and not any(one.core_milli for one in ours):
         why = (
-            f"{said} cannot be given: the pod asks for memory alone and so has no quota of compute; ask for "
+            f"{said} cannot be granted: the pod asks for memory alone and so has no quota of compute; ask for "
             f"compute too, or choose {Policy.BEST_EFFORT}"
         )
         return replace(reading, fault=Fault(why))
@@ -97,7 +97,7 @@ def _needed(policy: Policy | None, required: IsolationSettings) -> tuple[LabelRu
             key,
             "true",
             ReasonCode.ISOLATION_PROVIDER,
-            f"{who} needs a node whose isolation provider holds {what} (label {key} must be true)",
+            f"{who} needs a node whose isolation provider enforces {what} (label {key} must be true)",
         )
         for key, what, who in held
     )

@@ -139,7 +139,7 @@ def _of_version(text: str) -> str:
         return ""
     if version > VERSION:
         return f"is of version {version}, this program reads up to {VERSION}"
-    return f"is of version {version}, which never was" if version < VERSION else ""
+    return f"is of version {version}, which does not exist" if version < VERSION else ""
 
 
 def on_node(pods: Iterable[shapes.Pod], node: str) -> Iterator[tuple[str, shapes.Pod, Record]]:

@@ -174,7 +174,7 @@ def _owner(pod: PodView, spoken: set[str], context: Context) -> tuple[str, str]:
         return HAMI, f"hami's, by the annotation {signs[0]}"
     if context.registrars == {HAMI}:
         return HAMI, "hami's, because it registered every node"
-    return "", "read as whole cards; the node it goes to decides whose records it gets"
+    return "", "read as whole cards; its node decides which protocol's records it gets"
 
 
 def _of(

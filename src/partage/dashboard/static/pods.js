@@ -8,7 +8,7 @@ import { saving, words, wrapped } from "./picture.js";
 const LIMIT = 100;
 const NAMED = 6; // nodes of a group that are named
 const STATES = {
-  waiting: "", held: "waits for kube-scheduler; its place is kept", reserved: "its Binding is on its way",
+  waiting: "", held: "waits for kube-scheduler; its place is reserved", reserved: "its Binding is on its way",
   unknown: "its Binding was never answered; the cards stay reserved", bound: "is bound", finished: "has ended",
 };
 const MODES = { whole: "whole card", share: "share", mig: "hardware instance", vendor: "share, cut by the vendor's plugin" };
