@@ -164,7 +164,7 @@ class Journal:
             self._flush()
 
     def give(self, entry: Entry) -> None:
-        """Flush a container's grants to the disk. Raises `OSError`: the caller must not grant anything."""
+        """Record a container's grants, flushed to the disk. Raises `OSError`: the caller must not grant anything."""
         with self._writing:
             entries = {**self._entries, entry.container: entry}
             try:

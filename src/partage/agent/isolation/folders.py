@@ -45,7 +45,7 @@ _MOST: Final = 20_000
 
 
 class Folders:
-    """The folders of one node. `sweep` is for any thread, all else for one. `pending`: a sweep has work."""
+    """The folders of one node. `sweep` runs beside `retire` and `forsake`, in another thread, if work is `pending`."""
 
     def __init__(
         self, home: str, at: Callable[[str], Path], clock: Callable[[], float], age: float = _AGE

@@ -27,7 +27,6 @@ class HeldFiles:
     """The files of one node; from any thread."""
 
     def __init__(self) -> None:
-        """None is held."""
         self._lock = threading.Lock()
         self._files: dict[Path, int] = {}
         self._former: dict[Path, int] = {}
