@@ -375,7 +375,10 @@ def test_the_same_is_said_to_programs() -> None:
             id="misspelt",
         ),
         pytest.param(
-            ("explain", "a/b", "-n", "c", "-f", MIXED), 2, "name one namespace", id="two-namespaces"
+            ("explain", "a/b", "-n", "c", "-f", MIXED),
+            2,
+            "name one namespace",
+            id="two-namespaces",
         ),
         pytest.param(("inspect", "nope", "-f", MIXED), 4, "partage top nodes", id="no-node"),
         pytest.param(("top", "-f", "/nonexistent.yaml"), 2, "nonexistent", id="no-file"),

@@ -298,7 +298,9 @@ async def test_only_who_may_allocate_makes_a_claim_look_begun(plane: Plane) -> N
             while "is for schedulers" not in await patch(tenant, finalizers=finalizers):
                 await patch(tenant, finalizers=None)
                 await asyncio.sleep(0.2)
-        with pytest.raises(KubeError, match="is for schedulers: a user who sets it needs the right to"):
+        with pytest.raises(
+            KubeError, match="is for schedulers: a user who sets it needs the right to"
+        ):
             await tenant.create(
                 CLAIMS,
                 claim("begun", finalizers=finalizers),
