@@ -137,6 +137,7 @@ HEADS: Final = {
     "two lengths": (POST + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
     "length and chunks": (POST + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
     "another encoding": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 400),
+    "no text": (POST + b"Content-Encoding: \xff\r\nContent-Length: 0\r\n\r\n", 400),
     "chunked twice": (CHUNKED[:-2] + b"Transfer-Encoding: chunked\r\n\r\n", 400),
     "a tunnel": (b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\nGET /x", 405),
     "another expectation": (POST + b"Expect: wonders\r\nContent-Length: 1\r\n\r\nx", 417),

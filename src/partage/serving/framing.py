@@ -107,7 +107,13 @@ class Framing:
         if held.startswith(b"CONNECT "):
             # aiohttp takes its body for the next request.
             raise Refused(405, "this is no proxy")
-        return bytes(held[: end + len(END)])
+        head = bytes(held[: end + len(END)])
+        try:
+            head.decode()
+        except UnicodeDecodeError:
+            # aiohttp would make half a surrogate pair of such a byte, which no answer could quote.
+            raise Refused(400, "the head of a request is UTF-8") from None
+        return head
 
     def take(self) -> bytes:
         """The bytes of the request that arrived and were not taken yet.
