@@ -453,6 +453,20 @@ def test_rules_for_wishes_are_for_the_same_pods_under_a_mask() -> None:
     )
 
 
+def test_a_word_of_a_thousand_prefixes_is_masked() -> None:
+    """Each prefix was looked behind by itself, so that one annotation ended the command."""
+    word = "limits." * 5000 + secret(0)
+    pod = {"kind": "Pod", "metadata": {"name": "a", "annotations": {names.HAMI_USE_TYPE: word}}}
+    (found,) = masked([pod])
+    assert secret(0) not in json.dumps(found)
+    quota = {
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q"},
+        "spec": {"hard": {"limits.cpu": 1}},
+    }
+    assert next(iter(masked([quota])))["spec"] == quota["spec"]
+
+
 @pytest.mark.parametrize("name", sorted(one.name for one in EXAMPLES.iterdir() if one.is_dir()))
 def test_the_examples_decide_alike_under_a_mask(name: str, tmp_path: Path) -> None:
     """The same cards and amounts for each pod, and the same codes for those that wait."""

@@ -367,8 +367,11 @@ class Mask:
         if len(word) > 1 and small in self._all_models:
             return word  # a pod may choose its cards by a part of their model's name
         for prefix in _PREFIXES:
-            if word.startswith(prefix):
-                return f"{prefix}{self._word(word.removeprefix(prefix))}"
+            rest = word.removeprefix(prefix)
+            if rest != word and not rest.startswith(
+                _PREFIXES
+            ):  # a key has one, a tenant's word any number
+                return f"{prefix}{self._word(rest)}"
         mask = self._masked("x", word)
         return f"masked.invalid/{mask}" if "/" in word else mask
 
