@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -222,6 +223,66 @@ def test_cards_of_a_node_tell_so_many_tables_of_instances_and_no_more() -> None:
     cut = [one.minor for one in found.node.devices if one.cutting is not None]
     assert cut == [0, 1, 2, 3]
     assert any("4 cards have other MIG profiles" in note for note in found.notes)
+
+
+FAR: dict[str, list[tuple[int, int]]] = {
+    "far apart": [(64 * place, 64) for place in range(64)],
+    "of one unit": [(place, 1) for place in range(64)],
+    "thousands": [(place, 1) for place in range(4000)],
+    "beyond numbers": [(2**31 - 1 - place, 1) for place in range(8)],
+}
+
+
+@pytest.mark.parametrize("how", FAR)
+def test_places_of_instances_that_no_card_has_are_not_counted(how: str) -> None:
+    """The layouts of four such cards were counted for eight seconds, while all others waited."""
+    places = [{"start": start, "size": size} for start, size in FAR[how]]
+    told = [
+        {
+            "id": f"GPU-{number}",
+            "index": number,
+            "count": 1,
+            "devmem": 40960,
+            "devcore": 100,
+            "type": f"odd-{number}",
+            "mode": "mig",
+            "health": True,
+            "migProfiles": [{"name": f"1g.{number}gb", "placements": places}],
+        }
+        for number in range(4)
+    ]
+    begun = time.thread_time()
+    found = read([], **{names.HAMI_REGISTER: json.dumps(told)})
+    assert time.thread_time() - begun < 0.5
+    assert len(found.node.devices) == 4
+    assert all(one.cutting is None for one in found.node.devices)
+
+
+def test_devices_beyond_the_bound_are_compared_with_no_registration() -> None:
+    """Fifteen thousand cards, each of which was looked for among four thousand registered ones."""
+    listed = ":".join(f"GPU-x{n},10,16384,100,NVIDIA-A100,0,true" for n in range(4000)) + ":"
+    begun = time.thread_time()
+    found = read([card(minor) for minor in range(15_000)], **{names.HAMI_REGISTER: listed})
+    assert time.thread_time() - begun < 1.5
+    assert len(found.node.devices) == 80
+    assert found.node.left_out == 14_920
+
+
+def test_a_node_has_so_many_partitions_and_no_more() -> None:
+    """Each was compared with each in every decision on whole cards: two seconds for three thousand."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}}
+    cards = {
+        "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+        "kind": "Device",
+        "metadata": {
+            "name": "n0",
+            "annotations": {names.GPU_PARTITIONS: json.dumps({"1": [{"minors": [0]}] * 9000})},
+        },
+        "spec": {"devices": [card(minor) for minor in range(8)]},
+    }
+    found = translate_node(document(node), document(cards), CONTEXT)
+    assert found.node.partitions == {}
+    assert any("9000 partitions; 256 at most" in note for note in found.notes)
 
 
 def test_tables_of_instances_are_made_once_for_cards_that_differ_in_memory_alone() -> None:

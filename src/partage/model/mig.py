@@ -9,7 +9,7 @@ The profiles determine the length of the axis: cards with 4, 8 and 12 units exis
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -52,7 +52,13 @@ class Engines:
 
     def __add__(self, other: "Engines") -> "Engines":
         """The sum of both."""
-        return Engines(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
+        return Engines(  # written out: it is most of the time of reading a card's layouts
+            self.copy + other.copy,
+            self.decoder + other.decoder,
+            self.encoder + other.encoder,
+            self.jpeg + other.jpeg,
+            self.ofa + other.ofa,
+        )
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -217,9 +223,10 @@ class MigAxis:
                 taken[unit] = one
             counts[one.profile] += 1
             used = None if used is None or profile.engines is None else used + profile.engines
-        return self._overdrawn(counts, used)
+        return self.overdrawn(counts, used)
 
-    def _overdrawn(self, counts: Counter[str], used: Engines | None) -> str:
+    def overdrawn(self, counts: Mapping[str, int], used: Engines | None) -> str:
+        """Why a card has fewer instances of a profile, or engines, than these; empty if it has enough."""
         for name, times in counts.items():
             most = self._by_name[name].count
             if times > most:
@@ -246,18 +253,28 @@ def layouts(
     `profiles`: names that may be used; None for all.
     """
     usable = [p for p in axis.positions if profiles is None or p.profile in profiles]
-    yield from _longer(axis, sorted(usable, key=lambda one: one.start), ())
+    yield from _longer(axis, sorted(usable, key=lambda one: one.start), (), {}, Engines())
 
 
 def _longer(
-    axis: MigAxis, usable: list[MigSlice], so_far: tuple[MigSlice, ...]
+    axis: MigAxis,
+    usable: list[MigSlice],
+    so_far: tuple[MigSlice, ...],
+    counts: Mapping[str, int],
+    used: Engines | None,
 ) -> Iterator[tuple[MigSlice, ...]]:
+    """The layouts that begin with these instances; each is a legal one behind the last, so their units are disjoint."""
     end = so_far[-1].start + so_far[-1].size if so_far else 0
     for one in usable:
-        if one.start >= end and axis.valid((*so_far, one)):
+        if one.start < end:
+            continue
+        more = {**counts, one.profile: counts.get(one.profile, 0) + 1}
+        engines = axis.profile(one.profile).engines
+        together = None if used is None or engines is None else used + engines
+        if not axis.overdrawn(more, together):
             found = (*so_far, one)
             yield found
-            yield from _longer(axis, usable, found)
+            yield from _longer(axis, usable, found, more, together)
 
 
 def _or(numbers: tuple[int, ...]) -> str:

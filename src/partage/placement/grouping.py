@@ -5,7 +5,7 @@ preferred, so that idle switches and NUMA nodes stay whole (docs/sources/koordin
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Final
 
@@ -129,6 +129,19 @@ def partitions(
     (docs/compatibility/koordinator.md, Q5). `Restricted` uses the highest score only.
     """
     by_minor = {card.device.minor: card for card in fitting}
+    used = {card.device.minor for card in everyone if card.tenants}
+    worth = [
+        (weight * one.score, set(one.minors))
+        for size, weight in _REMAINDER_WEIGHT.items()
+        if size >= count
+        for one in _best(node.partitions.get(size, ()))
+        if used.isdisjoint(one.minors)
+    ]
+
+    def remains(chosen: Partition) -> int:
+        """Worth of the partitions that stay free if `chosen` is taken."""
+        return sum(score for score, minors in worth if minors.isdisjoint(chosen.minors))
+
     table = node.partitions.get(count, ())
     scores = sorted({p.score for p in table}, reverse=True)
     for score in scores[:1] if ask.restricted else scores:
@@ -141,25 +154,13 @@ def partitions(
                 ask.bandwidth is None or (p.bandwidth is not None and p.bandwidth >= ask.bandwidth)
             )
         ]
-        used = {card.device.minor for card in everyone if card.tenants}
-        for partition in sorted(free, key=lambda p: -_remains(node.partitions, used, p, count)):
+        for partition in sorted(free, key=remains, reverse=True):
             yield [by_minor[minor] for minor in partition.minors]
 
 
-def _remains(
-    tables: Mapping[int, tuple[Partition, ...]], used: set[int], chosen: Partition, count: int
-) -> int:
-    """Worth of the partitions that stay free if `chosen` is taken."""
-    gone = used | set(chosen.minors)
-    total = 0
-    for size, weight in _REMAINDER_WEIGHT.items():
-        if size >= count:
-            table = tables.get(size, ())
-            best = max((p.score for p in table), default=0)
-            total += sum(
-                weight * p.score for p in table if p.score == best and not gone & set(p.minors)
-            )
-    return total
+def _best(table: Sequence[Partition]) -> list[Partition]:
+    best = max((p.score for p in table), default=0)
+    return [p for p in table if p.score == best]
 
 
 def switch_of(card: Card) -> tuple[int, str] | None:

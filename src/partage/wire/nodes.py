@@ -256,6 +256,11 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
     links: dict[tuple[str, str], int] = {}
     registrar = ""
     notes: list[str] = []
+    given = len(view.devices)
+    view = replace(
+        view, devices=tuple(_few(view.devices))
+    )  # families compare each with what they know
+    beyond = given - len(view.devices)
     for family in context.families:
         said = family.register(view, context.settings)
         if said.devices is not None:
@@ -265,10 +270,8 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
         links |= said.links
         registrar = registrar or said.registrar
         notes += said.notes
-    devices = _ordered(_kept_from(device, registrar) for device in view.devices)
-    if len(devices) > _MOST_DEVICES:
-        devices = tuple(_few(devices))
-    beyond = len(view.devices) - len(devices)
+    devices = tuple(_few(_ordered(_kept_from(device, registrar) for device in view.devices)))
+    beyond += len(view.devices) - len(devices)
     if beyond:
         notes.append(f"{beyond} devices beyond {_MOST_DEVICES} of one type are left out")
     node = Node(

@@ -25,9 +25,10 @@ from partage.vendors.traits import NVIDIA
 
 _MIB: Final = 1 << 20
 _GIGABYTES: Final = re.compile(r"[0-9]+gb")
+_MOST_UNITS: Final = 32
 _MOST_POSITIONS: Final = 64
 _MOST_LAYOUTS: Final = 4_000
-"""More than any card has; larger placement tables cannot be built."""
+"""More than any card has; larger placement tables cannot be built, and even the count of layouts would take seconds."""
 _COMPUTE: Final = re.compile(r"([0-9]{1,2})g\.")
 _Table = tuple[tuple[tuple[str, int, int], ...], ...]
 
@@ -141,7 +142,9 @@ def _by_driver(card: CardFacts, known: MigCard | None) -> MigAxis | None:
     differently, and a newer driver must not make running instances unknown.
     """
     told = card.axis if card.axis is not None and card.axis.length else _reported(card)
-    if told is None:
+    if told is None or told.length > _MOST_UNITS:
+        return None
+    if sum(len(one.starts) for one in told.profiles) > _MOST_POSITIONS:
         return None
     table = known.axis if known is not None else MigAxis("", ())
     found = {
@@ -158,8 +161,7 @@ def _by_driver(card: CardFacts, known: MigCard | None) -> MigAxis | None:
 @lru_cache(maxsize=256)
 def _boundless(shape: MigAxis) -> bool:
     """Whether there are too many layouts for tables."""
-    most = len(shape.positions) > _MOST_POSITIONS
-    return most or any(islice(layouts(shape), _MOST_LAYOUTS, None))
+    return any(islice(layouts(shape), _MOST_LAYOUTS, None))
 
 
 def _as_published(told: MigProfile, same: MigProfile) -> MigProfile:

@@ -19,6 +19,8 @@ from partage.vendors.traits import NVIDIA, traits_of
 _HOPPER: Final = frozenset({"H100", "H800", "H20"})
 _UNLINKED: Final = frozenset({"PCIE", "NVL"})  # boards without the eight-card link
 
+_MOST: Final = 256
+"""Partitions of one node; each decision on whole cards compares those of one size with all larger ones."""
 _HOPPER_TABLE: Final[Mapping[int, tuple[Partition, ...]]] = {
     size: tuple(
         Partition(tuple(range(first, first + size)), link="NVLink") for first in range(0, 8, size)
@@ -69,6 +71,11 @@ def parse_partitions(text: str) -> Mapping[int, tuple[Partition, ...]]:
         document = decode(text, dict[str, list[_Entry]])
     except InvalidValue as error:
         raise InvalidValue(f"annotation {names.GPU_PARTITIONS}: {error}") from error
+    many = sum(map(len, document.values()))
+    if many > _MOST:
+        raise InvalidValue(
+            f"annotation {names.GPU_PARTITIONS}: {many} partitions; {_MOST} at most"
+        )
     table: dict[int, tuple[Partition, ...]] = {}
     for key, entries in document.items():
         size = _size(key)
