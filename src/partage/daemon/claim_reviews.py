@@ -18,7 +18,8 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Final
+from dataclasses import replace
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -32,12 +33,11 @@ from partage.kube.errors import NotFound
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.serving.limits import Limits, json_response, read_body
 from partage.vendors.names import OUTDATED
-from partage.webhook.review import LONGEST_UID, Review, Verdict, decode_review, encode_verdict
+from partage.webhook.review import LARGEST, LONGEST_UID, Verdict, encode_verdict
 from partage.wire import shapes
-from partage.wire.claims import beyond_asked, held_devices
-from partage.wire.documents import Document, explain
+from partage.wire.claims import MOST_RESULTS, beyond_asked, held_devices
+from partage.wire.documents import Document, explain, typed
 
-_STATUS: Final = "resourceclaims.resource.k8s.io/status"
 _JSON: Final = "application/json"
 _LATE: Final = 2.0
 """Seconds by which news of a claim may be late; the allocating scheduler gets the news at the same time."""
@@ -46,9 +46,81 @@ _WAITING: Final = 1024
 _OF_ONE: Final = 128
 """Waiting questions of one address. A webhook passes on half as many. Any client that reaches the port may ask about
 claims that do not exist."""
-_HELD: Final = 64 * 2**20
-"""Bytes of all questions in memory; the service refuses further ones."""
+_RESULTS: Final = 2**17
+"""Bytes of an allocation's devices that are read; a claim has 32 of them at most, each of up to three thousand."""
+_Text = Annotated[str, msgspec.Meta(max_length=512)]
 _TOO_MANY: Final = "too many claims are asked about at once"
+
+
+class _Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The parts of a claim that a question is about; strangers may ask too, and fill all others."""
+
+
+class _Result(_Part, frozen=True):
+    driver: _Text = ""
+    pool: _Text = ""
+    device: _Text = ""
+    request: _Text = ""
+    admin_access: bool | None = None
+    share_id: _Text | None = msgspec.field(default=None, name="shareID")
+    consumed_capacity: (
+        Annotated[dict[_Text, _Text | int | float], msgspec.Meta(max_length=MOST_RESULTS)] | None
+    ) = None
+
+
+class _Devices(_Part, frozen=True):
+    results: msgspec.Raw = msgspec.Raw()
+
+
+class _Name(_Part, frozen=True):
+    name: _Text | None = None
+    namespace: _Text | None = None
+    uid: _Text | None = None
+    resource_version: _Text | None = None
+
+
+class _Allocation(_Part, frozen=True):
+    devices: _Devices | None = None
+
+
+class _Status(_Part, frozen=True):
+    allocation: _Allocation | None = None
+
+
+class _Claim(_Part, frozen=True):
+    metadata: _Name = _Name()
+    status: _Status | None = None
+
+
+class _Resource(_Part, frozen=True):
+    group: str | None = None
+    resource: str | None = None
+
+
+class _Question(_Part, frozen=True):
+    uid: Annotated[str, msgspec.Meta(max_length=LONGEST_UID)]
+    resource: _Resource | None = None
+    sub_resource: str | None = None
+    operation: str | None = None
+    dry_run: bool | None = None
+    object: _Claim | None = None
+    old_object: _Claim | None = None
+
+
+class _Review(_Part, frozen=True):
+    request: _Question
+
+
+_CLAIMS: Final = _Resource("resource.k8s.io", "resourceclaims")
+_Listed: Any = Annotated[list[_Result], msgspec.Meta(max_length=MOST_RESULTS)] | None
+
+
+class _Asked(NamedTuple):
+    """A question's uid, and the claim with its devices; None if it gets none of this driver."""
+
+    question: str
+    document: Document | None = None
+    dry_run: bool = False
 
 
 class _Withdrawn(msgspec.Struct, frozen=True):
@@ -101,24 +173,19 @@ class ClaimDesk:
         self._service, self._may_reserve, self._known = service, may_reserve, known
         self._waiting: dict[tuple[str, str], list[asyncio.Event]] = {}
         self._there = Counter[str]()  # waiting questions, by address
-        self._held = 0
 
     def routes(self, limits: Limits) -> list[web.RouteDef]:
         """The routes; `limits` apply to requests."""
+        few = replace(limits, body=min(LARGEST, limits.body))
 
         async def handler(request: web.Request) -> web.Response:
-            body = await read_body(request, limits)
-            if (gone := self._away()) is not None:
-                return gone
-            if self._held + len(body) > _HELD:
-                raise web.HTTPServiceUnavailable(text=_TOO_MANY)
-            self._held += len(body)
             try:
-                verdict = await self._verdict(decode_review(body), request.remote or "")
+                asked = _asked(await read_body(request, few))
+                if (gone := self._away()) is not None:
+                    return gone
+                verdict = await self._verdict(asked, request.remote or "")
             except InvalidDocument as error:
                 return json_response({"message": str(error)}, 400)
-            finally:
-                self._held -= len(body)
             answer = web.Response(body=encode_verdict(verdict), content_type=_JSON)
             return self._away() or answer
 
@@ -149,33 +216,25 @@ class ClaimDesk:
         response.force_close()  # a kept connection would go on asking this instance
         return response
 
-    async def _verdict(self, review: Review, asker: str) -> Verdict:
-        if review.resource != _STATUS or review.operation != "UPDATE" or review.object is None:
-            return Verdict(review.uid)
-        try:
-            shape = msgspec.convert(review.object, shapes.ResourceClaim)
-            before = msgspec.convert(review.before or {}, shapes.ResourceClaim)
-        except (msgspec.ValidationError, RecursionError) as error:
-            return Verdict(review.uid, allowed=False, message=f"ResourceClaim: {explain(error)}")
-        if (before.status or {}).get("allocation") is not None:
-            return Verdict(review.uid)  # an allocation cannot be changed, only removed
-        document = Document(CLAIMS.kind, "admission", 1, shape)
-        if not held_devices(document):
-            return Verdict(review.uid)
+    async def _verdict(self, asked: _Asked, asker: str) -> Verdict:
+        question, document, dry_run = asked
+        if document is None:
+            return Verdict(question)
         stored = await self._stored(document, asker)
         who = f"claim {document.namespace}/{document.name}"
         if stored is None:
             told = f"{who} is not known here as it was named; try again"
-            return Verdict(review.uid, allowed=False, message=told)
+            return Verdict(question, allowed=False, message=told)
         refusal = beyond_asked(document, stored)
         if refusal:
-            return Verdict(review.uid, allowed=False, message=f"{who}: {refusal}")
+            return Verdict(question, allowed=False, message=f"{who}: {refusal}")
         # Of the question only the status counts: a caller may have added the finalizer that lets a claim be allocated.
         assert isinstance(stored.shape, shapes.ResourceClaim)  # noqa: S101 # says its kind
-        shape = msgspec.structs.replace(stored.shape, status=shape.status)
+        assert isinstance(document.shape, shapes.ResourceClaim)  # noqa: S101 # as made below
+        shape = msgspec.structs.replace(stored.shape, status=document.shape.status)
         document = Document(CLAIMS.kind, "admission", 1, shape)
-        refusal = self._service.review_claim(document, question=review.uid, dry_run=review.dry_run)
-        return Verdict(review.uid, allowed=not refusal, message=refusal)
+        refusal = self._service.review_claim(document, question=question, dry_run=dry_run)
+        return Verdict(question, allowed=not refusal, message=refusal)
 
     async def _stored(self, claim: Document, asker: str) -> Document | None:
         """The claim as the API server has it, once it has the named version; None if it has not in time."""
@@ -209,3 +268,26 @@ class ClaimDesk:
             self._waiting[key].remove(news)
             if not self._waiting[key]:
                 del self._waiting[key]
+
+
+def _asked(body: bytes) -> _Asked:
+    """What a question asks. Raises `InvalidDocument`: it is no question, or about more devices than a claim has."""
+    review = typed(body, _Review, "AdmissionReview").request
+    now, before = review.object, review.old_object or _Claim()
+    what = review.resource, review.sub_resource, review.operation
+    if what != (_CLAIMS, "status", "UPDATE") or now is None:
+        return _Asked(review.uid)
+    if before.status is not None and before.status.allocation is not None:
+        return _Asked(review.uid)  # an allocation cannot be changed, only removed
+    allocation = now.status and now.status.allocation
+    results = bytes(allocation.devices.results) if allocation and allocation.devices else b""
+    if len(results) > _RESULTS:
+        raise InvalidDocument(
+            f"ResourceClaim: field status.allocation.devices.results: {len(results)} bytes, more than {_RESULTS}"
+        )
+    listed = typed(results or b"[]", _Listed, "ResourceClaim")
+    status = {"allocation": {"devices": {"results": msgspec.to_builtins(listed or [])}}}
+    metadata = shapes.Metadata(**msgspec.structs.asdict(now.metadata))
+    shape = shapes.ResourceClaim(metadata=metadata, status=status)
+    document = Document(CLAIMS.kind, "admission", 1, shape)
+    return _Asked(review.uid, document if held_devices(document) else None, bool(review.dry_run))

@@ -20,6 +20,8 @@ _LONGEST: Final = 256  # characters of a warning that every client shows
 _MOST: Final = 8
 LONGEST_UID: Final = 256
 """Characters of a question's uid, which the answer repeats and the leader keeps beside a claim; the API server's has 36."""
+LARGEST: Final = 3 * 2**20
+"""Largest question in bytes: the API server takes no larger object, and etcd stores half of it."""
 _SENTENCE: Final = 2048  # characters of a refusal, which could quote a whole pod
 
 

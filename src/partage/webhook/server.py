@@ -21,14 +21,12 @@ from partage.serving.limits import Limits, guard, json_response, read_body
 from partage.serving.turns import TooMany, Turns, at_work
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.webhook.claiming import translate
-from partage.webhook.review import decode_review, encode_verdict
+from partage.webhook.review import LARGEST, decode_review, encode_verdict
 from partage.webhook.settings import Admission
 from partage.webhook.tracing import Decide, mutating, validating
 from partage.wire.context import Context
 
 _JSON: Final = "application/json"
-_BODY: Final = 3 * 2**20
-"""Largest review in bytes: the API server takes no larger object, and etcd stores half of it."""
 _LARGE: Final = 64 * 2**10
 """Least bytes of a review that is decided in a thread."""
 _WAITING: Final = 16
@@ -46,7 +44,7 @@ def review_routes(
     `context`: the present settings for reading pods. `admission`: the present switches.
     """
     given = limits or Limits()
-    bounds = replace(given, body=min(_BODY, given.body))
+    bounds = replace(given, body=min(LARGEST, given.body))
     # A thread decides them one after another.
     desk = Turns(1, _WAITING - 1, _WAITING - 1)
 
