@@ -514,11 +514,12 @@ def test_when_a_pod_is_over(
 
 def test_what_is_not_looked_at_is_told() -> None:
     """Offline decisions ignore some wishes, and say so."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "a"}]}
     notes = read(
         pod(
             "p",
             container(ports=[{"hostPort": 80}]),
-            affinity={"podAffinity": {"a": 1}, "podAntiAffinity": {"a": 1}},
+            affinity={"podAffinity": required, "podAntiAffinity": required},
             topologySpreadConstraints=[{}],
         )
     ).request.notes

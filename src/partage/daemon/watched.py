@@ -15,6 +15,7 @@ from partage.kube.objects import HasMeta
 from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, Scope
 from partage.wire import shapes
 from partage.wire.documents import Document
+from partage.wire.limits import shortened
 
 CLUSTER: Final = "cluster"
 """The source of documents that come from a server."""
@@ -35,6 +36,30 @@ class LivePod(shapes.Pod, frozen=True):
 
     metadata: shapes.Metadata = _NOTHING
 
+    def __post_init__(self) -> None:
+        """Drop most of what is beyond the bounds."""
+        if self.spec is not None:
+            metadata, spec = shortened(self.metadata, self.spec)
+            if metadata is not self.metadata or spec is not self.spec:
+                msgspec.structs.force_setattr(self, "metadata", metadata)
+                msgspec.structs.force_setattr(self, "spec", spec)
+
+
+class LiveClaim(shapes.ResourceClaim, frozen=True):
+    """A ResourceClaim from a server."""
+
+    metadata: shapes.Metadata = _NOTHING
+
+    def __post_init__(self) -> None:
+        """Drop drivers' parameters, which no decision reads: as values they take 24 times their text."""
+        for part in (self.spec, (self.status or {}).get("allocation")):
+            devices = part.get("devices") if isinstance(part, dict) else None
+            config = devices.get("config") if isinstance(devices, dict) else None
+            for one in config if isinstance(config, list) else ():
+                opaque = one.get("opaque") if isinstance(one, dict) else None
+                if isinstance(opaque, dict):
+                    opaque.pop("parameters", None)
+
 
 class LiveBudget(shapes.DisruptionBudget, frozen=True):
     """A PodDisruptionBudget from a server."""
@@ -53,7 +78,6 @@ def _live(shape: type[shapes.Shape]) -> type[HasMeta]:
 LiveNode: Final = _live(shapes.Node)
 LiveDevice: Final = _live(shapes.Device)
 LiveConfigMap: Final = _live(shapes.ConfigMap)
-LiveClaim: Final = _live(shapes.ResourceClaim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,13 @@ alone; for such a pod beyond the bounds no nodes are compared, and kube-schedule
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from itertools import islice
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from partage.vendors import names
+from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
 
 LIMITS: Final[Mapping[str, int]] = {
@@ -89,6 +93,75 @@ def beyond(
         if count > LIMITS[what]:
             return f"the pod has {count} {what}, at most {LIMITS[what]} are allowed"
     return _annotated(annotations)
+
+
+_KEPT: Final = 1024
+"""Labels, tolerations and the like of a pod that are kept; more than a bound allows."""
+_TOO_FAR: Final = shapes.NodeAffinity(
+    shapes.NodeSelector(
+        [shapes.SelectorTerm()] * (LIMITS["node affinity terms and expressions"] + 1)
+    )
+)
+"""It stands for node affinity beyond the bounds; `beyond` refuses it too."""
+
+
+def shortened(
+    metadata: shapes.Metadata, spec: shapes.PodSpec
+) -> tuple[shapes.Metadata, shapes.PodSpec]:
+    """A pod without most of what is beyond the bounds, so that it takes about as much memory as its text.
+
+    A server allows any number of such parts, and in memory one takes up to seventeen times its text. More than is
+    allowed is kept, so that `beyond` refuses the same. A bound pod keeps all amounts but 0: each may be of a device.
+    """
+    labels, selector = metadata.labels, spec.node_selector
+    whole, whose = (labels, selector), (metadata.finalizers, metadata.owner_references)
+    lists = (spec.tolerations, spec.scheduling_gates, spec.resource_claims)
+    if max(map(len, filter(None, (*whole, *whose, *lists))), default=0) > _KEPT:
+        reserved = {key: (labels or {})[key] for key in RESERVED.in_labels(labels or ())}
+        labels, selector = (dict(islice((one or {}).items(), _KEPT)) for one in whole)
+        finalizers, owners = ((one or [])[:_KEPT] for one in whose)
+        metadata = replace(
+            metadata, labels=labels | reserved, finalizers=finalizers, owner_references=owners
+        )
+        tolerations, gates, claims = ((one or [])[:_KEPT] for one in lists)
+        spec = replace(
+            spec,
+            node_selector=selector,
+            tolerations=tolerations,
+            scheduling_gates=gates,
+            resource_claims=claims,
+        )
+    if spec.affinity and any(count > LIMITS[what] for what, count in _affinity(spec).items()):
+        spec = replace(spec, affinity=replace(spec.affinity, node_affinity=_TOO_FAR))
+    return metadata, _with_few_amounts(spec)
+
+
+def _with_few_amounts(spec: shapes.PodSpec) -> shapes.PodSpec:
+    """The spec with one amount more than is allowed, or of a bound pod those that are not 0."""
+    left = LIMITS["amounts of resources"] + 1
+    given = [one.resources for one in _containers(spec) if one.resources]
+    if sum(len(one.limits or ()) + len(one.requests or ()) for one in given) < left:
+        return spec
+
+    def few(amounts: dict[str, Any] | None) -> dict[str, Any]:
+        nonlocal left
+        found = (amounts or {}).items()
+        if spec.node_name:
+            return {name: one for name, one in found if one not in ("0", 0, None)}
+        kept = dict(islice(found, left))
+        left -= len(kept)
+        return kept
+
+    def thin(listed: list[shapes.Container] | None) -> list[shapes.Container]:
+        return [
+            replace(one, resources=shapes.Resources(few(given.requests), few(given.limits)))
+            for one in listed or ()
+            for given in (one.resources or shapes.Resources(),)
+        ]
+
+    return replace(
+        spec, containers=thin(spec.containers), init_containers=thin(spec.init_containers)
+    )
 
 
 def by_claims_alone(spec: shapes.PodSpec, is_device: Callable[[str], bool]) -> bool:

@@ -357,10 +357,11 @@ def _strategy(
 def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
     """Parts of the pod that an offline decision ignores."""
     affinity = spec.affinity or shapes.Affinity()
+    nothing = shapes.BetweenPods()
     ports = [p for c in spec.containers or () for p in c.ports or () if p.host_port]
     ignored = {
-        "affinity to other pods": affinity.pod_affinity,
-        "anti-affinity to other pods": affinity.pod_anti_affinity,
+        "affinity to other pods": (affinity.pod_affinity or nothing) != nothing,
+        "anti-affinity to other pods": (affinity.pod_anti_affinity or nothing) != nothing,
         "topology spread": spec.spread,
         "host ports": ports,
     }

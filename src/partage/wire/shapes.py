@@ -20,6 +20,10 @@ class _Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """The base of every shape: immutable, no reference cycles, camelCase in documents."""
 
 
+class Unread(_Part, frozen=True):
+    """A part of which only the presence is read; as a dictionary it would take seven times its text."""
+
+
 class Owner(_Part, frozen=True):
     """An owner reference."""
 
@@ -171,7 +175,7 @@ class Container(_Part, frozen=True):
     name: str | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
-    restart_policy_rules: list[dict[str, Any]] | None = None
+    restart_policy_rules: list[Unread] | None = None
     ports: list[Port] | None = None
 
 
@@ -214,12 +218,29 @@ class NodeAffinity(_Part, frozen=True):
     )
 
 
+class BetweenPods(_Part, frozen=True):
+    """Affinity between pods."""
+
+    required: list[Unread] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: list[Unread] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
 class Affinity(_Part, frozen=True):
     """Affinity; of that between pods only the presence is read."""
 
     node_affinity: NodeAffinity | None = None
-    pod_affinity: dict[str, Any] | None = None
-    pod_anti_affinity: dict[str, Any] | None = None
+    pod_affinity: BetweenPods | None = None
+    pod_anti_affinity: BetweenPods | None = None
+
+
+class Spread(_Part, frozen=True):
+    """A constraint on the spreading of pods."""
+
+    when_unsatisfiable: str | None = None
 
 
 class PodToleration(_Part, frozen=True):
@@ -270,9 +291,7 @@ class PodSpec(_Part, frozen=True):
     preemption_policy: str | None = None
     restart_policy: str | None = None
     scheduling_gates: list[Gate] | None = None
-    spread: list[dict[str, Any]] | None = msgspec.field(
-        default=None, name="topologySpreadConstraints"
-    )
+    spread: list[Spread] | None = msgspec.field(default=None, name="topologySpreadConstraints")
     resource_claims: list[PodClaim] | None = None
 
 

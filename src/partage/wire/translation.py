@@ -42,7 +42,6 @@ _MOST_BYTES: Final = 32 * 2**20
 """Bytes of the documents behind the kept readings: each pod may have 256 KiB of different annotations."""
 _HASH: Final = 32
 _NEVER: Final = "Never"
-_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _NO_HOST: Final[Mapping[str, int]] = {}
 _TAKEN: Final = ("cpu", "memory", "pods")
 """The pods' requests of nodes that kube-scheduler reports."""
@@ -308,6 +307,6 @@ def is_flexible(spec: shapes.PodSpec | None) -> bool:
         if affinity.node_affinity is not None and affinity.node_affinity.preferred:
             return True
         for between in (affinity.pod_affinity, affinity.pod_anti_affinity):
-            if between and between.get(_PREFERRED):
+            if between is not None and between.preferred:
                 return True
-    return any(rule.get("whenUnsatisfiable") != "DoNotSchedule" for rule in spec.spread or ())
+    return any(rule.when_unsatisfiable != "DoNotSchedule" for rule in spec.spread or ())

@@ -1,0 +1,161 @@
+"""Whoever may make pods or claims may make them of a megabyte each, and all instances keep all of them.
+
+A pod of a megabyte of short values took seventeen, so that ninety pods without any device ended every instance.
+"""
+
+import json
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+
+from partage.daemon.watched import LiveClaim, LivePod, as_document
+from partage.kube.objects import HasMeta
+from partage.vendors import names
+from partage.vendors.settings import Settings
+from partage.wire import shapes
+from partage.wire.context import Context
+from partage.wire.limits import LIMITS, beyond
+from partage.wire.pods import translate_pod
+
+Manifest = dict[str, Any]
+SIZE = 300_000
+CONTEXT = Context.of(Settings())
+DEVICE = "nvidia.com/gpu"
+
+
+def pod(spec: Manifest | None = None, meta: Manifest | None = None, **amounts: str) -> Manifest:
+    """A pod that asks for a card."""
+    asked = {"name": "main", "resources": {"limits": {DEVICE: "1", **amounts}}}
+    head = {"name": "web", "namespace": "team", "uid": "u", **(meta or {})}
+    return {"metadata": head, "spec": {"containers": [asked], **(spec or {})}}
+
+
+def many(one: Any) -> list[Any]:
+    """So many of it that they fill a pod."""
+    return [one] * (SIZE // len(json.dumps(one, separators=(",", ":"))))
+
+
+def keyed(value: str) -> dict[str, str]:
+    """So many keys that they fill a pod."""
+    return {f"example.com/{number:05}": value for number in range(SIZE // 22)}
+
+
+def terms(**term: Any) -> Manifest:
+    """Required node affinity."""
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+
+
+def between(kind: str) -> Manifest:
+    """Affinity between pods."""
+    return {"podAntiAffinity": {kind: many({"topologyKey": "a", "labelSelector": {}})}}
+
+
+REQUIRED, PREFERRED = (
+    f"{kind}DuringSchedulingIgnoredDuringExecution" for kind in ("required", "preferred")
+)
+IN = {"key": "a", "operator": "In", "values": many("a")}
+RULED = {"name": "b", "restartPolicyRules": many({"action": "Restart"})}
+LARGE: dict[str, Manifest] = {
+    "values": pod({"affinity": {"nodeAffinity": terms(matchExpressions=[IN])}}),
+    "expressions": pod({"affinity": {"nodeAffinity": terms(matchExpressions=many({"key": "a"}))}}),
+    "required pods": pod({"affinity": between(REQUIRED)}),
+    "preferred pods": pod({"affinity": between(PREFERRED)}),
+    "spreading": pod({"topologySpreadConstraints": many({"topologyKey": "a", "maxSkew": 1})}),
+    "tolerations": pod({"tolerations": many({"operator": "Exists"})}),
+    "gates": pod({"schedulingGates": many({"name": "a"})}),
+    "claims": pod({"resourceClaims": many({"name": "a", "resourceClaimName": "b"})}),
+    "node selector": pod({"nodeSelector": keyed("")}),
+    "labels": pod(meta={"labels": keyed("")}),
+    "finalizers": pod(meta={"finalizers": many("a/b")}),
+    "owners": pod(meta={"ownerReferences": many({"kind": "a", "name": "a", "uid": "a"})}),
+    "rules": pod({"initContainers": [RULED]}),
+    "amounts": pod(**keyed("1")),
+    "amounts of nothing on a node": pod({"nodeName": "n1"}, **keyed("0")),
+}
+PARAMETERS = {"opaque": {"driver": "gpu.example.com", "parameters": {"a": [[]] * 3000}}}
+CLAIM = {
+    "metadata": {"name": "c", "uid": "u"},
+    "spec": {"devices": {"requests": [{"name": "a"}], "config": [PARAMETERS] * 32}},
+    "status": {"allocation": {"devices": {"results": [], "config": [PARAMETERS] * 32}}},
+}
+
+
+def kept(manifest: Manifest, into: type[HasMeta]) -> tuple[HasMeta, float]:
+    """The object, and how many bytes of memory it takes for a byte of text."""
+    text = json.dumps(manifest, separators=(",", ":")).encode()
+    decoder = msgspec.json.Decoder(into)
+    decoder.decode(text)
+    tracemalloc.start()
+    try:
+        found = decoder.decode(text)
+        return found, tracemalloc.get_traced_memory()[0] / len(text)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_a_pod_takes_hardly_more_memory_than_its_text(what: str) -> None:
+    """Whatever fills it."""
+    assert kept(LARGE[what], LivePod)[1] < 2.5
+
+
+def test_so_does_a_claim() -> None:
+    """The drivers of its parameters stay: it is said when one is ours."""
+    found, times = kept(CLAIM, LiveClaim)
+    assert times < 2.5
+    assert isinstance(found, LiveClaim)
+    for part in (found.spec, (found.status or {})["allocation"]):
+        assert part["devices"]["config"] == [{"opaque": {"driver": "gpu.example.com"}}] * 32
+
+
+@pytest.mark.parametrize("what", sorted({*LARGE} - {"amounts of nothing on a node"}))
+def test_the_bounds_refuse_the_same_pods(what: str) -> None:
+    """By the same sentence, but for the number."""
+    whole = msgspec.convert(LARGE[what], shapes.Pod)
+    found, _ = kept(LARGE[what], LivePod)
+    assert isinstance(found, LivePod)
+    assert whole.spec
+    assert found.spec
+    said, same = (
+        beyond(one.spec or shapes.PodSpec(), {}, CONTEXT.is_device) for one in (whole, found)
+    )
+    assert bool(said) == bool(same)
+    assert not said or any(said.endswith(f"{most} are allowed") for most in LIMITS.values())
+
+
+def test_what_a_bound_pod_may_hold_is_counted_whole() -> None:
+    """Thousands of amounts of nothing hide no device; and thousands of labels none that Partage wrote."""
+    labels = keyed("") | {names.HAMI_POD_NODE: "n1"}
+    large = pod({"nodeName": "n1"}, {"labels": labels}, **keyed("0"), **{"zzz/gpu": "3"})
+    found, _ = kept(large, LivePod)
+    assert isinstance(found, LivePod)
+    read = translate_pod(as_document("Pod", found), CONTEXT)
+    assert read.view.labels[names.HAMI_POD_NODE] == "n1"
+    (main,) = read.view.containers
+    assert {name: str(one) for name, one in main.limits.items()} == {DEVICE: "1", "zzz/gpu": "3"}
+    assert [group.request.count for group in read.pod.request.groups] == [1]
+
+
+def test_pods_within_the_bounds_stay_whole() -> None:
+    """Each part with as much as is allowed."""
+    most = pod(
+        {
+            "nodeSelector": {
+                f"a{number}": "b" for number in range(LIMITS["node selector labels"])
+            },
+            "tolerations": [{"key": f"a{number}"} for number in range(LIMITS["tolerations"])],
+            "affinity": {
+                "nodeAffinity": terms(
+                    matchExpressions=[{"key": "a", "operator": "In", "values": ["b"] * 4096}]
+                )
+            },
+        },
+        {"labels": {f"a{number}": "b" for number in range(1000)}},
+        **{f"example.com/{number}": "1" for number in range(100)},
+    )
+    found, _ = kept(most, LivePod)
+    assert isinstance(found, LivePod)
+    assert found.spec == msgspec.convert(most, shapes.Pod).spec
+    assert found.metadata.labels == most["metadata"]["labels"]
