@@ -17,7 +17,7 @@ from up_world import node, run, running
 
 from partage.cli.up import printed, up
 from partage.embedded.applying import Outcome
-from partage.embedded.cluster import Addresses, _held
+from partage.embedded.cluster import Addresses, EmbeddedCluster, Plan, _held
 from partage.embedded.overview import Overview, PlacedLine, WaitingLine
 from partage.model.errors import InvalidValue
 
@@ -154,6 +154,26 @@ def test_a_state_file_that_cannot_be_written_is_told_first(tmp_path: Path) -> No
     assert result.stderr == (
         f"partage up: {file}.lock cannot be written: No such file or directory; name another file\n"
     )
+
+
+def test_a_running_cluster_keeps_its_kubeconfig(tmp_path: Path) -> None:
+    """A second one with the same file is refused before it starts; a file that an ended one left is replaced."""
+    file = tmp_path / "new" / "config"
+    plan = Plan(kubeconfig=file)
+
+    async def story() -> None:
+        async with EmbeddedCluster(plan):
+            written = file.read_bytes()
+            (file.parent / "config.lock").touch(exist_ok=False)  # as `kubectl config` does
+            with pytest.raises(InvalidValue, match="is another partage up's; end that one"):
+                async with EmbeddedCluster(plan):
+                    pass
+            assert file.read_bytes() == written
+        async with EmbeddedCluster(plan):
+            assert file.read_bytes() != written
+
+    run(story())
+    assert sorted(one.name for one in file.parent.iterdir()) == ["config", "config.lock"]
 
 
 def test_two_clusters_keep_their_objects_apart(tmp_path: Path) -> None:

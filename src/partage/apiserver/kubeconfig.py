@@ -25,7 +25,6 @@ def write_kubeconfig(path: Path, url: str) -> None:
         "current-context": _NAME,
         "preferences": {},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         yaml.safe_dump(document, file, sort_keys=False)

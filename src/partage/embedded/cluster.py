@@ -170,6 +170,11 @@ class EmbeddedCluster:
         plan = self._plan
         if plan.file is not None:
             stack.enter_context(_held(plan.file))
+        if plan.kubeconfig is not None:
+            with contextlib.suppress(OSError):  # what follows says why
+                plan.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+            # kubectl's own lock on a kubeconfig is FILE.lock.
+            stack.enter_context(_held(plan.kubeconfig, ".up"))
         api = await _listening("API server", plan.port, self.server.start(_HOST, plan.port))
         stack.push_async_callback(self.server.stop)
         try:
@@ -369,9 +374,9 @@ class EmbeddedCluster:
 
 
 @contextlib.contextmanager
-def _held(file: Path) -> Iterator[None]:
-    """A lock on this file against other clusters. Raises `InvalidValue`: another cluster uses it."""
-    mark = file.with_name(file.name + ".lock")
+def _held(file: Path, end: str = ".lock") -> Iterator[None]:
+    """A lock on this file against other clusters, beside it. Raises `InvalidValue`: another cluster uses it."""
+    mark = file.with_name(file.name + end)
     try:
         lock = os.open(mark, os.O_WRONLY | os.O_CREAT, 0o600)
     except OSError as error:
@@ -388,8 +393,10 @@ def _held(file: Path) -> Iterator[None]:
             raise InvalidValue(
                 f"{file} is another partage up's; end that one, or name another file"
             ) from error
-        yield
-        mark.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
     finally:
         os.close(lock)
 
