@@ -38,7 +38,7 @@ NODE = ("--node", "host04", "--devices", str(ROOT / "examples/koordinator/host04
         pytest.param(["--standalone", "--mig"], "--mig needs the API server", id="instances"),
         pytest.param(["--standalone", "--simulated", "no-file"], "no-file", id="simulated"),
         pytest.param([*NODE, "--simulated", "x"], "--simulated is a way of discovery", id="both"),
-        pytest.param([*NODE, "--config-map", "x"], "NAMESPACE/NAME is needed", id="map"),
+        pytest.param([*NODE, "--config-map", "x"], "is not NAMESPACE/NAME", id="map"),
         pytest.param([*NODE, "--context-memory", "x"], "--context-memory", id="quantity"),
         pytest.param([*NODE, "--memory-slack", "x"], "--memory-slack", id="slack"),
         pytest.param([*NODE, "--memory-slack=-1Gi"], "--memory-slack", id="less than nothing"),

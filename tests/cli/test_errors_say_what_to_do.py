@@ -147,6 +147,69 @@ CASES = {
 }
 
 
+EMPTY = {
+    "a pod": (["explain", ""], "explain"),
+    "a pod after its kind": (["explain", "pod", " "], "pod"),
+    "a node": (["inspect", "-f", MIXED, ""], MIXED),
+    "a namespace": (["top", "-n", ""], "-n"),
+    "a namespace, at once": (["explain", "x", "--namespace="], "--namespace="),
+    "a list": (["top", ""], "top"),
+    "a file": (["schedule", ""], "schedule"),
+    "a file of nodes": (["up", "--nodes", ""], "--nodes"),
+    "a kubeconfig": (["snapshot", "--kubeconfig", ""], "--kubeconfig"),
+    "a folder": (["simulate", "openb", ""], "openb"),
+    "a recording": (["replay", ""], "replay"),
+    "a context": (["doctor", "--context=", "x"], "--context="),
+    "a host": (["agent", "--node="], "--node="),
+    "a command": ([""], "partage"),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_argument_is_never_one_that_was_left_out(name: str) -> None:
+    """As of an unset variable: every pod, node or file would be meant."""
+    given, before = EMPTY[name]
+
+    result = CliRunner().invoke(main, given)
+
+    assert result.exit_code == 2
+    assert f"the value after {before} is empty" in " ".join(result.stderr.split())
+    assert result.stdout == ""
+
+
+NO_NAMES = {
+    "explain": ("a b", "/x", "x/", "ns/x/y", "pod/", "pod/ns/x/y", "a\nb", "x-", "x" * 254),
+    "inspect": ("a b", "a/b", "node/", "node/a/b", "pod/x"),
+    "top -n": ("a b", "a/b"),
+    "explain x -n": ("a b", "a/b"),
+    "scheduler --lease-name": ("a/b",),
+    "webhook --exclude-namespace": ("a b",),
+    "agent --config-map": ("a", "a/b/c", "a/", "/b"),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "given"), [(command, one) for command, some in NO_NAMES.items() for one in some]
+)
+def test_no_object_can_have_such_a_name(command: str, given: str) -> None:
+    """One rule for names of pods, nodes and namespaces, before anything is asked."""
+    result = CliRunner().invoke(main, [*command.split(), given])
+
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert re.search(r"is not (NAMESPACE/NAME or )?(NAMESPACE/)?NAME; a name has letters", said)
+    assert result.stdout == ""
+
+
+def test_a_kind_may_stand_before_a_name_as_after_kubectl_get() -> None:
+    """Also where it is a name itself."""
+    for given in (["pod/x"], ["po/x"], ["pods/default/x"], ["pod", "x"], ["pod", "po/default/x"]):
+        said = CliRunner().invoke(main, ["explain", *given, "-f", MIXED]).stderr
+        assert "there is no pod default/x." in said
+    said = CliRunner().invoke(main, ["explain", "pod", "-f", MIXED]).stderr
+    assert "there is no pod default/pod." in said
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_one_line_says_what_is_wrong_and_what_to_do(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

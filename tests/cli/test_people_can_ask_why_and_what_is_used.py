@@ -382,7 +382,6 @@ def test_the_same_is_said_to_programs() -> None:
         ),
         pytest.param(("inspect", "nope", "-f", MIXED), 4, "partage top nodes", id="no-node"),
         pytest.param(("top", "-f", "/nonexistent.yaml"), 2, "nonexistent", id="no-file"),
-        pytest.param(("top", "-f", ""), 2, "the name of a file is empty", id="empty-name"),
         pytest.param(("top",), 2, "correct KUBECONFIG", id="no-kubeconfig"),
         pytest.param(("top", "cheese", "-f", MIXED), 2, "nodes, pods, cards", id="no-such-thing"),
         pytest.param(

@@ -176,7 +176,7 @@ def _planned(given: dict[str, Any]) -> _Plan:
     """The plan of valid options."""
     _check(given)
     simulated = given["simulated"] is not None
-    maps = tuple(_config_map(text) for text in given["config_maps"])
+    maps = tuple((space, name) for space, name in (one.split("/") for one in given["config_maps"]))
     isolation = isolation_of(given)
     reporting = ReportingSettings(
         period=given["period"],
@@ -223,13 +223,6 @@ def _planned(given: dict[str, Any]) -> _Plan:
         maps,
         reporting,
     )
-
-
-def _config_map(text: str) -> tuple[str, str]:
-    namespace, _, name = text.partition("/")
-    if not namespace or not name or "/" in name:
-        raise InvalidDocument(f"--config-map {text!r}: NAMESPACE/NAME is needed")
-    return namespace, name
 
 
 async def _described(plan: _Plan, given: dict[str, Any], stop: asyncio.Event) -> None:

@@ -19,7 +19,7 @@ from partage.agent.isolation.providers import (
 )
 from partage.agent.nri.plugin import PluginOptions
 from partage.agent.reporting import ReportingSettings
-from partage.cli.parameters import Real, Whole, health_port, option, options
+from partage.cli.parameters import NAME, Name, Real, Whole, health_port, option, options
 from partage.daemon.agent import AgentOptions, IsolationOptions
 from partage.daemon.instances import InstanceOptions
 from partage.daemon.mps import MpsDaemon
@@ -40,6 +40,7 @@ _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 node_options = options(
     click.option(
         "--node",
+        type=NAME,
         metavar="NAME",
         default=platform.node,
         show_default="the host's name",
@@ -112,6 +113,7 @@ reporting_options = options(
     click.option(
         "--config-map",
         "config_maps",
+        type=Name(form="NAMESPACE/NAME"),
         multiple=True,
         metavar="NAMESPACE/NAME",
         help="A ConfigMap whose settings hold for the node (HAMi's), read every minute. May be repeated.",
@@ -152,6 +154,7 @@ runtime_options = options(
     click.option(
         "--exempt-namespace",
         "exempt",
+        type=NAME,
         multiple=True,
         metavar="NAME",
         help="Namespace, beside kube-system, whose pods without a record stay as they are: drivers, monitors. "

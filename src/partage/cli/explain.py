@@ -1,5 +1,6 @@
 """`partage explain`: the reason for a pod's place, or the reason that it waits and possible remedies."""
 
+import re
 import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ from partage.cli.asked import (
 )
 from partage.cli.completion import pod_names
 from partage.cli.ending import end
-from partage.cli.parameters import Sectioned
+from partage.cli.parameters import NAME, Name, Sectioned
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
 from partage.model.quantity import brief
@@ -72,28 +73,23 @@ _FEW: Final = 10
 _LONG: Final = 60
 _CLOSE: Final = 0.85
 """Least similarity of a suggested name to the typed one."""
-_MAKERS: Final = frozenset(
-    f"{name}{more}"
-    for name, ends in {
-        "deploy": ("", "ment", "ments"),
-        "job": ("", "s"),
-        "rs": ("",),
-        "replicaset": ("", "s"),
-        "sts": ("",),
-        "statefulset": ("", "s"),
-    }.items()
-    for more in ends
-)
+_MAKERS: Final = re.compile("deploy(ments?)?|jobs?|rs|replicasets?|sts|statefulsets?")
 """kubectl's names of workloads, whose pods the user may mean."""
 
 Document = dict[str, Any]
 
 
-@click.command(cls=Sectioned, kinds=("po", "pod", "pods"))
-@click.argument("pod", metavar="POD", shell_complete=pod_names)
+@click.command(cls=Sectioned)
+@click.argument(
+    "pod",
+    type=Name("po", "pod", "pods", form="NAMESPACE/NAME or NAME"),
+    metavar="POD",
+    shell_complete=pod_names,
+)
 @click.option(
     "-n",
     "--namespace",
+    type=NAME,
     default="",
     metavar="NAME",
     help="Namespace of POD. Default: that of the kubeconfig's context, else default.",
@@ -119,8 +115,8 @@ def explain(pod: str, namespace: str, **given: Any) -> None:
       3  the pod waits
       4  there is no such pod, or it asks for no device
     """  # noqa: D301 # click wants the control character itself
-    own, slash, name = pod.removeprefix("pod/").removeprefix("pods/").rpartition("/")
-    if slash and namespace and own != namespace:
+    own, _, name = pod.rpartition("/")
+    if own and namespace and own != namespace:
         end(f"{pod} is not in namespace {namespace}; name one namespace")
 
     async def question(asked: Asked) -> tuple[Asked, str, Document | None]:
@@ -156,7 +152,7 @@ def _missing(asked: Asked, key: str) -> str:
             )
         )
     kind, _, name = key.partition("/")
-    if kind in _MAKERS:
+    if _MAKERS.fullmatch(kind):
         return f"{kind} {name} is no pod; name one of those that it makes: kubectl get pods lists them"
     known = asked.pods or ()
     other = sorted(pod for pod in known if pod.endswith("/" + key.partition("/")[2]))

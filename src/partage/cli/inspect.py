@@ -18,7 +18,7 @@ from partage.cli.asked import (
 )
 from partage.cli.completion import node_names
 from partage.cli.ending import end
-from partage.cli.parameters import Sectioned
+from partage.cli.parameters import Name, Sectioned
 from partage.cli.structured import structured
 from partage.cli.tables import Cell, Line, PlainTable, Styled, bar, paper
 from partage.cli.top import all_nodes, card_state
@@ -34,8 +34,15 @@ _ALIKE: Final = 4096
 Document = dict[str, Any]
 
 
-@click.command(cls=Sectioned, kinds=("no", "node", "nodes"))
-@click.argument("node", required=False, default="", metavar="[NODE]", shell_complete=node_names)
+@click.command(cls=Sectioned)
+@click.argument(
+    "node",
+    type=Name("no", "node", "nodes"),
+    required=False,
+    default="",
+    metavar="[NODE]",
+    shell_complete=node_names,
+)
 @answer_options
 def inspect(node: str, **given: Any) -> None:
     """Show each card of NODE, or of all nodes, and the pods on it.
@@ -57,22 +64,20 @@ def inspect(node: str, **given: Any) -> None:
     """  # noqa: D301 # click wants the control character itself
     every = bool(node) or given["output"] != "table"
 
-    name = node.removeprefix("node/").removeprefix("nodes/")
-
     async def question(asked: Asked) -> tuple[Asked, list[Document], list[str]]:
         if not node:
             return asked, await all_nodes(asked, NodeQuery(cards="" if every else "used")), []
-        found = await asked.views.node(name)
+        found = await asked.views.node(node)
         if found:
             return asked, [found], []
         known = [one["name"] for one in await all_nodes(asked, NodeQuery(cards="no"))]
-        return asked, [], get_close_matches(name, known, n=1)
+        return asked, [], get_close_matches(node, known, n=1)
 
     asked, nodes, near = answered(given, question)
     if node and not nodes:
         hint = f"; there is {near[0]}" if near else ""
         told(asked)
-        end(f"there is no node {name}{hint}. partage top nodes lists them", NOT_FOUND)
+        end(f"there is no node {node}{hint}. partage top nodes lists them", NOT_FOUND)
     if structured(given["output"], nodes[0] if node else {"nodes": nodes}):
         return
     wide = given["output"] == "wide"

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,6 +87,17 @@ class _Lazy(click.Group):
         finally:
             # At its end the interpreter collects all objects once more, which takes seconds for a large cluster's.
             gc.freeze()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the typed arguments; none may be empty, because it would count as one that was left out."""
+        for before, one in pairwise(["partage", *args]):
+            option, given, value = one.partition("=")
+            left = bool(given) and option.startswith("--") and not value.strip()
+            if (left or not one.strip()) and not ctx.resilient_parsing:
+                where = option + given if left else before
+                said = f"the value after {where} is empty, as of a variable that is not set; write one"
+                raise click.UsageError(said, ctx)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand. Ctrl-C ends the program by its signal, without a word, so that a shell's loop ends too."""

@@ -1,6 +1,7 @@
 """Options that several subcommands share, and the services' handling of signals."""
 
 import math
+import re
 from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -14,6 +15,7 @@ from partage.model.policy import Policy
 _F = TypeVar("_F", bound=Callable[..., Any])
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 """A file that exists."""
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,251}[A-Za-z0-9])?")
 
 
 class Whole(click.IntRange):
@@ -37,6 +39,33 @@ class Real(click.FloatRange):
         return found
 
 
+class Name(click.ParamType[str]):
+    """The name of an object, which may follow its kind as in `kubectl get pod/NAME`."""
+
+    name = "name"
+
+    def __init__(self, *kinds: str, form: str = "NAME") -> None:
+        """A name of this form.
+
+        Args:
+            kinds: words for the object's kind.
+        """
+        self.kinds, self._form = kinds, form
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name without its kind, or a usage error; empty if none was typed."""
+        kind, slash, rest = value.partition("/")
+        text = rest if slash and kind in self.kinds else value
+        formed = text.count("/") in {one.count("/") for one in self._form.split(" or ")}
+        if value and not (formed and all(map(_NAME.fullmatch, text.split("/")))):
+            rule = "a name has letters, digits, '-', '_' and '.' alone, at most 253"
+            self.fail(f"{value!r} is not {self._form}; {rule}.", param, ctx)
+        return text
+
+
+NAME: Final = Name()
+
+
 class PolicyType(click.ParamType[Policy]):
     """A policy's name on the command line."""
 
@@ -55,14 +84,11 @@ class PolicyType(click.ParamType[Policy]):
 class Sectioned(click.Command):
     """A command whose help has its options under headings, those without one first."""
 
-    def __init__(self, *args: Any, kinds: Container[str] = (), **given: Any) -> None:
-        """A command. `kinds`: words for its argument's kind, which may precede it as after `kubectl get`."""
-        super().__init__(*args, **given)
-        self._kinds = kinds
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the typed arguments."""
-        named = len(args) > 1 and args[0] in self._kinds and not args[1].startswith("-")
+        """Parse the typed arguments; the kind of a name may precede it, as after `kubectl get`."""
+        types = [one.type for one in self.params]
+        kinds = {kind for one in types if isinstance(one, Name) for kind in one.kinds}
+        named = len(args) > 1 and args[0] in kinds and not args[1].startswith("-")
         return super().parse_args(ctx, args[1:] if named else args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -180,6 +206,7 @@ config_options = (
     click.option(
         "--config-namespace",
         "config_namespaces",
+        type=NAME,
         multiple=True,
         metavar="NAME",
         help="Use only ConfigMaps of this namespace. May be repeated. Default: all.",
@@ -187,6 +214,7 @@ config_options = (
     click.option(
         "--config-name",
         "config_names",
+        type=NAME,
         multiple=True,
         metavar="NAME",
         help="Use only ConfigMaps of this name, and need no right to read others. May be repeated. "

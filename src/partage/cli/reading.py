@@ -18,10 +18,6 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
     names = list(files)
     held = 0
     for name in names:
-        if not name:  # as from an unset variable; for `Path` it is the current folder
-            raise InvalidDocument(
-                "the name of a file is empty; name a file or folder, or - for standard input"
-            )
         if name.startswith(("http://", "https://")):
             raise InvalidDocument(
                 f"{name}: no address is read; fetch it, and give it by - (curl -sSf ADDRESS | partage …)"

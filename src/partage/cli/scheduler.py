@@ -16,6 +16,7 @@ from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
+    NAME,
     PolicyType,
     Real,
     Sectioned,
@@ -81,6 +82,7 @@ _serving = options(
     click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM."),
     click.option(
         "--tls-secret",
+        type=NAME,
         metavar="NAME",
         help="Secret, in the Lease's namespace, in which the service keeps an authority and a "
         "certificate of its own for both ends: kube-scheduler shows it to call the verbs.",
@@ -259,11 +261,13 @@ _leading = options(
     option(
         "--lease-name",
         default="partage-scheduler",
+        type=NAME,
         metavar="NAME",
         help="Lease that one instance at a time holds.",
     ),
     click.option(
         "--lease-namespace",
+        type=NAME,
         metavar="NAME",
         help="Default: the namespace of the service account, or of the kubeconfig's context.",
     ),
@@ -283,6 +287,7 @@ _leading = options(
     click.option(
         "--pod-name",
         envvar="POD_NAME",
+        type=NAME,
         metavar="NAME",
         help="The service's own pod, which has the label partage.io/leader while it leads. Default: "
         "POD_NAME; without it no label is written.",
@@ -290,6 +295,7 @@ _leading = options(
     click.option(
         "--pod-namespace",
         envvar="POD_NAMESPACE",
+        type=NAME,
         metavar="NAME",
         help="Namespace of the service's own pod. Default: POD_NAMESPACE, or that of the Lease.",
     ),

@@ -12,7 +12,7 @@ from rich.text import Text
 from partage.cli.answering import Asked
 from partage.cli.asked import answer_options, answered, told
 from partage.cli.idle import idle_shares
-from partage.cli.parameters import Real, Sectioned, option
+from partage.cli.parameters import NAME, Real, Sectioned, option
 from partage.cli.structured import structured
 from partage.cli.tables import Cell, PlainTable, Styled, bar, paper, print_waiting
 from partage.cli.watching import watched
@@ -35,6 +35,7 @@ Document = dict[str, Any]
 @click.option(
     "-n",
     "--namespace",
+    type=NAME,
     default="",
     metavar="NAME",
     help="Pods of this namespace only. Default: all.",

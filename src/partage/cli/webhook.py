@@ -15,6 +15,7 @@ from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
+    NAME,
     Sectioned,
     Whole,
     cluster_options,
@@ -65,12 +66,14 @@ _serving = options(
 _place = options(
     option(
         "--namespace",
+        type=NAME,
         default=_PLACE.namespace,
         metavar="NAME",
         help="Namespace of the Service and the Secret; the webhook leaves its pods alone.",
     ),
     option(
         "--service",
+        type=NAME,
         default=_PLACE.service,
         metavar="NAME",
         help="Service by which the API server finds the webhook.",
@@ -83,12 +86,14 @@ _place = options(
     ),
     option(
         "--configuration",
+        type=NAME,
         default=_PLACE.configuration,
         metavar="NAME",
         help="Name of both webhook configurations.",
     ),
     option(
         "--secret",
+        type=NAME,
         default=WebhookOptions().secret,
         metavar="NAME",
         help="Secret that keeps the authority and the certificate.",
@@ -119,6 +124,7 @@ _admission = options(
     click.option(
         "--exclude-namespace",
         "excluded",
+        type=NAME,
         multiple=True,
         metavar="NAME",
         help="Namespace that is left alone beside the system's and Partage's own; may be repeated.",
