@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
 from claim_documents import claim, result, share
+from partage.dashboard.comparison import comparison_document
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Hooks
@@ -31,6 +32,25 @@ def _told(world: World, *manifests: Manifest) -> None:
 
 async def _started(*manifests: Manifest) -> World:
     return await World().start(node(), device(), *manifests)
+
+
+@run
+async def test_claims_keep_their_devices_under_every_policy() -> None:
+    """What they hold is free in no row of a comparison, and pods that ask by claims are counted beside it."""
+    world = await _started(claim(share(cores="60", memory="6Gi")))
+    named = [{"name": "card", "resourceClaimName": "x"}]
+    world.create(pod("asks", {}, resourceClaims=named))
+    world.create(pod("one", whole()))
+    world.create(pod("two", whole()))
+
+    found = await comparison_document(world.service.books)
+
+    assert found["by_claims"] == {"placed": 0, "waiting": 1}
+    assert found["pods"] == 2
+    under = [row for row in found["rows"] if not row["now"]]
+    assert {(row["placed"], row["waiting"], row["core_milli"]["used"]) for row in under} == {
+        (1, 1, 1600)
+    }
 
 
 @run

@@ -2,7 +2,7 @@
 
 Nodes, quotas and learnt prices are those of the live books. If the books have learnt nothing, prices are learnt
 from the known requests. Pods are placed by priority and then by age, as if all had just been created. No pod is
-moved. The engines are thrown away afterwards, and between two pods the event loop serves others. Pods that are hard to
+moved. The devices of ResourceClaims stay where they are, because kube-scheduler allocates them. The engines are thrown away afterwards, and between two pods the event loop serves others. Pods that are hard to
 place are searched for until the search of a policy is used up: any user may make thousands of them, and others' pods
 wait for their decisions meanwhile.
 """
@@ -28,7 +28,7 @@ from partage.placement.tables import Tables
 from partage.placement.work import FEW, Work
 from partage.placement.work import MOST as MOST_WORK
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import NodeSeen, QuotasChanged, TablesChanged
+from partage.scheduler.events import NodeSeen, PodSeen, QuotasChanged, TablesChanged
 
 MOST: Final = 3000
 """Most pods of a comparison beside live decisions."""
@@ -48,8 +48,10 @@ async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:
     rows = [today | {"policy": str(books.engine.policy), "now": True}]
     policies = _policies(books.engine.policy) if len(pods) <= most else []
     tables = await _tables(books.engine, pods) if policies else books.engine.tables
-    rows += [await _row_under(policy, books.engine, tables, pods, workload) for policy in policies]
-    return {"pods": len(pods), "most": most, "rows": rows}
+    rows += [await _row_under(policy, books, tables, pods, workload) for policy in policies]
+    claimants = books.cluster_cache.claimants
+    by_claims = {"placed": claimants.count(placed=True), "waiting": claimants.count()}
+    return {"pods": len(pods), "by_claims": by_claims, "most": most, "rows": rows}
 
 
 def _policies(current: Policy) -> list[Policy]:
@@ -84,9 +86,9 @@ async def _tables(live: Engine, pods: Sequence[Pod]) -> Tables:
 
 
 async def _row_under(
-    policy: Policy, live: Engine, tables: Tables, pods: Sequence[Pod], workload: Workload
+    policy: Policy, books: Books, tables: Tables, pods: Sequence[Pod], workload: Workload
 ) -> dict[str, Any]:
-    engine = Engine(policy)
+    live, engine = books.engine, Engine(policy)
     engine.handle(TablesChanged(tables))
     engine.handle(QuotasChanged(live.quotas.quotas))
     for number, node in enumerate(list(live.ledger.nodes)):
@@ -94,6 +96,8 @@ async def _row_under(
             engine.handle(NodeSeen(node))
         if not number % _NODES:
             await asyncio.sleep(0)
+    for fact in books.cluster_cache.claims.facts():
+        engine.handle(PodSeen(fact))
     codes: Counter[str] = Counter()
     left = SEARCHED
     for pod in pods:

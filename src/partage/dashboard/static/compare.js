@@ -5,17 +5,19 @@ import { meter, table } from "./parts.js";
 
 export const path = () => "api/comparison";
 export const title = () => "What if";
-export const every = 60000; // at most once a minute it is computed again
 
 const COLUMNS = [["policy"], ["placed", "number"], ["waiting", "number"], ["idle cards", "number"], ["compute allocated", "keep"],
   ["memory allocated", "keep"], ["free, but of no use", "number"], ["pending pods", "wide"]];
 
 export function render(seen) {
   const [today] = seen.rows;
+  const { placed, waiting } = seen.by_claims;
   return [
     h("h1", {}, "What if"),
     h("p", { class: "quiet" }, `${count(seen.pods)} pods placed again from nothing under each policy, by priority and then by age, with the nodes,
       quotas and learnt prices of now. No pod is moved: it says what a policy would lead to.`),
+    placed + waiting ? h("p", {}, `Pods with ResourceClaims (${count(placed)} placed, ${count(waiting)} waiting) are not in the table:
+      kube-scheduler allocates their devices, and these stay where they are in every row.`) : null,
     h("section", { class: "panel stacked" }, h("h2", {}, "Policies"), table("Policies compared", COLUMNS, seen.rows.map((one) => row(one, today)))),
     seen.rows.length === 1 ? h("p", { class: "alert", role: "alert" }, `With more than ${count(seen.most)} pods this is not done beside live decisions. `,
       h("code", {}, "partage snapshot"), " and ", h("code", {}, "partage simulate cluster"), " do it offline.") : null,
