@@ -251,6 +251,23 @@ def test_without_a_provider_logs_say_so() -> None:
     run(story)
 
 
+@pytest.mark.parametrize("part", ["resize", "ephemeralcontainers"])
+def test_what_runs_is_not_changed(part: str) -> None:
+    """It is read as the pod; a change is refused, of a pod that waits too, and of none that is not there."""
+
+    async def story(w: World) -> None:
+        made = ok(await w.post(PODS, pod()), 201)
+
+        answer = await w.patch(f"{PODS}/web/{part}", {"spec": {}})
+
+        assert answer.code == 400
+        assert f"pods/{part} is not supported" in answer.message
+        assert ok(await w.get(f"{PODS}/web/{part}")) == ok(await w.get(f"{PODS}/web")) == made
+        assert (await w.patch(f"{PODS}/nope/{part}", {})).code == 404
+
+    run(story)
+
+
 @pytest.mark.parametrize("part", ["exec", "attach", "portforward"])
 def test_processes_cannot_be_entered(part: str) -> None:
     """The message says why: the pod has no node yet, or runs no process."""

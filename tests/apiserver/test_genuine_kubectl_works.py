@@ -225,7 +225,7 @@ def test_what_is_not_served_ends_with_one_line(binary: Path, tmp_path: Path) -> 
         assert "kept" in await kubectl("logs", "web", "--previous")
         ok(await w.post(f"{PODS}/web/binding", {"target": {"name": "n1"}}), 201)
         told = await kubectl("debug", "web", "--image=busybox", code=1)
-        assert "ephemeral containers are disabled for this cluster" in told
+        assert "pods/ephemeralcontainers is not supported by this API server" in told
         told = await kubectl("logs", "web", "--previous", code=1)
         assert 'previous terminated container "main" in pod "web" not found' in told
         told = await kubectl("create", "token", "default", code=1)

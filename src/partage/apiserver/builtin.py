@@ -13,7 +13,7 @@ _VERSIONS: Final = {"autoscaling": "v2"}
 # `+gen` counts generations, words after `~` are fields for selectors.
 BUILT_IN: Final = """
 Node                 nodes                  C no            -                status ~ spec.unschedulable
-Pod                  pods                   N po            all              status binding eviction log exec attach portforward +gen ~ spec.nodeName status.phase spec.schedulerName spec.restartPolicy spec.serviceAccountName status.podIP status.nominatedNodeName spec.hostNetwork
+Pod                  pods                   N po            all              status binding eviction log exec attach portforward resize ephemeralcontainers +gen ~ spec.nodeName status.phase spec.schedulerName spec.restartPolicy spec.serviceAccountName status.podIP status.nominatedNodeName spec.hostNetwork
 Namespace            namespaces             C ns            -                status finalize ~ status.phase
 ConfigMap            configmaps             N cm            -
 Secret               secrets                N -             -                ~ type

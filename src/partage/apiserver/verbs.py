@@ -31,7 +31,9 @@ from partage.apiserver.tables import partial, table
 from partage.apiserver.updating import APPLY, JSON_PATCH, PATCHES, patch, update
 from partage.wire.field_types import catalogue
 
-_UNSUPPORTED: Final = ("attach", "exec", "portforward")
+_STREAMED: Final = ("attach", "exec", "portforward")
+_WHOLE: Final = ("status", "resize", "ephemeralcontainers")
+"""Subresources that are read as the whole object."""
 _RETURNED: Final = ("pods", "services", "serviceaccounts", "persistentvolumeclaims")
 _BINDING: Final = catalogue()["io.k8s.api.core.v1.Binding"]
 _EVICTION: Final = catalogue()["io.k8s.api.policy.v1.Eviction"]
@@ -269,9 +271,11 @@ class Verbs:
             raise bad_request(
                 "this API server issues no tokens: clients do without, and those that it knows were set at its start"
             )
-        if part in _UNSUPPORTED:
+        if part in _WHOLE and method == "GET":
+            return self._get(exchange, call)
+        if part in _STREAMED or part in _WHOLE[1:]:
             pod = must_get(self.cluster, call)
-            if not pod.value["spec"].get("nodeName"):
+            if part in _STREAMED and not pod.value["spec"].get("nodeName"):
                 raise bad_request(f"pod {call.name} does not have a host assigned")
             raise bad_request(
                 f"pods/{part} is not supported by this API server: its pods are simulated and "
@@ -288,8 +292,6 @@ class Verbs:
             return exchange.answer(answer, code=201, warnings=call.warnings)
         if part == "scale":
             return await self._scale(exchange, call)
-        if part == "status" and method == "GET":
-            return self._get(exchange, call)
         if part in ("status", "finalize") and method == "PUT":
             return await self._put(exchange, call)
         if part == "status" and method == "PATCH":
