@@ -274,6 +274,66 @@ def test_it_is_used_with_the_keyboard_alone() -> None:
     browse(tell)
 
 
+def test_escape_closes_what_is_open() -> None:
+    """A card's history, and the field for a token, which does not come back by itself."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        await page.open(f"{url}/#/node/n0", shown("#/node/n0"))
+        await page.until("document.querySelector('details summary')")
+        await page.value("document.querySelector('details summary').focus()")
+        await page.press("Enter", 13, "\r")
+        assert await page.value("document.querySelector('details').open")
+        await page.press("Escape", 27)
+        assert not await page.value("document.querySelector('details').open")
+        assert await page.value("document.activeElement.tagName") == "SUMMARY"
+
+        await page.open(f"{url}/#/", shown("#/"))
+        await page.value(
+            "(() => { const genuine = window.fetch; window.looks = 0; window.fetch = async (path) => {"
+            " const body = await (await genuine(path)).json(); window.looks += 1;"
+            " return new Response(JSON.stringify({ ...body, names: false })); }; })()"
+        )
+        await page.until("document.querySelector('#sign-in').checkVisibility()")
+        await page.value("document.querySelector('#token').focus()")
+        await page.press("Escape", 27)
+        assert await page.value("document.activeElement.id") == "main"
+        seen = await page.value("window.looks")
+        await page.until(f"window.looks > {seen + 1}")
+        assert not await page.value("document.querySelector('#sign-in').checkVisibility()")
+
+    browse(tell)
+
+
+def test_every_control_is_reached_by_tab_and_in_sight() -> None:
+    """None is left out, none keeps the focus, and each shows that it has it."""
+    controls = (
+        "[...document.querySelectorAll('a[href], button:enabled, input, select, summary, [tabindex=\"0\"]')]"
+        ".filter((one) => one.checkVisibility())"
+    )
+    sight = (
+        "(() => { const one = document.activeElement, box = one.getBoundingClientRect();"
+        " const { outlineStyle, outlineWidth } = getComputedStyle(one);"
+        f" return [{controls}.indexOf(one), outlineStyle === 'solid' && outlineWidth === '3px' && box.width > 0"
+        " && box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth]; })()"
+    )
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        for view in VIEWS:
+            await page.open("about:blank", "true", loading=True)
+            await page.open(f"{url}/{view}", shown(view))
+            await page.value("document.querySelector('#live').click()")  # nothing comes or goes
+            await page.value("document.querySelector('#live').blur()")
+            await page.value("document.activeElement.blur()")
+            walked = []
+            for _ in range(await page.value(f"{controls}.length")):
+                await page.press("Tab", 9)
+                walked.append(await page.value(sight))
+            assert sorted(number for number, _ in walked) == list(range(len(walked))), view
+            assert all(seen for _, seen in walked), view
+
+    browse(tell)
+
+
 def test_what_has_not_changed_is_not_touched() -> None:
     """A pod comes to one node: its picture is drawn, the other's elements, focus and text stay."""
 
@@ -588,9 +648,9 @@ def test_what_was_typed_into_a_filter_stays_with_its_view() -> None:
 
 
 def test_what_is_not_there_is_said_with_a_way_on() -> None:
-    """An unknown node, a list that matches nothing; then the scheduler goes away and comes back."""
+    """An unknown node, a list that matches nothing; the scheduler goes away and comes back; a pod is deleted."""
 
-    async def tell(_world: World, page: Page, url: str) -> None:
+    async def tell(world: World, page: Page, url: str) -> None:
         await page.open(f"{url}/#/node/nope", "document.querySelector('#view .alert')")
         text = await page.value("document.querySelector('#view').innerText")
         assert "there is no node nope." in text
@@ -626,6 +686,21 @@ def test_what_is_not_there_is_said_with_a_way_on() -> None:
         await page.value("window.fetch = window.genuine")
         again = "document.querySelector('#news').textContent === 'the scheduler answers again'"
         await page.until(again)
+
+        await page.open(f"{url}/#/compare", shown("#/compare"))
+        await page.value(
+            "(() => { const genuine = window.setTimeout; window.waits = []; window.setTimeout ="
+            " (call, wait, ...more) => { window.waits.push(wait); return genuine(call, wait, ...more); }; })()"
+        )
+        await page.until("window.waits.some((one) => one >= 1000)")  # for the next look
+        assert await page.value("Math.max(...window.waits)") == 2000
+
+        await page.open(f"{url}/#/pod/default/fits", shown("#/pod/default/fits"))
+        await world.send("DELETE", f"{PODS}/fits", {})
+        await page.until("document.querySelector('#view h1').textContent === 'Not found'")
+        assert "fits" in await page.value("document.querySelector('#view .alert').innerText")
+        await page.open(f"{url}/#/", shown("#/"))
+        page.problems.clear()  # as above
 
     browse(tell)
 

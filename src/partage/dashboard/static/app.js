@@ -27,6 +27,7 @@ let drawn = 0; // when the view was drawn last
 let seen = ""; // when the service answered last
 let asking = null;
 let timer = 0;
+let declined = ""; // for what no token is wanted
 
 function address() {
   const [where, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -111,6 +112,7 @@ async function look(fresh) {
   clearTimeout(timer);
   if (asking) asking.abort();
   const mine = new AbortController();
+  let next = shown.view.every || EVERY;
   asking = mine;
   try {
     const { view, parts, query } = shown;
@@ -122,11 +124,12 @@ async function look(fresh) {
     tell(body, state);
   } catch (error) {
     if (mine.signal.aborted) return;
-    complain(error, fresh);
+    next = EVERY;
+    complain(error, fresh || error.status === 404); // what is no longer there is not shown as if it were
   } finally {
     if (asking === mine) {
       asking = null;
-      if (live.getAttribute("aria-pressed") === "true" && !document.hidden) timer = setTimeout(() => look(false), shown.view.every || EVERY);
+      if (live.getAttribute("aria-pressed") === "true" && !document.hidden) timer = setTimeout(() => look(false), next);
     }
   }
 }
@@ -185,6 +188,7 @@ function complain(error, fresh) {
 }
 
 function ask(why) {
+  if (declined === why) return;
   document.getElementById("sign-in-why").textContent = why;
   signIn.hidden = false;
 }
@@ -207,6 +211,14 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden && live.getAttribute("aria-pressed") === "true") look(false);
 });
 document.addEventListener("keydown", (event) => {
+  const unfolded = event.target.closest("details[open], #sign-in");
+  if (event.key === "Escape" && unfolded) {
+    if (unfolded === signIn) {
+      declined = document.getElementById("sign-in-why").textContent;
+      signIn.hidden = true;
+    } else unfolded.open = false;
+    (unfolded.querySelector("summary") || main).focus();
+  }
   const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
   if (event.key !== "/" || typing || event.ctrlKey || event.metaKey || event.altKey) return;
   const search = document.querySelector(".filters input");

@@ -155,7 +155,8 @@ class Fleet extends Component {
   /** Draw a frame around the cell that is looked at, and say what it is. */
   mark() {
     const at = this.at;
-    if (!at || at.node >= this.chosen.length) {
+    if (!at || !(at.card < this.where.nodes[at.node]?.cards)) {
+      this.at = null;
       this.frame.hidden = true;
       return;
     }
