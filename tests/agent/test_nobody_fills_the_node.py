@@ -19,7 +19,8 @@ BEGIN = """
 import errno, os, sys
 from pathlib import Path
 from partage.agent.isolation import memory
-from partage.agent.isolation.limits import SEATS, Policy
+from partage.agent.isolation.limits import Policy
+from partage.model.device import SEATS
 from partage.agent.isolation.account import ACCOUNT_BYTES
 from partage.agent.isolation.container_dirs import CardQuota, Rooms
 from partage.agent.isolation.seats import SEAT_BYTES, seat_file

@@ -26,7 +26,7 @@ from partage.agent.isolation import container_dirs
 from partage.agent.isolation import files as tenant_files
 from partage.agent.isolation.account import ACCOUNT_BYTES, read_account
 from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Rooms
-from partage.agent.isolation.limits import SEATS, CardLimits, read
+from partage.agent.isolation.limits import CardLimits, read
 from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.processes import root_of
 from partage.agent.isolation.providers import HamiCore, MigOnly, OwnLibrary, Shares
@@ -37,7 +37,7 @@ from partage.agent.nri.messages import Adjustment, Container, Mount, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.model import device as model
 from partage.model.allocation import Allocation, Grant, GrantMode
-from partage.model.device import DeviceType
+from partage.model.device import SEATS, DeviceType
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.node import Node
 from partage.vendors import names

@@ -35,7 +35,8 @@ def _cases(data: st.DataObject) -> tuple[Ledger, DeviceRequest, str]:
     nodes = data.draw(node_lists(2))
     ledger = data.draw(ledgers(nodes))
     type_ = data.draw(st.sampled_from([DeviceType.GPU, DeviceType.GPU, DeviceType.RDMA]))
-    return ledger, data.draw(device_requests(type_)), data.draw(st.sampled_from(PROTOCOLS))
+    request = replace(data.draw(device_requests(type_)), beside=data.draw(st.integers(0, 2)))
+    return ledger, request, data.draw(st.sampled_from(PROTOCOLS))
 
 
 @given(st.data())
@@ -174,6 +175,7 @@ def test_a_selection_of_nodes_is_answered_as_the_whole(data: st.DataObject) -> N
 def test_the_short_cut_chooses_what_the_search_chooses(data: st.DataObject) -> None:
     """`fast.choose` gives the grants of `place` for plain requests on flat nodes."""
     ledger, request, protocol = _cases(data)
+    request = replace(request, beside=0)
     group = RequestGroup(protocol, request, (ContainerAsk("c"),))
     pods = [PodRequest((group,), scoring=compared) for compared in SCORINGS]
     suits = kernel.suited(ledger, request, protocol, EVERY_NODE)

@@ -38,6 +38,7 @@ from partage.model.request import (
     PodRequest,
     RequestGroup,
     Scope,
+    at_most,
 )
 from partage.model.selector import (
     NodeConstraint,
@@ -151,6 +152,7 @@ def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
         doubt=draw(_rarely("nobody can tell what is on it", "")),
         hidden_from=draw(_rarely(frozenset({"hami"}), frozenset())),
         vendor_cut=vendor == "huawei",
+        seated=draw(st.booleans()),
     )
 
 
@@ -384,10 +386,17 @@ def _positioned(draw: st.DrawFn, groups: list[RequestGroup]) -> list[RequestGrou
     return [
         replace(
             group,
+            request=replace(group.request, beside=_together(group, order) - 1),
             containers=tuple(replace(c, position=order.index(c.name)) for c in group.containers),
         )
         for group in groups
     ]
+
+
+def _together(group: RequestGroup, order: list[str]) -> int:
+    """How many of a group's containers there are at a moment."""
+    containers = sorted(group.containers, key=lambda container: order.index(container.name))
+    return at_most((container.phase, {"": 1}) for container in containers)[""]
 
 
 @cache

@@ -17,7 +17,8 @@ from native_world import WAIT, World
 from native_build import ROOT
 from partage.agent.isolation import account, amounts, seats
 from partage.agent.isolation.held_files import HeldFiles
-from partage.agent.isolation.limits import SEATS, read
+from partage.agent.isolation.limits import read
+from partage.model.device import SEATS
 from partage.vendors.wishes import Policy
 
 sys.path.insert(0, str(ROOT / "bench"))

@@ -75,3 +75,36 @@ def test_another_word_is_an_error() -> None:
     """It names the words that there are."""
     with pytest.raises(InvalidDocument, match="'gpu' is not one of none, memory, compute"):
         translate_config(documents(config_map("partage-config", isolation_require="gpu")))
+
+
+SMALL = {"koordinator.sh/gpu-core": "1", "koordinator.sh/gpu-memory": "64Mi"}
+TURNS = {**MAKER, **BOTH, names.ISOLATION_PROVIDER: "partage"}
+
+
+def _codes(labels: dict[str, str], *shared_by: int) -> list[ReasonCode | None]:
+    """Why each pod waits; None where it got a place. Each has as many containers as named, each with a small share."""
+    found = schedule(
+        cluster(
+            node("n1", labels=labels),
+            device("n1", card(0), meta={"labels": MAKER}),
+            *(
+                pod(f"p{i:03}", *(container(f"c{c}", limits=SMALL) for c in range(containers)))
+                for i, containers in enumerate(shared_by)
+            ),
+        )
+    )
+    return [one.refusal.code if one.refusal else None for one in found.pods]
+
+
+def test_as_many_take_turns_as_there_are_seats() -> None:
+    """The 64th would be placed on a card where the library has no seat for it; elsewhere a card takes 100."""
+    assert _codes(TURNS, *[1] * 64) == [*[None] * 63, ReasonCode.INSUFFICIENT_SLOTS]
+    assert _codes({**TURNS, names.ISOLATION_COMPUTE: "false"}, *[1] * 64) == [None] * 64
+    assert _codes({**TURNS, names.ISOLATION_PROVIDER: "vendor"}, *[1] * 64) == [None] * 64
+
+
+def test_each_container_of_a_pod_takes_a_seat() -> None:
+    """Koordinator's request is the pod's, but each of its containers takes turns for itself."""
+    full = ReasonCode.INSUFFICIENT_SLOTS
+    assert _codes(TURNS, *[3] * 20, 4, 3, 1) == [*[None] * 20, full, None, full]
+    assert _codes(MAKER, *[3] * 22) == [None] * 22

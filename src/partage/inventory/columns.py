@@ -76,6 +76,7 @@ class Columns:
         self.index: dict[str, int] = {}
         self.kinds: list[Device | None] = [None]
         self.registrars: set[str] = set()
+        self.seated = False
         self.changes = ChangeLog()
         self.node_changes = ChangeLog()
         self.made_room = 0
@@ -267,6 +268,7 @@ class Columns:
             frozenset(device.labels.items()),
             frozenset(frozenset(f.labels.items()) for f in device.functions),
             device.cutting,
+            device.seated,
         )
         kind = self._kind_index.get(key)
         if kind is None:
@@ -281,6 +283,7 @@ class Columns:
             self.kind_changes += 1
             if device.registrar:
                 self.registrars.add(device.registrar)
+            self.seated = self.seated or device.seated
         return kind
 
     def _forget_kinds(self) -> None:

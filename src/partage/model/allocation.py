@@ -54,7 +54,7 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
         function: minor and PCI address of its virtual function.
         template: name of the sharing template.
         fence: no other pod may use devices of the type within this scope around it.
-        slots: sharers it counts for; 0 for further containers of a group that shares its devices.
+        slots: sharers it counts for; 0 for further containers of a group that shares its devices, if they take no seat.
     """
 
     container: str

@@ -16,6 +16,9 @@ from partage.model.mig import MigAxis, MigSlice
 MILLI: Final = 1000
 """Compute of one whole card."""
 
+SEATS: Final = 63
+"""Containers that can take turns on one card: the enforcement library has a seat for each."""
+
 UNLIMITED_SLOTS: Final = 100
 """Sharers of a card whose protocol names no limit: one per percent."""
 
@@ -103,6 +106,7 @@ class Device:
         registrar: the protocol that registered the card with more sharers than its requests name elsewhere; such
             requests use `slots` here.
         doubt: why the pods on it are uncertain; it takes no new pod meanwhile.
+        seated: each container with a share of it takes a seat, so containers that share one request are sharers too.
     """
 
     type: DeviceType
@@ -129,6 +133,7 @@ class Device:
     uncuttable: str = ""
     doubt: str = ""
     registrar: str = ""
+    seated: bool = False
 
     def __post_init__(self) -> None:
         """Refuse impossible amounts."""

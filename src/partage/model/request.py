@@ -115,6 +115,7 @@ class DeviceRequest:
         instances: hardware instances are accepted, also several on one card.
         profile: the profile that each instance must have: its name, or the compute part of it (`3g`) for the plain one;
             shares are not accepted then. Empty if amounts decide.
+        beside: containers that have a part of the devices at the same time as the first one.
     """
 
     type: DeviceType
@@ -138,11 +139,16 @@ class DeviceRequest:
     instances: bool = False
     profile: str = ""
     registrar: str = ""
+    beside: int = 0
 
     def sharers_on(self, device: Device) -> int | None:
         """The most tenants that the pod's protocol allows on this device; None if its slots decide."""
         registered = self.registrar and device.registrar == self.registrar
         return None if registered else self.sharers
+
+    def slots_on(self, device: Device) -> int:
+        """How many sharers of this device the request counts for."""
+        return 1 + self.beside if device.seated and not self.whole else 1
 
     def __post_init__(self) -> None:
         """Refuse negative amounts."""

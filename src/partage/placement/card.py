@@ -56,7 +56,8 @@ def need_of(device: Device, request: DeviceRequest) -> Need:
         total = dict(device.extras).get(request.core_unit, 0)
         asked = dict(request.extras).get(request.core_unit, 0)
         core = min(MILLI, -(-asked * MILLI // total)) if total else MILLI
-    return Need(core, memory, request.extras)
+    slots = request.slots_on(device)
+    return Need(core, memory, request.extras, slots, slots)
 
 
 def unsuitable(
@@ -169,7 +170,7 @@ def serves(card: Card, request: DeviceRequest) -> bool:
     if sharers is not None and sharers - tenants < slots:
         slots = sharers - tenants
     if (
-        slots < 1
+        slots < need.slots
         or card.closed is not None
         or card.instances
         or need.memory_bytes > card.memory_free
@@ -188,9 +189,10 @@ def serves(card: Card, request: DeviceRequest) -> bool:
 def bare_amounts(request: DeviceRequest) -> tuple[int, int] | None:
     """Compute and memory of a share that are the same on each card, if `serves` checks nothing else of it.
 
-    None if it does: whole and idle cards, native units, functions, parts of a card's memory, no compute.
+    None if it does: whole and idle cards, several containers, native units, functions, parts of a card's memory, no
+    compute.
     """
-    alone = request.whole or request.unused or request.exclusive
+    alone = request.whole or request.unused or request.exclusive or request.beside
     if alone or request.extras or request.core_unit or request.filter.functions is not None:
         return None
     if not request.core_milli or not request.memory_bytes:
@@ -218,8 +220,8 @@ def _short(card: Card, request: DeviceRequest) -> CardReason | None:
     sharers = request.sharers_on(card.device)
     if sharers is not None:
         slots = min(slots, sharers - card.tenants)
-    if slots < 1:
-        return CardReason(ReasonCode.INSUFFICIENT_SLOTS, minor, 1, max(slots, 0))
+    if slots < need.slots:
+        return CardReason(ReasonCode.INSUFFICIENT_SLOTS, minor, need.slots, max(slots, 0))
     if need.memory_bytes > card.memory_free:
         return CardReason(
             ReasonCode.INSUFFICIENT_MEMORY, minor, need.memory_bytes, card.memory_free
@@ -289,7 +291,8 @@ def groups_of(
 
 def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) -> Need:
     """Apply a request to a scratch copy of a card; returns the changes."""
-    need, room = need_of(card.device, request), _room(card, request)
+    need = need_of(card.device, request)
+    room = _room(card, request, need.slots)
     if room != need.room:
         need = msgspec.structs.replace(need, room=room)
     card.core_free -= need.core_milli
@@ -304,12 +307,12 @@ def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) ->
     return need
 
 
-def _room(card: Card, request: DeviceRequest) -> int:
-    after, sharers = card.slots_free - 1, request.sharers_on(card.device)
+def _room(card: Card, request: DeviceRequest, slots: int) -> int:
+    after, sharers = card.slots_free - slots, request.sharers_on(card.device)
     if request.whole:
         after = min(after, 0)
     elif sharers is not None:
-        after = min(after, sharers - card.tenants - 1)
+        after = min(after, sharers - card.tenants - slots)
     return card.slots_free - after
 
 

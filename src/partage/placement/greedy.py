@@ -17,7 +17,7 @@ from partage.inventory.plane import Bools, Ints, Plane, texts
 from partage.model.device import MILLI, DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest
-from partage.placement.kernel import Nodes, at, claims_core, most_tenants, needs
+from partage.placement.kernel import Nodes, at, claims_core, most_tenants, needs, slots_of
 from partage.placement.sums import Kind
 
 _USUAL: Final = 2**36
@@ -72,7 +72,8 @@ class _Left:
         """Let a group take its first choice; returns the nodes that have one."""
         plane, nodes = self.plane, self.nodes
         limit = most_tenants(self.ledger, plane, request, nodes)
-        fits = suits & at(plane.open, nodes) & (self.slots > 0)
+        slots = slots_of(self.ledger, plane, request, nodes)
+        fits = suits & at(plane.open, nodes) & (self.slots >= slots)
         if request.whole or request.unused or request.exclusive:
             fits &= self.tenants == 0
         total = at(plane.core_total, nodes), at(plane.memory_total, nodes)
@@ -83,19 +84,19 @@ class _Left:
             if claims_core(request):
                 fits &= self.core > 0
             if limit is not None:
-                fits &= self.tenants < limit
+                fits &= self.tenants <= limit - slots
         for unit, amount in request.extras:
             fits &= self.unit(unit) >= amount
         chosen = _first(request, fits, self._order(request, (core, memory), total))
         self.core -= np.where(chosen, core, 0)
         self.memory -= np.where(chosen, memory, 0)
-        after = self.slots - 1
+        after = self.slots - slots
         if request.whole:
             after = np.minimum(after, 0)
         elif limit is not None:
-            after = np.minimum(after, limit - self.tenants - 1)
+            after = np.minimum(after, limit - self.tenants - slots)
         self.slots = np.where(chosen, after, self.slots)
-        self.tenants += chosen
+        self.tenants += np.where(chosen, slots, 0)
         for unit, amount in () if request.whole else request.extras:
             self.unit(unit)[chosen] -= min(amount, CEILING)
         found: Bools = chosen.sum(axis=0) == request.count

@@ -129,14 +129,15 @@ def taking(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -
     """Which of the `suited` cards take one more like the request, regardless of amounts."""
     plane = ledger.planes[request.type]
     fits: Bools = at(plane.open, nodes) & suits
-    fits &= at(plane.slots_free, nodes) > 0
+    slots = slots_of(ledger, plane, request, nodes)
+    fits &= at(plane.slots_free, nodes) >= slots
     if request.whole or request.unused or request.exclusive:
         fits &= at(plane.tenants, nodes) == 0
     if request.whole:
         return fits
     limit = most_tenants(ledger, plane, request, nodes)
     if limit is not None:
-        fits &= at(plane.tenants, nodes) < limit
+        fits &= at(plane.tenants, nodes) <= limit - slots
     if claims_core(request):
         fits &= at(plane.core_free, nodes) > 0
     return fits
@@ -145,7 +146,7 @@ def taking(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -
 def alike(request: DeviceRequest) -> object:
     """A key that is equal for requests with the same `taking`, if they accept the same cards."""
     alone = request.unused or request.exclusive
-    limit = request.sharers, request.registrar
+    limit = request.sharers, request.registrar, request.beside
     return request.type, request.whole, alone, limit, claims_core(request)
 
 
@@ -205,6 +206,15 @@ def most_tenants(
     return found
 
 
+def slots_of(ledger: Ledger, plane: Plane, request: DeviceRequest, nodes: Nodes) -> Ints | int:
+    """How many sharers of each card the request counts for; see `slots_on`."""
+    if not request.beside or not ledger.seated:
+        return 1
+    slots = [1 if device is None else request.slots_on(device) for device in ledger.kinds]
+    found: Ints = np.array(slots, np.int64)[at(plane.kind, nodes)]
+    return found
+
+
 def claims_core(request: DeviceRequest) -> bool:
     """Whether a share that asks for no compute still needs some to be left."""
     return request.claims_core and not request.core_milli and not request.core_unit
@@ -249,7 +259,7 @@ def classify(
     limit = most_tenants(ledger, plane, request, nodes)
     if limit is not None:
         slots = np.minimum(slots, limit - tenants)
-    ranks[slots < 1] = RANK[ReasonCode.INSUFFICIENT_SLOTS]
+    ranks[slots < slots_of(ledger, plane, request, nodes)] = RANK[ReasonCode.INSUFFICIENT_SLOTS]
     if request.whole or request.unused or request.exclusive:
         busy = (tenants > 0) | ~open_
         full = (core_free <= 0) | (memory_free <= 0)

@@ -313,6 +313,7 @@ def constant(card: Card) -> object:
         device.cutting,
         device.hidden_from,
         device.registrar,
+        device.seated,
         device.vendor_cut,
         tuple(sorted(device.labels.items())),
         device.foreign,

@@ -27,19 +27,23 @@ def grants_of(choices: Sequence[Choice]) -> tuple[Grant, ...]:
     """
     result: list[tuple[int, Grant]] = []
     for group, chosen, template in choices:
+        found = tuple(chosen)
         parts = [
             grant_of(group, card.device, function=function, template=template)
             if place is None
             else by_instance(group, card.device, place)
-            for card, function, place in chosen
+            for card, function, place in found
         ]
-        result += _among(parts, sorted(group.containers, key=lambda c: c.position))
+        seated = [
+            place is None and group.request.slots_on(card.device) > 1 for card, _, place in found
+        ]
+        result += _among(parts, seated, sorted(group.containers, key=lambda c: c.position))
     result.sort(key=lambda item: item[0])
     return tuple(grant for _, grant in result)
 
 
 def _among(
-    parts: Sequence[Grant], containers: Sequence[ContainerAsk]
+    parts: Sequence[Grant], seated: Sequence[bool], containers: Sequence[ContainerAsk]
 ) -> Iterator[tuple[int, Grant]]:
     """The devices of one group divided among its containers, with each container's position.
 
@@ -65,7 +69,7 @@ def _among(
                     phase=container.phase,
                     core_milli=core[i].get(p, 0),
                     memory_bytes=memory[i].get(p, 0),
-                    slots=part.slots if first else 0,
+                    slots=part.slots if first or seated[p] else 0,
                     extras=part.extras if first else (),
                     function=part.function if first else None,
                 ),

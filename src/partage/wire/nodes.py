@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from partage.model.device import Device, DeviceType, Partition
+from partage.model.device import SEATS, Device, DeviceType, Partition
 from partage.model.errors import InvalidValue
 from partage.model.node import Node, Verdict
 from partage.model.quantity import Quantity, decimal
@@ -47,6 +47,8 @@ _MOST_DEVICES: Final = 80
 """Devices of one type on one node. The largest machines on the market have 16 or 32."""
 _MOST_NAMES: Final = 256
 """Ordinary resources of one node."""
+_TURNS: Final = ("partage", "true")
+"""The agent's labels of a node whose containers with shares take turns."""
 _NOT_READY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 COPIED_LABELS: Final = (names.GPU_VENDOR, names.GPU_MODEL, names.GPU_DRIVER_VERSION)
@@ -270,6 +272,9 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
         links |= said.links
         registrar = registrar or said.registrar
         notes += said.notes
+    turns = (view.labels.get(names.ISOLATION_PROVIDER), view.labels.get(names.ISOLATION_COMPUTE))
+    if turns == _TURNS:
+        view = replace(view, devices=tuple(map(_seated, view.devices)))
     devices = tuple(_few(_ordered(_kept_from(device, registrar) for device in view.devices)))
     beyond += len(view.devices) - len(devices)
     if beyond:
@@ -306,6 +311,13 @@ def _kept_from(device: Device, registrar: str) -> Device:
     if registrar not in device.hidden_from:
         return device
     return replace(device, hidden_from=device.hidden_from | {UNDECIDED})
+
+
+def _seated(device: Device) -> Device:
+    """A card whose sharers take turns: none is placed that would find no seat."""
+    if device.type is not DeviceType.GPU or device.vendor_cut:
+        return device
+    return replace(device, slots=min(device.slots, SEATS), seated=True)
 
 
 def _few(devices: Iterable[Device]) -> Iterator[Device]:

@@ -26,7 +26,8 @@ from typing import Final
 from partage.agent.isolation.amounts import NAME, make_amounts, read_amounts, set_amounts
 from partage.agent.isolation.files import TenantFiles
 from partage.agent.isolation.library import digest, install
-from partage.agent.isolation.limits import SEATS, VERSION, CardLimits, ContainerLimits, read, write
+from partage.agent.isolation.limits import VERSION, CardLimits, ContainerLimits, read, write
+from partage.model.device import SEATS
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.vendors.wishes import Policy, Priority
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from partage.agent.isolation.account import ACCOUNT_BYTES, make_account
 from partage.agent.isolation.held_files import HeldFiles
-from partage.agent.isolation.limits import SEATS, CardLimits
+from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.memory import bound, enlarge, is_seen, mounted, unbind
 from partage.agent.isolation.seats import (
     SEAT_BYTES,
@@ -29,6 +29,7 @@ from partage.agent.isolation.seats import (
     tell_terms,
 )
 from partage.agent.isolation.shared import mend, opened
+from partage.model.device import SEATS
 from partage.model.errors import InvalidDocument
 
 _LOG: Final = logging.getLogger("partage.agent")

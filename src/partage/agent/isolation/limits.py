@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from partage.model.device import SEATS
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.vendors.wishes import Policy, Priority
 
-SEATS: Final = 63
-"""The number of tenants that one card has room for."""
 VERSION: Final = 2
 """The version that is written now."""
 _SEATS_KEY: Final = {1: "page", 2: "seats"}

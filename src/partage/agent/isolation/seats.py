@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.held_files import HeldFiles
-from partage.agent.isolation.limits import SEATS, CardLimits
+from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.shared import READABLE, make, mend, opened, remake, word
+from partage.model.device import SEATS
 from partage.model.errors import InvalidDocument
 from partage.vendors.wishes import Policy, Priority
 

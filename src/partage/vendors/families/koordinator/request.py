@@ -5,7 +5,7 @@ and 3). Percent become thousandths, bytes stay bytes, and nothing is rounded in 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.model.device import MILLI, DeviceType
@@ -23,6 +23,7 @@ from partage.model.request import (
     Phase,
     RequestGroup,
     Scope,
+    at_most,
 )
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
@@ -129,9 +130,10 @@ def _others(pod: PodView) -> Iterator[str]:
 def _group(kind: DeviceType, ask: _Ask, asked: Asked) -> RequestGroup:
     parts = [part for part in asked.parts if not part.nano.keys().isdisjoint(NAMES[kind])]
     running = any(part.phase is not Phase.INIT for part in parts)
+    together = at_most((part.phase, {kind: 1}) for part in parts)[kind]
     return RequestGroup(
         protocol=PROTOCOL,
-        request=ask.request,
+        request=replace(ask.request, beside=together - 1),
         containers=tuple(ask.part(part) for part in parts),
         phase=Phase.MAIN if running else Phase.INIT,
         dialect=asked.dialect,
