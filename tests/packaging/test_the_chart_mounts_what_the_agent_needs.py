@@ -1,7 +1,9 @@
 """Folders of the host without which the agent would refuse every container."""
 
 import os
+import shlex
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,39 @@ def test_the_daemon_of_mps_and_containers_have_one_folder() -> None:
     assert mounts["/run/partage/mps"] == mounts["/host/run/partage/mps"] == Mps().folder
     assert mounts["/dev/shm"] == f"{Mps().folder}/shm"  # noqa: S108
     assert spec["hostPID"]
+
+
+@needs_helm
+def test_tenants_of_mps_cannot_fill_the_host() -> None:
+    """All of them may write into its folders: these lie on memory of their own, mounted once, which the host sees."""
+    spec = _agent("isolation.provider=mps")
+    (first,) = spec["initContainers"]
+    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    (mount,) = first["volumeMounts"]
+    assert (paths[mount["name"]], mount["mountPath"]) == ("/run/partage", "/run/partage")
+    assert mount["mountPropagation"] == "Bidirectional"
+    script = " ".join((*first["command"], shlex.quote(*first["args"])))
+    host = "mount -t tmpfs -o size=1m host /run; mkdir -p /run/partage/mps/shm"
+    tenant = "head -c 4M /dev/zero > /run/partage/mps/shm/a; head -c 512K /dev/zero > /run/b && echo room"
+    found = subprocess.run(
+        [
+            *shlex.split("unshare --mount --propagation private sh -c"),
+            f"{host}; {script}; {script}; grep -c /mps /proc/mounts; {tenant}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    if "unshare" in found.stderr:
+        pytest.skip("no mount namespace of its own")
+    assert found.stdout == "1\nroom\n", found.stderr
+
+
+@needs_helm
+def test_no_other_provider_has_it() -> None:
+    """Nobody mounts anything without need."""
+    assert "initContainers" not in _agent("isolation.provider=partage")
 
 
 @needs_helm

@@ -84,7 +84,7 @@ class MpsDaemon:
                 folder = self._folder / name
                 folder.mkdir(parents=True, exist_ok=True)
                 folder.chmod(mode)
-            _unlink_links(self._folder / "pipe")
+            await asyncio.to_thread(_unlink_links, self._folder / "pipe")
         except OSError as error:
             return f"folder {self._folder} of NVIDIA's MPS daemon cannot be made: {error.strerror}"
         if self._starts is not None:
