@@ -15,7 +15,10 @@ from adjusting_world import GIB, AdjustingWorld, dying
 from world import World, device, document, half, node, pod
 
 from fakes.clock import InstantClock
+from partage.agent.adjustment import beyond
+from partage.agent.isolation.container_dirs import Room
 from partage.agent.nri.messages import Container
+from partage.daemon import adjusting
 from partage.extender.adjustments import Adjustments
 from partage.extender.ports import Answered, Outcome
 from partage.kube.errors import ApiError, Status
@@ -174,6 +177,36 @@ async def test_who_asks_without_an_end_costs_a_bounded_number_of_writes(tmp_path
     world.wish("p0", "compute=12")
     await settle(world)
     is_answered(world, "p0")
+    world.keeper.journal.close()
+
+
+async def test_who_lowers_without_an_end_leaves_others_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wish below what is in use is tried again and again, and each try reads the node's processes: one a look."""
+    world = AdjustingWorld(tmp_path, 0)
+    world.calm = 1
+    await world.start_service()
+    world.start_agent()
+    read = []
+
+    def counted(rooms: Mapping[str, Room], *rest: Any) -> str:
+        read.extend(rooms)
+        return beyond(rooms, *rest)
+
+    monkeypatch.setattr(adjusting, "beyond", counted)
+    for name in ("p0", "p1", "p2", "p3"):
+        assert await world.come(name, 10, 2)
+        world.use(name, 1.0)
+        world.wish(name, "memory=1Gi")
+
+    for look in range(8):
+        world.seen = len(world.store.history) - 1
+        world.adjusting._again.clear()  # time that passes
+        await world.adjusting.look()
+        assert len(read) == look + 1
+
+    assert Counter(read) == dict.fromkeys(world.containers.values(), 2)
     world.keeper.journal.close()
 
 

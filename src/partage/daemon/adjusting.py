@@ -65,6 +65,9 @@ class Adjusting:
         self._told: dict[str, str] = {}
         self._again: dict[str, float] = {}
         self._plain: dict[str, str] = {}
+        self._tried: dict[str, float] = {}
+        self._busy: set[str] = set()
+        """Namespaces for which this look has read processes: the others have their turn first."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -83,7 +86,9 @@ class Adjusting:
         self._told = {uid: text for uid, text in self._told.items() if uid in there}
         self._again = {uid: when for uid, when in self._again.items() if uid in there}
         self._plain = {uid: record for uid, record in self._plain.items() if uid in there}
-        for uid, pod in there.items():
+        self._tried = {uid: when for uid, when in self._tried.items() if uid in there}
+        self._busy.clear()
+        for uid, pod in sorted(there.items(), key=lambda one: self._tried.get(one[0], 0.0)):
             metadata, before = pod.metadata or shapes.Metadata(), self._settled.get(uid)
             try:
                 await self._look_at(uid, pod, metadata)
@@ -139,7 +144,7 @@ class Adjusting:
         """Enforce a pod's aim and report it on the pod. Returns its grants now; None if it needs another look."""
         why, now, grants = "", held, aimed.grants
         if aimed.lowered != held:
-            lowered = await self._lower(uid, aimed.lowered, held)
+            lowered = await self._lower(uid, metadata.namespace or "", aimed.lowered, held)
             if lowered is None:
                 return None
             why, now = lowered, held if lowered else aimed.lowered
@@ -165,16 +170,18 @@ class Adjusting:
         uid, namespace, name = metadata.uid or "", metadata.namespace or "", metadata.name or ""
         return encode(Allocation(uid, namespace, name, self._node, grants))
 
-    async def _lower(self, uid: str, grants: Grants, held: Grants) -> str | None:
-        """Enforce lower amounts. Returns the obstacle, empty without one; None if the containers changed meanwhile.
+    async def _lower(self, uid: str, namespace: str, grants: Grants, held: Grants) -> str | None:
+        """Enforce lower amounts. Returns the obstacle, empty without one; None if another look must do it.
 
         The old amounts stay if there is an obstacle. The agent reads the amounts in use before, so that no program is
         refused memory for nothing. It reads them again afterwards, because an allocation may have been in progress.
         Later allocations meet the new amounts.
         """
         entries, rooms = self._keeper.journal.entries, self._keeper.rooms_of(uid)
-        if not rooms.keys() <= entries.keys():
+        if namespace in self._busy or not rooms.keys() <= entries.keys():
             return None
+        self._busy.add(namespace)
+        self._tried[uid] = asyncio.get_running_loop().time()
         planned = {
             key: replace(room, amounts=as_asked(room.amounts, entries[key].name, grants))
             for key, room in rooms.items()
