@@ -35,7 +35,7 @@ from partage.agent.isolation.mappings import variables
 from partage.agent.isolation.node_scan import Seen, Sight, see
 from partage.agent.isolation.objects import OF_DRIVER, defined
 from partage.agent.isolation.preloads import taken_first
-from partage.agent.isolation.processes import CROWD, numbers_of, processes_of
+from partage.agent.isolation.processes import CROWD, container_of, numbers_of, processes_of
 from partage.agent.isolation.reading import LOOK, TooMuch, Work, file_below, start
 from partage.agent.isolation.statements import Answer, survey
 from partage.agent.journal import Entry
@@ -275,6 +275,24 @@ def test_a_process_is_of_the_container_whose_group_holds_the_others(tmp_path: Pa
     assert processes_of({own, *others}, tmp_path) == {own: tuple(range(100, 108))}
 
 
+def test_names_of_groups_cost_few_comparisons(tmp_path: Path) -> None:
+    """A container that may create groups can name each one of dashes alone, for each of its processes."""
+
+    class Asked(set[str]):
+        count = 0
+
+        def __contains__(self, one: object) -> bool:
+            self.count += 1
+            return super().__contains__(one)
+
+    wanted = Asked({HONEST})
+    group = tmp_path / "cgroup"
+    group.write_text("0::/kubepods/" + "/".join(f"{'-' * 200}{n}" for n in range(18)))
+
+    assert container_of(str(group), wanted, Work()) == ""
+    assert wanted.count < 200
+
+
 def test_a_number_that_a_neighbour_took_over_is_not_the_containers(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +362,27 @@ def test_nothing_but_regular_files_is_opened(tmp_path: Path) -> None:
     assert opened
     # By whatever name: what a descriptor leads to is opened by its number below /proc.
     assert [one for one in opened if not one[1] & os.O_PATH] == []
+
+
+def test_no_file_of_the_kernel_is_read(tmp_path: Path) -> None:
+    """Some do something when they are read, whoever reads: `/proc/kmsg` gives the node's log to the first reader."""
+    for name in ("/proc/version", "proc/self/status", "/sys/kernel/notes"):
+        if not Path("/", name).exists():
+            continue
+        with (
+            pytest.raises(OSError, match="not a regular file"),
+            file_below((Path("/"),), name, Work()),
+        ):
+            pass
+    told = {b"LD_PRELOAD": ["/proc/version"], b"LD_AUDIT": [], b"LD_LIBRARY_PATH": []}
+    program = os.open("/proc/self/exe", os.O_RDONLY)
+    try:
+        said = taken_first(Path("/"), told, [], "/ours.so", program, Work())
+    finally:
+        os.close(program)
+    assert said == "by LD_PRELOAD /proc/version, which cannot be read (not a regular file)"
+    (tmp_path / "file").write_text("on a disk")
+    assert start((tmp_path,), "file", 99, Work()) == b"on a disk"
 
 
 def test_no_race_leads_out_of_a_root(tmp_path: Path) -> None:

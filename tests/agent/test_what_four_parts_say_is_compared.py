@@ -14,6 +14,7 @@ from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.differences import TABLE, Finding, Kind
 from partage.agent.held_allocations import Running
 from partage.agent.injection import Place
+from partage.agent.isolation.processes import users
 from partage.agent.journal import Entry
 from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.units import Offer, Unit, counted
@@ -102,9 +103,11 @@ class World:
         ]
     )
 
+    uses: dict[str, set[str]] = field(default_factory=dict)
+
     def facts(self) -> Facts:
         """All of it."""
-        return Facts(PLACE, self.entries, OFFERS, self.pods, self.units, self.running)
+        return Facts(PLACE, self.entries, OFFERS, self.pods, self.units, self.running, self.uses)
 
     def found(self) -> list[tuple[Kind, str, str, str]]:
         """Kind, pod, UID and container of each finding."""
@@ -118,6 +121,7 @@ def test_four_parts_that_agree_have_no_finding() -> None:
         Bound("b", "team", "b", record("b", *grants(1, 500, "main"))),
         Bound("c", "team", "c"),
     ]
+    world.uses["c1"] = {"GPU-0"}
     world.units["team", "b", "main"] = {GPU: ("GPU-1::0",)}
     world.running.append(Running("c3", "c", "team", "c", "main"))
 
@@ -216,6 +220,25 @@ CASES: dict[str, tuple[Callable[[World], object], list[tuple[Kind, str, str, str
         [(Kind.UNIT_TWICE, *A), (Kind.UNIT_TWICE, "b", "b", "main")],
     ),
     "two pods on one card": (_held_twice, [(Kind.CARD_OVERFULL, "b", "b", "main")]),
+    "another container of the pod uses its card": (
+        lambda w: (
+            w.running.append(Running("c2", "a", "team", "a", "aside", record("a", *HALF), "none")),
+            w.entries.append(Entry("c2", "a", "team/a", "aside", record("a", *HALF), "none")),
+            w.uses.update(c1={"GPU-0"}, c2={"GPU-0"}),
+        ),
+        [(Kind.USES_UNGRANTED, "a", "a", "aside")],
+    ),
+    "a pod without devices uses a card": (
+        lambda w: (
+            w.running.append(Running("c2", "b", "team", "b", "main")),
+            w.uses.update(c2={"GPU-1"}),
+        ),
+        [(Kind.USES_UNGRANTED, "b", "b", "main")],
+    ),
+    "it uses another card": (
+        lambda w: w.uses.update(c1={"GPU-0", "GPU-1"}),
+        [(Kind.USES_UNGRANTED, *A)],
+    ),
     "a card that is gone": (
         lambda w: [
             _entry(w, record=(gone := record("a", *grants(9, 500, "main")))),
@@ -253,6 +276,41 @@ def test_every_kind_has_a_case_and_a_row_in_the_page() -> None:
             if line.startswith(f"| `{kind}` |") and line.endswith(f"| {meaning.done} |")
         ]
         assert len(rows) == 1, kind
+
+
+def test_a_claims_container_uses_what_its_claim_has() -> None:
+    """Its grants are written down under the claim's UID, and its pod has no record."""
+    world = World()
+    world.running.append(Running("c2", "b", "team", "b", "main", None, "none"))
+    world.entries.append(
+        Entry("c2", "claim", "team/b", "main", record("claim", *grants(1, 500, "main")), "none")
+    )
+    world.uses["c2"] = {"GPU-1"}
+    assert Kind.USES_UNGRANTED not in {kind for kind, *_ in world.found()}
+
+    world.uses["c2"] = {"GPU-0"}
+    assert (Kind.USES_UNGRANTED, "b", "b", "main") in world.found()
+
+
+def test_drivers_and_monitors_may_use_cards() -> None:
+    """Those of namespaces whose pods without a record are left alone."""
+    world = World()
+    world.running.append(Running("c2", "b", "kube-system", "b", "main"))
+    world.uses["c2"] = {"GPU-1"}
+
+    assert world.found() == []
+
+
+def test_the_drivers_processes_are_those_of_containers(tmp_path: Path) -> None:
+    """By control group; processes of the host, ended ones and this agent's are nobody's."""
+    mine, own = "a" * 64, "b" * 64
+    for pid, group in ((7, mine), (8, "system.slice"), (9, own), ("self", own)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / f"{pid}/cgroup").write_text(f"0::/kubepods/{group}\n")
+
+    found = users({"GPU-0": (7, 8, 9, 10), "GPU-1": (7,)}, (mine, own), tmp_path)
+
+    assert found == {mine: {"GPU-0", "GPU-1"}}
 
 
 def test_whoever_cannot_be_named_is_not_accused() -> None:

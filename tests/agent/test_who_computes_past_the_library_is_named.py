@@ -100,6 +100,46 @@ def test_any_device_file_that_is_mapped_counts(node: Node, maps: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "opened"),
+    [("nvidia-uvm", ()), ("nvidia-frontend", ("/dev/nvidia-uvm",))],
+    ids=["memory", "card"],
+)
+def test_a_device_file_by_another_name_counts(
+    node: Node, kind: str, opened: tuple[str, ...]
+) -> None:
+    """A container may rename, remove and make device files: the kernel's numbers tell what it has open."""
+    node.process(4007, *opened, "/dev/null", "/dev/no-such-file", maps="/dev/mine")
+    assert node.said() == ""
+
+    (node.proc / "devices").write_text(
+        f"Character devices:\n  1 {kind}\n 10 misc\n\nBlock devices:\n"
+    )
+    assert "past the library" in node.said()
+
+
+def test_a_card_by_another_name_is_in_use(node: Node) -> None:
+    """So a program without the library is outside, whatever it calls the file; the control device is no card."""
+    node.process(4007, "/dev/null", maps="/dev/mine")
+    (node.proc / "devices").write_text("Character devices:\n  1 nvidia\n")
+    sight = see({"container-a": node.room}, node.proc)
+
+    (one,) = sight.processes["container-a"]
+    assert one.view is not None
+    assert one.view.uses_card
+
+
+@pytest.mark.parametrize(
+    "maps",
+    ["/mnt/sandbox/dev/nvidia0", "/dev/nvidiactl (deleted)", "/old/dev/nvidia-uvm (deleted)"],
+)
+def test_a_file_below_another_root_counts(node: Node, maps: str) -> None:
+    """A process in a root of its own, or a file that was removed since."""
+    node.process(4007, "/dev/nvidia-uvm", maps=maps)
+
+    assert "past the library" in node.said()
+
+
+@pytest.mark.parametrize(
     ("loaded", "interface"),
     [
         ("/usr/lib/x86_64-linux-gnu/libnvidia-opencl.so.580.82.07", "OpenCL"),

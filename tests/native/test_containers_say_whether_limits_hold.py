@@ -82,9 +82,14 @@ def test_a_process_outside_is_named(room: Room, change: dict[str, object], cause
     assert faults[0].message.startswith("process 7")
 
 
-def test_a_process_that_uses_no_card_may_be_static(room: Room) -> None:
-    """A static helper that never touches a card is nobody's business."""
-    helper = replace(process(room), uses_card=False, has_library=False, reach=Reach.STATIC)
+@pytest.mark.parametrize(
+    "change", [{"reach": Reach.STATIC}, {"preload": ""}], ids=["static", "in a root of its own"]
+)
+def test_a_process_that_uses_no_card_may_be_anything(
+    room: Room, change: dict[str, object]
+) -> None:
+    """A static helper, or what a server starts for a stranger: else whoever may log in could have the pod evicted."""
+    helper = replace(process(room), uses_card=False, has_library=False, **change)  # type: ignore[arg-type]
 
     assert not judge(room, read_room(room), (helper,))
 

@@ -39,6 +39,8 @@ _SERVING: Final = "serving/test_no_client_holds_a_port.py"
 _PLUGIN: Final = "agent/test_a_plugin_serves_the_runtime.py"
 _ROOMS: Final = "agent/test_shares_get_rooms_of_their_own.py"
 _LOOKS: Final = "agent/test_no_tenant_costs_the_agent_its_memory.py"
+_PAST: Final = "agent/test_who_computes_past_the_library_is_named.py"
+_COMPARED: Final = "agent/test_what_four_parts_say_is_compared.py"
 _LEASES: Final = "agent/test_no_lease_holds_up_the_agent.py"
 _READERS: Final = "daemon/test_explanations_are_for_those_who_may_read.py"
 _CHART: Final = "packaging/test_the_chart_mounts_what_the_agent_needs.py"
@@ -77,7 +79,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "fields nested 9,000 levels deep; hundreds of pods of a megabyte",
-        "all is read, except fields that are too deep",
+        "all is read but fields too deep",
         (
             "kube/test_odd_objects_stop_no_list.py",
             f"{_LISTS}::test_large_objects_come_in_smaller_pages",
@@ -85,7 +87,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "conditions on a label that differs on each node; requests that each exclude a few nodes",
+        "conditions on a label that differs by node; requests that exclude a few nodes",
         "all nodes are read in one call, each once",
         (
             f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
@@ -103,7 +105,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "hundreds of hard pods at once, in one namespace or in many",
+        "hundreds of hard pods at once",
         "others' pods have their turn after bounded work",
         (
             f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon",
@@ -219,9 +221,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "device nodes, pipes, links, mazes, races and mounts where the agent reads and writes",
+        "device nodes, pipes, the kernel's files, links, mazes, races and mounts where the agent reads and writes",
         "it opens only regular files below the container's root, and fills no disk",
         (
+            f"{_LOOKS}::test_no_file_of_the_kernel_is_read",
+            f"{_CHART}::test_tenants_of_mps_cannot_fill_the_host",
             f"{_LOOKS}::test_nothing_but_regular_files_is_opened",
             f"{_LOOKS}::test_no_race_leads_out_of_a_root",
             f"{_LOOKS}::test_a_maze_of_links_ends",
@@ -255,10 +259,17 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "control groups named after a neighbour's container, reused process numbers, programs whose first thread "
-        "has ended",
-        "the agent sees each container's own processes",
+        "control groups named after a neighbour's container or by dashes, reused process numbers, programs whose first "
+        "thread has ended or that have a root of their own, device files renamed or passed on",
+        "the agent sees each container's own processes, and which use a card",
         (
+            f"{_PAST}::test_a_device_file_by_another_name_counts",
+            f"{_PAST}::test_a_card_by_another_name_is_in_use",
+            f"{_PAST}::test_a_file_below_another_root_counts",
+            f"{_COMPARED}::test_each_difference_has_its_name",
+            f"{_COMPARED}::test_the_drivers_processes_are_those_of_containers",
+            "native/test_containers_say_whether_limits_hold.py::test_a_process_that_uses_no_card_may_be_anything",
+            f"{_LOOKS}::test_names_of_groups_cost_few_comparisons",
             f"{_LOOKS}::test_a_process_is_of_the_container_whose_group_holds_the_others",
             f"{_LOOKS}::test_a_number_that_a_neighbour_took_over_is_not_the_containers",
             f"{_LOOKS}::test_a_process_outlives_its_first_thread",
@@ -528,12 +539,13 @@ ATTACKS: Final = (
         "endless changes of a running pod's share",
         "at most 20 writes at once, four a second a namespace; the last wish is met",
         (
+            "extender/test_shares_are_adjusted_through_any_crash.py::test_who_lowers_without_an_end_leaves_others_their_turn",
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_asks_without_an_end_costs_a_bounded_number_of_writes",
         ),
     ),
     Attack(
         "tenant",
-        "small pods on the best nodes, whose anti-affinity repels the pods of all others",
+        "small pods on the best nodes that repel all others' pods",
         "after eight proposals kube-scheduler tries all other nodes at once",
         (
             "extender/test_attempts_of_the_plugin_keep_the_books.py::test_a_pod_that_most_nodes_repel_gets_to_the_others",
@@ -541,7 +553,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "a small request below the namespace's quota, whose share then grows to the whole card",
+        "a small request below a quota, whose share then grows to the card",
         "refused: it grows up to its request",
         (
             "extender/test_shares_are_adjusted_through_any_crash.py::test_no_share_grows_beyond_a_quota_that_counts_requests",

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     OTHER_AMOUNT = "OtherAmount"
     UNKNOWN_UNIT = "UnknownUnit"
     UNIT_TWICE = "UnitTwice"
+    USES_UNGRANTED = "UsesUngranted"
 
 
 class Done(StrEnum):
@@ -83,6 +84,11 @@ TABLE: Final[Mapping[Kind, Meaning]] = {
         Done.REPORT, "nothing while the card is away for a moment; else delete the pod"
     ),
     Kind.UNIT_TWICE: Meaning(Done.REPORT, _KUBELET),
+    Kind.USES_UNGRANTED: Meaning(
+        Done.REPORT,
+        "see how it got the card (a file that another container opened and passed on, another device plugin), and delete "
+        "the pod; if it is a driver's or a monitor's, exempt its namespace (--exempt-namespace)",
+    ),
 }
 """The reaction to each kind."""
 

@@ -5,6 +5,8 @@
     units     (PodResources)  the units that the kubelet has counted for each container
     running   (runtime)       the existing containers, with the parts of the agent's answer that arrived
 
+and the cards that containers use, by the driver's lists of processes.
+
 No difference follows from missing knowledge: a report that is absent is None, accuses no container, and frees nothing.
 Nothing here grants more; `differences.TABLE` has the reaction to each kind.
 
@@ -16,8 +18,8 @@ compared. The kubelet does not report ended init containers, so their absence me
 no UID: if two pods here have the same namespace and name, its report counts for neither.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from partage.agent.differences import Finding, Kind
@@ -64,6 +66,7 @@ class Facts:
         pods: of the node, by the API server.
         units: by the kubelet.
         running: by the runtime.
+        uses: cards that processes of each container use, by the driver.
     """
 
     place: Place
@@ -72,6 +75,7 @@ class Facts:
     pods: Sequence[Bound] | None = None
     units: Units | None = None
     running: Sequence[Running] | None = None
+    uses: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 def bound_pods(pods: Iterable[shapes.Pod], node: str) -> tuple[Bound, ...]:
@@ -103,8 +107,8 @@ def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding
 
 def reconcile(facts: Facts) -> list[Finding]:
     """All differences, in order."""
-    found = [*_of_running(facts), *_of_entries(facts), *_of_cards(facts), *_of_units(facts)]
-    return sorted(set(found))
+    parts = _of_running, _of_entries, _of_cards, _of_units, _of_uses
+    return sorted({one for part in parts for one in part(facts)})
 
 
 # --- the runtime and the journal ---------------------------------------------------------------
@@ -184,6 +188,31 @@ def _of_cards(facts: Facts) -> Iterator[Finding]:
                 name,
                 refusal.message,
             )
+
+
+# --- the driver's processes --------------------------------------------------------------------
+
+
+def _of_uses(facts: Facts) -> Iterator[Finding]:
+    """Containers that use a card of which they have no grant: an open file of it can be passed on."""
+    journal = {one.container: one for one in facts.entries}
+    for one in facts.running or ():
+        cards = set(facts.uses.get(one.container, ()))
+        if not cards or one.namespace in facts.place.exempt:
+            continue
+        entry = journal.get(one.container)  # a claim's is under the claim's UID
+        if entry is not None or one.record is not None:
+            record = (
+                _read(facts, one.record or "", one.uid, one.namespace, one.pod)
+                if entry is None
+                else _recorded(facts, entry)
+            )
+            if not isinstance(record, Allocation):
+                continue  # a finding of its own
+            cards -= {grant.uuid for grant in record.grants if grant.container == one.name}
+        if cards:
+            told = f"its processes use {_some(sorted(cards))}, of which it has no grant"
+            yield _about(one, Kind.USES_UNGRANTED, told)
 
 
 # --- the kubelet's units -----------------------------------------------------------------------

@@ -175,7 +175,13 @@ def kubelet_companions(
             files = DriverFiles(given["dra_kubelet_dir"])
             options = DriverOptions(files, given["cdi_dir"], given["journal"])
             found.append(ResourceDriver(client, agent, given["node"], options))
-        reconciling = Reconciling(agent.keeper, given["journal"], side, notes=agent.notes)
+        reconciling = Reconciling(
+            agent.keeper,
+            given["journal"],
+            side,
+            notes=agent.notes,
+            found=lambda: agent.found(),  # noqa: PLW0108 # it is set after this
+        )
         agent.follow(reconciling.take)
         return [*found, reconciling]
 

@@ -8,21 +8,24 @@ namespaces whose pods without a record are left alone.
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
 from partage.agent.container_admission import Keeper
 from partage.agent.differences import TABLE, Finding, Kind
+from partage.agent.discovery.found import Inventory
 from partage.agent.found_file import write_findings
 from partage.agent.held_allocations import Unprotected
 from partage.agent.injection import Place
+from partage.agent.isolation.processes import users
 from partage.agent.kubelet.messages import PodResources
 from partage.agent.kubelet.units import Offer, counted
 from partage.agent.notes import Code, Notes
 from partage.agent.reconcile import Facts, bound_pods, confirmed, reconcile
 from partage.agent.trouble import Rounds
+from partage.daemon.isolation_status import used_by_processes
 from partage.wire import shapes
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -56,6 +59,8 @@ class Reconciling:
         folder: Path,
         kubelet: Kubelet | None = None,
         notes: Notes | None = None,
+        found: Callable[[], Inventory] = Inventory,
+        proc: Path = Path("/proc"),
     ) -> None:
         """Compare nothing yet.
 
@@ -63,7 +68,9 @@ class Reconciling:
             keeper: gives containers their devices.
             kubelet: the kubelet's side, if the agent serves the kubelet.
             notes: get the disagreements.
+            found: the result of the last search for devices, with the processes on each.
         """
+        self._found, self._proc = found, proc
         self._notes = notes or Notes()
         self._keeper = keeper
         self._folder = folder
@@ -99,6 +106,8 @@ class Reconciling:
         pods = None if side is None else side.pods
         offers = () if side is None else side.offers
         running = books.running
+        used = used_by_processes(self._found())
+        uses = await asyncio.to_thread(users, used, set(running or ()), self._proc)
         return Facts(
             place,
             list(self._keeper.journal.entries.values()),
@@ -106,6 +115,7 @@ class Reconciling:
             None if pods is None else bound_pods(pods, place.node.name),
             None if held is None else counted(held, {one.resource for one in offers}),
             None if running is None else list(running.values()),
+            uses,
         )
 
     def _tell(self, found: list[Finding], exempt: Collection[str]) -> None:

@@ -72,6 +72,7 @@ class Traits:
         common: device files of the driver, which a container gets if the host has them.
         memory: device file that every program that initialises the driver has open; empty if unknown.
         complete: a container needs only these files, so its runtime's variable stays closed.
+        kinds: names by which the kernel lists the major number of its cards.
         tampering: pattern of device files that no container has without a grant.
         shared: the same for files that belong to this vendor only on nodes with its cards.
         variable: the one by which its container runtime opens cards; empty without one.
@@ -101,6 +102,7 @@ class Traits:
     common: tuple[str, ...] = ()
     memory: str = ""
     complete: bool = False
+    kinds: tuple[str, ...] = ()
     tampering: str = ""
     shared: str = ""
     variable: str = ""
@@ -132,6 +134,7 @@ NVIDIA: Final = Traits(
     own=("/dev/nvidia{minor}",),
     common=("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"),
     memory="/dev/nvidia-uvm",
+    kinds=("nvidia", "nvidia-frontend"),
     tampering=r"/dev/nvidia[0-9]+|/dev/nvidia-caps/.+",
     variable="NVIDIA_VISIBLE_DEVICES",
     closed="void",

@@ -64,7 +64,7 @@ def _files(room: Room, seen: RoomView) -> list[Fault]:
 def _process(process: ProcessView, library: str) -> list[Fault]:
     faults = []
     names = [Path(name).name for name in process.preload.replace(":", " ").split()]
-    if library not in names:
+    if process.uses_card and library not in names:
         message = f"process {process.pid}: /etc/ld.so.preload does not name {library}"
         faults.append(Fault(Cause.PRELOAD, message))
     if process.uses_card and not process.has_library:

@@ -12,7 +12,9 @@ from partage.vendors.traits import NVIDIA
 
 _DRIVER: Final = b"/libcuda.so"
 _DEVICE: Final = re.compile(
-    "|".join((NVIDIA.tampering, *map(re.escape, NVIDIA.common))).join((r" (?:", r")$")).encode(),
+    "|".join((NVIDIA.tampering, *map(re.escape, NVIDIA.common)))
+    .join((r"(?:", r")(?: \(deleted\))?$"))
+    .encode(),
     re.MULTILINE,
 )
 _CODE: Final = re.compile(

@@ -30,7 +30,17 @@ from partage.agent.isolation.processes import (
     numbers_of,
 )
 from partage.agent.isolation.programs import Reach, reach
-from partage.agent.isolation.reading import LOOK, TooMuch, Work, identity, links, names, start
+from partage.agent.isolation.reading import (
+    LOOK,
+    TooMuch,
+    Work,
+    device_numbers,
+    identity,
+    links,
+    names,
+    start,
+    whole,
+)
 from partage.agent.isolation.seats import Seat, read_seat
 from partage.agent.trouble import is_own
 from partage.model.errors import InvalidDocument
@@ -41,6 +51,11 @@ _LIST: Final = 1024
 """Bytes of the loader's list; the one that the agent mounts has one line."""
 _LIMITS: Final = 2**14
 _CARD: Final = re.compile(NVIDIA.tampering)
+_USUAL: Final = re.compile(rf"(?:{NVIDIA.tampering}|{NVIDIA.memory})(?: \(deleted\))?$")
+_MEMORY: Final = posixpath.basename(NVIDIA.memory)
+_CONTROL: Final = 254
+"""The first minor number of the driver's devices that are no card."""
+_DEVICES: Final = 2**16
 _HEAD: Final = 2**20
 _START: Final = 2**12
 _LOADER: Final = (b"LD_PRELOAD", b"LD_AUDIT", b"LD_LIBRARY_PATH")
@@ -67,7 +82,7 @@ class ProcessView:
     """It has the driver mapped, or a card's device file open."""
     has_library: bool
     preload: str
-    """The content of the process's `/etc/ld.so.preload`."""
+    """The content of its `/etc/ld.so.preload`; read if it uses a card, because one that does not may have any root."""
     reach: Reach = Reach.REACHED
     """Whether its program could load the library; checked if it uses a card without it."""
     taken_first: str = ""
@@ -79,7 +94,8 @@ class ProcessView:
     interface: str = ""
     """The interface other than CUDA by which it can reach the card, by the names of its libraries; empty for none."""
     maps_device: bool = False
-    """It has a device file of the driver mapped, as a process that works on a card has, and a user of NVML has not."""
+    """It has a device file of the driver mapped, as a process that works on a card has, and a user of NVML has not. One that
+    has it open by an unusual name counts too, because its mapping does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +233,23 @@ def _looked(pids: tuple[int, ...], room: Room, proc: Path, work: Work) -> tuple[
     if len(pids) > CROWD:
         raise TooMuch("processes")
     shipped = as_mapped(room.folder / room.library)
-    files = files_of(room)
-    return tuple(_seen(pid, room.inside, shipped, proc, work, files) for pid in pids)
+    files, drivers = files_of(room), _drivers(proc, work)
+    return tuple(_seen(pid, room.inside, shipped, proc, work, files, drivers) for pid in pids)
+
+
+def _drivers(proc: Path, work: Work) -> dict[int, str]:
+    """Names of the driver's kinds of device by major number; none without the driver."""
+    try:
+        text = whole(f"{proc}/devices", _DEVICES, work, "kinds of device")
+    except OSError as error:
+        _without(error)
+        return {}
+    pairs = (line.split() for line in text.partition("Block")[0].splitlines())
+    return {
+        int(one[0]): one[1]
+        for one in pairs
+        if len(one) == 2 and one[0].isdecimal() and one[1] in (*NVIDIA.kinds, _MEMORY)
+    }
 
 
 def files_of(room: Room) -> dict[str, tuple[int, int]]:
@@ -281,17 +312,19 @@ def _seen(  # what is looked at, and for what
     proc: Path,
     work: Work,
     files: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    drivers: Mapping[int, str] = MappingProxyType({}),
 ) -> Seen:
     numbers = numbers_of(pid, proc, work)
     homes = list(_homes(pid, numbers, proc, work))
-    card = memory = False
+    card = memory = renamed = False
     view = None
     for home in homes:
-        with_card, with_memory = _opened(home, work)
+        with_card, with_memory, with_alias = _opened(home, drivers, work)
         card, memory = card or with_card, memory or with_memory
+        renamed = renamed or with_alias
     for home in homes:
         try:
-            view = _viewed(pid, home, library, shipped, work, files, card=card)
+            view = _viewed(pid, home, library, shipped, work, files, card=card, renamed=renamed)
             break
         except OSError as error:
             _without(error)
@@ -350,16 +383,26 @@ def _shared(one: int, other: int) -> bool:
     return bool(_LIBC.syscall(_KCMP, one, other, _KCMP_FILES, 0, 0) <= 0)
 
 
-def _opened(home: str, work: Work) -> tuple[bool, bool]:
-    """Whether a process has a card's device file open, and the one for memory."""
-    card = memory = False
+def _opened(home: str, drivers: Mapping[int, str], work: Work) -> tuple[bool, bool, bool]:
+    """Whether a process has a card's device file open, the one for memory, and one of them by another name.
+
+    A container can rename or remove its device files, and make others with the same numbers.
+    """
+    card = memory = renamed = False
     try:
-        for target in links(f"{home}/fd", work, "open files"):
-            card = card or _CARD.fullmatch(target) is not None
-            memory = memory or target == NVIDIA.memory
+        for place, target in links(f"{home}/fd", work, "open files"):
+            if _CARD.fullmatch(target):
+                card = True
+            elif target == NVIDIA.memory:
+                memory = True
+            elif drivers and target.startswith("/") and (numbers := device_numbers(place)):
+                kind, minor = drivers.get(numbers[0], ""), numbers[1]
+                if kind and (kind == _MEMORY or minor < _CONTROL):
+                    memory, card = memory or kind == _MEMORY, card or kind != _MEMORY
+                    renamed = renamed or _USUAL.search(target) is None
     except OSError as error:
         _without(error)  # otherwise it has ended
-    return card, memory
+    return card, memory, renamed
 
 
 def _hidden(root: Path, library: str, files: Mapping[str, tuple[int, int]], work: Work) -> str:
@@ -399,12 +442,13 @@ def _viewed(  # what is looked at, and for what
     files: Mapping[str, tuple[int, int]],
     *,
     card: bool,
+    renamed: bool,
 ) -> ProcessView:
     """Read what a process has loaded."""
     root = Path(f"{home}/root")
     has = mapped(home, library, shipped, work)
     uses = has.driver or card
-    can, first = Reach.REACHED, ""
+    can, first, preload = Reach.REACHED, "", b""
     if uses:
         told = variables(home, _LOADER, work)
         descriptor = _program(home)
@@ -419,16 +463,16 @@ def _viewed(  # what is looked at, and for what
             first = taken_first(root, told, list(has.code), library, descriptor, work, ran)
         finally:
             os.close(descriptor)
-    preload = (start((root,), _PRELOAD, _LIST + 1, work) or b"").decode("utf-8", "replace")
+        preload = start((root,), _PRELOAD, _LIST + 1, work) or b""
     return ProcessView(
         pid=pid,
         uses_card=uses,
         has_library=has.ours,
-        preload=preload if len(preload) <= _LIST else "",
+        preload=preload.decode("utf-8", "replace") if len(preload) <= _LIST else "",
         reach=can,
         taken_first=first,
         covered=has.at_path and not has.ours,
         hidden=_hidden(root, library, files, work) if uses and has.ours else "",
         interface=has.interface,
-        maps_device=has.device,
+        maps_device=has.device or renamed,
     )

@@ -6,7 +6,7 @@ read as a whole, because containers are few and a call to a runtime could block.
 
 import contextlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,6 +22,8 @@ _STATUS: Final = 2**20
 _STAT: Final = 4096
 
 _IDENTITY: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{7,127}")
+_WORDS: Final = 8
+"""Words that a group's name may have before the identity, as `cri` and `containerd`; a tenant may name one of dashes alone."""
 _FORKED: Final = 0x40
 """The kernel's PF_FORKNOEXEC."""
 _NAME: Final = 32
@@ -90,11 +92,34 @@ def container_of(path: str, wanted: Collection[str], work: Work) -> str:
     for part in dict.fromkeys(part for line in text.splitlines() for part in line.split("/")[1:]):
         # cgroupfs: <id>; systemd: cri-containerd-<id>.scope
         identity = part.removesuffix(".scope")
-        while identity not in wanted and "-" in identity:
+        for _ in range(_WORDS):
+            if identity in wanted:
+                return identity
             identity = identity.partition("-")[2]
-        if identity in wanted:
-            return identity
     return ""
+
+
+def users(
+    used: Mapping[str, Iterable[int]], containers: Collection[str], proc: Path = Path("/proc")
+) -> dict[str, set[str]]:
+    """The cards that each container's processes use, by the driver; this process's container is left out.
+
+    Args:
+        used: processes by card.
+
+    Raises:
+        OSError: this process lacks a resource.
+    """
+    found: dict[str, set[str]] = {}
+    work = Work()
+    for card, pids in used.items():
+        for pid in pids:
+            found.setdefault(container_of(f"{proc}/{pid}/cgroup", containers, work), set()).add(
+                card
+            )
+    for left_out in ("", container_of(f"{proc}/self/cgroup", containers, work)):
+        found.pop(left_out, None)
+    return found
 
 
 def root_of(container: str, proc: Path = Path("/proc"), pid: int = 0) -> Path | None:

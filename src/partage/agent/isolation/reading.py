@@ -7,14 +7,17 @@ limits are not in force.
 
 Names below a container's root are looked up folder by folder, by descriptors that open nothing (`O_PATH`). A link
 is followed inside the root only, even if it changes meanwhile, and a file is opened only when it is known to
-be a regular one, because opening a device file or a pipe has effects, and so has following a link of procfs.
+be a regular one on a disk, because opening a device file or a pipe has effects, and so has following a link of procfs
+or reading the kernel's own files: `/proc/kmsg` gives each message to one reader.
 `shared` opens pages that the library writes.
 """
 
 import contextlib
+import ctypes
 import errno
 import os
 import stat
+import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +35,18 @@ _LINKS: Final = 40
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PATH: Final = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _ROOT: Final = os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY
+
+_HERE: Final = -100
+_NO_WAIT: Final = 0x4000 | 0x800
+"""The kernel's AT_STATX_DONT_SYNC and AT_NO_AUTOMOUNT."""
+_KIND: Final = 1
+_STAT_BYTES: Final = 256
+_STATX: Final = struct.Struct("28xH98xII")
+_STATFS: Final = struct.Struct("q")
+"""The parts of the kernel's answers that are read: kind and numbers of a file, kind of its file system."""
+_KERNELS: Final = frozenset({0x9FA0, 0x62656572, 0x64626720, 0x74726163})
+"""Magic numbers of the kernel's file systems whose files do something when they are read."""
+_LIBC: Final = ctypes.CDLL(None)
 
 Root = Sequence[Path]
 """A container's root: its layers, topmost first, or it alone."""
@@ -116,15 +131,24 @@ def names(folder: str, work: Work, what: str) -> Iterator[str]:
             yield one.name
 
 
-def links(folder: str, work: Work, what: str) -> Iterator[str]:
-    """The targets of a folder's links, without unreadable ones. Raises `OSError`; `TooMuch`: there are too many."""
+def links(folder: str, work: Work, what: str) -> Iterator[tuple[str, str]]:
+    """A folder's links and their targets, without unreadable ones. Raises `OSError`; `TooMuch`: there are too many."""
     for name in names(folder, work, what):
         try:
             target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 # of every process, every ten seconds
         except OSError:
             continue  # closed meanwhile
         work.take(len(target), what)
-        yield target
+        yield f"{folder}/{name}", target
+
+
+def device_numbers(path: str) -> tuple[int, int] | None:
+    """Major and minor number of a device file; None for any other. It opens nothing, and waits for no file system."""
+    found = ctypes.create_string_buffer(_STAT_BYTES)
+    if _LIBC.statx(_HERE, os.fsencode(path), _NO_WAIT, _KIND, found):
+        return None
+    mode, major, minor = _STATX.unpack_from(found)
+    return (major, minor) if stat.S_ISCHR(mode) else None
 
 
 # --- files below a container's root ----------------------------------------------------------
@@ -151,7 +175,7 @@ def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
     """A descriptor of a regular file below a root. Raises `OSError`; `ValueError`: an impossible name; `TooMuch`."""
     place = _found(root, name, work)
     try:
-        if not stat.S_ISREG(os.fstat(place).st_mode):
+        if not stat.S_ISREG(os.fstat(place).st_mode) or _is_kernels(place):
             raise OSError(errno.EINVAL, "not a regular file", name)
         work.take(_OPEN, "files")
         # The very file that was checked, whatever its name leads to by now.
@@ -162,6 +186,13 @@ def file_below(root: Root, name: str, work: Work) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _is_kernels(descriptor: int) -> bool:
+    """Whether a file is one of procfs, sysfs, debugfs or tracefs."""
+    found = ctypes.create_string_buffer(_STAT_BYTES)
+    failed = _LIBC.fstatfs(descriptor, found)
+    return not failed and _STATFS.unpack_from(found)[0] in _KERNELS
 
 
 def identity(root: Root, name: str, work: Work) -> tuple[int, int]:
