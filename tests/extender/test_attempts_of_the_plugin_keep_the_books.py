@@ -436,6 +436,24 @@ async def test_an_unseen_pod_travels_and_is_read_before_it_is_bound(world: Plugg
     assert world.states["uid-web"] is State.BOUND
 
 
+@plugged
+async def test_a_pod_is_bound_before_our_watch_shows_that_its_gates_came_off(
+    world: Plugged,
+) -> None:
+    """kube-scheduler has seen the change, and the API server has it too."""
+    gated = pod("web", half(), meta={"resourceVersion": "7"}, schedulingGates=[{"name": "a/b"}])
+    world.create(gated)
+    free = world.api.pods["web"] = pod("web", half(), meta={"resourceVersion": "8"})
+
+    assert world.propose("web", version="8").unseen
+    raw = msgspec.Raw(json.dumps(free).encode())
+    assert world.propose("web", version="8", pod=raw).nodes == ["n1"]
+    world.reserve("web")
+    _, refused = await world.bind_by("web")
+    assert refused is None
+    assert world.states["uid-web"] is State.BOUND
+
+
 @pytest.mark.parametrize("how", ["gone", "unreserved", "again"])
 def test_who_gives_up_while_the_pod_is_read_binds_nothing(how: str) -> None:
     """An answer would reach nobody, and the cards would be kept until the Binding can no longer arrive."""

@@ -559,7 +559,8 @@ class Attempts:
         """The reason why the pod is not the one of the decision; empty if it is."""
         pod = attempt.entry.pod
         entry = books.cluster_cache.pods.get(pod.uid)
-        if entry is None:
+        behind = attempt.travelled and entry is not None and entry.pod.request != pod.request
+        if entry is None or behind:  # our watch may not show the pod of the question yet
             if books.cluster_cache.is_gone(pod.uid):
                 return f"pod {pod.key} is gone"
             try:

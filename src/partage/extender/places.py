@@ -233,7 +233,7 @@ class Attempt:
     Attributes:
         number: kube-scheduler's number of the attempt.
         entry: the pod as the decision read it.
-        travelled: the question contained the pod; no watch has shown it yet.
+        travelled: the question contained the pod; no watch had shown it in this state.
         planned: by node, the plans by which less important pods could make room there.
         more: other nodes have such plans too.
         place: the allocation that `reserve` made; remembered after `unreserve`.
