@@ -123,7 +123,6 @@ class Place:
     devices: Mapping[str, Device] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Index the devices once."""
         found = {device.uuid: device for device in self.node.devices}
         object.__setattr__(self, "devices", found)
 

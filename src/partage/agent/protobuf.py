@@ -108,7 +108,6 @@ class Message:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls) -> None:
-        """Makes a frozen dataclass of each message."""
         dataclass(frozen=True)(cls)
 
     @classmethod
@@ -132,9 +131,6 @@ class Empty(Message):
 def _table(of: Any) -> dict[int, _Field]:
     declared = [replace(one.metadata[_KEY], name=one.name) for one in fields(of)]
     return {one.number: one for one in declared}
-
-
-# --- writing ---------------------------------------------------------------------------------
 
 
 def _write(out: bytearray, one: _Field, value: Any) -> None:
@@ -165,9 +161,6 @@ def _payload(item: Any) -> bytes:
 def _utf8(value: str) -> bytes:
     # Broken text that was received is sent unchanged.
     return value.encode("utf-8", "surrogateescape")
-
-
-# --- reading ---------------------------------------------------------------------------------
 
 
 def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:

@@ -27,7 +27,6 @@ class Janitor:
     """Carries out the consequences of changes."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Begins to watch; stored objects count as just added."""
         self._cluster = cluster
         self._uids: dict[str, Place] = {}
         self._dependents: defaultdict[str, set[Place]] = defaultdict(set)

@@ -178,7 +178,6 @@ class Store:
     """All objects of a cluster."""
 
     def __init__(self, *, history: int = 20_000) -> None:
-        """An empty store that keeps `history` changes of each resource."""
         self._objects: defaultdict[str, dict[Key, Record]] = defaultdict(dict)
         self._order: defaultdict[str, list[Key]] = defaultdict(list)
         self._histories: dict[str, History] = {}

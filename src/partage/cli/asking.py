@@ -2,7 +2,7 @@
 
 The service knows its last answer to kube-scheduler. Without the service, the command reads the cluster's objects
 and asks an engine of its own: the same rules over the same objects, with no rights beyond those that
-`kubectl get` needs. Both sources give the same documents (`cli.book_views`).
+`kubectl get` needs. Both sources give the same documents (`cli.engine_here`).
 """
 
 import asyncio
@@ -48,15 +48,10 @@ class CannotAsk(PartageError):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The source to ask; fields have the names of their options.
+    """The source to ask; fields have the names of their options, whose help explains them.
 
     Attributes:
-        scheduler: URL of the service; empty for none.
-        service: `NAMESPACE/NAME:PORT` behind the API server's proxy; empty for none.
-        files: manifests instead of a cluster.
-        strict: see `batches`.
-        placing: whether to place their pods without a node first, as `partage schedule` does.
-        token_file: a bearer token for the service.
+        placing: whether to place the manifests' pods without a node first, as `partage schedule` does.
     """
 
     scheduler: str = ""
@@ -164,9 +159,6 @@ def _proxy(service: str) -> str:
         )
     parts = quote(namespace, safe=""), quote(f"{name}:{port}", safe=":")
     return f"/api/v1/namespaces/{parts[0]}/services/{parts[1]}/proxy"
-
-
-# --- the service -----------------------------------------------------------------------------
 
 
 class ServiceViews:

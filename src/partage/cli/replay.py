@@ -84,9 +84,6 @@ def replay(file: Path, policy: Policy | None, output: str) -> None:
     sys.exit(DIFFERENT if found["different"] or found.get("waiting") else 0)
 
 
-# --- a recording -----------------------------------------------------------------------------
-
-
 def _record(file: Path, policy: Policy | None) -> dict[str, Any]:
     differences: list[dict[str, Any]] = []
     total = different = placed = 0
@@ -160,9 +157,6 @@ def _print_record(console: Console, found: dict[str, Any]) -> None:
     console.print(table)
     if found["different"] > len(found["differences"]):
         console.print(f"the first {len(found['differences'])} of {found['different']}")
-
-
-# --- a snapshot ------------------------------------------------------------------------------
 
 
 def _snapshot(file: Path, policy: Policy | None) -> dict[str, Any]:

@@ -90,9 +90,6 @@ def _node(outcome: Outcome, node: Node) -> dict[str, Any]:
     }
 
 
-# --- for people ------------------------------------------------------------------------------
-
-
 def print_tables(outcome: Outcome) -> None:
     """Print pods with their cards, waiting pods with the reason, nodes with the use of each card.
 

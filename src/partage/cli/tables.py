@@ -59,7 +59,6 @@ class Styled(NamedTuple):
     more: str = ""
 
     def __str__(self) -> str:
-        """The text without colours."""
         return self.text + self.more
 
 
@@ -136,7 +135,6 @@ class Line:
         self._cells = [_changed(cell, visible) for cell in cells]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The line."""
         yield Segment(_Drawn("".join(_coloured(console, cell) for cell in self._cells) + "\n"))
 
 
@@ -167,7 +165,6 @@ class PlainTable:
         self._between.setdefault(len(self._rows), []).append(line)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Its lines."""
         found = zip(*self._rows, strict=True) if self._rows else [()] * len(self._headers)
         columns = [
             _Column(header, list(cells), figures=0 < self._keys <= number)

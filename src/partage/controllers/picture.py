@@ -48,8 +48,6 @@ class Picture:
         self._by_name: dict[tuple[str, str], str] = {}
         self._read: OrderedDict[str, TranslatedNode] = OrderedDict()
 
-    # --- asking ------------------------------------------------------------------------------
-
     @property
     def context(self) -> Context:
         """The present settings for reading nodes and pods."""
@@ -102,8 +100,6 @@ class Picture:
             return known
         entry = self._translation.read(document)
         return self._translation.with_record(entry, node)
-
-    # --- facts of the API server -------------------------------------------------------------
 
     def node_changed(self, document: Document) -> bool:
         """Take in a new or changed Node; whether that is news.

@@ -101,17 +101,12 @@ class IsolationOptions:
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """One node's agent.
+    """One node's agent; the help of `partage agent` explains most fields.
 
     Attributes:
         port: 0 takes any free port.
-        health_port: a port for the two probes alone; None for none.
-        isolation: how the limits of shares are enforced.
-        exempt: namespaces whose pods without a record the agent leaves alone.
         asked: makes the part that answers about containers; None for the NRI plugin.
         cdi: kind of NVIDIA's cards in the host's CDI specifications; empty for none.
-        tracer: traces the agent's work for pods.
-        pod_series: whether `/metrics` has series that name pods.
     """
 
     journal: Path = Path("/var/lib/partage/agent")
@@ -332,7 +327,6 @@ class _Tidying:
     name: Final = "tidying"
 
     def __init__(self, folders: Folders) -> None:
-        """Do not run yet."""
         self._folders = folders
 
     async def run(self) -> None:

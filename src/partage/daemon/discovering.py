@@ -78,7 +78,6 @@ class NodeDiscovery:
 
         Args:
             take: gets the node when it or the settings differ from the last time.
-            client: of the API server; None for no reports.
             settings: the families' settings in force now.
             annotated: see `ReportingHooks`.
             notes: are reported, and get the problems of searches.

@@ -117,8 +117,6 @@ class Notices:
                 failed=_wake_up_failed,
             )
 
-    # --- calls of the service ----------------------------------------------------------------
-
     def _refused(self, entry: PodEntry, refusal: Refusal) -> None:
         if self._may_tell():
             self.recorder.warning(
@@ -158,8 +156,6 @@ class Notices:
         for uid, rest in rests:
             if self.speaks and len(self._queue) < _MOST:
                 self._queue.add_after(uid, rest)
-
-    # --- written in the background -----------------------------------------------------------
 
     async def _wake(self, uid: str) -> None:
         """Wake one pod. Raises `_NotWritten`: the wake-up needs another try."""

@@ -79,7 +79,6 @@ class StatementSeries:
     """The metrics of the statements."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Series without a sample, on this registry."""
         labels = ["namespace", "pod", "container", "provider"]
         self.in_force = Gauge(
             "partage_agent_limits_in_force",

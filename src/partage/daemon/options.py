@@ -49,8 +49,6 @@ class ElectionOptions:
     """The election of one leader among several instances.
 
     Attributes:
-        namespace: of the Lease.
-        name: of the Lease.
         quiet_period: seconds from the last request of the earlier leader until a new leader lists everything;
             None takes the time-out of a Binding and a fifth of it, so that all requests of the
             earlier leader have ended.
@@ -67,42 +65,20 @@ class ElectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    """One instance of the scheduler.
+    """One instance of the scheduler; the help of `partage scheduler` explains most fields. None does without the part.
 
     Attributes:
-        identity: unique to this process among all instances; shown in events and in the Lease.
         port: 0 takes any free port.
-        read_port: a second port that answers all requests except the verbs. It needs no client certificates, and
-            uses TLS only if the caller starts it; None for none.
-        health_port: a port for the two probes alone; None for none.
         faces: access, limits, series and readers of the HTTP service; open to every caller by
             default, which is for one machine only.
-        tls: certificates; None serves without TLS.
-        service: holds, time-outs of Bindings, seed.
-        policy: in force if neither the pod nor `partage-config` names one.
         config_namespaces: namespaces whose ConfigMaps have an effect; empty for all.
-        config_names: names of ConfigMaps that have an effect; empty for all.
         election: None leads at once, without a Lease, for one instance only.
-        controllers: settings of the controllers, which keep node totals and labels and flag pods;
-            None runs none. `config_namespaces` also applies to them.
-        authorize: whether a caller gets explanations only if the API server lets its token get
-            the namespace's pods.
-        learning: how prices of the default policy are learnt while this instance leads; None
-            learns none.
-        preemption: how less important pods are evicted for pods that wait only for their devices;
-            None evicts no pod.
-        silence: when a node whose agent is away is closed to new pods with devices.
-        record: the file that records every decision and its causes; None records none.
-        writes: how many requests the instance sends of its own accord.
+        controllers: `config_namespaces` also applies to them.
+        learning: how prices of the default policy are learnt while this instance leads.
         tick: seconds between two looks for expired holds and other effects of time.
-        audit: seconds between two audits of the books against the watched pods.
         relist: seconds after which an audit first lists everything again, to find also changes
             that a watch missed.
-        tracer: traces the decisions about pods.
-        plugin: the socket of kube-scheduler's plugin; None if kube-scheduler calls us as its
-            extender. With it, `election` names the Lease that kube-scheduler itself holds.
-        claims: whether ResourceClaims are followed and their devices counted.
-        claim_templates: whether templates of translated pods are created and deleted.
+        plugin: with it, `election` names the Lease that kube-scheduler itself holds.
     """
 
     identity: str = "partage-scheduler"

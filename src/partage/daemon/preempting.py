@@ -157,8 +157,6 @@ class Preempting:
         listed = await self._client.list_all(Scope(BUDGETS), into=LiveBudget)
         return [translate_budget(one) for one in listed.items]
 
-    # --- doing -------------------------------------------------------------------------------
-
     async def _carry_out(
         self, entry: PodEntry, plan: Plan, victims: Sequence[tuple[Occupant, PodEntry]]
     ) -> None:

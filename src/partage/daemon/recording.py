@@ -129,8 +129,6 @@ class Recorder:
             if engine is not None:
                 engine.checkpoint()
 
-    # --- in a thread -------------------------------------------------------------------------
-
     def _begin(self) -> IO[bytes]:
         self._settings.path.parent.mkdir(parents=True, exist_ok=True)
         if self._settings.path.exists():

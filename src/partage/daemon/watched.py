@@ -85,8 +85,6 @@ class Watched:
     """One followed kind.
 
     Attributes:
-        scope: of its lists and watches.
-        into: the type of its decoded objects.
         optional: the server may not have the kind yet, as before a custom resource is installed.
         gives: its objects are the devices to allocate. If the server no longer has the kind, there is nothing to
             allocate. Objects of other kinds stay known, because the devices that they take must not count as free.

@@ -141,21 +141,15 @@ def _put(path: str, value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """One replica of the webhook.
+    """One replica of the webhook; the help of `partage webhook` explains most fields.
 
     Attributes:
         port: 0 takes any free port.
-        health_port: a port for the two probes alone, by plain HTTP; None for none.
         endpoint: where the API server reaches the webhook, and the name of the configurations.
-        secret: the Secret with the certificates, in the endpoint's namespace.
         tls: certificates that another program manages; the webhook writes nothing to the cluster then.
-        admission: schedulers, namespaces and users.
         claims: URL of the scheduler service that answers about ResourceClaims; empty for none.
-        config_namespaces: namespaces whose ConfigMaps have an effect; empty for all.
-        config_names: names of ConfigMaps that have an effect; empty for all.
         period: seconds between two looks at the certificates; chance shortens it, so that replicas
             do not look at the same time.
-        tracer: receives spans of pods that ask for devices.
     """
 
     host: str = "127.0.0.1"

@@ -59,7 +59,6 @@ async def withdraw(
     """Remove labels, annotations and totals of nodes, Device objects and Leases.
 
     Args:
-        client: an open client; its clock is used.
         told: gets one line for each change.
         wait: seconds that Partage's pods may take to end.
         force: work while Partage's pods run, and on nodes whose devices pods hold.

@@ -33,9 +33,6 @@ STATES: Final = (
 async def fleet_document(books: Books, standing: Standing | None = None) -> dict[str, Any]:
     """All cards; bytes become base64 in JSON.
 
-    Args:
-        standing: cache between two looks; None keeps nothing.
-
     `nodes` are names in natural order and `cards` the number of each. Then a byte a card:
     `compute` and `memory` in percent used, and positions in the lists `protocols` (0 for no pod,
     255 for several), `states` and `kinds`.

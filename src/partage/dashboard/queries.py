@@ -1,6 +1,6 @@
 """The questions that the books answer, one name each, over HTTP and on the command line.
 
-The service and a command that read the cluster itself give the same documents (`cli.book_views`). A command that
+The service and a command that read the cluster itself give the same documents (`cli.engine_here`). A command that
 asks the service imports this module and nothing of the books.
 """
 

@@ -47,8 +47,6 @@ class Roster:
 
     Attributes:
         pods: all of them, by namespace and name.
-        placed: those with a node.
-        waiting: those without.
         turns: waiting pods by priority, then by name: minus the priority, namespace, name and uid.
         shapes: pods' requests of cards, with their numbers.
         namespaces: of the pods, with their numbers.
@@ -99,8 +97,6 @@ class Roster:
         """Those that use this protocol."""
         rows = self._rows
         return [key for key in among if key[2] in rows and protocol in rows[key[2]].protocols]
-
-    # --- inside --------------------------------------------------------------------------------
 
     async def _fill(self, cluster_cache: ClusterCache) -> None:
         """Read all pods: sort them piece by piece, then merge the pieces."""

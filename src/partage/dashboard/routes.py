@@ -74,9 +74,7 @@ def document_routes(
     """The routes.
 
     Args:
-        source: of the books.
         readers: callers that may read names of pods; None allows every caller.
-        monotonic: seconds on a steady clock.
         history: of the cards, kept by the caller; None shows none.
     """
     documents = _Documents(source, readers, monotonic, history)

@@ -163,7 +163,6 @@ class EmbeddedCluster:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Stop everything, the last started first."""
         await self._stack.aclose()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:

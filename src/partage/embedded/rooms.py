@@ -72,8 +72,6 @@ class Rooms:
         self._names: NDArray[np.object_] = np.zeros(0, np.object_)
         self._named_at = 0
 
-    # --- facts -------------------------------------------------------------------------------
-
     def node_changed(self, value: Mapping[str, Any], context: Context) -> bool:
         """Take in a new or changed node; whether that matters to a pending pod."""
         name = str(value["metadata"]["name"])
@@ -112,8 +110,6 @@ class Rooms:
     def leave(self, uid: str) -> bool:
         """Remove a pod that has ended or was not placed; whether it held anything."""
         return self._ledger.undo(uid) is not None
-
-    # --- questions ---------------------------------------------------------------------------
 
     def survey(self, pod: Pod) -> Survey:
         """The nodes with room for a pod made by `without_devices`."""

@@ -50,7 +50,6 @@ class Pending:
     """A pod without a node.
 
     Attributes:
-        record: its last known state.
         short: whether ordinary resources were short.
         told: its condition's message.
         failures: Bindings that failed in a row.
@@ -72,7 +71,6 @@ class Ports:
 
     Attributes:
         served: scheduler names whose pods it decides.
-        context: the present settings for reading pods.
         claims: places for ResourceClaims; None if pods' claims are ignored.
     """
 

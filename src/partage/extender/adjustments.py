@@ -367,11 +367,7 @@ class Adjustments:
         self.postpone(uid, now)
 
     async def _has_changed(self, document: Document, late: float) -> bool | None:
-        """Whether a pod has another version now; None if the pod cannot be read.
-
-        Args:
-            late: seconds in which the write may still arrive.
-        """
+        """Whether a pod has another version now; None if the pod cannot be read."""
         end = self.clock.monotonic() + late
         while True:
             await self.clock.sleep(_PAUSE)

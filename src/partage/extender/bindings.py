@@ -101,7 +101,6 @@ class Bindings:
 
         Args:
             locks: the locks of vendors' plugins; None to take none.
-            adapts: whether Bindings carry the annotations that vendors' own plugins read.
             asked: whether our kube-scheduler has asked about a pod, by its uid.
             gone: removes a deleted pod, by its uid.
         """

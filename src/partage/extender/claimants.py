@@ -86,8 +86,6 @@ class Claimants:
         keys = sorted(_named(document) or ())
         return [self._claims[key].uid for key in keys if self._ours(key)]
 
-    # --- pods --------------------------------------------------------------------------------
-
     def changed(self, document: Document) -> None:
         """Take in a new or changed pod that asks for no devices by names."""
         uid, namespace = document.metadata.uid or "", document.namespace
@@ -110,8 +108,6 @@ class Claimants:
             del mates[uid]
             if not mates:
                 del self._pods[namespace]
-
-    # --- claims ------------------------------------------------------------------------------
 
     def claim_changed(self, document: Document) -> None:
         """Take in a new or changed ResourceClaim; its requests never change."""

@@ -62,7 +62,6 @@ class Left:
     """A lock of ours that may be on its node although nothing needs it.
 
     Attributes:
-        uid: the uid of its pod.
         since: when it was left, seconds on a steady clock.
         sure: the time until which a write of it may still arrive; the same clock.
         due: when the keeper tries next to release it.
@@ -148,11 +147,7 @@ class NodeLockKeeper:
         clock: Clock,
         times: LockTimes,
     ) -> None:
-        """A keeper without locks.
-
-        Args:
-            read: returns a pod by namespace and name in the API server's current state; may raise.
-        """
+        """A keeper without locks."""
         self._locks, self._read, self._clock, self._times = locks, read, clock, times
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.left: dict[str, list[Left]] = {}

@@ -254,7 +254,6 @@ class Planner:
         """A planner that has given up on no pod yet.
 
         Args:
-            clock: a steady clock.
             patience: seconds without plans for a pod after no eviction helped a pod with the same request.
             turn: seconds after which a search lets other tasks run.
         """

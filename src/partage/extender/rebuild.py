@@ -36,12 +36,10 @@ async def filled(
     """Fill the books with all documents, kind by kind, and return them.
 
     Args:
-        books: empty books.
         documents: the objects of a cluster or of manifests; kinds without facts about devices are ignored.
         seed: the seed of the order of nodes (`permuted`); None keeps the order of the documents.
         before: the books that these replace; their waiting pods stay known, and the last good state of each ConfigMap
             and quota whose newest state is refused.
-        now: seconds on the service's steady clock.
     """
     by: defaultdict[str, list[Document]] = defaultdict(list)
     for document in documents:

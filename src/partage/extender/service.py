@@ -261,11 +261,7 @@ class SchedulerService:
         return self.last_audit
 
     async def audit_gently(self, pods: Callable[[], Sequence[Document]]) -> Audit | None:
-        """As `audit`, but other tasks run meanwhile; None if the books were rebuilt meanwhile.
-
-        Args:
-            pods: returns the API server's pods at the moment of the call.
-        """
+        """As `audit`, but other tasks run meanwhile; None if the books were rebuilt meanwhile."""
         books = self.books
         if await doubtful(books, pods, lambda: asyncio.sleep(0)):
             return self.audit(pods()) if books is self.books else None

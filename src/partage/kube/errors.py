@@ -332,7 +332,6 @@ def retry_after_seconds(
     """Seconds of a Retry-After header, in either of its two forms; None for any other text.
 
     Args:
-        header: its text.
         now: by our clock, which may differ from the server's.
         date: the Date header of the same answer, from which a moment is counted if there is one.
     """

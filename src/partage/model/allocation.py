@@ -41,12 +41,8 @@ class Grant(msgspec.Struct, frozen=True, gc=False):
     """One container's part of one device.
 
     Attributes:
-        phase: when the container runs.
         protocol: the family that asked, or `CLAIM`.
-        type: gpu, rdma or fpga.
         minor: the device on its node.
-        uuid: the device's identity.
-        mode: how it is cut.
         extras: native units (name, amount).
         exclusive: no other tenant may join the device.
         sharers: the most tenants the protocol allows on the device.

@@ -93,9 +93,6 @@ class Device:
         slots: how many sharers it may have.
         extras: native units beside compute and memory (name, total), such as AI cores.
         labels: properties that a request may select by.
-        topology: its position, if known.
-        functions: its virtual functions.
-        mode: how it is cut.
         cordoned: closed to new pods by its operator.
         hidden_from: protocols that their own configuration keeps away from this card.
         vendor_cut: shares of it are cut by its vendor's own plugin.
@@ -136,7 +133,6 @@ class Device:
     seated: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse impossible amounts."""
         if self.minor < 0:
             raise InvalidValue(f"device {self.uuid!r}: minor {self.minor} is negative")
         if self.core_milli < 0 or self.memory_bytes < 0 or self.slots < 0:

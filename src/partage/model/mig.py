@@ -116,7 +116,6 @@ class MigProfile:
     since: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse values that no card can have."""
         if not self.name or self.size < 1 or self.count < 1:
             raise InvalidValue(f"MIG profile {self.name!r}: name, size and count must be given")
         if any(start < 0 for start in self.starts) or list(self.starts) != sorted(
@@ -153,7 +152,6 @@ class MigAxis:
     apart: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two profiles of one name."""
         for name, times in Counter(profile.name for profile in self.profiles).items():
             if times > 1:
                 raise InvalidValue(f"{self.model}: MIG profile {name} is listed {times} times")

@@ -42,7 +42,6 @@ class Node:
         templates: sharing templates of its model: name to (native unit, amount) pairs, memory in bytes under the name
             `memory`.
         links: link score of two cards by their UUIDs, smaller UUID first.
-        verdicts: objections of single protocols.
         registrar: the protocol that registered its devices; it owns names that several use.
         properties: values that only renderers need (vendor, model, policy).
         version: counts its changes, so that a late event is recognised as old.

@@ -37,7 +37,6 @@ class Pod:
         finished: its containers have ended (or the pod is deleted), so it holds nothing.
         host: ordinary resources by name in whole units (`cpu` in milli), `pods` included.
         constraint: labels that its node must carry.
-        tolerations: taints that it accepts.
         quota: amounts that its namespace's quotas count, by quota key.
         record: the allocation in its annotations; None if there is none.
         version: counts its changes, so that a late event is recognised as old.

@@ -35,7 +35,6 @@ class CardWeights:
     memory: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse weights that give no order."""
         if min(self.slot, self.core, self.memory) < 0:
             raise InvalidValue("scoring weights must not be negative")
         if self.slot + self.core + self.memory == 0:

@@ -99,10 +99,8 @@ class CardReason:
     """Why one card cannot serve a request.
 
     Attributes:
-        code: the rule.
         asked: the amount asked of the card, in the unit of the code (milli, bytes, slots), if any.
         free: the amount that the card had left, in the same unit.
-        detail: further facts for people.
     """
 
     code: ReasonCode
@@ -117,12 +115,10 @@ class NodeReason:
     """Why one node cannot host a pod: the leading code, a sentence, and the cards behind it.
 
     Attributes:
-        code: the leading rule.
         message: one sentence with numbers, without the node's name.
         asked: the amount asked in the code's unit, if it has one.
         free: the most that one card (or the node) had left, in that unit.
         card: the minor of the card that had `free` left.
-        cards: every card that was refused.
         brief: the fact in a few words, for the one-line summary without a number.
         device: the lacking device, if it is not a card.
     """

@@ -158,7 +158,6 @@ class Taint:
         return self.effect in ("NoSchedule", "NoExecute")
 
     def __str__(self) -> str:
-        """The text that kubectl prints."""
         return (
             f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
         )

@@ -41,8 +41,6 @@ class CapacityGauge(CardScores):
         self.workload = workload
         super().__init__(ledger)
 
-    # --- columns ---------------------------------------------------------------------------------
-
     def allocate(self) -> None:
         """Make room for the nodes and cards in the books."""
         self.lens = Lens.of(self.workload, self.ledger.models)
@@ -65,8 +63,6 @@ class CapacityGauge(CardScores):
         self.slots[:, nodes] = slots
         self.total[nodes] = left.sum(axis=0)
         self.capacity[nodes] = self._expected({}, nodes, slots)
-
-    # --- losses ----------------------------------------------------------------------------------
 
     def codes(self, nodes: Index | int) -> Ints:
         """Cards that have as much left, and are all shared or all idle, score the same."""

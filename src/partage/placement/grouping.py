@@ -72,11 +72,7 @@ def _at_level(
 
 
 def beside_used(everyone: Sequence[Card], fitting: Sequence[Card]) -> list[Card]:
-    """The cards, those on switches and NUMA nodes in use first; otherwise in the given order.
-
-    Args:
-        everyone: all cards of the type, each with a known position.
-    """
+    """The cards, those on switches and NUMA nodes in use first; otherwise in the given order."""
     switches = {_place(card, Scope.PCIE) for card in everyone if card.tenants}
     numas = {_place(card, Scope.NUMA) for card in everyone if card.tenants}
     return sorted(

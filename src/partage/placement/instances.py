@@ -321,7 +321,6 @@ def choices(
 
     Args:
         cards: those that `refusal` passes.
-        request: the number of instances, and their size.
         order: the pod's own order of cards.
         strategy: between cards, unless the pod has its own.
         work: the limit of work; None for that of one node.

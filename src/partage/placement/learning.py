@@ -74,10 +74,6 @@ def due(arrived: int, cards: int) -> Due:
     """The tables due after a number of pods: prices seldom, reserves more often.
 
     A small cluster gets usual requests, which are made quickly, before the first pod and after nearly every one.
-
-    Args:
-        arrived: pods seen.
-        cards: of the cluster.
     """
     if 0 < cards <= _SMALL:
         step = 1 << max(0, arrived.bit_length() - _OFTEN)
@@ -195,9 +191,7 @@ def tables_due(
     """The due tables; prices take seconds, and belong in a separate process.
 
     Args:
-        tables: in force.
         counts: how often each ask arrived.
-        stock: the empty cluster.
         standing: pods placed already; only prices need them.
         trend: whether requests grow, see `Arrivals`.
 
@@ -223,9 +217,6 @@ def asks_of(
 
     Labels of nodes count on large clusters alone. The rule for small ones knows models and no nodes: there a pod for
     one node would count for all nodes of its model.
-
-    Args:
-        accepting: the nodes that a pod accepts by their labels and taints, by index.
     """
     # The pod is kept so that its parts' identities are not used again.
     known: dict[tuple[object, ...], tuple[Pod, Ask]] = {}

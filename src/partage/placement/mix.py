@@ -145,11 +145,7 @@ class Standing:
 
     @staticmethod
     def of(ledger: Ledger, names: Iterable[str], running: Mapping[Ask, int]) -> "Standing":
-        """A ledger's data of these nodes, in their order.
-
-        Args:
-            names: of the stock's nodes.
-        """
+        """A ledger's data of these nodes, in their order."""
         rows = np.array([ledger.index[name] for name in names], np.intp)
         free, plane = ledger.host_free, ledger.planes[DeviceType.GPU]
         return Standing(

@@ -42,7 +42,6 @@ def ordered(
 
     Args:
         ranking: score of each row by a strategy that scores cards itself; higher is better.
-        scoring: the criteria of the pod's protocol.
     """
     strategy = order.strategy or strategy
     plain = ranking is None and not order.by_numa and not order.then_numa

@@ -71,7 +71,6 @@ def place(
 
     Args:
         cards: scratch copies of its devices by type; they are left as they were.
-        request: a request without a fault.
         strategy: between cards, unless the pod has its own.
         ranking: score of each row of the first group's type, if the strategy gives one.
         work: the search's limit of work; None for that of one node. If it is too low, or zero, each group gets its

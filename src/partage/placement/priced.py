@@ -101,8 +101,6 @@ class PriceGauge(CardScores):
         self.refresh()
         return self.guard.tight(self.milli)
 
-    # --- columns ---------------------------------------------------------------------------------
-
     def allocate(self) -> None:
         """Make room for the nodes and cards in the books."""
         ledger = self.ledger
@@ -153,8 +151,6 @@ class PriceGauge(CardScores):
         told: Floats = (free - host.get(name, 0)) / unit
         # Half the mark, because the pods' requests are already subtracted from it.
         return np.where(free >= UNCHECKED // 2, _PLENTY, told)
-
-    # --- losses ----------------------------------------------------------------------------------
 
     def codes(self, nodes: Index | int) -> Ints:
         """Cards of one model with as much left score the same."""

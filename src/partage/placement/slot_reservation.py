@@ -74,9 +74,6 @@ class Guard:
         """For each node, a bit for each reserve that loses a slot if the pod goes there.
 
         Args:
-            host: ordinary resources that the pod asks.
-            count: cards that it asks.
-            nodes: where it could go.
             left: the amounts that it would leave there, in the form of `write`.
         """
         lost = self._counted(*left) < self.slots[:, nodes]

@@ -251,7 +251,6 @@ class Eligibility:
 
     Attributes:
         pod: a pod for which it is valid.
-        columns: the nodes' reported properties.
         allowed: whether the node is in question at all.
         preference: weight of the preferred terms that it meets.
     """

@@ -62,12 +62,7 @@ class PermitBook:
     def permit(
         self, pod: Pod, wish: Wish, node: str, cards: int, grants: Sequence[Grant]
     ) -> Permit:
-        """A pod's permit with these grants.
-
-        Args:
-            pod: the pod; it holds nothing yet.
-            cards: the number of cards of the node.
-        """
+        """A pod's permit with these grants."""
         shared = _shared(grants)
         if not wish.online or not shared:
             return Permit(wish.rule, policy=wish.policy)

@@ -20,7 +20,6 @@ class Kernel(Generic[E]):
         self._heap: list[tuple[float, int, int, E]] = []
 
     def __len__(self) -> int:
-        """The number of events to come."""
         return len(self._heap)
 
     def at(self, time: float, event: E, priority: int = 0) -> None:

@@ -40,7 +40,6 @@ class Stream:
     waits: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an impossible stream."""
         if not (isfinite(self.load) and self.load > 0):
             raise InvalidValue(f"offered load {self.load} must be a number above 0, such as 0.8")
         if self.cards < 1:

@@ -44,8 +44,6 @@ class PodRow:
     """One pod.
 
     Attributes:
-        cpu_milli: CPU asked.
-        memory_mib: memory asked.
         cards: cards asked; 0 for a pod without any.
         milli: compute asked of each card, 1000 for whole cards.
         models: acceptable models as written.

@@ -48,8 +48,6 @@ def live_tracer(
     Args:
         service: name of the service if the environment has none.
         environ: the environment; the SDK reads the process's own beside it.
-        now: nanoseconds since 1970.
-        chance: so many random bits.
 
     Raises:
         InvalidValue: a variable asks for an unsupported feature.

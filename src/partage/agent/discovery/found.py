@@ -78,7 +78,6 @@ class Found:
     """One device as found.
 
     Attributes:
-        device: the facts for the scheduler.
         reason: of the condition, if it is unhealthy; one CamelCase word.
         product: the vendor's own name for the card.
         driver: version of its driver; empty if unknown.

@@ -31,7 +31,6 @@ class PciFunction:
         vendor: number of its vendor; -1 if unreadable.
         device: number of the product; -1 if unreadable.
         kind: class, three bytes; -1 if unreadable.
-        virtual: whether it is a virtual function.
     """
 
     address: str

@@ -105,8 +105,6 @@ class Publisher:
         """Start without a node and without slices.
 
         Args:
-            found: returns the result of the last search of the node.
-            notes: receive the fields that the API server drops.
             instances: this agent creates hardware instances.
         """
         self._client, self._name, self._found = client, node, found

@@ -79,7 +79,6 @@ def resource_slices(
     """All ResourceSlices of the node's pool; none if it offers nothing.
 
     Args:
-        node: the node, with the devices that its agent grants.
         uid: of the Node, which becomes their owner.
         order: numbers of cards in the order that an allocator should try them; others follow by number.
         totals: total memory in bytes of cards that pods hold a part of, by number.

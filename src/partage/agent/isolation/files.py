@@ -42,6 +42,8 @@ _PROBE: Final = ".probe"
 class TenantFiles:
     """The files of one node; for one process.
 
+    Methods raise `InvalidDocument` if a file is not the agent's, and `OSError` if it cannot be made, opened or written.
+
     Attributes:
         seats: folder of the seats of all cards.
         in_memory: whether new files lie on memory of a fixed size.

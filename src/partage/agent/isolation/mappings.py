@@ -1,4 +1,7 @@
-"""Reads a process's mappings piece by piece as procfs reports them, because a tenant can make the list any length."""
+"""Reads a process's mappings piece by piece as procfs reports them, because a tenant can make the list any length.
+
+`home` is the process's folder in procfs. Functions raise `OSError` if it has ended, `TooMuch` if they may not read it all.
+"""
 
 import errno
 import os

@@ -2,6 +2,8 @@
 
 Section headers may contain anything, so they are not read. The file may be a tenant's: the reader checks positions and
 counts, and reads no more than such a file needs. A file that contradicts itself or is too large is not readable.
+
+Functions raise `InvalidDocument` for such a file, `TooMuch` if its work is over the limit, and `OSError` if the disk fails.
 """
 
 import os

@@ -66,7 +66,6 @@ def taken_first(  # what is known of one process
     Args:
         told: values of the loader's variables that it was started with; a variable may occur twice.
         mapped: files whose code it runs.
-        program: a descriptor of its program's file.
         ran: the program that it started, if it is the loader.
 
     Raises:

@@ -44,7 +44,6 @@ class Bind:
     Attributes:
         source: on the host.
         target: in the container.
-        writable: whether the container may write there.
         folder: created on the host if it is missing, writable for all users.
     """
 

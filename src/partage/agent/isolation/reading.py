@@ -10,6 +10,9 @@ is followed inside the root only, even if it changes meanwhile, and a file is op
 be a regular one on a disk, because opening a device file or a pipe has effects, and so has following a link of procfs
 or reading the kernel's own files: `/proc/kmsg` gives each message to one reader.
 `shared` opens pages that the library writes.
+
+Functions raise `OSError` if something is absent or cannot be read, `TooMuch` if it is longer than a look may read, and
+`ValueError` for a name that no file can have. `what` names a file in the error.
 """
 
 import contextlib

@@ -12,6 +12,8 @@ No two tenants get the same file. An ended tenant may have passed a descriptor t
 truncate the file of the next tenant or write in its name. A released seat therefore gets a new file under the same
 name. Its number in `terms` changes, and each neighbour's library maps the file again. Seats of an older agent
 have no numbers and keep their files, because the libraries beside them would not notice a change.
+
+Functions raise `InvalidDocument` if a file is not the agent's, and `OSError` if it cannot be made, opened or written.
 """
 
 import os

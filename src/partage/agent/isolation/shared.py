@@ -24,13 +24,9 @@ def make(
     """Make a file, whole or not at all; an existing one stays unchanged.
 
     Args:
-        size: in bytes.
         head: its first bytes; the rest are zero.
         sparse: allocate a block when a process touches it. Else allocate all now, so that no other file takes them.
         mode: its permissions; all users may write it by default.
-
-    Raises:
-        OSError: the folder cannot be written, or there is no room.
     """
     draft = _draft(path)
     try:
@@ -50,9 +46,6 @@ def remake(path: Path, size: int) -> int:
 
     Returns:
         A descriptor of it for writing, which no other process had open before.
-
-    Raises:
-        OSError: the folder cannot be written, or there is no room.
     """
     draft = _draft(path)
     descriptor = -1

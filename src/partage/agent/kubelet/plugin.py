@@ -178,8 +178,6 @@ class _Served:
         }
         return grpc.method_handlers_generic_handler(said.PLUGIN, methods)
 
-    # --- calls -------------------------------------------------------------------------------
-
     async def _options(self, _request: bytes, _context: Any) -> bytes:
         return _OPTIONS.encode()
 

@@ -94,7 +94,6 @@ class Registrar:
         Args:
             asked: the request to the kubelet; its `endpoint` is the plugin's socket in the same folder.
             serve: gRPC's handler of the plugin's calls for one registration.
-            chance: between 0 and 1; spreads retries.
         """
         self._files = files
         self._asked = asked

@@ -34,9 +34,6 @@ class Event(IntEnum):
     REMOVE_CONTAINER = 11
 
 
-# --- ttrpc -----------------------------------------------------------------------------------
-
-
 class Status(Message):
     """The result of a call; code 0 means success."""
 
@@ -58,9 +55,6 @@ class Response(Message):
 
     status: Status | None = message(1, Status)
     payload: bytes = blob(2)
-
-
-# --- NRI: pods and containers ----------------------------------------------------------------
 
 
 class PodSandbox(Message):
@@ -120,9 +114,6 @@ class Container(Message):
     mounts: tuple[Mount, ...] = messages(9, Mount)
     linux: LinuxContainer | None = message(11, LinuxContainer)
     pid: int = natural(12)
-
-
-# --- NRI: calls ------------------------------------------------------------------------------
 
 
 class RegisterPluginRequest(Message):

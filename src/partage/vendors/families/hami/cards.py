@@ -39,7 +39,6 @@ class RegisteredProfile(Struct, frozen=True):
 
     Attributes:
         name: such as `1g.10gb`.
-        memory_mib: memory of an instance in MiB.
         cores: compute in percent of the card, rounded up.
         slices: compute slices.
         places: its legal places; all of one size.
@@ -60,7 +59,6 @@ class RegisteredCard(Struct, frozen=True):
         cores: compute in percent, scaling included.
         model: NVML's name, beginning with NVIDIA.
         mode: `hami-core`, `mig` or empty.
-        healthy: whether the plugin reports it healthy.
         profiles: sizes of instances into which it can be cut, if the plugin reports them.
     """
 

@@ -28,7 +28,6 @@ class ContainerDevice:
 
     Attributes:
         uuid: the card, with the suffix of a hardware instance if it has one.
-        memory_mib: device memory in MiB.
         cores: compute in percent of a card.
         type: HAMi's word for the vendor.
     """
@@ -39,7 +38,6 @@ class ContainerDevice:
     type: str = NVIDIA
 
     def __post_init__(self) -> None:
-        """Refuse values that the text cannot carry."""
         if not self.uuid or not self.type:
             raise InvalidValue("an encoded device needs a UUID and a type")
         if not (0 <= self.memory_mib < 10**10 and 0 <= self.cores < 10**10):
