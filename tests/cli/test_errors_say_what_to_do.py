@@ -283,7 +283,7 @@ def test_commands_end_in_one_way() -> None:
 _STEP = re.compile(
     r"\b(name|choose|leave|write|give|say|set|use|check|correct|add|install|mount|make|see|wait)\b"
     r"|\bneeded\b|\bneeds\b|\bmust be\b|go together|exclude each other|stands alone"
-    r"|is not published|is the service reached|not a JSON list|partage top",
+    r"|is not published|not a JSON list|partage top",
     re.IGNORECASE,
 )
 """Words of a next step, or of a rule that leaves no doubt about it."""

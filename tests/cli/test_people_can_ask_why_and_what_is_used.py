@@ -932,7 +932,7 @@ def test_settings_that_are_refused_are_told(tmp_path: Path) -> None:
     result = ask("inspect", "-f", _shared_node(tmp_path), "-f", str(file))
 
     assert (
-        "'mgi' is not one of hami-core, mig, either; this answer goes by the defaults"
+        "'mgi' is not one of hami-core, mig, either; this answer uses the defaults"
         in result.stderr
     )
 

@@ -94,7 +94,7 @@ def test_a_percent_of_cards_and_a_gated_pod_become_claims_too() -> None:
                     }
                 )
             ),
-            "alone on a card",
+            "the only sharer of its card",
         ),
         (
             pod(

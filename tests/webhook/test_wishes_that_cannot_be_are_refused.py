@@ -79,7 +79,7 @@ def test_every_choice_is_admitted(amounts: Json, policy: str) -> None:
                 "metax-tech.com/sgpu": "1",
             },
             "burst-share",
-            "are kept by their vendor",
+            "are enforced by their vendor",
         ),
     ],
     ids=["memory alone", "HAMi's memory alone", "MetaX"],

@@ -70,8 +70,8 @@ def test_a_plugin_that_is_woken_alone_is_told() -> None:
     beside = read(pod("p", container(limits={names.SGPU: 1, **amounts}))).request.notes
 
     said = (
-        "resource metax-tech.com/sgpu only wakes its vendor's plugin: Partage gives no card for it; say how much "
-        "beside it, as by koordinator.sh/gpu-core and koordinator.sh/gpu-memory"
+        "resource metax-tech.com/sgpu only wakes its vendor's plugin: Partage gives no card for it; write "
+        "amounts beside it, such as koordinator.sh/gpu-core and koordinator.sh/gpu-memory"
     )
     assert alone == (said,)
     assert beside == ()

@@ -217,7 +217,7 @@ def test_what_a_claim_reserves_is_what_the_protocol_would(
     pod = _pod("a", limits)
     told = _told(_admitted(pod, translated=True))
     if told:
-        assert "alone on a card" in told  # nothing else here is beyond claims
+        assert "the only sharer" in told  # nothing else here is beyond claims
         return
     named, claimed = _both(_node(2, mebi, mig=mig), pod)
     rounded = [
@@ -315,8 +315,8 @@ def _group(**fields: Any) -> RequestGroup:
         ({"phase": Phase.INIT}, "init container"),
         ({"every": True}, "all devices"),
         ({"extras": (("huawei.com/npu-core", 4),)}, "native units"),
-        ({"exclusive": True}, "alone"),
-        ({"unused": True}, "alone"),
+        ({"exclusive": True}, "the only sharer"),
+        ({"unused": True}, "the only sharer"),
         ({"filter": CardFilter(selector=Selector())}, "labels of devices"),
         ({"scope": Scope.NUMA}, "near each other"),
         ({"core_milli": 105}, "whole percent"),
