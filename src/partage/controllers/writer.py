@@ -31,10 +31,7 @@ class Writer:
         self.sent = 0
 
     async def node_status(self, node: Document, status: Mapping[str, Any]) -> Document | None:
-        """Change a node's status; its new state, or None if the node is gone.
-
-        Raises `KubeError`: the change failed, or its result is unknown; look again.
-        """
+        """Change a node's status; its new state, or None if the node is gone. Raises `KubeError`: look again."""
         body, merge = _patch(node, {"status": status}), PatchKind.MERGE
         request = self._client.patch(
             NODES, node.name, body, kind=merge, subresource="status", into=shapes.Node
