@@ -77,10 +77,7 @@ class AgentSilence:
         settings: SilenceSettings,
         registry: CollectorRegistry,
     ) -> None:
-        """A loop that does not run yet.
-
-        `books`: the books in force; None while they are made. `may`: whether this instance leads now.
-        """
+        """A loop that does not run yet. `books`: None while they are made. `may`: whether this instance leads now."""
         self._client, self._books, self._may = client, books, may
         self._recorder, self._settings = recorder, settings
         self._beats = self._fresh()

@@ -165,11 +165,7 @@ class ClaimDesk:
         may_reserve: Callable[[], bool],
         known: Callable[[str, str], Document | None],
     ) -> None:
-        """A desk without questions.
-
-        `may_reserve`: whether this instance leads now. `known`: the claim of a namespace and name, as it is known from
-        the API server.
-        """
+        """No question yet. `may_reserve`: whether this instance leads; `known`: the claim of a namespace and name."""
         self._service, self._may_reserve, self._known = service, may_reserve, known
         self._waiting: dict[tuple[str, str], list[asyncio.Event]] = {}
         self._there = Counter[str]()  # waiting questions, by address

@@ -204,10 +204,7 @@ class WebhookDaemon(Beside):
         return self._site.routes if self._site else []
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set.
-
-        Raises `OSError`: the port is taken; `InvalidValue`: the certificates cannot be used.
-        """
+        """Serve until `stop` is set. Raises `OSError`: the port is taken; `InvalidValue`: unusable certificates."""
         with tempfile.TemporaryDirectory(prefix="partage-webhook-") as folder:
             try:
                 await until(stop, self._work(Path(folder)), "webhook")
