@@ -59,10 +59,7 @@ def admit_with(
     admission: Callable[[], Admission],
     tracer: Tracer = NO_TRACES,
 ) -> None:
-    """Makes the server mutate and validate pods as the webhook does.
-
-    `context`: the present settings for reading pods. `admission`: the present switches.
-    """
+    """Makes the server mutate and validate pods as the webhook does, by the present `context` and `admission`."""
     mutate, validate = mutating(tracer), validating(tracer)
 
     def completed(asked: Asked) -> dict[str, Any] | None:

@@ -53,10 +53,7 @@ class Agents:
         server.admission.validators.append(self._judged)
 
     async def register(self) -> None:
-        """Registers every simulated node, and brings up existing nodes.
-
-        Raises `InvalidDocument`: the API server rejects a node; the message has the reason.
-        """
+        """Registers every simulated node, and brings up existing ones. Raises `InvalidDocument`: a node is rejected."""
         for node in self._simulated.values():
             try:
                 await self._create(node)

@@ -40,10 +40,7 @@ Plugin = Literal["hami", "qgpu"]
 
 
 class RdmaCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The RDMA cards of a node, spread over its PCIe switches.
-
-    `functions`: virtual functions of each; without any, cards are allocated in percent.
-    """
+    """A node's RDMA cards, spread over its PCIe switches; without `functions` each is allocated in percent."""
 
     cards: Annotated[int, Meta(ge=1, le=64)] = 1
     functions: Annotated[int, Meta(ge=0, le=256)] = 0
@@ -104,10 +101,7 @@ class SimulatedNode:
 
 
 def simulated_nodes(value: Any, where: str) -> Iterator[SimulatedNode]:
-    """The nodes of one document. Raises `InvalidDocument`: a field is wrong; the message names it and the rule.
-
-    `where`: file and place, for messages.
-    """
+    """The nodes of one document. `where`: file and place for messages. Raises `InvalidDocument`: a wrong field."""
     document = typed(value, _Document, where)
     name, spec = document.metadata.name, document.spec
     if document.api_version != API_VERSION:

@@ -47,10 +47,7 @@ class Kubelet:
     def __init__(
         self, server: ApiServer, context: Callable[[], Context], tracer: Tracer = NO_TRACES
     ) -> None:
-        """A kubelet that has not started.
-
-        `context`: the present settings for reading pods. `tracer`: receives the spans that an agent would send.
-        """
+        """A kubelet that has not started. `context`: for reading pods; `tracer`: receives an agent's spans."""
         self._server = server
         self._context = context
         self._tracer = tracer

@@ -84,10 +84,7 @@ class Manifests:
 
 
 def read(paths: Sequence[Path]) -> Manifests:
-    """All objects in these files and folders.
-
-    Raises `InvalidDocument`: a file is missing, or a document is malformed; the message names the place.
-    """
+    """All objects in these files and folders. Raises `InvalidDocument`: a missing file, or a malformed document."""
     simulated: list[SimulatedNode] = []
     objects: list[Manifest] = []
     notes: list[str] = []
@@ -106,10 +103,7 @@ def read(paths: Sequence[Path]) -> Manifests:
 
 
 def decoded(kind: str, value: Mapping[str, Any]) -> Document:
-    """An object of the API server as the typed document that the rest of Partage reads.
-
-    Raises `InvalidDocument`: it does not have the shape of its kind.
-    """
+    """An object of the API server as a typed document. Raises `InvalidDocument`: not the shape of its kind."""
     shape = typed(value, _SHAPES[kind], f"the API server: {kind}")
     return Document(kind, "the API server", 1, shape)
 

@@ -40,10 +40,7 @@ def revision_of(pod: Record) -> str:
 
 
 def turn(spec: Mapping[str, Any], pods: Mapping[int, Record], revision: str) -> Turn:
-    """The next step towards the intended number of pods of the present template.
-
-    `pods`: existing ones, by number. `revision`: of the present template.
-    """
+    """The next step to the intended pods of template `revision`. `pods`: existing ones, by number."""
     start = int((spec.get("ordinals") or {}).get("start", 0))
     wanted = range(start, start + int(spec.get("replicas", 1)))
     ordered = spec.get("podManagementPolicy") != "Parallel"
