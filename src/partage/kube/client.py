@@ -149,10 +149,7 @@ class Client:
         return self._decoders.one(request, await self._sender.send(request, idempotent=True), into)
 
     async def serves(self, resource: Resource) -> bool:
-        """Whether the server has this kind, by its own lists: a 404 of its path may be a proxy's.
-
-        Raises `KubeError`: it is not known; `NotServed` among others.
-        """
+        """Whether the server lists this kind: a 404 of its path may be a proxy's. Raises `KubeError`: unknown."""
         if resource.group:
             groups = await self.read("/apis", into=_Groups)
             versions = {one.group_version for group in groups.groups for one in group.versions}

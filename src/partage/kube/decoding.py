@@ -62,10 +62,7 @@ class Decoders:
         return value
 
     def page(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
-        """An answer as a page of a list; items of another type are set aside.
-
-        Raises `UndecodableAnswer`: not a list, or an item without metadata.
-        """
+        """An answer as a page of a list; items of another type are set aside. Raises `UndecodableAnswer`: no list."""
         try:
             typed: _Envelope[H] = decode(self._for(_envelope_of(into)), data)
         except UNDECODABLE:

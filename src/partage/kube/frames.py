@@ -98,10 +98,7 @@ class LineSplitter:
         return self._held
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that this piece completes, without their ends and without empty ones.
-
-        Raises `ProtocolError`: a line is too long.
-        """
+        """The lines that this piece completes, without ends and empty ones. Raises `ProtocolError`: one is too long."""
         lines = piece.split(b"\n")
         last = lines.pop()
         if lines and self._pieces:

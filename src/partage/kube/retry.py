@@ -24,10 +24,7 @@ class Backoff:
     """The share of a delay that chance may take away, 0 to 1."""
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Seconds to wait after this many earlier failures (0 for the first).
-
-        `chance`: a random number, 0 <= chance < 1.
-        """
+        """Seconds to wait after this many earlier failures (0 for the first). `chance`: random, 0 <= chance < 1."""
         full = min(self.cap, self.base * self.factor ** min(attempt, _LARGEST_EXPONENT))
         return full * (1.0 - self.jitter * chance)
 

@@ -29,10 +29,7 @@ class WorkQueue(Generic[K]):
         chance: Callable[[], float],
         backoff: Backoff = Backoff(base=0.05, cap=300.0),  # noqa: B008 - a frozen value
     ) -> None:
-        """An empty queue.
-
-        `chance`: random numbers in [0, 1) for jitter. `backoff`: delays of `retry`, by the number of failures of a key.
-        """
+        """An empty queue. `chance`: random numbers in [0, 1); `backoff`: delays of `retry` by a key's failures."""
         self._clock = clock
         self._chance = chance
         self._backoff = backoff
