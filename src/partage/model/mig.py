@@ -246,10 +246,7 @@ class MigAxis:
 def layouts(
     axis: MigAxis, profiles: Collection[str] | None = None
 ) -> Iterator[tuple[MigSlice, ...]]:
-    """Every layout but the empty one, distinguished by position; instances ascend by start.
-
-    `profiles`: names that may be used; None for all.
-    """
+    """Every layout but the empty one, by position, instances by start. `profiles`: usable names; None for all."""
     usable = [p for p in axis.positions if profiles is None or p.profile in profiles]
     yield from _longer(axis, sorted(usable, key=lambda one: one.start), (), {}, Engines())
 
