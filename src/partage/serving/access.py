@@ -36,10 +36,7 @@ class TokenFile:
     _next: float = float("-inf")
 
     def __post_init__(self) -> None:
-        """Read the file a first time.
-
-        Raises `InvalidValue`: the file cannot be read, has no token, or has one that is too short.
-        """
+        """Read the file a first time. Raises `InvalidValue`: unreadable, without a token, or with a too short one."""
         try:
             self._tokens, self._stamp = self._read()
         except OSError as error:

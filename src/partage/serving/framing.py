@@ -77,10 +77,7 @@ class Framing:
             raise Refused(400, f"the request comes in {self._reads} pieces of a few bytes")
 
     def head(self) -> bytes | None:
-        """The head with its end, None until it is complete.
-
-        Raises `Refused`: it is too large, or asks for something unsupported.
-        """
+        """The head with its end, None until it is complete. Raises `Refused`: too large, or unsupported."""
         held = self.held
         if held.startswith(_HELLO):
             raise Refused(400, "this port speaks plain HTTP; ask by http://")
@@ -116,10 +113,7 @@ class Framing:
         return head
 
     def take(self) -> bytes:
-        """The bytes of the request that arrived and were not taken yet.
-
-        Raises `Refused`: it costs too much, or has no recognisable end.
-        """
+        """The request's bytes that were not taken yet. Raises `Refused`: it costs too much, or has no clear end."""
         taken = b""
         if not self._head:
             head = self.head()

@@ -101,10 +101,7 @@ class Site:
         ]
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 takes any free one.
-
-        Raises `OSError`: the port is taken; `InvalidValue`: a TLS file is missing or broken.
-        """
+        """Listen; port 0 takes any free one. Raises `OSError`: the port is taken; `InvalidValue`: a bad TLS file."""
         allow_files(_PORTS * self._limits.connections)
         await self._runner.setup()
         self._host = host

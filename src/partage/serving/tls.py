@@ -48,10 +48,7 @@ class ServerTls:
 
     @property
     def reading(self) -> ssl.SSLContext:
-        """The same for a port whose callers show no certificate.
-
-        Raises `InvalidValue`: a file is missing or is wrong.
-        """
+        """The same for a port whose callers show no certificate. Raises `InvalidValue`: a missing or wrong file."""
         return (self._contexts or self._load())[1]
 
     def refresh(self) -> bool:
