@@ -170,10 +170,7 @@ class _Run:
 
 
 def run(stream: Stream, policy: str) -> Outcome:
-    """The stream under a policy of `sim.migcards`.
-
-    Raises `InvalidValue`: there is no such policy, or the model lacks a profile of the mix.
-    """
+    """The stream under a policy of `sim.migcards`. Raises `InvalidValue`: no such policy, or no such profile."""
     names = [name for name, weight in stream.mix.items() if weight]
     total = sum(stream.mix.values())
     weights = {name: stream.mix[name] / total for name in names}
@@ -197,10 +194,7 @@ class Admitted:
 
 
 def offer(sequences: Sequence[Sequence[str]], axis: MigAxis, cards: int, policy: str) -> Admitted:
-    """Offer each sequence in its order to idle cards; it stops at the first refusal.
-
-    Raises `InvalidValue`: there is no such policy, or the model lacks a profile.
-    """
+    """Offer each sequence in order to idle cards, up to its first refusal. Raises `InvalidValue`: as `run`."""
     if cards < 1:
         raise InvalidValue(f"{cards} cards; at least 1 is needed")
     began = time.process_time()

@@ -118,10 +118,7 @@ class Sequence:
 
 
 def read_trace(folder: Path, name: str) -> Trace:
-    """The trace `name` of a folder with `nodes.csv` and `pods_<name>.csv`.
-
-    Raises `InvalidDocument`: a file is missing or a row is broken; the message names both.
-    """
+    """The trace `name` of a folder: `nodes.csv`, `pods_<name>.csv`. Raises `InvalidDocument`: it names the row."""
     nodes = _nodes(folder / "nodes.csv")
     models = {node.model for node in nodes}
     path = folder / f"pods_{name}.csv"
@@ -129,10 +126,7 @@ def read_trace(folder: Path, name: str) -> Trace:
 
 
 def read_pods(path: Path, models: set[str] | None = None) -> tuple[PodRow, ...]:
-    """The pods of one table. Raises `InvalidDocument`: the file is missing, empty, or a row is broken.
-
-    `models`: existing card models; None to accept any name.
-    """
+    """The pods of a table. `models`: existing ones; None accepts any. Raises `InvalidDocument`: a bad file or row."""
     pods = tuple(_pod(row, models) for row in _rows(path, _POD_COLUMNS))
     if not pods:
         raise InvalidDocument(f"{path}: no pods")
