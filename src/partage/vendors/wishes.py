@@ -75,10 +75,7 @@ class Wishes:
 
 
 def read_class(annotations: Mapping[str, str]) -> Priority | None:
-    """The precedence in a pod's annotation; None if there is none.
-
-    Raises `InvalidValue`: it is none of the choices; the message names them.
-    """
+    """A pod annotation's precedence; None without one. Raises `InvalidValue`: the message names the choices."""
     said = annotations.get(names.QGPU_APP_CLASS)
     return _chosen(names.QGPU_APP_CLASS, said, _APP_CLASSES) if said else None
 

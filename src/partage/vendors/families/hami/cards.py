@@ -82,10 +82,7 @@ class _Links(Struct, frozen=True):
 
 
 def decode_cards(text: str) -> tuple[RegisteredCard, ...]:
-    """The cards in a registration annotation of either generation.
-
-    Raises `InvalidRecord`: neither form, a value out of range, or one UUID twice.
-    """
+    """The cards in a registration of either generation. Raises `InvalidRecord`: another form or value, or a twin."""
     stripped = text.strip()
     if stripped.startswith("["):
         cards = tuple(_decode_json(stripped, list[RegisteredCard]))
