@@ -39,10 +39,7 @@ def review_routes(
     limits: Limits | None = None,
     tracer: Tracer = NO_TRACES,
 ) -> list[web.RouteDef]:
-    """`POST /webhook/mutate`, `/webhook/translate` and `/webhook/validate`.
-
-    `context`: the present settings for reading pods. `admission`: the present switches.
-    """
+    """`POST /webhook/mutate`, `/webhook/translate`, `/webhook/validate`, by the present `context` and `admission`."""
     given = limits or Limits()
     bounds = replace(given, body=min(LARGEST, given.body))
     # A thread decides them one after another.
