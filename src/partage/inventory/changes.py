@@ -15,10 +15,7 @@ _KEPT: Final = 2**15
 
 
 class ChangeLog:
-    """Node indexes in the order of their changes; a node that changed twice is listed twice.
-
-    `count`: the number of all changes so far.
-    """
+    """Node indexes in the order of their changes, one entry a change; `count`: all changes so far."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         """An empty log that keeps at least the `kept` latest changes."""
@@ -51,10 +48,7 @@ def distinct(nodes: Index) -> Index:
 
 
 class PodLog:
-    """Uids in the order of their changes; a pod that changed twice is listed twice.
-
-    `count`: the number of all changes so far.
-    """
+    """Uids in the order of their changes, one entry a change; `count`: all changes so far."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         """An empty log that keeps at least the `kept` latest changes."""
