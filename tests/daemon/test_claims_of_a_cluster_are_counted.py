@@ -449,7 +449,7 @@ FULL = {
 
 @pytest.mark.parametrize("what", FULL)
 async def test_a_question_takes_little_more_memory_than_its_text(what: str) -> None:
-    """Any client may ask, and values took 26 times their text: ten megabytes took seconds of the leader, and two such questions the webhook's memory."""
+    """Any client may ask, and values took 26 times their text: ten megabytes took most of a second of the leader, and two such questions the webhook's memory."""
     given = {
         "uid": "x",
         "operation": "UPDATE",

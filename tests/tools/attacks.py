@@ -78,10 +78,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "fields nested 9,000 levels deep; hundreds of pods of a megabyte",
-        "all is read but fields too deep",
+        "fields nested 9,000 levels deep; hundreds of pods and claims of a megabyte",
+        "all is read but fields too deep; each takes about its text in memory",
         (
             "kube/test_odd_objects_stop_no_list.py",
+            "daemon/test_an_object_takes_no_more_memory_than_its_text.py",
             f"{_LISTS}::test_large_objects_come_in_smaller_pages",
         ),
     ),
@@ -366,8 +367,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "a node that reports 15,000 cards, 20,000 virtual functions or 5,000 resources, or changes endlessly",
-        "the ledger keeps 80 devices of a type and 256 resources a node, and read two changes a second",
+        "a node that reports 15,000 cards, 20,000 virtual functions, 9,000 partitions or 5,000 resources, or changes endlessly",
+        "the ledger keeps 80 devices of a type, 256 resources and partitions a node, and reads two changes a second",
         (
             "wire/test_no_node_makes_the_books_of_all_large.py",
             f"{_HARD}::test_functions_of_stolen_nodes_are_judged_by_group",
@@ -410,9 +411,10 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "questions about claims that do not exist, for which the leader waits",
+        "questions about claims that do not exist, for which the leader waits, or of megabytes",
         "addresses take turns, each with at most half of the questions",
         (
+            "daemon/test_claims_of_a_cluster_are_counted.py::test_a_question_takes_little_more_memory_than_its_text",
             "daemon/test_claims_of_a_cluster_are_counted.py::test_questions_of_a_stranger_leave_room_for_the_api_server",
             "daemon/test_claims_of_a_cluster_are_counted.py::test_a_question_that_is_early_is_answered_by_the_news",
         ),
@@ -427,7 +429,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "tiny segments, heads of thousands of lines, thousands of requests at once, other protocols",
+        "tiny segments, heads of thousands of lines or without text, thousands of requests at once, other protocols",
         "the connection is closed, or serves one request at a time",
         (
             "serving/test_requests_cost_what_they_carry.py",

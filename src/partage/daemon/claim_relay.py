@@ -45,7 +45,7 @@ _TOO_MANY: Final = "too many claims are asked about at once; try again"
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """All that is read of a question here: as values, a stranger's would take 26 times their text, and seconds."""
+    """All that is read of a question here: as values, a stranger's take 26 times their text."""
 
     uid: Annotated[str, msgspec.Meta(max_length=LONGEST_UID)]
 
