@@ -15,18 +15,19 @@ class Patch:
 
     Attributes:
         operations: in the order of their application.
-        result: the object after them; the given one stays unchanged.
+        result: the object after them. It shares with the given one, which stays unchanged, what no operation is in: a
+            copy of all of a large pod would take most of the time of its review.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.operations: list[dict[str, Any]] = []
-        self.result: dict[str, Any] = deepcopy(dict(document))
+        self.result: dict[str, Any] = dict(document)
 
     def put(self, path: Path, value: Any) -> None:
         """Set a value and create absent maps on the path; no operation if it exists already."""
         here: Any = self.result
         for depth, step in enumerate(path[:-1]):
-            there = here[step] if isinstance(step, int) else here.get(step)
+            there = _own(here, step)
             if there is None:
                 # The rest of the path becomes one operation.
                 made: Any = value
@@ -44,7 +45,7 @@ class Patch:
         """Add a value to the end of a list, and create an absent list."""
         here: Any = self.result
         for step in path:
-            here = here[step] if isinstance(step, int) else here.get(step)
+            here = _own(here, step)
             if here is None:
                 self.put(path, [value])
                 return
@@ -60,6 +61,14 @@ class Patch:
     def _add(self, operation: str, path: Path, value: Any) -> None:
         pointer = "".join(f"/{_escaped(step)}" for step in path)
         self.operations.append({"op": operation, "path": pointer, "value": deepcopy(value)})
+
+
+def _own(parent: Any, step: str | int) -> Any:
+    """A part of a list or map, copied first, because the given object has it too; None if it is absent."""
+    found = parent[step] if isinstance(step, int) else parent.get(step)
+    if isinstance(found, dict | list):
+        parent[step] = found = found.copy()
+    return found
 
 
 def _escaped(step: str | int) -> str:
