@@ -20,11 +20,15 @@ HERE = Path(__file__).parent / "kubectl_commands"
 MANIFESTS = yaml.safe_load((HERE / "manifests.yaml").read_text())
 PATIENCE = 240
 
+NO_PROCESSES = "simulated pods run no processes to look at or to change"
 NO_TOKENS = "a server that asks no client for a token issues none"
 NOT_SERVED = "kinds that have no use without other parts of Kubernetes are not served"
 DIFFERENT = {
     "-n team logs two": "no kubelet is asked, so a log needs no node",
-    "-n team debug one --image=busybox": "simulated pods run no processes to look at",
+    "-n team debug one --image=busybox": NO_PROCESSES,
+    "-n team patch pod one --subresource=ephemeralcontainers -p {}": NO_PROCESSES,
+    '-n team patch pod one --subresource=resize -p {"spec":{"containers":[{"name":"one","resources":'
+    '{"requests":{"cpu":"1"}}}]}}': NO_PROCESSES,
     "-n team apply -f - <pod-bad-quantity": "the field is named too",
     "-n team create token bob": NO_TOKENS,
     "-n team apply -f - <hpa-old": "HorizontalPodAutoscalers are served in their newest version alone",
