@@ -25,6 +25,7 @@ from partage.cli.tables import Line, PlainTable, Styled, paper
 from partage.cli.top import _short_cards
 from partage.vendors import names
 from partage.wire.documents import decode
+from partage.wire.outcomes import core_text
 
 ROOT = Path(__file__).parents[2]
 MIXED = str(ROOT / "examples/mixed")
@@ -124,6 +125,36 @@ def test_the_nearest_nodes_are_told_first(tmp_path: Path) -> None:
     assert [one for one in firsts() if one] == ["small", "tainted", "other-00 and 19 more"]
     wide = [one for one in firsts("-o", "wide") if one]
     assert wide == ["small", "tainted", *(f"other-{number:02}" for number in range(20))]
+
+
+def test_nodes_whose_cards_lack_the_same_are_one_row(tmp_path: Path) -> None:
+    """Ten rows of a large fleet would else say one thing."""
+    documents: list[dict[str, Any]] = []
+    for name, memory in (("a", "16Gi"), ("b", "8Gi"), ("c", "16Gi")):
+        amounts = {"core": 100, "memory-ratio": 100, "memory": memory}
+        card = {"type": "gpu", "minor": 0, "id": f"GPU-{name}", "health": True} | {
+            "resources": {f"koordinator.sh/gpu-{key}": value for key, value in amounts.items()}
+        }
+        documents += [
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}},
+            {
+                "apiVersion": "scheduling.koordinator.sh/v1alpha1",
+                "kind": "Device",
+                "metadata": {"name": name},
+                "spec": {"devices": [card]},
+            },
+        ]
+    limits = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory": "20Gi"}
+    container = {"name": "c", "image": "i", "resources": {"limits": limits}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+    documents.append(pod | {"spec": {"containers": [container]}})
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+
+    lines = ask("explain", "p", "-f", str(file)).stdout.splitlines()
+
+    firsts = [line.split("  ")[0] for line in lines if line.startswith(("a ", "b ", "c "))]
+    assert firsts == ["a and 1 more", "b"]
 
 
 def agree(source: str, *, without_devices: frozenset[str] = frozenset()) -> None:
@@ -611,6 +642,7 @@ def test_compute_of_several_cards_is_told_in_cards() -> None:
     said = ask("top", "-f", MIXED).stdout
 
     assert "6%: 0.5 of 9 cards" in said
+    assert [core_text(milli) for milli in (500, 1000, 1200)] == ["50%", "100%", "1.2 cards"]
     assert "0.5 of 4 cards" in said
     assert "0 of 1 card " in said
     assert "50%" in ask("top", "cards", "-f", MIXED).stdout.split()
@@ -760,7 +792,7 @@ def test_a_pod_that_kube_scheduler_keeps_waits_in_its_words() -> None:
     with service(lambda path: served[path.partition("?")[0]]) as url:
         lines = ask("top", "--scheduler", url).stdout.splitlines()
 
-    unsaid = "    kube-scheduler has given no reason: it has not tried the pod yet"
+    unsaid = "    kube-scheduler has given no reason: it has not tried the pod yet, or another scheduler has it"
     assert lines[lines.index("default/kept") + 1] == f"    kube-scheduler: {words}"
     assert lines[lines.index("default/new") + 1] == unsaid
     assert lines[lines.index("default/of-the-release-before") + 1] == unsaid

@@ -236,7 +236,7 @@ def narrow_table(width: int, *rows: tuple[str, str, str]) -> list[str]:
 
 
 def test_a_namespace_stands_above_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where both have no room beside each other, so that a name can be copied; a card's number stays beside its kind."""
+    """Where both have no room beside each other, so that a name can be copied; a card's number stays beside its kind, and a code is whole."""
     monkeypatch.setenv("FORCE_COLOR", "1")
 
     lines = narrow_table(
@@ -254,6 +254,12 @@ def test_a_namespace_stands_above_its_name(monkeypatch: pytest.MonkeyPatch) -> N
         "POD               CARD    STATE",
         "team-of…y-words/  gpu 1,  waiting:",
         "serve-5f…d-x2x4z  rdma 0  CardNotIdle",
+    ]
+    pod = ("team-of-many-words/serve-5f7c9d-x2x4z", "gpu 1, rdma 0", "waiting: InsufficientMemory")
+    assert narrow_table(40, pod) == [
+        "POD           CARD    STATE",
+        "team-…words/  gpu 1,  waiting:",
+        "serve-…x2x4z  rdma 0  InsufficientMemory",
     ]
 
 

@@ -199,7 +199,7 @@ def test_without_the_library_other_pods_are_explained_as_before(
 
     done = _asked("explain", "held", "-f", path)
     assert done.exit_code == 3
-    assert "pip install 'partage[claims]'" in " ".join(done.stdout.split())
+    assert "pip install cel-python" in " ".join(done.stdout.split())
     found = {
         one["name"]: one
         for one in json.loads(_asked("schedule", path, "-o", "json").stdout)["pods"]

@@ -227,6 +227,7 @@ def test_any_text_is_a_quantity_or_refused(text: str) -> None:
         (2048, "2Ki"),
         (3 * 2**20, "3Mi"),
         (28_346_784_153, "26.4Gi"),
+        (83_000 * 2**30, "81.1Ti"),
     ],
 )
 def test_bytes_for_people_have_a_unit(value: int, text: str) -> None:

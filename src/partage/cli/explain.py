@@ -178,7 +178,7 @@ def _print(console: Console, found: Document, in_force: str, *, wide: bool) -> N
         head.append(f" on node {found['node']}")
     if found["state"] == "finished":
         head.append("; it holds nothing any more")
-    console.print(head, soft_wrap=True)
+    console.print(head, soft_wrap=not console.is_terminal)
     if end.get("phase") not in (None, "Succeeded"):
         _print_end(console, end)
     if found["quarantine"]:
@@ -230,8 +230,9 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
     console.print(line.append(str(reason["message"]), style="default"))
     if found.get("next"):
         _print_next(console, found["next"])
-    if found.get("kube_scheduler"):
-        console.print(Text(f"kube-scheduler: {found['kube_scheduler']}", style="dim"))
+    said = found.get("kube_scheduler")
+    if said and said != f"{reason['code']}: {reason['message']}":
+        console.print(Text(f"kube-scheduler: {said}", style="dim"))
     nodes = reason["nodes"]
     if not nodes:
         return
@@ -287,14 +288,13 @@ def _held(grant: Document) -> str:
 
 
 def _groups(nodes: Document, *, wide: bool) -> list[tuple[list[str], Document]]:
-    """Nodes by their objection, the nearest to fit first; nodes without objections of cards are grouped by equal ones.
+    """Nodes by equal objections, their own and their cards', the nearest to fit first.
 
     `wide`: list all of them, each alone.
     """
     found: dict[tuple[str, ...], tuple[list[str], Document]] = {}
     for name, why in nodes.items():
-        alone = wide or why["cards"]
-        key = (name,) if alone else (why["code"], why["message"])
+        key = (name,) if wide else (why["code"], why["message"], repr(why["cards"]))
         found.setdefault(key, ([], why))[0].append(name)
     groups = sorted(found.values(), key=lambda one: _distance(one[1]))
     return groups if wide else groups[:_FEW]

@@ -31,7 +31,8 @@ _BAR: Final = 10
 _NAMES: Final = frozenset({"POD", "NODE", "CONTAINER", "CLAIM"})
 """Columns of names; a cut name keeps its beginning, and its end, which distinguishes a controller's pods."""
 _AMOUNTS: Final = frozenset(
-    {"CARD", "PHASE", "CODE", "PROTOCOL", "COMPUTE", "MEMORY", "PODS", "SHARERS", "ASKED", "FREE"}
+    {"ANNOTATION", "ASKED", "CARD", "CODE", "COMPUTE", "FREE", "MEMORY", "PHASE", "PODS"}
+    | {"PROTOCOL", "SHARERS"}
 )
 """Columns of numbers and single words."""
 _CARD: Final = "CARD"
@@ -109,17 +110,17 @@ class _Column:
         self.width = max(map(_longest, self.texts))
 
     def least(self, step: int) -> int:
-        """Its least width: at step 0 texts fold, at 1 long names are cut, at 2 all names, at 3 amounts fold, at 4 names and words get short."""
+        """Its least width: at step 0 texts fold, at 1 long names are cut, at 2 all names, at 3 amounts fold, at 4 names get shorter, at 5 words."""
         if self.figures:
             cells = self.texts - {self.header}
             return max(_word(self.header), max(map(_longest, cells), default=0))
         if self.header in _NAMES:
-            return min(self.width, (self.width, _WORD, _SHORT, _SHORT, _LEAST)[step])
+            return min(self.width, (self.width, _WORD, _SHORT, _SHORT, _LEAST, _LEAST)[step])
         if self.header == _CARD and step:
             return max(map(_longest, map(_card_lines, self.texts)))
         if self.header in _AMOUNTS and step < 3:
             return self.width
-        return min(self.width, max(map(_word, self.texts)), self.width if step < 4 else _LEAST)
+        return min(self.width, max(map(_word, self.texts)), self.width if step < 5 else _LEAST)
 
     def of_width(self, width: int) -> Self:
         """The same with this width."""
@@ -275,7 +276,7 @@ def _fitted(
     if whole:
         return _narrowed(columns, width, 0)
     needed = [column for column in columns if column.header not in spare]
-    for step, some in ((0, columns), (1, columns), *((step, needed) for step in range(1, 5))):
+    for step, some in ((0, columns), (1, columns), *((step, needed) for step in range(1, 6))):
         columns = _narrowed(some, width, step)
         if _total(columns) <= width:
             break

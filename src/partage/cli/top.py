@@ -24,7 +24,7 @@ _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20
 _AHEAD: Final = 2
 """Pages requested at a time."""
-_UNSAID: Final = "kube-scheduler has given no reason: it has not tried the pod yet"
+_UNSAID: Final = "kube-scheduler has given no reason: it has not tried the pod yet, or another scheduler has it"
 _ALONE: Final = "each waiting pod of manifests is judged alone, beside running pods; partage schedule places them in turn"
 
 Document = dict[str, Any]
@@ -355,7 +355,7 @@ def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
                 part_text(card["memory_bytes"], memory=True),
                 str(card["slots"]["used"]),
                 _instances(card),
-                card_state(card),
+                card_state(card) if wide or card["closed"] else _state("ok"),
                 *([card["uuid"]] if wide else []),
             )
             name = ""

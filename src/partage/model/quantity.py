@@ -19,6 +19,7 @@ NANO: Final = 10**9
 MAXIMUM: Final = (2**63 - 1) * NANO
 _LONGEST: Final = 64
 _BRIEF: Final = 6
+_MANY: Final = 10 * 2**40
 
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL: Final = {
@@ -105,10 +106,10 @@ def binary(value: int) -> Quantity:
 
 @lru_cache(maxsize=4096)
 def brief(value: int) -> str:
-    """Bytes for people: the canonical text if it is short, else GiB with one decimal."""
+    """Bytes for people: the canonical text if it is short, else GiB or many of these as TiB, with one decimal."""
     text = str(binary(value))
     if len(text) > _BRIEF:
-        return f"{value / 2**30:.1f}Gi"
+        return f"{value / 2**30:.1f}Gi" if value < _MANY else f"{value / 2**40:.1f}Ti"
     return f"{text} bytes" if value and text.isdigit() else text
 
 

@@ -85,7 +85,7 @@ def _figure() -> Any:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 # an extra, and slow to import
     except ImportError:
-        raise CannotPlot("plots need matplotlib: pip install 'partage[plot]'") from None
+        raise CannotPlot("plots need matplotlib: pip install matplotlib") from None
     return Figure(figsize=_SIZE, layout="constrained")
 
 

@@ -47,7 +47,7 @@ class Selectors:
         except ImportError as error:
             raise NoLibrary(
                 "selectors of claims and DeviceClasses are judged by cel-python, which is not installed: "
-                "pip install 'partage[claims]'"
+                "pip install cel-python"
             ) from error
         self._cel = cel
         self._steps = self._left = steps

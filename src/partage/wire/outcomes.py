@@ -78,8 +78,8 @@ def given_text(grants: Iterable[Grant]) -> str:
 
 
 def core_text(milli: int) -> str:
-    """Compute as percent of a card."""
-    return f"{milli / 10:g}%"
+    """Compute as percent of a card; of more than one as cards."""
+    return f"{milli / 10:g}%" if milli <= MILLI else f"{milli / MILLI:.10g} cards"
 
 
 def part_text(amount: Mapping[str, int], *, memory: bool = False, cards: bool = False) -> str:

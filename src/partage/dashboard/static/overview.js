@@ -6,7 +6,7 @@ import { filtered, link, meter, podLink, since, spark, table } from "./parts.js"
 export const path = () => "api/overview";
 export const title = () => "Overview";
 
-const OWN = "kube-scheduler has given no reason: it has not tried the pod yet";
+const OWN = "kube-scheduler has given no reason: it has not tried the pod yet, or another scheduler has it";
 const UNREFUSED = "kept by a rule of kube-scheduler's own, or its turn has not come";
 const CLAIMS = "for their ResourceClaims";
 const CODES = 4; // reasons that are named where something needs a hand
