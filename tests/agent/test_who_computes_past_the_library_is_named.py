@@ -99,6 +99,16 @@ def test_any_device_file_that_is_mapped_counts(node: Node, maps: str) -> None:
     assert "past the library" in node.said()
 
 
+def test_open_files_that_were_put_away_count(node: Node) -> None:
+    """A process can send them to itself, and work by what it has mapped."""
+    node.process(4007, "/dev/null", maps="/dev/nvidia0")
+
+    assert "past the library" in node.said()
+    (one,) = see({"container-a": node.room}, node.proc).processes["container-a"]
+    assert one.view is not None
+    assert one.view.uses_card
+
+
 @pytest.mark.parametrize(
     ("kind", "opened"),
     [("nvidia-uvm", ()), ("nvidia-frontend", ("/dev/nvidia-uvm",))],

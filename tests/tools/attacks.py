@@ -265,6 +265,7 @@ ATTACKS: Final = (
         "the agent sees each container's own processes, and which use a card",
         (
             f"{_PAST}::test_a_device_file_by_another_name_counts",
+            f"{_PAST}::test_open_files_that_were_put_away_count",
             f"{_PAST}::test_a_card_by_another_name_is_in_use",
             f"{_PAST}::test_a_file_below_another_root_counts",
             f"{_COMPARED}::test_each_difference_has_its_name",

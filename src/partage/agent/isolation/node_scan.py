@@ -79,7 +79,7 @@ class ProcessView:
 
     pid: int
     uses_card: bool
-    """It has the driver mapped, or a card's device file open."""
+    """It has the driver or a device file of it mapped, or a card's device file open."""
     has_library: bool
     preload: str
     """The content of its `/etc/ld.so.preload`; read if it uses a card, because one that does not may have any root."""
@@ -329,6 +329,8 @@ def _seen(  # what is looked at, and for what
         except OSError as error:
             _without(error)
             continue  # it has ended
+    if view is not None and view.maps_device and not card:
+        memory = True  # open files can wait in a socket while their mappings work
     return Seen(pid, numbers, memory, view)
 
 
@@ -447,7 +449,7 @@ def _viewed(  # what is looked at, and for what
     """Read what a process has loaded."""
     root = Path(f"{home}/root")
     has = mapped(home, library, shipped, work)
-    uses = has.driver or card
+    uses = has.driver or has.device or card
     can, first, preload = Reach.REACHED, "", b""
     if uses:
         told = variables(home, _LOADER, work)
