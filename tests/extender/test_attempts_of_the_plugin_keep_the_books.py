@@ -115,6 +115,41 @@ async def test_unreserve_releases_and_may_come_at_any_time(world: Plugged) -> No
     assert world.states["uid-web"] is State.RESERVED
 
 
+@pytest.mark.parametrize("seen", ["before", "after"])
+def test_a_place_that_is_released_is_free_whatever_nomination_is_left(seen: str) -> None:
+    """kube-scheduler nominates a pod for its own place while it waits for its group, and may leave that for good."""
+
+    async def story() -> None:
+        world = Plugged()
+        await world.start(node(), device())
+        world.create(pod("web", whole(2), meta={"resourceVersion": "7"}))
+        world.propose("web")
+        world.reserve("web")
+        left = pod(
+            "web",
+            whole(2),
+            meta={"resourceVersion": "8"},
+            status={"phase": "Pending", "nominatedNodeName": "n1"},
+        )
+        if seen == "after":
+            world.unreserve("web")
+        world.create(left)
+        world.unreserve("web")
+        assert not world.states
+        world.service.books.tick(world.clock.monotonic())
+        assert not world.states
+
+        world.propose("web")
+        world.unreserve("web")  # without a place; preemption nominated the pod meanwhile
+        world.create(pod("web", whole(2), meta={"resourceVersion": "9"}))
+        left["metadata"]["resourceVersion"] = "10"
+        world.create(left)
+        assert world.states == {"uid-web": State.HELD}
+        world.check()
+
+    run(story)()
+
+
 @plugged
 async def test_a_second_reserve_takes_the_same_place_or_fails(world: Plugged) -> None:
     """The pods of a group are tried, reverted, and reserved again before they are bound."""

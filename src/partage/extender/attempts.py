@@ -182,6 +182,7 @@ class Attempts:
             if known.planned and not question.nominated and not books.nomination(question.uid):
                 # kube-scheduler's own preemption could not make room there.
                 self._rejected.add(question.uid, known.planned, now)
+        books.tried_again(question.uid)
         attempt = Attempt(question.attempt, entry, travelled)
         self._remember(question.uid, attempt)
         try:
@@ -259,7 +260,7 @@ class Attempts:
             return _refused(question, CHANGED, past)
         if self._places.proposed == question.uid:
             self._places.proposed = ""
-        node = question.node
+        node, attempt.simulated = question.node, question.simulated
         if attempt.place is not None:
             lost = self._places.take_again(books, attempt, node)
         elif node in attempt.nodes | attempt.planned.keys():
@@ -276,6 +277,8 @@ class Attempts:
         if attempt is not None and attempt.number == question.attempt:
             if self._places.proposed == question.uid:
                 self._places.end_proposal()
+            if attempt.place is not None and not attempt.simulated:
+                books.released(question.uid, attempt.place.node)
             self._places.release(attempt)
         return wire.Answer(question.id)
 

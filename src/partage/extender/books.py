@@ -93,6 +93,7 @@ class Books:
         self.postponed: OrderedDict[str, None] = OrderedDict()
         self._claims: dict[str, tuple[str, float]] = {}
         self._in_vain: dict[str, str] = {}
+        self._released: dict[str, str] = {}
         self._standing: dict[str, int] = {}
         self._strangers: dict[str, float] = {}
         self._untold: dict[str, tuple[PodEntry, float]] = {}
@@ -151,16 +152,32 @@ class Books:
             self.settle(now)
 
     def _nominate(self, entry: PodEntry, node: str) -> None:
-        if self.kept_in_vain(entry.pod.uid, node):
+        uid = entry.pod.uid
+        if self.kept_in_vain(uid, node) or self._released.get(uid) == node:
             return
-        self._nomination[entry.pod.uid] = node
-        self._nominated.setdefault(node, {})[entry.pod.uid] = entry
+        self._nomination[uid] = node
+        self._nominated.setdefault(node, {})[uid] = entry
         self._freed.add(node)
 
     def kept_in_vain(self, uid: str, node: str = "") -> bool:
         """Whether the room kept for a pod on this node, or any, expired unused; then no more is kept there."""
         where = self._in_vain.get(uid)
         return where is not None and node in {"", where}
+
+    def released(self, uid: str, node: str) -> None:
+        """Keep no room on a node for a pod whose place there was released, until kube-scheduler tries the pod again.
+
+        kube-scheduler also nominates a pod for its own place while the pod waits for others of its group. It may leave
+        that nomination when the group fails.
+        """
+        if uid in self.cluster_cache.pods:
+            self._released[uid] = node
+        if self._nomination.get(uid) == node:
+            self._withdraw(uid)
+
+    def tried_again(self, uid: str) -> None:
+        """A new attempt to schedule a pod begins, and may lead to a nomination of any node."""
+        self._released.pop(uid, None)
 
     def postpone(self, uid: str) -> None:
         """Evict no pod for this one now, because pods of its namespace had enough victims."""
@@ -197,6 +214,7 @@ class Books:
         self.postponed.pop(uid, None)
         self._claims.pop(uid, None)
         self._in_vain.pop(uid, None)
+        self._released.pop(uid, None)
         self._withdraw(uid)
 
     # --- room that is made -------------------------------------------------------------------

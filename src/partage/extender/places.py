@@ -239,6 +239,7 @@ class Attempt:
         place: the allocation that `reserve` made; remembered after `unreserve`.
         reserved: the place is in the ledger now.
         provisional: other pods still run on the place; this attempt can never be bound.
+        simulated: the cycle of a pod group took the place last, and reverts it.
         outcome: set by `bound` while the Binding is on its way.
         claimed: the pod asks by claims; there is nothing to reserve or bind.
         wide: every node that fits was proposed, and kube-scheduler chooses among them.
@@ -254,6 +255,7 @@ class Attempt:
     place: Allocation | None = None
     reserved: bool = False
     provisional: bool = False
+    simulated: bool = False
     outcome: asyncio.Future[Answered] | None = None
     claimed: bool = False
     wide: bool = False
