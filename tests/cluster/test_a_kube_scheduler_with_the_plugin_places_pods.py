@@ -329,6 +329,92 @@ def test_room_is_made_for_devices_and_cpu_at_once(cluster: Plugged) -> None:
     cluster.delete("vip", "small")
 
 
+def test_a_pod_whose_gates_come_off_while_the_engine_stands_still_is_bound(
+    cluster: Plugged,
+) -> None:
+    """kube-scheduler knows of it first; the engine has only the pod with gates until it goes on."""
+    cluster.pod("gated", HALF, schedulingGates=[{"name": "example.com/wait"}])
+    cluster.pod("seen", HALF)
+    cluster.bound("seen")
+    engine = cluster.plane.processes["engine"]
+    engine.signal(signal.SIGSTOP)
+    cluster.plane.call(
+        "PATCH",
+        "/api/v1/namespaces/default/pods/gated",
+        {"spec": {"schedulingGates": None}},
+        kind=MERGE,
+    )
+    time.sleep(1)  # for kube-scheduler to ask
+    engine.signal(signal.SIGCONT)
+
+    assert names.ALLOCATION in cluster.bound("gated")["metadata"]["annotations"]
+    cluster.delete("gated", "seen")
+
+
+def resized(cluster: Plugged, name: str, cpu: str) -> None:
+    """Change the CPU of a pod's container in place."""
+    cluster.plane.call(
+        "PATCH",
+        f"/api/v1/namespaces/default/pods/{name}/resize",
+        {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}},
+        kind="application/strategic-merge-patch+json",
+    )
+
+
+def test_a_nominated_node_may_lose_its_cpu_to_a_pod_that_grows_in_place(cluster: Plugged) -> None:
+    """The nominated pod then waits for CPU and holds no card, and comes when the other one shrinks."""
+    small = [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}]
+    asks = [
+        {"name": "main", "image": "x", "resources": {"limits": WHOLE, "requests": {"cpu": "2"}}}
+    ]
+    cluster.fills("cards", BOTH)
+    cluster.fills("grows", containers=small, priorityClassName="high")
+    cluster.pod("vip", containers=asks, nodeSelector=AT_A, priorityClassName="high")
+    cluster.eventually("a victim", lambda: cluster.leaves("cards"))
+    cluster.eventually(
+        "a nomination", lambda: cluster.get("vip")["status"].get("nominatedNodeName") == "a"
+    )
+
+    resized(cluster, "grows", "3")
+    cluster.delete("cards")
+    cluster.eventually("it lacks CPU", lambda: "Insufficient cpu" in cluster.waits("vip"))
+    cluster.pod("both", BOTH, nodeSelector=AT_A)
+    cluster.bound("both")
+    assert not cluster.leaves("grows")
+    assert not cluster.leaves("both")
+    cluster.delete("both")
+
+    resized(cluster, "grows", "1")
+    cluster.bound("vip")
+    cluster.delete("grows", "vip")
+
+
+def test_pods_of_a_removed_profile_wait_and_hold_up_no_other(cluster: Plugged) -> None:
+    """kube-scheduler leaves them alone, whatever the engine pushes; they come when the profile is back."""
+    kept, *_, removed = cluster.config["profiles"]
+    for name in ("one", "two"):
+        cluster.pod(name, BOTH)
+        cluster.bound(name)
+    cluster.pod("left", HALF, schedulerName=removed["schedulerName"])
+    cluster.waits("left")
+    before = cluster.config["profiles"]
+    for profiles in ([kept], before):
+        cluster.plane.processes["plugged"].stop()
+        cluster.config["profiles"] = profiles
+        cluster.scheduler()
+        if profiles is not before:
+            cluster.delete("one")
+            cluster.pod("other", BOTH, schedulerName=kept["schedulerName"])
+            cluster.bound("other")
+            cluster.delete("two")
+            cluster.pod("last", HALF, schedulerName=kept["schedulerName"])
+            cluster.bound("last")
+            assert not cluster.node_of("left")
+
+    cluster.bound("left")
+    cluster.delete("other", "last", "left")
+
+
 def test_without_the_engine_plain_pods_go_on_and_the_others_come_later(cluster: Plugged) -> None:
     """It is killed, and comes back; pods without devices start under every scheduler name, and a pod that ran ends."""
     cluster.pod("early", HALF)

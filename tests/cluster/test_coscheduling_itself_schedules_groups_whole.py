@@ -7,15 +7,14 @@ apis/config/scheme, and controller-runtime of the same Kubernetes). coscheduling
 when one finds none. How long the books keep them after that goes to build/neighbours/coscheduling.json.
 """
 
-import time
 from collections.abc import Iterator
-from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
 from control_plane import control_plane
 from neighbours import program, told
-from plugin_stack import Plugged
+from plugin_stack import Plugged, free_after
 
 GROUP = "scheduling.x-k8s.io"
 LABEL = f"{GROUP}/pod-group"
@@ -52,6 +51,7 @@ DEFINITION = {
 OUTPUT = "coscheduling"
 BACK_OFF = 600
 """Seconds for which a group that failed is left alone: longer than the test looks at the books."""
+FAILURES = 20
 WHOLE = {"koordinator.sh/gpu": "100"}
 BOTH = {"koordinator.sh/gpu": "200"}
 
@@ -86,8 +86,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugged]:
         yield made
 
 
-def group(cluster: Plugged, name: str, size: int, least: int) -> list[str]:
-    """A group of pods of a whole card each, of which so many come together at least; their names."""
+def group(cluster: Plugged, name: str, least: int) -> None:
+    """A group of which so many pods come together at least."""
     body = {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "PodGroup",
@@ -95,14 +95,10 @@ def group(cluster: Plugged, name: str, size: int, least: int) -> list[str]:
         "spec": {"minMember": least},
     }
     cluster.plane.call("POST", f"/apis/{GROUP}/v1alpha1/namespaces/default/podgroups", body)
-    names = [f"{name}-{i}" for i in range(size)]
-    for one in names:
-        member(cluster, one, name)
-    return names
 
 
 def member(cluster: Plugged, name: str, of: str) -> None:
-    """One pod of a group."""
+    """One pod of a group, of a whole card."""
     container = {"name": "main", "image": "x", "resources": {"limits": WHOLE}}
     spec: dict[str, Any] = {
         "schedulerName": "partage-scheduler",
@@ -116,9 +112,10 @@ def member(cluster: Plugged, name: str, of: str) -> None:
 
 def test_a_group_that_fits_waits_for_its_last_pod_and_is_bound_whole(cluster: Plugged) -> None:
     """Three have places and are bound to none before the fourth is there."""
-    body_of_three = group(cluster, "fits", 3, 4)
-    member(cluster, "fits-3", "fits")
-    names = [*body_of_three, "fits-3"]
+    group(cluster, "fits", 4)
+    names = [f"fits-{i}" for i in range(4)]
+    for name in names:
+        member(cluster, name, "fits")
     for name in names:
         cluster.bound(name)
     given = [card for name in names for card in cluster.cards(name)]
@@ -127,31 +124,36 @@ def test_a_group_that_fits_waits_for_its_last_pod_and_is_bound_whole(cluster: Pl
     cluster.eventually("the books are empty", lambda: not cluster.booked())
 
 
-def test_a_group_that_fails_leaves_no_reservation(cluster: Plugged) -> None:
-    """Four of five have a card reserved and wait; the fifth finds none; all four are given back."""
-    seen: set[str] = set()
-    names = group(cluster, "big", 5, 5)
+def test_groups_that_fail_leave_no_reservation(cluster: Plugged) -> None:
+    """Four of five have a card reserved and wait; the fifth finds none; all four are given back.
 
-    def rejected() -> list[str]:
-        log = cluster.plane.processes["plugged"].log.read_text(errors="replace")
-        return [line for line in log.splitlines() if "rejects the pod" in line]
-
-    def failed() -> bool:
-        seen.update(cluster.booked())
-        return bool(rejected())
-
-    cluster.eventually("the group is rejected", failed)
-    cluster.eventually("no card is reserved", lambda: not cluster.booked())
-    freed = time.time()
-    first = rejected()[0].split()[1]
-    at = datetime.now().astimezone().replace(tzinfo=None)
-    begun = datetime.combine(at.date(), datetime.strptime(first, "%H:%M:%S.%f").time()).timestamp()  # noqa: DTZ007
-    told(OUTPUT, {"seconds_until_free": round(freed - begun, 3)})
-    assert len(seen) == 4, seen
-    assert not any(cluster.node_of(name) for name in names)
-    # What it had is for others at once.
-    for node in ("a", "b"):
-        cluster.pod(f"single-{node}", BOTH)
-    for node in ("a", "b"):
-        cluster.bound(f"single-{node}")
-    cluster.delete(*names, "single-a", "single-b")
+    A group that coscheduling tries before it knows all pods is left alone, so the pods are there and refused before their
+    group is.
+    """
+    took = []
+    for number in range(FAILURES):
+        names = [f"big{number}-{i}" for i in range(5)]
+        for name in names:
+            member(cluster, name, f"big{number}")
+        for name in names:
+            cluster.waits(name)
+        rejected = partial(cluster.logged, "PostFilter rejects the pod", f'"default/big{number}-')
+        with cluster.looked_at() as looks:
+            group(cluster, f"big{number}", 5)
+            cluster.eventually("the group is rejected", rejected)
+            failed = rejected()[0]
+            cluster.eventually("no card is reserved", lambda at=failed: free_after(looks, at))
+        freed = free_after(looks, failed)
+        assert freed is not None
+        seen = max(len(look.booked) for look in looks)
+        took.append({"after_failure": freed - failed, "seen": seen})
+        assert len(rejected()) >= 4
+        assert not any(cluster.node_of(name) for name in names)
+        # What it had is for others at once.
+        for node in ("a", "b"):
+            cluster.pod(f"single-{node}", BOTH)
+        for node in ("a", "b"):
+            cluster.bound(f"single-{node}")
+        cluster.delete(*names, "single-a", "single-b")
+        cluster.eventually("the books are empty", lambda: not cluster.booked())
+    told(OUTPUT, took)
