@@ -133,7 +133,7 @@ def test_nodes_score_as_published(
 def test_fgd_scores_as_published(
     cluster: tuple[Ledger, list[State]], asked: Asked, workload: Workload
 ) -> None:
-    """Scores of nodes, together and one by one, and of cards equal those of the formula, to the last point."""
+    """Scores of nodes, together, few and one by one, and of cards equal those of the formula, to the last point."""
     ledger, states = cluster
     gauge = Gauge(workload, ledger)
     scene = _scene(ledger, asked, gauge)
@@ -143,10 +143,11 @@ def test_fgd_scores_as_published(
         if _hosts(state, asked):
             points, cards = fgd(state, asked, workload)
             assert int(got[index]) == points
-            nodes = np.array([index])
-            fits = None if scene.fits is None else scene.fits[:, nodes]
-            here = Scene(ledger, scene.host, scene.request, fits, nodes, Tables(), gauge)
-            assert scoring.score(here, Strategy.FGD).tolist() == [points]
+            for others in ([0, len(states)], []):
+                nodes = np.array([*others, index])
+                fits = None if scene.fits is None else scene.fits[:, nodes]
+                here = Scene(ledger, scene.host, scene.request, fits, nodes, Tables(), gauge)
+                assert scoring.score(here, Strategy.FGD).tolist() == got[nodes].tolist()
             if cards:
                 assert scoring.ranking(here, Strategy.FGD) == cards
 
@@ -160,7 +161,7 @@ def test_fragmentation_is_summed_as_published(
     plane = ledger.planes[DeviceType.GPU]
     left = np.where(plane.open, plane.core_free, 0)
 
-    for nodes in (slice(None), slice(0, 1)):
+    for nodes in (slice(None), slice(0, 3), slice(0, 1)):
         got = fragmentation(
             Lens.of(workload, ledger.models),
             ledger.host_free["cpu"][nodes],

@@ -18,8 +18,9 @@ from partage.dashboard.trend import Trend
 from partage.extender.books import Books
 from partage.inventory.changes import distinct
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Index
+from partage.inventory.plane import CLOSED, Index
 from partage.model.device import DeviceType
+from partage.model.reason import ReasonCode
 from partage.wire.outcomes import closed_code
 
 _LOG: Final = logging.getLogger("partage.dashboard")
@@ -30,6 +31,10 @@ SHOWN: Final = 50
 _PIECE: Final = 8
 """Nodes read before other tasks run."""
 _EVERY: Final = 1.0
+_FAULTY: Final = frozenset(
+    number for number, code in enumerate(CLOSED) if code not in (None, ReasonCode.CARD_NOT_IDLE)
+)
+"""Numbers of the column `closed` that have a `closed_code`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,10 @@ def _state(books: Books, name: str) -> _Seen:
             )
     closed = {
         (card.device.type, card.device.minor): (code, card.closed_detail)
-        for type_ in DeviceType
+        for type_, plane in ledger.planes.items()
+        if not _FAULTY.isdisjoint(
+            plane.closed[:, index].tolist()
+        )  # nearly never, and each card is copied
         for card in ledger.cards(type_, index)
         if (code := closed_code(card))
     }

@@ -33,6 +33,8 @@ pods that all differ."""
 _DEFAULT_CPU: Final = 100  # milli; Kubernetes counts it for a pod that asks for none
 _POINTS: Final = 100
 _KEPT: Final = 8192  # states of a node whose fragmentation is kept
+_FEW: Final = 4
+"""Nodes looked up one by one: between two decisions one gets a pod, and the watch shows the Binding of another."""
 UNNAMED: Final = "(unnamed)"
 """In a list of models: cards that report no model."""
 _WIDTH: Final = 512  # nodes at a time, and
@@ -253,14 +255,15 @@ def fragmentation(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:
 
 def _counted(lens: Lens, left: Ints) -> tuple[Ints, Ints]:
     """For each threshold and node: cards that reach it, and the sum that the others have left."""
-    if (
-        left.shape[1] == 1
-    ):  # one node changed, the usual case: few steps cost more than few additions
-        cards: list[int] = left[:, 0].tolist()
+    if left.shape[1] <= _FEW:  # the usual case: few steps cost more than few additions
+        nodes: list[list[int]] = left.T.tolist()
         steps: list[int] = lens.thresholds.tolist()
-        reached = [[sum(card >= step for card in cards)] for step in steps]
-        below = [[sum([card for card in cards if card < step])] for step in steps]
-        return np.array(reached, np.int64).reshape(-1, 1), np.array(below, np.int64).reshape(-1, 1)
+        shape = len(steps), len(nodes)
+        reached = [[sum(card >= step for card in cards) for cards in nodes] for step in steps]
+        below = [
+            [sum([card for card in cards if card < step]) for cards in nodes] for step in steps
+        ]
+        return np.array(reached, np.int64).reshape(shape), np.array(below, np.int64).reshape(shape)
     fit: Ints = np.zeros((lens.thresholds.size, left.shape[1]), np.int64)
     small: Ints = np.zeros_like(fit)
     for card in left:
@@ -298,6 +301,12 @@ class _Work:
         if cpu.size == 1:
             return self._known(cpu, total, fit, small, kind)
         result = np.empty(cpu.size)
+        if cpu.size <= _FEW:
+            for at in range(cpu.size):
+                one = slice(at, at + 1)
+                here = (cpu[one], total[one], fit[:, one], small[:, one], kind[one])
+                result[one] = self._known(*here)
+            return result
         for low in range(0, cpu.size, self.width):
             part = slice(low, min(low + self.width, cpu.size))
             here = (cpu[part], total[part], fit[:, part], small[:, part], kind[part])

@@ -355,16 +355,16 @@ class RequestClass:
         return cut.fits(ledger, slice(None))
 
     def ranking(self, ledger: Ledger, index: int) -> dict[int, int] | None:
-        """Score of each fitting card of a node, if the strategy scores cards itself."""
-        nodes = np.asarray([index], np.intp)
+        """Score of each fitting card of a node, if the strategy scores cards itself; None for whole cards."""
         request = self.pod.request.groups[0].request
+        if request.whole:
+            return None
         gauge = self.priced if self.card_strategy is Strategy.PARTAGE else self.gauge
         if self.rescorer is not None and gauge is not None:
-            if request.whole:
-                return None
             gauge.refresh()
             return gauge.card_scores(self.pod.host, request, None, index)
         # Of many groups only the first is ranked, because each node that is tried pays for this.
+        nodes = np.asarray([index], np.intp)
         whole = Part(ledger, self._suits, nodes, slice(None))
         scene = self._scene(ledger, request, self._fitting(whole, 0), nodes)
         return scoring.ranking(scene, self.card_strategy)

@@ -61,7 +61,6 @@ _CLUSTER_SCOPED: Final = frozenset(
     {"Node", "Device", "Namespace", "PriorityClass", "DeviceClass", "ResourceSlice"}
 )
 _KEY: Final = "key in "
-_VERSION: Final = re.compile(r"[0-9]+")
 _EXPECTATION: Final = re.compile(r"^(?P<rule>.*?)(?: - at (?P<at>.*))?$", re.DOTALL)
 
 
@@ -158,7 +157,9 @@ def outdated(document: Document, known: Document | None) -> bool:
 
 def precedes(one: str, other: str) -> bool:
     """Whether a resourceVersion is older than another; False if one of them is no decimal number, of any length."""
-    if one == other or not (_VERSION.fullmatch(one) and _VERSION.fullmatch(other)):
+    if one == other or not (
+        one.isascii() and one.isdecimal() and other.isascii() and other.isdecimal()
+    ):
         return False
     one, other = one.lstrip("0"), other.lstrip("0")
     return (len(one), one) < (len(other), other)
