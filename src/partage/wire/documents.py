@@ -23,9 +23,8 @@ import msgspec
 
 from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue
 from partage.wire import shapes
-from partage.wire.decode_errors import with_keys
+from partage.wire.decode_errors import misspelt, with_keys
 from partage.wire.json_values import json_values, keys_given_twice, with_quoted_numbers
-from partage.wire.misspelt import misspelt
 from partage.wire.yaml_values import MOST_NOTES, TEMPLATE, Repeated, YamlError, yaml_values
 
 _T = TypeVar("_T")
