@@ -626,7 +626,7 @@ def test_waiting_pods_cost_a_bounded_look(world: World) -> None:
         assert world.woken.count(last) > 0
         assert not set(uids) & set(world.woken)
         assert all(
-            world.service.books.waiting.get(uid).told == world.service.books.waiting._newest
+            world.service.books.waiting.get(uid).told == world.service.books.waiting.newest
             for uid in uids
         )  # type: ignore[union-attr] # they wait
     finally:

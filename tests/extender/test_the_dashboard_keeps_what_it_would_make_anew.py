@@ -19,9 +19,8 @@ from partage.dashboard.queries import NodeQuery, PodQuery
 from partage.dashboard.view_cache import Standing, Texts
 from partage.dashboard.workloads import pods_document
 from partage.extender.books import Books
-from partage.extender.cluster_cache import ClusterCache
+from partage.extender.cluster_cache import ClusterCache, PodLog
 from partage.extender.ports import Hooks
-from partage.inventory.changes import PodLog
 from partage.model.reason import ReasonCode, Refusal
 from partage.vendors import names
 

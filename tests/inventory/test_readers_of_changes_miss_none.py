@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partage.inventory.changes import ChangeLog, distinct
+from partage.inventory.columns import ChangeLog, distinct
 
 
 @given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 8), st.integers(0, 60))

@@ -163,7 +163,7 @@ def test_a_selection_of_nodes_is_answered_as_the_whole(data: st.DataObject) -> N
     fits = kernel.fitting(ledger, request, suits, EVERY_NODE)
 
     assert (kernel.suited(ledger, request, protocol, some) == suits[:, some]).all()
-    assert (kernel.fitting(ledger, request, suits[:, some], some) == fits[:, some]).all()
+    assert (kernel.fitting(ledger, request, suits, some) == fits[:, some]).all()
     for strategy, compared in product(Strategy, SCORINGS):
         every = Scene(ledger, {}, request, fits, EVERY_NODE, Tables(), scoring=compared)
         few = Scene(ledger, {}, request, fits[:, some], some, Tables(), scoring=compared)

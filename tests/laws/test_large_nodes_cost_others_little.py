@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from answers import feasible
 from fakes.builders import card, make_node, make_pod, share, whole
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Bools
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.policy import Policy
@@ -102,9 +103,11 @@ def counted() -> Iterator[list[int]]:
     cells = [0]
     fitting, taking_all = kernel.fitting, greedy.taking_all
 
-    def counting(ledger: Ledger, request: DeviceRequest, suits: object, *more: object) -> object:
-        cells[0] += suits.size  # type: ignore[attr-defined]
-        return fitting(ledger, request, suits, *more)  # type: ignore[arg-type]
+    def counting(
+        ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: kernel.Nodes, *more: object
+    ) -> object:
+        cells[0] += kernel.at(suits, nodes).size
+        return fitting(ledger, request, suits, nodes, *more)  # type: ignore[arg-type]
 
     def trying(ledger: Ledger, kinds: object, suits: object, nodes: object) -> object:
         cells[0] += ledger.planes[DeviceType.GPU].cards * nodes.size * len(kinds)  # type: ignore[attr-defined, arg-type]

@@ -27,6 +27,7 @@ from partage.model.request import (
     PodRequest,
     RequestGroup,
     Scope,
+    kinds_of,
 )
 from partage.model.selector import (
     NodeConstraint,
@@ -42,7 +43,7 @@ from partage.placement import pod as search
 from partage.placement.greedy import taking_all
 from partage.placement.node import objection
 from partage.placement.pod import GIVEN_UP, place
-from partage.placement.sums import kinds_of, room_together
+from partage.placement.sums import room_together
 from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.eligibility import Eligibility, NodeColumns
 from partage.scheduler.engine import Engine

@@ -37,17 +37,16 @@ class _Taken:
 
 
 class Stories:
-    """Reports the agent's work for containers to a tracer, from any thread; without traces it keeps nothing."""
+    """Reports the agent's work for containers to a tracer, from any thread; without traces it keeps nothing.
+
+    `now` is that of `Tracer`.
+    """
 
     def __init__(self, tracer: Tracer, node: str, chance: Callable[[], str]) -> None:
-        self._tracer = tracer
+        self._tracer, self.now = tracer, tracer.now
         self._node = node
         self._chance = chance
         self._taken: OrderedDict[str, _Taken] = OrderedDict()
-
-    def now(self) -> int:
-        """The start time of a piece of work, nanoseconds since 1970; 0 without traces."""
-        return self._tracer.now()
 
     def trace_id(self, pod: PodSandbox) -> str:
         """The pod's trace, for the log; empty without traces."""
@@ -117,8 +116,6 @@ def _marks(env: Iterable[str]) -> list[str]:
     found = (text.partition("=")[2] for text in env if text.startswith(MARK))
     return [word for word in found if len(word) == _WORD]
 
-
-# --- instances ---------------------------------------------------------------------------------
 
 _Key = tuple[str, str, MigSlice]
 """Owner, card, and place on it."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from partage.inventory.changes import distinct
+from partage.inventory.columns import distinct
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import CLOSED, Bools, Index, Ints
 from partage.model.device import DeviceType
@@ -89,8 +89,6 @@ class Catalogue:
         self._seen = ledger.changes.count
         self.latest[slice(None) if moved is None else moved] = self._seen
 
-    # --- questions -----------------------------------------------------------------------------
-
     def known(self) -> Bools:
         """Whether each node exists; shape (nodes,)."""
         found = np.zeros(self.rank.shape, np.bool_)
@@ -127,8 +125,6 @@ class Catalogue:
             if vendor in ("", kind[0]) and model in ("", kind[1])
         ]
         return np.isin(self.models, wanted).any(axis=0) & self.known()
-
-    # --- inside --------------------------------------------------------------------------------
 
     async def _take(self, nodes: Sequence[int], ledger: Ledger) -> None:
         for number, index in enumerate(nodes, 1):

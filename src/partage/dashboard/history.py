@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from partage.dashboard.trend import Trend
 from partage.extender.books import Books
-from partage.inventory.changes import distinct
+from partage.inventory.columns import distinct
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import CLOSED, Index
 from partage.model.device import DeviceType
@@ -125,8 +125,6 @@ class History:
                 if len(rows) < SHOWN:
                     rows.append(_document(change, names=names))
         return {"since": _time(self._begun) if self._begun else None, "cards": found}
-
-    # --- inside --------------------------------------------------------------------------------
 
     def _all(self, ledger: Ledger) -> list[str]:
         return list({**dict.fromkeys(self._seen), **dict.fromkeys(ledger.index)})

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.inventory.changes import distinct
+from partage.inventory.columns import distinct
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools
 from partage.model.device import DeviceType

@@ -152,8 +152,7 @@ class Attempts:
         if not late:
             self._places.end_proposal()
         self._places.heed_facts(books, now)
-        if question.taken:
-            _take_in(books, {one.node: _amounts(one) for one in question.taken})
+        _take_in(books, dict(map(_amounts, question.taken)))
         if question.pools is not None:
             self._pools = self._pools or set()
             self._pools.update(question.pools.whole)
@@ -162,8 +161,8 @@ class Attempts:
             return _refused(question, STALE, "this attempt or a newer one went on")
         if self._service.closed:
             return _refused(question, CLOSED, self._service.closed)
-        # The attempt before this one is over.
-        self._service.pending.withdrawn(books, question.uid, now)
+        if question.uid in self._service.pending.pods:  # of the attempt before this one
+            self._service.pending.withdrawn(books, question.uid, now)
         if question.claims:
             return self._for_claims(books, question, now)
         try:
@@ -172,7 +171,8 @@ class Attempts:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
         if entry is None:
             return wire.Answer(question.id, unseen=not travelled, skip=travelled)
-        past = books.cluster_cache.past(entry)
+        attempt = Attempt(question.attempt, entry, travelled)
+        past = _past(books, attempt)
         if past:
             return _refused(question, CHANGED, past)
         if known is not None:
@@ -183,7 +183,6 @@ class Attempts:
                 # kube-scheduler's own preemption could not make room there.
                 self._rejected.add(question.uid, known.planned, now)
         books.tried_again(question.uid)
-        attempt = Attempt(question.attempt, entry, travelled)
         self._remember(question.uid, attempt)
         try:
             with books.cycle.moving(question.uid):
@@ -334,9 +333,6 @@ class Attempts:
         """Follow a Binding to its end. `reply` allows it; a returned answer refuses it.
 
         The caller runs this in a task of its own, because it ends only when the outcome is known.
-
-        Args:
-            reply: sends the answer that allows the plugin to send the Binding.
         """
         attempt = self._of(question)
         if isinstance(attempt, wire.Answer):
@@ -655,13 +651,13 @@ class Attempts:
             self._places.release(oldest)
 
 
-def _amounts(one: wire.Taken) -> Mapping[str, int]:
-    return {"cpu": one.cpu, "memory": one.memory, "pods": one.pods}
+def _amounts(one: wire.Taken) -> tuple[str, Mapping[str, int]]:
+    return one.node, {"cpu": one.cpu, "memory": one.memory, "pods": one.pods}
 
 
 def _take_in(books: Books, taken: Mapping[str, Mapping[str, int]]) -> None:
     """Pass the amounts taken beside devices to the engine. They free no devices, so no pod is woken."""
-    for event in books.cluster_cache.take(taken):
+    for event in books.cluster_cache.take(taken) if taken else ():
         books.engine.handle(event)
 
 

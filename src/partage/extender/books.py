@@ -54,8 +54,6 @@ class Books:
     """One engine, and the service's data beside it.
 
     Attributes:
-        cycle: the steps of a decision over the engine.
-        verbs: the verbs of the extender, over the same steps.
         waiting: refused pods.
         unread: pods whose Binding has an unknown outcome; the service reads them back.
         counts: number of occurrences by name, for metrics.
@@ -108,12 +106,7 @@ class Books:
     # --- facts in ----------------------------------------------------------------------------
 
     def take(self, events: Iterable[Event], now: float) -> None:
-        """Pass events to the engine, and give the freed room to waiting pods.
-
-        Args:
-            events: in the order in which they happened.
-            now: seconds on the service's steady clock.
-        """
+        """Pass events to the engine, and give the freed room to waiting pods."""
         self.digest(events)
         self.settle(now)
 
@@ -236,7 +229,7 @@ class Books:
         """Stop making and keeping room for a pod."""
         self._withdraw(uid)
         self._follow(self.engine.handle(HoldEnded(uid)))
-        self.cycle.forget_hold(uid)
+        self.cycle.holds.pop(uid, None)
         self.settle(now)
 
     def nomination(self, uid: str) -> str:
@@ -245,7 +238,7 @@ class Books:
 
     def nominees(self, node: str) -> Sequence[PodEntry]:
         """Pods for which room is made on a node, most important first."""
-        return self._by_priority(self._nominated.get(node, {}).values())
+        return sorted(self._nominated.get(node, {}).values(), key=lambda one: -one.pod.priority)
 
     def leaving(self, node: str) -> frozenset[str]:
         """Uids of a node's pods that are leaving: they are being deleted, or they are victims of a plan."""
@@ -312,7 +305,6 @@ class Books:
         """Let a refused pod wait, and report the refusal to the hooks if it is news.
 
         Args:
-            now: seconds on the service's steady clock.
             among: by node index, the nodes where only devices were in the way.
         """
         if self.awaits(entry, refusal, now, among):
@@ -411,10 +403,6 @@ class Books:
         if woken:
             self.counts["woken"] += len(woken)
             self.hooks.wake(woken)
-
-    @staticmethod
-    def _by_priority(entries: Iterable[PodEntry]) -> Sequence[PodEntry]:
-        return sorted(entries, key=lambda entry: -entry.pod.priority)
 
     def _follow(self, actions: Iterable[Action]) -> None:
         for action in actions:

@@ -110,8 +110,6 @@ class ClaimArbiter:
         """Reserve the claim's devices in this document; return the reason for a refusal, else an empty text.
 
         Args:
-            document: the claim as it would be stored.
-            now: seconds on the service's steady clock.
             question: uid by which the webhook may withdraw the question; empty if it may not.
             dry_run: the API server stores nothing, so no reservation is kept.
         """
@@ -155,7 +153,7 @@ class ClaimArbiter:
         taken = {one.fact.uid for one in mine}
         keys = (f"{claim.uid}#{number}" for number in range(_MOST_WRITES))
         fact = replace(fact, uid=next(key for key in keys if key not in taken))
-        refusal = _reserve(books, fact, now)
+        refusal = reserved(books.engine, fact, lambda event: books.take([event], now))
         if not refusal and dry_run:
             books.take([HoldEnded(fact.uid)], now)
         elif not refusal:
@@ -201,12 +199,7 @@ class ClaimArbiter:
     # --- the end of a reservation ------------------------------------------------------------
 
     def withdrawn(self, books: Books, question: str, now: float) -> None:
-        """Withdraw a question: the API server has refused its write, whatever the answer is or will be.
-
-        Args:
-            question: its uid, which only the API server, the webhook and the leader ever know.
-            now: seconds on the service's steady clock.
-        """
+        """Withdraw a question: the API server has refused its write, whatever the answer is or will be."""
         self._withdrawn[question] = None
         if len(self._withdrawn) > _MOST_WITHDRAWN:
             self._withdrawn.popitem(last=False)
@@ -240,12 +233,7 @@ class ClaimArbiter:
             self.reserved[one.claim] = self.reserved.pop(one.claim)
 
     def written(self, books: Books, one: Reserved, document: Document | None, now: float) -> None:
-        """End a reservation, and take in the claim as it is after the write; `document` is None if it is gone.
-
-        Args:
-            one: a reservation that was due.
-            now: seconds on the service's steady clock.
-        """
+        """End a reservation, and take in the claim as it is after the write; `document` is None if it is gone."""
         mine = self.reserved.get(one.claim, [])
         if one not in mine:
             return
@@ -298,17 +286,8 @@ def _holds(fact: Pod) -> tuple[str | None, object]:
     return fact.node, fact.record
 
 
-def _reserve(books: Books, fact: Pod, now: float) -> str:
-    """Reserve a fact in the books, all of it or nothing; return the reason for a refusal, else an empty text."""
-    return reserved(books.engine, fact, lambda event: books.take([event], now))
-
-
 def reserved(engine: Engine, fact: Pod, take: Callable[[Event], object]) -> str:
-    """Hold a claim's devices, all of them or none; return the reason for a refusal, else an empty text.
-
-    Args:
-        fact: the claim, as allocated.
-    """
+    """Hold a claim's devices, all of them or none; return the reason for a refusal, else an empty text."""
     obstacle = _obstacle(engine, fact)
     if obstacle:
         return obstacle

@@ -9,13 +9,13 @@ engine's events in the order of arrival.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from partage.extender.claimants import Claimants
 from partage.extender.claims import ClaimBook
-from partage.inventory.changes import PodLog
+from partage.inventory.columns import KEPT
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
 from partage.model.pod import Pod
@@ -57,6 +57,32 @@ class _Place:
     pods: set[str] = field(default_factory=set)
 
 
+class PodLog:
+    """Uids in the order of their changes; a pod that changed twice is listed twice.
+
+    Attributes:
+        count: the number of all changes so far.
+    """
+
+    def __init__(self, kept: int = KEPT) -> None:
+        """An empty log that keeps at least the `kept` latest changes."""
+        self._kept = kept
+        self._recent: list[str] = []
+        self.count = 0
+
+    def append(self, uid: str) -> None:
+        """Record that a pod was created, changed or deleted."""
+        self._recent.append(uid)
+        self.count += 1
+        if len(self._recent) > 2 * self._kept:
+            del self._recent[: self._kept]
+
+    def since(self, seen: int) -> Sequence[str] | None:
+        """The pods that changed after the first `seen` changes; None if the log no longer has them."""
+        start = seen - self.count + len(self._recent)
+        return self._recent[start:] if start >= 0 else None
+
+
 class ClusterCache:
     """Takes documents, and returns events for the engine.
 
@@ -64,7 +90,6 @@ class ClusterCache:
         pods: every pod that concerns devices, by uid.
         documents: the newest document of each of them.
         problems: errors of objects that could not be read, by kind and name; all but nodes keep the last good state.
-        notes: the notes on each node, by name.
         policy: the policy in force if no ConfigMap names one.
         namespaces: the namespaces whose ConfigMaps count; empty for all.
         changes: every pod with devices that was added, read again or deleted, in order.
@@ -132,7 +157,6 @@ class ClusterCache:
         """The reason why a pod cannot be placed any more, which the caller may not know yet; else empty.
 
         Args:
-            entry: the pod as the request has it.
             node: the target node; a pod that is already there is no fault.
         """
         if self.is_gone(entry.pod.uid):

@@ -120,12 +120,7 @@ class Allowance:
             self.debts[pod.namespace] = self.debts.get(pod.namespace, 0.0) + beyond
 
     def turns(self, rows: Mapping[str, Sized], now: float) -> dict[str, int]:
-        """The number of deferred pods of each namespace that have their turn; the namespace that owes least is first.
-
-        Args:
-            rows: deferred pods by namespace.
-            now: seconds on any steady clock.
-        """
+        """The number of deferred pods of each namespace that have their turn; the namespace that owes least is first."""
         self._pay(now)
         found: dict[str, int] = {}
         left = self.settings.most - sum(self.debts.values())
@@ -155,12 +150,7 @@ class Allowance:
         return self._counted(namespace, now) + 1 <= self.settings.victims
 
     def evict(self, pod: Pod, victims: Collection[str], now: float) -> None:
-        """Count the victims that are evicted for a pod or proposed to kube-scheduler; each counts once for the pod.
-
-        Args:
-            victims: uids.
-            now: seconds on any steady clock.
-        """
+        """Count the victims that are evicted for a pod or proposed to kube-scheduler; each counts once for the pod."""
         before = self._victims.pop(pod.uid, frozenset())
         self._victims[pod.uid] = before.union(victims)
         if len(self._victims) > _MOST_KNOWN:
@@ -218,7 +208,6 @@ class Cycle:
     """The steps over one engine, and their state.
 
     Attributes:
-        allowance: the search that each namespace may use.
         vacated: nodes where room appeared because a hold moved; the service wakes waiting pods.
         holds: the time at which each hold ends, by the pod's uid.
     """
@@ -334,7 +323,3 @@ class Cycle:
             del self.holds[uid]
             actions += self.engine.handle(HoldEnded(uid))
         return actions
-
-    def forget_hold(self, uid: str) -> None:
-        """Forget the hold of a pod that still waits."""
-        self.holds.pop(uid, None)

@@ -39,18 +39,14 @@ class _Pending:
 
 
 class PendingAllocations:
-    """The pending allocations of one kube-scheduler."""
+    """The pending allocations of one kube-scheduler; `pods` has the claims of each pod, by uid."""
 
     def __init__(self) -> None:
         self._claims: OrderedDict[str, _Pending] = OrderedDict()
-        self._pods: dict[str, list[str]] = {}
+        self.pods: dict[str, list[str]] = {}
 
     def __len__(self) -> int:
         return len(self._claims)
-
-    def has(self, pod: str) -> bool:
-        """Whether the books hold a pending allocation for a pod."""
-        return pod in self._pods
 
     def said(
         self, books: Books, pod: str, attempt: int, claims: Iterable[Document], now: float
@@ -58,12 +54,10 @@ class PendingAllocations:
         """Hold the allocations of these claims, after kube-scheduler has reserved their pod.
 
         Args:
-            pod: the pod's uid.
             claims: the claims with their allocations. Claims of other drivers are ignored, as are claims whose devices
                 the books have allocated already.
-            now: seconds on the service's steady clock.
         """
-        self._take_back(books, self._pods.get(pod, ()), now)
+        self._take_back(books, self.pods.get(pod, ()), now)
         for document in claims:
             claim = read_claim(document, books.cluster_cache.as_read)
             if claim.problems or len(claim.records) != 1:
@@ -72,7 +66,7 @@ class PendingAllocations:
             fact = replace(fact, uid=f"{claim.uid}#pending")
             if claim.uid not in self._claims and self._held(books, claim.uid, fact, now):
                 self._claims[claim.uid] = _Pending(fact, pod, attempt, now + LIFE)
-                self._pods.setdefault(pod, []).append(claim.uid)
+                self.pods.setdefault(pod, []).append(claim.uid)
         while len(self._claims) > MOST:
             self._take_back(books, [next(iter(self._claims))], now)
 
@@ -83,11 +77,9 @@ class PendingAllocations:
             return False
         return not reserved(books.engine, fact, lambda event: books.take([event], now))
 
-    # --- ends --------------------------------------------------------------------------------
-
     def withdrawn(self, books: Books, pod: str, now: float, attempt: int | None = None) -> None:
         """End the allocations of a pod that is no longer reserved, by one attempt or by all."""
-        mine = self._pods.get(pod, ())
+        mine = self.pods.get(pod, ())
         ended = [one for one in mine if attempt in (None, self._claims[one].attempt)]
         self._take_back(books, ended, now)
 
@@ -132,9 +124,9 @@ class PendingAllocations:
         for uid in list(claims):
             one = self._claims.pop(uid, None)
             if one is not None:
-                mates = self._pods[one.pod]
+                mates = self.pods[one.pod]
                 mates.remove(uid)
                 if not mates:
-                    del self._pods[one.pod]
+                    del self.pods[one.pod]
                 events.append(HoldEnded(one.fact.uid))
         return events

@@ -124,7 +124,6 @@ def others(
         question: whether it needs every node that fits.
         domains: keys of node labels; the best nodes of each domain are enough. Empty for no domains.
         among: by node index, the nodes in question; None for all.
-        now: seconds on the clock of the books.
         proposed: the most nodes, unless the question needs every node that fits.
     """
     engine, most = cycle.engine, _WIDE if question.wide else _PROVEN
@@ -149,7 +148,6 @@ def offered(
     """The nodes of a proposal with their scores, the best first.
 
     Args:
-        pod: the pod; its place is held.
         question: whether it needs every node that fits, and the node that the pod is nominated for.
         beside: the result of `others`.
     """
@@ -203,7 +201,6 @@ class RejectedNodes:
         """By node index, whether the node may be proposed for a pod; None for all nodes.
 
         Args:
-            now: seconds on the same steady clock.
             nominated: the node that the pod is nominated for; it stays in, because it may have room by now.
         """
         known = self._of(uid, now)
@@ -231,7 +228,6 @@ class Attempt:
     """One attempt.
 
     Attributes:
-        number: kube-scheduler's number of the attempt.
         entry: the pod as the decision read it.
         travelled: the question contained the pod; no watch had shown it in this state.
         planned: by node, the plans by which less important pods could make room there.
@@ -273,7 +269,6 @@ class Reservations:
     """The places of one kube-scheduler's attempts; `proposed` is the uid of the pod with a held proposal, or empty."""
 
     def __init__(self, service: SchedulerService, rejected: RejectedNodes) -> None:
-        """Reservations without a place."""
         self.proposed = ""
         self._room = 0
         self._service, self._rejected = service, rejected
@@ -315,7 +310,7 @@ class Reservations:
             if simulated and self._kept(books, attempt, node, now):
                 return None
             books.refuse(entry, decision, now)
-            if self._service.pending.has(entry.pod.uid):
+            if entry.pod.uid in self._service.pending.pods:
                 # The pod's own claims hold the devices that it needs there, and would hold them again.
                 self._rejected.add(entry.pod.uid, {node}, now)
             return Lost(str(decision.code), decision.message)
@@ -345,7 +340,7 @@ class Reservations:
         taken: Placement | Refusal | None = None
         try:
             books.take([RoomKept(attempt.entry.pod, place.node, place.grants)], now)
-            if engine.keeps(uid, place.node) and engine.ledger.allocation(uid) == place:
+            if engine.kept(uid, place.node) == place:
                 taken = books.cycle.reserve(attempt.entry.pod, place.node)
         except LedgerError as error:
             return Lost(STALE, str(error))

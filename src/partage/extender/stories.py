@@ -58,15 +58,11 @@ class _Story:
 
 
 class Stories:
-    """Receives decisions and reports them to a tracer; without traces it keeps nothing."""
+    """Receives decisions and reports them to a tracer; without traces it keeps nothing. `now` is that of `Tracer`."""
 
     def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+        self._tracer, self.now = tracer, tracer.now
         self._known: OrderedDict[str, _Story] = OrderedDict()
-
-    def now(self) -> int:
-        """The time now, nanoseconds since 1970; 0 without traces."""
-        return self._tracer.now()
 
     def trace_id(self, entry: PodEntry) -> str:
         """The id of the pod's trace, for the log; empty without traces."""

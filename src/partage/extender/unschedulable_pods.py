@@ -88,14 +88,14 @@ class WaitingPod:
 
 
 class UnschedulablePods:
-    """The waiting pods, and the nodes with new room for which no pod has been woken yet."""
+    """The waiting pods, and the nodes with new room for which no pod has been woken yet; `newest` is that room's number."""
 
     def __init__(self, batch: int = 64) -> None:
         self._batch = batch
         self._pods: OrderedDict[str, WaitingPod] = OrderedDict()
         self._rooms: dict[str, int] = {}
         self._quotas = 0
-        self._newest = 0
+        self.newest = 0
         self._pause = 0.0
         self._tokens, self._filled = float(_AT_ONCE), 0.0
         self._priorities: Counter[int] = Counter()
@@ -103,21 +103,14 @@ class UnschedulablePods:
         self._deferred: dict[str, OrderedDict[str, None]] = {}
 
     def __len__(self) -> int:
-        """The number of waiting pods."""
         return len(self._pods)
 
     def __iter__(self) -> Iterator[WaitingPod]:
-        """All waiting pods, in the order of arrival."""
         return iter(self._pods.values())
 
     def get(self, uid: str) -> WaitingPod | None:
         """The pod, if it waits."""
         return self._pods.get(uid)
-
-    @property
-    def newest(self) -> int:
-        """The number of the newest room."""
-        return self._newest
 
     @property
     def highest(self) -> int | None:
@@ -138,13 +131,13 @@ class UnschedulablePods:
                 self.leave(next(iter(self._pods)))
             self._priorities[entry.pod.priority] += 1
             self._pods[entry.pod.uid] = WaitingPod(
-                entry, refusal, now, told=self._newest, deferred=deferred
+                entry, refusal, now, told=self.newest, deferred=deferred
             )
             return True
         self._count(known.entry.pod.priority, -1)
         self._count(entry.pod.priority, 1)
         known.entry, known.deferred = entry, deferred
-        known.asked, known.told, known.missed = False, self._newest, 0
+        known.asked, known.told, known.missed = False, self.newest, 0
         if deferred:
             return False
         news = (known.refusal.code, known.refusal.message) != (refusal.code, refusal.message)
@@ -176,14 +169,14 @@ class UnschedulablePods:
     def room_on(self, node: str) -> None:
         """Note new room on a node."""
         if self._pods:
-            self._newest += 1
-            self._rooms[node] = self._newest
+            self.newest += 1
+            self._rooms[node] = self.newest
 
     def quotas_changed(self) -> None:
         """Note that the quotas of namespaces have changed."""
         if self._pods:
-            self._newest += 1
-            self._quotas = self._newest
+            self.newest += 1
+            self._quotas = self.newest
 
     def woken(self, uid: str, now: float) -> bool:
         """Record that a pod is woken for room that is kept for it; whether it waits at all."""
@@ -196,7 +189,7 @@ class UnschedulablePods:
     def _ask(self, waiting: WaitingPod, now: float) -> None:
         """Record that a pod is woken for all the present room."""
         waiting.missed += waiting.asked
-        waiting.woken, waiting.asked, waiting.told = now, True, self._newest
+        waiting.woken, waiting.asked, waiting.told = now, True, self.newest
         waiting.again = 0
         self._listen(waiting, now)
 
@@ -213,9 +206,6 @@ class UnschedulablePods:
         room stays until every pod has been checked. One call takes at most the work of one
         decision. The next call, a little later, starts with the pods that this one did not reach.
         Pods with many groups are checked after all others.
-
-        Args:
-            now: seconds on the service's steady clock.
         """
         if (not self._rooms and not self._quotas) or now < self._pause:
             return []
@@ -243,7 +233,7 @@ class UnschedulablePods:
             if _may_fit(engine, waiting, among[told], (verdicts, work), eased=eased):
                 found.append(waiting)
             elif work.done < work.limit:
-                waiting.told = self._newest
+                waiting.told = self.newest
             else:
                 postponed = True  # the work may have ended before every node was checked
         if work.spent:
@@ -263,7 +253,7 @@ class UnschedulablePods:
         found = [
             waiting
             for waiting in self._pods.values()
-            if waiting.told < self._newest
+            if waiting.told < self.newest
             and waiting.entry.pod.request.fault is None
             and not waiting.deferred
         ]
@@ -285,9 +275,6 @@ class UnschedulablePods:
         """The next pods that were woken, have not returned, and still have room.
 
         The time of their first wake-up stays, because the time to their Binding counts from there.
-
-        Args:
-            now: seconds on the service's steady clock.
         """
         found: list[str] = []
         verdicts: dict[tuple[int, ...], bool] = {}
@@ -348,14 +335,13 @@ def _may_fit(
         if isinstance(decision, Placement):
             return True
         return eased and decision.code is not ReasonCode.QUOTA_EXCEEDED
-    alike = (waiting.told, *_alike(pod))
+    alike = (
+        waiting.told,
+        *(id(pod.request), id(pod.host), id(pod.constraint), id(pod.tolerations)),
+    )
     verdict = verdicts.get(alike)
     if verdict is None:
         found, _ = engine.candidates(pod, among, 1, work)
         work.done += _A_QUESTION + arrears
         verdict = verdicts[alike] = bool(found.size)
     return verdict
-
-
-def _alike(pod: Pod) -> tuple[int, ...]:
-    return id(pod.request), id(pod.host), id(pod.constraint), id(pod.tolerations)

@@ -70,7 +70,6 @@ class Listed:
     """A list of node names, looked up in the books.
 
     Attributes:
-        names: the names in the request's order.
         indexes: each node's index in the books; -1 for an unknown node.
         among: by node index, whether the node is in the list.
     """
@@ -92,7 +91,6 @@ class Verbs:
 
         Args:
             pod: the pod, without ordinary resources, which kube-scheduler has checked.
-            now: seconds on any steady clock.
             one: the pod has no soft constraints, so one node is enough.
         """
         if not asks(pod):
@@ -107,7 +105,7 @@ class Verbs:
                 mine = Work(work.limit)
                 fitting, _ = cycle.candidates(pod, listed.among, _MOST_PROVEN, mine, now)
             decision = cycle.hold(pod, listed.among, now, work)
-        cycle.forget_hold(pod.uid)
+        cycle.holds.pop(pod.uid, None)
         if isinstance(decision, Refusal):
             return self._refused(listed, decision)
         cycle.keep(pod.uid, now)
@@ -121,9 +119,6 @@ class Verbs:
         """A score from 0 to 10 for each node: the best gets 10, a node that does not fit 0.
 
         The pod's own hold stays. It hides only its own node, which filter chose, so this node gets 10.
-
-        Args:
-            now: seconds on any steady clock.
         """
         result = np.zeros(len(listed.names), np.int64)
         if not asks(pod) or pod.request.fault:
@@ -156,7 +151,6 @@ class Verbs:
         Args:
             candidates: victims by node, as kube-scheduler proposes them; may be empty.
             priorities: priority of the pods that hold devices; a pod without one is spared.
-            now: seconds on any steady clock.
         """
         if not asks(pod):
             return {node: tuple(uids) for node, uids in candidates.items()}
@@ -205,8 +199,6 @@ class Verbs:
         added = [*least(some[::-1], lambda gone: fits([*gone, last])), last]
         # If no work is left, the list may contain pods that could be spared.
         return [] if work.spent else added
-
-    # --- answers -------------------------------------------------------------------------------
 
     def look_up(self, names: Sequence[str]) -> Listed:
         """Look up a list of node names in the books."""

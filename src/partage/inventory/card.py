@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec.structs import replace
-
 from partage.model.allocation import Charge
 from partage.model.device import Device, DeviceType
 from partage.model.mig import MigSlice, in_order
@@ -102,18 +100,6 @@ def tree_of(cards: Sequence[Device]) -> Tree | None:
     return (tuple(s for s, _ in places), tuple(n for _, n in places)) if places else None
 
 
-def kinds_of(charges: Sequence[Charge]) -> int:
-    """Bits of one pod for the column `hosted`; the few with more than 62 cards share a bit."""
-    cards = shares = 0
-    for charge in charges:
-        if charge.type is DeviceType.GPU:
-            if charge.exclusive:
-                cards += 1
-            else:
-                shares = 1
-    return (1 << min(cards, 62) if cards else 0) | shares
-
-
 _NO_DOUBLES: Final[frozenset[tuple[DeviceType, int]]] = frozenset()
 
 
@@ -128,21 +114,6 @@ def doubles(devices: Sequence[Device]) -> frozenset[tuple[DeviceType, int]]:
         (d.type, d.minor)
         for d in devices
         if uuids[d.type, d.uuid] > 1 or minors[d.type, d.minor] > 1
-    )
-
-
-def bounded(charge: Charge) -> Charge:
-    """The charge, with absurd amounts reduced to the most that the columns can count."""
-    few = charge.core_milli <= CEILING and charge.slots <= CEILING
-    few = few and charge.memory_bytes <= CEILING
-    if few and (not charge.extras or all(a <= CEILING for _unit, a in charge.extras)):
-        return charge
-    return replace(
-        charge,
-        core_milli=min(charge.core_milli, CEILING),
-        memory_bytes=min(charge.memory_bytes, CEILING),
-        slots=min(charge.slots, CEILING),
-        extras=tuple((unit, min(amount, CEILING)) for unit, amount in charge.extras),
     )
 
 

@@ -4,7 +4,7 @@
 columns follow from nodes, entries and suspicions alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,10 +17,8 @@ from partage.inventory.card import (
     Tree,
     doubles,
     ghost,
-    kinds_of,
     tree_of,
 )
-from partage.inventory.changes import ChangeLog
 from partage.inventory.instances import (
     CUT,
     Cuts,
@@ -30,7 +28,7 @@ from partage.inventory.instances import (
     taken,
     taken_by,
 )
-from partage.inventory.plane import CLOSED, Ints, Plane
+from partage.inventory.plane import CLOSED, Index, Ints, Plane
 from partage.model.allocation import Allocation, Charge, together
 from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
@@ -51,6 +49,9 @@ UNCHECKED: Final = 2**62
 ASSUMED: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 """Ordinary resources that are not checked on a node that does not report them."""
 
+KEPT: Final = 2**15
+"""Changes that a log keeps at least; a reader that comes too late for them looks at everything."""
+
 _CLOSED_NUMBER: Final = {code: number for number, code in enumerate(CLOSED)}
 
 
@@ -59,6 +60,43 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     allocation: Allocation
     charges: tuple[Charge, ...]
+
+
+class ChangeLog:
+    """Node indexes in the order of their changes; a node that changed twice is listed twice.
+
+    Attributes:
+        count: the number of all changes so far.
+    """
+
+    def __init__(self, kept: int = KEPT) -> None:
+        """An empty log that keeps at least the `kept` latest changes."""
+        self._kept = kept
+        self._recent: Index = np.zeros(2 * kept, np.intp)
+        self._used = 0
+        self.count = 0
+
+    def append(self, index: int) -> None:
+        """Record that a node changed."""
+        if self._used == self._recent.shape[0]:
+            self._recent[: self._kept] = self._recent[self._kept :]
+            self._used = self._kept
+        self._recent[self._used] = index
+        self._used += 1
+        self.count += 1
+
+    def since(self, seen: int) -> Index | None:
+        """The nodes that changed after the first `seen` changes; None if the log no longer has them.
+
+        The result is a view that is valid until the next change.
+        """
+        start = seen - self.count + self._used
+        return self._recent[start : self._used] if start >= 0 else None
+
+
+def distinct(nodes: Index) -> Index:
+    """The same nodes, each once, in ascending order."""
+    return np.array(sorted(set(nodes.tolist())), np.intp)
 
 
 class Columns:
@@ -246,7 +284,7 @@ class Columns:
     def _write_hosted(self, index: int, entries: Iterable[Entry]) -> None:
         kinds = 0
         for entry in entries:
-            kinds |= kinds_of(entry.charges)
+            kinds |= _kinds_of(entry.charges)
         self.hosted[index] = kinds
 
     def _book_late(self, resource: str, newcomer: int) -> None:
@@ -335,6 +373,18 @@ class Columns:
             column = self.host_free.get(resource)
             if column is not None:
                 column[index] += sign * (min(CEILING, amount))
+
+    def _book_entry(self, index: int, uid: str, entry: Entry) -> bool:
+        """Book all of a pod; whether that was possible: its devices are there, and no ghost is."""
+        rows = [self._locate(index, charge) for charge in entry.charges]
+        if None in rows or index in self._ghosts:
+            return False
+        self._book_host(index, entry.allocation.host, -1)
+        for charge, row in zip(entry.charges, rows, strict=True):
+            if row is not None:
+                self._book(index, row, uid, charge)
+        self.hosted[index] |= _kinds_of(entry.charges)
+        return True
 
     def _book(self, index: int, row: int, uid: str, charge: Charge) -> None:
         plane, at = self.planes[charge.type], (row, index)
@@ -574,7 +624,9 @@ class Columns:
                 for one in charge.instances
             )
             card.instances = tuple(MigSlice(name, start, size) for start, size, name, _ in held)
-            card.holders = tuple(self._who(index, uid) for *_, uid in held)
+            card.holders = tuple(
+                self._by_node[self.node_at(index).name][uid].allocation.holder for *_, uid in held
+            )
             card.takes_instances = bool(plane.cut[row, index])
         if device.foreign:
             card.foreign = strangers(device, self._tenants.get((type_, index, row), {}))
@@ -593,6 +645,14 @@ class Columns:
                         )
         return ""
 
-    def _who(self, index: int, uid: str) -> str:
-        """The holder of something on a node, for people."""
-        return self._by_node[self.node_at(index).name][uid].allocation.holder
+
+def _kinds_of(charges: Sequence[Charge]) -> int:
+    """Bits of one pod for the column `hosted`; the few with more than 62 cards share a bit."""
+    cards = shares = 0
+    for charge in charges:
+        if charge.type is DeviceType.GPU:
+            if charge.exclusive:
+                cards += 1
+            else:
+                shares = 1
+    return (1 << min(cards, 62) if cards else 0) | shares

@@ -27,8 +27,9 @@ from copy import copy
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
-from partage.inventory.card import Card, Suspicion, Tree, bounded, kinds_of
+from partage.inventory.card import CEILING, Card, Suspicion, Tree
 from partage.inventory.columns import ASSUMED, UNCHECKED, WIDTHS, Columns, Entry
 from partage.inventory.plane import Ints
 from partage.model.allocation import Allocation, Charge, charges_of
@@ -52,7 +53,6 @@ class Ledger(Columns):
     # --- asking ------------------------------------------------------------------------------
 
     def __contains__(self, uid: str) -> bool:
-        """Whether the pod has an entry."""
         return uid in self._entries
 
     def allocation(self, uid: str) -> Allocation | None:
@@ -199,7 +199,7 @@ class Ledger(Columns):
         uid, name = allocation.uid, allocation.node
         if uid in self._entries:
             raise LedgerError(f"pod {uid} is in the ledger already; undo it first")
-        charges = tuple([bounded(charge) for charge in charges_of(allocation.grants)])
+        charges = tuple([_bounded(charge) for charge in charges_of(allocation.grants)])
         entry = self._entries[uid] = Entry(allocation, charges)
         mates = self._by_node.get(name)
         if mates is None:
@@ -208,16 +208,9 @@ class Ledger(Columns):
         index = self.index.get(name)
         if index is None:
             return
-        rows = [self._locate(index, charge) for charge in charges]
-        if None in rows or index in self._ghosts:
+        if not self._book_entry(index, uid, entry):
             self._load(index)
             return
-        self._book_host(index, allocation.host, -1)
-        for charge, row in zip(charges, rows, strict=True):
-            if row is not None:
-                self._book(index, row, uid, charge)
-        if charges:
-            self.hosted[index] |= kinds_of(charges)
         if name in self._suspected:
             self._withhold(index)
         self.changes.append(index)
@@ -260,7 +253,7 @@ class Ledger(Columns):
         if entry is None:
             return False
         before, name = entry.allocation, allocation.node
-        charges = tuple([bounded(charge) for charge in charges_of(allocation.grants)])
+        charges = tuple([_bounded(charge) for charge in charges_of(allocation.grants)])
         if (before.node, before.host, entry.charges) != (name, allocation.host, charges):
             return False
         self._entries[allocation.uid] = self._by_node[name][allocation.uid] = Entry(
@@ -363,3 +356,18 @@ class Ledger(Columns):
         del mates[uid]
         if not mates:
             del self._suspected[suspicion.node]
+
+
+def _bounded(charge: Charge) -> Charge:
+    """The charge, with absurd amounts reduced to the most that the columns can count."""
+    few = charge.core_milli <= CEILING and charge.slots <= CEILING
+    few = few and charge.memory_bytes <= CEILING
+    if few and (not charge.extras or all(a <= CEILING for _unit, a in charge.extras)):
+        return charge
+    return replace(
+        charge,
+        core_milli=min(charge.core_milli, CEILING),
+        memory_bytes=min(charge.memory_bytes, CEILING),
+        slots=min(charge.slots, CEILING),
+        extras=tuple((unit, min(amount, CEILING)) for unit, amount in charge.extras),
+    )

@@ -60,8 +60,8 @@ class Plane:
     """The columns of one device type; every array has shape (cards, nodes).
 
     Attributes:
-        amounts: one array with all columns of integers, which are views of it; the first `STATE` of them decide between
-            cards, in the order below.
+        amounts: one array with all columns of integers, which are views of it, the first `STATE` in the order below.
+        cards: positions for cards on each node.
         core_total: compute offered, milli.
         core_free: compute left, milli; negative only on an overbooked card.
         memory_total: memory offered, bytes.
@@ -78,6 +78,7 @@ class Plane:
 
     __slots__ = (
         "amounts",
+        "cards",
         "closed",
         "core_free",
         "core_total",
@@ -97,11 +98,6 @@ class Plane:
         self.open: Bools = np.zeros((cards, nodes), np.bool_)
         self.closed: NDArray[np.int8] = np.zeros((cards, nodes), np.int8)
         self.lay_out(np.zeros((_AMOUNTS, cards, nodes), np.int64))
-
-    @property
-    def cards(self) -> int:
-        """Positions for cards on each node."""
-        return int(self.open.shape[0])
 
     def grow(self, cards: int, nodes: int) -> None:
         """Make room for at least these numbers of positions and nodes; existing values stay."""
@@ -124,14 +120,9 @@ class Plane:
 
     def lay_out(self, columns: Ints) -> None:
         """Set the named columns as views of one array."""
-        self.amounts = columns
+        self.amounts, self.cards = columns, int(columns.shape[1])
         self.core_total, self.core_free, self.memory_total, self.memory_free = columns[:4]
         self.slots_free, self.tenants, self.slots_total, self.kind, self.cut = columns[4:]
-
-    def state(self, node: int) -> list[list[int]]:
-        """Compute in total and left, memory in total and left, slots left, tenants: by card of a node."""
-        state: list[list[int]] = self.amounts[:STATE, :, node].tolist()
-        return state
 
     def totals(self) -> Iterator[bytes]:
         """The kinds and totals of each node's cards, by node index, for comparison with other nodes."""

@@ -108,7 +108,6 @@ class DeviceRequest:
             if compute is asked directly.
         templated: native units, and memory under the name `memory`, must equal a template of the node exactly.
         every: all devices of the type that the filter accepts, instead of `count`.
-        filter: which devices are accepted.
         scope: how close together they must be; None for anywhere on the node.
         scope_code: the code of refusal if the scope cannot be met.
         scope_exclusive: within each scope of this size, no other pod's devices may be in use, now or later.
@@ -151,7 +150,6 @@ class DeviceRequest:
         return 1 + self.beside if device.seated and not self.whole else 1
 
     def __post_init__(self) -> None:
-        """Refuse negative amounts."""
         if self.count < 1:
             raise InvalidValue(f"a request for {self.count} devices")
         if min(self.core_milli, self.memory_bytes, self.memory_milli) < 0:
@@ -274,12 +272,8 @@ class PodRequest:
 
     Attributes:
         groups: INIT groups last; otherwise in the pod's order.
-        joint: which types go together.
-        partition: the pod's own wish for a partition.
         node_labels: labels that the node must have for this request.
         node_strategy: the pod's own strategy between nodes.
-        card_order: the pod's own order of cards.
-        scoring: the criteria of the pod's protocol.
         fault: set when the request breaks a rule; the pod then waits with its code.
         notes: notes for `explain` about the reading of the request.
         broken: with a fault, the most devices of each type for which the pod's resource names stand; `groups` may have
@@ -319,3 +313,30 @@ class PodRequest:
             if count > known:
                 found.append(MayUse(type_, count - known))
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Groups of one pod that ask the same.
+
+    Attributes:
+        group: the first of them.
+        request: the request of each.
+        copies: how many run at the same time.
+    """
+
+    group: RequestGroup
+    request: DeviceRequest
+    copies: int
+
+
+def kinds_of(request: PodRequest) -> tuple[Kind, ...]:
+    """The different groups of a request in its order, the first one first; init containers by themselves."""
+    found: dict[object, list[RequestGroup]] = {}
+    for group in request.groups:
+        initial = group.phase is Phase.INIT
+        found.setdefault((group.protocol, group.request, initial), []).append(group)
+    return tuple(
+        Kind(first, first.request, 0 if first.phase is Phase.INIT else 1 + len(others))
+        for first, *others in found.values()
+    )

@@ -13,10 +13,11 @@ from typing import Final
 import msgspec
 
 from partage.inventory.card import Card
+from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, Device, SliceMode, VirtualFunction
 from partage.model.mig import MigSlice
 from partage.model.reason import CardReason, ReasonCode
-from partage.model.request import CardFilter, DeviceRequest
+from partage.model.request import CardFilter, ContainerAsk, DeviceRequest, Phase, RequestGroup
 from partage.model.selector import Selector
 
 _LABELS: Final = attrgetter("labels")
@@ -58,6 +59,41 @@ def need_of(device: Device, request: DeviceRequest) -> Need:
         core = min(MILLI, -(-asked * MILLI // total)) if total else MILLI
     slots = request.slots_on(device)
     return Need(core, memory, request.extras, slots, slots)
+
+
+def grant_of(
+    group: RequestGroup,
+    device: Device,
+    container: ContainerAsk | None = None,
+    function: tuple[int, str] | None = None,
+    template: str = "",
+) -> Grant:
+    """The grant of a whole device or a share, to a container or to none yet."""
+    request = group.request
+    need = need_of(device, request)
+    if request.whole:
+        mode = GrantMode.WHOLE
+    elif template or device.vendor_cut:
+        mode = GrantMode.VENDOR
+    else:
+        mode = GrantMode.SHARE
+    return Grant(
+        container=container.name if container else "",
+        phase=container.phase if container else Phase.MAIN,
+        type=device.type,
+        minor=device.minor,
+        uuid=device.uuid,
+        core_milli=need.core_milli,
+        memory_bytes=need.memory_bytes,
+        mode=mode,
+        protocol=group.protocol,
+        extras=need.extras,
+        exclusive=request.exclusive,
+        sharers=request.sharers_on(device),
+        function=function,
+        template=template,
+        fence=request.scope_exclusive,
+    )
 
 
 def unsuitable(

@@ -9,17 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from partage.inventory.card import Tree
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import STATE
 from partage.model.allocation import Grant
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.placement.card import grant_of
 from partage.placement.grouping import nearest
-from partage.placement.split import grant_of
 
 _PLAIN_ORDER = CardOrder()
 
 _Row = tuple[bool, bool, int, int, int, int, int, int]
-"""A card: whether the request accepts it, whether it is open, and its `Plane.state`."""
+"""A card: whether the request accepts it, whether it is open, and the first `STATE` of its `Plane.amounts`."""
 
 
 def is_plain(request: PodRequest) -> bool:
@@ -63,12 +64,11 @@ def choose(
     Args:
         suits: for each row, whether the request accepts the card.
         ranking: score of each row by a strategy that scores cards itself; higher is better.
-        scoring: the criteria of the pod's protocol.
     """
     request = group.request
     plane = ledger.planes[request.type]
     open_ = plane.open[:, index].tolist()
-    columns = zip(suits, open_, *plane.state(index), strict=True)
+    columns = zip(suits, open_, *plane.amounts[:STATE, :, index].tolist(), strict=True)
     if request.whole:
         idle_alike = scoring.sharers and strategy is Strategy.BINPACK
         smallest = strategy not in (Strategy.FIRST_FIT, Strategy.SPREAD) and not idle_alike

@@ -16,9 +16,8 @@ from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints, Plane, texts
 from partage.model.device import MILLI, DeviceType
 from partage.model.policy import Strategy
-from partage.model.request import DeviceRequest
+from partage.model.request import DeviceRequest, Kind
 from partage.placement.kernel import Nodes, at, claims_core, most_tenants, needs, slots_of
-from partage.placement.sums import Kind
 
 _USUAL: Final = 2**36
 """Memory of a card, in bytes, for the comparison of memory with compute to find the largest group."""
@@ -146,7 +145,6 @@ def taking_all(
     """Nodes on which all groups that run at the same time find cards at the first try.
 
     Args:
-        kinds: of one pod.
         suits: for each kind, the cards that it accepts; shape (cards, nodes of the ledger).
     """
     nodes, like = _distinct(ledger, kinds, suits, nodes)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from partage.inventory.changes import distinct
+from partage.inventory.columns import distinct
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Index, Ints
 from partage.model.device import DeviceType

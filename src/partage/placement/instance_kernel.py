@@ -192,8 +192,8 @@ def pool_ranks(
 
 
 def cut_views(ledger: Ledger, groups: Sequence[RequestGroup]) -> list[CutView | None]:
-    """A view for each group that instances may serve; empty if no card is cut into instances."""
-    if not ledger.cut_nodes or not any(group.request.instances for group in groups):
+    """A view for each group that instances may serve, on books with cards that are cut; empty if there is none."""
+    if not any(group.request.instances for group in groups):
         return []
     judged: kernel.Judged = {}
 

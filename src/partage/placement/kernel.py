@@ -125,10 +125,10 @@ def needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | in
     return core, memory
 
 
-def taking(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -> Bools:
+def _taking(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -> Bools:
     """Which of the `suited` cards take one more like the request, regardless of amounts."""
     plane = ledger.planes[request.type]
-    fits: Bools = at(plane.open, nodes) & suits
+    fits: Bools = at(plane.open, nodes) & at(suits, nodes)
     slots = slots_of(ledger, plane, request, nodes)
     fits &= at(plane.slots_free, nodes) >= slots
     if request.whole or request.unused or request.exclusive:
@@ -143,8 +143,8 @@ def taking(ledger: Ledger, request: DeviceRequest, suits: Bools, nodes: Nodes) -
     return fits
 
 
-def alike(request: DeviceRequest) -> object:
-    """A key that is equal for requests with the same `taking`, if they accept the same cards."""
+def _alike(request: DeviceRequest) -> object:
+    """A key that is equal for requests with the same `_taking`, if they accept the same cards."""
     alone = request.unused or request.exclusive
     limit = request.sharers, request.registrar, request.beside
     return request.type, request.whole, alone, limit, claims_core(request)
@@ -155,17 +155,19 @@ def fitting(
     request: DeviceRequest,
     suits: Bools,
     nodes: Nodes,
-    takes: Bools | None = None,
+    known: dict[object, Bools] | None = None,
 ) -> Bools:
     """Which cards serve the request now.
 
     Args:
-        suits: the result of `suited`, for the same nodes.
-        takes: the result of `taking` for the same nodes and a request that is `alike`.
+        suits: the result of `suited`, for all nodes.
+        known: results of `_taking` for the same nodes and `suits`; this call adds its own.
     """
     plane = ledger.planes[request.type]
+    known, like = {} if known is None else known, _alike(request)
+    takes = known.get(like)
     if takes is None:
-        takes = taking(ledger, request, suits, nodes)
+        takes = known[like] = _taking(ledger, request, suits, nodes)
     if request.whole:
         fits = takes & (at(plane.memory_free, nodes) >= at(plane.memory_total, nodes))
         return _with_extras(fits, plane, request, nodes)

@@ -209,12 +209,9 @@ def _start(course: Course, *, anew: bool) -> tuple[Ints, Books, Ints, Ints]:
     """The pods to place, the nodes, the row of each arrival's node, and the part to write."""
     first = 0 if anew else course.placed
     node: Ints = np.zeros(course.arrivals.size, np.int64)
-    books = _copied(_empty(course.stock) if anew else course.books)
+    begun = _empty(course.stock) if anew else course.books
+    books = Books(*(column.copy() for column in begun))
     return course.arrivals[first:], books, node, node[first:]
-
-
-def _copied(books: Books) -> Books:
-    return Books(*(column.copy() for column in books))
 
 
 def _worth(prices: Prices, stock: Stock) -> Worth:

@@ -13,7 +13,7 @@ from partage.inventory.card import Card
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import Device
 from partage.model.request import ContainerAsk, Phase, RequestGroup
-from partage.placement.card import need_of
+from partage.placement.card import grant_of
 from partage.placement.instances import Place
 
 Part = tuple[Card, tuple[int, str] | None, Place | None]
@@ -136,39 +136,4 @@ def by_instance(group: RequestGroup, device: Device, place: Place) -> Grant:
         mode=GrantMode.MIG,
         protocol=group.protocol,
         mig=place.instance,
-    )
-
-
-def grant_of(
-    group: RequestGroup,
-    device: Device,
-    container: ContainerAsk | None = None,
-    function: tuple[int, str] | None = None,
-    template: str = "",
-) -> Grant:
-    """The grant of a whole device or a share, to a container or to none yet."""
-    request = group.request
-    need = need_of(device, request)
-    if request.whole:
-        mode = GrantMode.WHOLE
-    elif template or device.vendor_cut:
-        mode = GrantMode.VENDOR
-    else:
-        mode = GrantMode.SHARE
-    return Grant(
-        container=container.name if container else "",
-        phase=container.phase if container else Phase.MAIN,
-        type=device.type,
-        minor=device.minor,
-        uuid=device.uuid,
-        core_milli=need.core_milli,
-        memory_bytes=need.memory_bytes,
-        mode=mode,
-        protocol=group.protocol,
-        extras=need.extras,
-        exclusive=request.exclusive,
-        sharers=request.sharers_on(device),
-        function=function,
-        template=template,
-        fence=request.scope_exclusive,
     )

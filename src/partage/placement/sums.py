@@ -17,7 +17,7 @@ import numpy as np
 from partage.inventory.card import CEILING
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints, Plane
-from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.model.request import DeviceRequest, Kind
 from partage.placement.kernel import Nodes, at, needs
 
 _MOST_SUBSETS: Final = 6
@@ -28,40 +28,12 @@ _WIDE: Final = 2**40
 """More than any card has: for nodes without a card that serves, which have failed already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Groups of one pod that ask the same.
-
-    Attributes:
-        group: the first of them.
-        request: the request of each.
-        copies: how many run at the same time.
-    """
-
-    group: RequestGroup
-    request: DeviceRequest
-    copies: int
-
-
-def kinds_of(request: PodRequest) -> tuple[Kind, ...]:
-    """The different groups of a request in its order, the first one first; init containers by themselves."""
-    found: dict[object, list[RequestGroup]] = {}
-    for group in request.groups:
-        initial = group.phase is Phase.INIT
-        found.setdefault((group.protocol, group.request, initial), []).append(group)
-    return tuple(
-        Kind(first, first.request, 0 if first.phase is Phase.INIT else 1 + len(others))
-        for first, *others in found.values()
-    )
-
-
 def room_together(
     ledger: Ledger, kinds: Sequence[Kind], fits: Sequence[Bools], nodes: Nodes
 ) -> Bools:
     """Nodes whose cards may have room for all groups that run at the same time.
 
     Args:
-        kinds: of one pod.
         fits: for each kind, the cards that serve one of it; shape (cards, nodes).
     """
     room: Bools = np.ones(ledger.present[nodes].shape, np.bool_)
@@ -120,7 +92,6 @@ def _by_size(
     """The given nodes whose cards serve as many groups of each size as there are.
 
     Args:
-        plane: of the type.
         mine: the kinds that ask for it, and the cards that serve them; shape (cards, nodes).
         taken: the least that each takes.
         left: positions of the nodes of the question, among `nodes`.
@@ -130,7 +101,10 @@ def _by_size(
     core_free, memory_free, slots, tenants = (at(at(column, nodes), left) for column in columns)
     free = np.maximum(core_free, 0), np.maximum(memory_free, 0), np.maximum(slots, 0), tenants
     least = [(_of(core, left), _of(memory, left)) for core, memory in taken]
-    limits = [_limit(ledger, kind.request) for kind, _ in mine]
+    limits = [
+        None if kind.request.registrar in ledger.registrars else kind.request.sharers
+        for kind, _ in mine
+    ]
     room: Bools = np.ones(tenants.shape[1], np.bool_)
     for which in (0, 1):
         order = sorted(range(len(mine)), key=lambda i: _size(mine[i][0].request, which))[::-1]
@@ -196,11 +170,6 @@ def _less(one: Ints | int, other: Ints | int) -> Ints | int:
     return found
 
 
-def _limit(ledger: Ledger, request: DeviceRequest) -> int | None:
-    """The most tenants of a card; None if a registered card may take as many as it has slots."""
-    return None if request.registrar in ledger.registrars else request.sharers
-
-
 def _size(request: DeviceRequest, which: int) -> tuple[int, int]:
     """A request's size on a card, for comparison with others of the pod."""
     if which == 0:
@@ -249,7 +218,6 @@ def _enough(subset: _Subset, free: tuple[Ints, Ints, Ints, Ints]) -> Bools:
     A card serves a group only once, because a group needs different cards.
 
     Args:
-        subset: the groups.
         free: compute, memory and slots left of each card, none below 0, and its tenants; shape (cards, nodes).
     """
     core_free, memory_free, slots, tenants = free

@@ -4,7 +4,6 @@ One unit is one card judged for one group, or one set of cards compared. It take
 measures it). A count never depends on a clock, so the same question stops at the same place on every machine.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 MOST: Final = 6_000
@@ -20,31 +19,27 @@ FEW: Final = 400
 """Units that are enough for ordinary pods: one or a few requests for devices, on any node."""
 
 
-@dataclass(slots=True)
 class Work:
     """The limit of work, and the work done.
 
     Attributes:
         limit: units that may be done.
+        few: whether that is less than for a decision: enough for ordinary pods, without a search.
         done: units done, including remembered ones that count as if done again.
         recalled: the remembered units among them.
         aside: work that does not count against the limit: score updates, and sentences.
     """
 
-    limit: int = MOST
-    done: int = 0
-    recalled: int = 0
-    aside: int = 0
+    __slots__ = ("aside", "done", "few", "limit", "recalled")
+
+    def __init__(self, limit: int = MOST) -> None:
+        self.limit, self.few = limit, limit < MOST
+        self.done = self.recalled = self.aside = 0
 
     @property
     def spent(self) -> bool:
         """Whether the limit is reached."""
         return self.done >= self.limit
-
-    @property
-    def few(self) -> bool:
-        """Whether the limit is below that of a decision: enough for ordinary pods, without a search."""
-        return self.limit < MOST
 
     @property
     def taken(self) -> int:

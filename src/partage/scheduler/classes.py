@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.inventory.changes import distinct
+from partage.inventory.columns import distinct
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
 from partage.model.allocation import Grant
@@ -18,7 +18,7 @@ from partage.model.device import MILLI
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, Refusal
-from partage.model.request import DeviceRequest, RequestGroup
+from partage.model.request import DeviceRequest, Kind, RequestGroup, kinds_of
 from partage.placement import kernel, scoring
 from partage.placement.capacity import CapacityGauge
 from partage.placement.fast import is_plain
@@ -27,7 +27,7 @@ from partage.placement.greedy import taking_all
 from partage.placement.instance_kernel import ALIKE, SHARES_FIRST, CutView, cut_views
 from partage.placement.priced import TIER, PriceGauge
 from partage.placement.scoring import Scene
-from partage.placement.sums import Kind, kinds_of, room_together
+from partage.placement.sums import room_together
 from partage.placement.tables import Tables
 from partage.scheduler.eligibility import Eligibility
 from partage.scheduler.equal_nodes import EqualNodes
@@ -38,36 +38,6 @@ _PARTIAL: Final = 4
 _NOTHING_SURE: Final[NDArray[np.int8]] = np.zeros(0, np.int8)
 _FIRST_LOOK: Final = 256
 """Nodes that are first asked whether they take all groups at the first try; all others follow."""
-
-
-def class_key(pod: Pod) -> object:
-    """The key that equal pods share: everything but their names."""
-    request = pod.request
-    groups = tuple(
-        (
-            g.protocol,
-            g.request,
-            g.phase,
-            g.dialect,
-            tuple(
-                (c.phase, c.core_milli, c.memory_bytes, c.memory_milli, c.position)
-                for c in g.containers
-            ),
-        )
-        for g in request.groups
-    )
-    return (
-        groups,
-        request.joint,
-        request.partition,
-        request.node_labels,
-        request.node_strategy,
-        request.card_order,
-        request.scoring,
-        tuple(pod.host.items()),
-        pod.constraint,
-        pod.tolerations,
-    )
 
 
 class Rescorer(Protocol):
@@ -93,14 +63,14 @@ class Part:
         books: the ledger, or its first positions.
         suits: for each kind of group, the cards that it accepts, in these books.
         at: their positions among all nodes of the question.
-        takes: known answers for kinds that differ in amounts only.
+        takes: known answers for kinds that differ in amounts only, by the identity of their `suits`.
     """
 
     books: Ledger
     suits: list[Bools]
     nodes: kernel.Nodes
     at: kernel.Nodes
-    takes: dict[object, Bools] = field(default_factory=dict)
+    takes: dict[int, dict[object, Bools]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -180,16 +150,6 @@ class RequestClass:
         )
 
     @property
-    def measures(self) -> bool:
-        """Whether nodes or cards are chosen by fragmentation."""
-        return Strategy.FGD in (self.node_strategy, self.card_strategy)
-
-    @property
-    def prices(self) -> bool:
-        """Whether nodes or cards are chosen by their worth, once that is learnt."""
-        return Strategy.PARTAGE in (self.node_strategy, self.card_strategy)
-
-    @property
     def scores_cards(self) -> bool:
         """Whether cards are scored one by one as nodes are."""
         if self.card_strategy is Strategy.PARTAGE:
@@ -223,15 +183,17 @@ class RequestClass:
         exact = (self.plain or not self.pod.request.groups) and not self.failed
         self.shut_at = ledger.made_room if exact else -1
 
-    def best(self, among: Bools | None = None) -> int:
-        """The best node for the pod, or -1 if there is none; `among` nodes by index, None for all."""
+    def best(self, among: Bools | None = None) -> tuple[int, int]:
+        """The best node for the pod, and how good it is; both -1 if there is none. `among` nodes, None for all."""
         if not self.value.size:
-            return -1
+            return -1, -1
         if among is None and self.guarded and isinstance(self.priced, PriceGauge):
-            return self.priced.best(self.value, self.flags, TIER * RANKS)
+            index = self.priced.best(self.value, self.flags, TIER * RANKS)
+            return index, -1 if index < 0 else self.worth_of(index)
         offer = self.offer if among is None else np.where(among, self.offer, -1)
         index = int(offer.argmax())
-        return index if offer[index] >= 0 else -1
+        worth = int(offer[index])
+        return (index, worth) if worth >= 0 else (-1, -1)
 
     def arrears(self, ledger: Ledger) -> int:
         """The most nodes that `refresh` would score."""
@@ -325,12 +287,8 @@ class RequestClass:
     def _fitting(self, part: "Part", number: int) -> Bools:
         """The cards that serve one kind of group, by shares or as a whole."""
         request, suits = self.kinds[number].request, part.suits[number]
-        right = kernel.at(suits, part.nodes)
-        like = id(suits), kernel.alike(request)
-        taken = part.takes.get(like)
-        if taken is None:
-            taken = part.takes[like] = kernel.taking(part.books, request, right, part.nodes)
-        cards = kernel.fitting(part.books, request, right, part.nodes, taken)
+        takes = part.takes.setdefault(id(suits), {})
+        cards = kernel.fitting(part.books, request, suits, part.nodes, takes)
         if request.filter.functions is not None:
             cards &= kernel.with_functions(part.books, request, part.nodes)
         return cards
@@ -492,7 +450,7 @@ class RequestClass:
         self._seen_nodes = ledger.node_changes.count
         kinds = self.kinds
         before = bool(self._cut)
-        self._cut = cut_views(ledger, [kind.group for kind in kinds])
+        self._cut = cut_views(ledger, [kind.group for kind in kinds]) if ledger.cut_nodes else []
         same = before == bool(self._cut) and all(
             suits.shape == ledger.planes[kind.request.type].open.shape
             for kind, suits in zip(kinds, self._suits, strict=False)

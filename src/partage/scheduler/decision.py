@@ -71,8 +71,7 @@ class _Meter:
 
     def next(self) -> int:
         """The next node to ask; -1 if there is none, or no work is left."""
-        index = self._group.best(self.among)
-        worth = -1 if index < 0 else self._group.worth_of(index)
+        index, worth = self._group.best(self.among)
         while self._known and self._known[-1][0] > worth and not self.work.spent:
             cost = self._known.pop()[1]
             self.work.done += cost
@@ -97,7 +96,6 @@ class Chooser:
     """The ledger, the policy and tables in force, quotas, and scores by class."""
 
     def __init__(self, policy: Policy | None = None, scorers: Scorers | None = None) -> None:
-        """An empty cluster; see `Engine`."""
         self.ledger = Ledger()
         self.policy = policy or Policy()
         self.tables = Tables()
@@ -133,7 +131,10 @@ class Chooser:
         # 3. Update the scores of its class.
         work = work or Work()
         group = self._class_of(pod)
-        if work.few and self._weight(group) > work.limit:
+        if (
+            work.few
+            and (len(group.kinds) * (_A_GROUP + len(self.ledger.index) // _NODES)) > work.limit
+        ):
             return deferred(pod.namespace)
         if group.shut(self.ledger):
             group.told.clear()  # only `refresh` knows which nodes have changed
@@ -149,7 +150,7 @@ class Chooser:
         for index, grants in self._attempts(group, pod, meter):
             node = self.ledger.node_at(index)
             # 5. Keys that count granted amounts are known only now.
-            if self.quotas.limits(pod.namespace):
+            if pod.namespace in self.quotas.quotas.by_namespace:
                 excess = self.quotas.excess(pod.namespace, amounts(pod, grants))
                 if excess:
                     # A share of a smaller card counts less.
@@ -250,10 +251,6 @@ class Chooser:
     def _arrears(self, group: RequestClass) -> int:
         nodes = group.arrears(self.ledger)
         return len(group.kinds) * (_A_GROUP + nodes // _NODES) if nodes else 0
-
-    def _weight(self, group: RequestClass) -> int:
-        """The same for a class whose scores are treated as unknown."""
-        return len(group.kinds) * (_A_GROUP + len(self.ledger.index) // _NODES)
 
     def candidates(
         self,
@@ -433,7 +430,6 @@ class DryRun:
     def __init__(
         self, chooser: Chooser, pod: Pod, name: str, first: Sequence[Pod], work: Work
     ) -> None:
-        """See `Chooser.grants_without`."""
         self._chooser, self._pod, self._name, self._first, self._work = (
             chooser,
             pod,
@@ -445,11 +441,9 @@ class DryRun:
         self.depth = MOST_A_NODE
 
     def __enter__(self) -> Self:
-        """No pod is away yet."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """All pods are back."""
         self.leave()
 
     def leave(self) -> None:

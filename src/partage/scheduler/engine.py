@@ -191,7 +191,7 @@ class Engine(Chooser):
         self._gone_nodes.pop(node.name, None)
         new = node.name not in self.ledger.index
         before = None if new else self.ledger.node_at(self.ledger.index[node.name])
-        if before is not None and _same(before, node):
+        if before is not None and _FACTS(before) == _FACTS(node):
             if before.taken != node.taken:
                 self.ledger.update_taken(node)
             return []
@@ -384,8 +384,8 @@ class Engine(Chooser):
         Raises:
             LedgerError: the pod holds more than a hold already.
         """
-        held = self.ledger.allocation(pod.uid)
-        if held is not None and self.keeps(pod.uid, name):
+        held = self.kept(pod.uid, name)
+        if held is not None:
             self.states[pod.uid] = State.RESERVED
             return Placement(held, pod.request.notes)
         self._drop_hold(pod)
@@ -408,19 +408,14 @@ class Engine(Chooser):
         self._reserve(pod, allocation, State.RESERVED)
         return Placement(allocation, pod.request.notes)
 
-    def keeps(self, uid: str, name: str) -> bool:
-        """Whether the pod's place is kept on this node, so that `place_on` would take it unchanged."""
-        held = self.ledger.allocation(uid)
+    def kept(self, uid: str, name: str) -> Allocation | None:
+        """The pod's hold on this node that `place_on` would take unchanged: the node is open, its cards are sound."""
+        held, index = self.ledger.allocation(uid), self.ledger.index.get(name)
         if held is None or held.node != name or self.states.get(uid) is not State.HELD:
-            return False
-        return self._stands(held)
-
-    def _stands(self, held: Allocation) -> bool:
-        """Whether a hold's node is open and its cards are healthy and still in place."""
-        index = self.ledger.index.get(held.node)
+            return None
         if index is None or self.ledger.node_at(index).shut:
-            return False
-        return all(self._sound(grant, index) for grant in held.grants)
+            return None
+        return held if all(self._sound(grant, index) for grant in held.grants) else None
 
     def _sound(self, grant: Grant, index: int) -> bool:
         """Whether the card of a grant is on the node, and nothing but its pods closes it."""
@@ -472,8 +467,3 @@ class Engine(Chooser):
             raise LedgerError(
                 f"ledger of node {wrong}: {mine[wrong]}, from the API: {theirs.get(wrong)}"
             )
-
-
-def _same(one: Node, other: Node) -> bool:
-    """Whether nodes differ only in their version, and in what pods take of them beside devices."""
-    return bool(_FACTS(one) == _FACTS(other))

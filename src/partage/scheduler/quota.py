@@ -138,10 +138,6 @@ class QuotaBook:
                     used[key] += amount * change.pods
         return used
 
-    def limits(self, namespace: str) -> bool:
-        """Whether any quota limits the namespace."""
-        return bool(self.quotas.by_namespace.get(namespace))
-
     def excess(self, namespace: str, amounts: Mapping[str, int]) -> str:
         """The quota that the pod would exceed, as a sentence; empty if none."""
         quotas = self.quotas.by_namespace.get(namespace)

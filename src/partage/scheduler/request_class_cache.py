@@ -13,7 +13,7 @@ from partage.placement.capacity import CapacityGauge
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.priced import PriceGauge
 from partage.placement.tables import Prices, Tables
-from partage.scheduler.classes import RequestClass, Rescorer, class_key
+from partage.scheduler.classes import RequestClass, Rescorer
 from partage.scheduler.eligibility import Eligibility, NodeColumns, eligibility_key
 from partage.scheduler.equal_nodes import EqualNodes, Memory
 
@@ -75,7 +75,7 @@ class RequestClassCache:
         known = self._known.get(identity)
         if known is not None:
             return known[1]
-        key = class_key(pod)
+        key = _class_key(pod)
         group = self._classes.pop(key, None)
         if group is None:
             equals = EqualNodes(self._searched, next(self._numbers))
@@ -95,11 +95,12 @@ class RequestClassCache:
 
     def _equip(self, group: RequestClass, tables: Tables) -> None:
         """Give a new class the shared gauges, and a scorer of its own if there is one."""
-        if group.measures and tables.workload.shapes:
+        strategies = group.node_strategy, group.card_strategy
+        if Strategy.FGD in strategies and tables.workload.shapes:
             if self._gauge is None:
                 self._gauge = self._gauge_of(tables.workload)
             group.gauge = self._gauge
-        if group.prices:
+        if Strategy.PARTAGE in strategies:
             if self._priced is None:
                 self._priced = self._priced_of(tables)
             group.priced = self._priced
@@ -129,3 +130,33 @@ class RequestClassCache:
                 self._eligible.clear()
             found = self._eligible[key] = Eligibility(pod, self._columns)
         return found
+
+
+def _class_key(pod: Pod) -> object:
+    """The key that equal pods share: everything but their names."""
+    request = pod.request
+    groups = tuple(
+        (
+            g.protocol,
+            g.request,
+            g.phase,
+            g.dialect,
+            tuple(
+                (c.phase, c.core_milli, c.memory_bytes, c.memory_milli, c.position)
+                for c in g.containers
+            ),
+        )
+        for g in request.groups
+    )
+    return (
+        groups,
+        request.joint,
+        request.partition,
+        request.node_labels,
+        request.node_strategy,
+        request.card_order,
+        request.scoring,
+        tuple(pod.host.items()),
+        pod.constraint,
+        pod.tolerations,
+    )

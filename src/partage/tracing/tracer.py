@@ -59,18 +59,22 @@ class Exporter(Protocol):
 
 
 class Tracer:
-    """Takes spans; this one sends none. `on` is whether spans are sent."""
+    """Takes spans; this one sends none.
+
+    Attributes:
+        on: whether spans are sent.
+        now: nanoseconds since 1970; 0 if no spans are sent.
+    """
 
     on = False
+
+    def __init__(self, now: Callable[[], int] = int) -> None:
+        self.now = now
 
     @property
     def counts(self) -> Mapping[Told, int]:
         """Number of spans by fate."""
         return {}
-
-    def now(self) -> int:
-        """Nanoseconds since 1970."""
-        return 0
 
     def begin(self, parent: TraceContext | None) -> TraceContext | None:  # noqa: ARG002
         """A new child of `parent`, to which others may refer before it is sent; None if tracing is off."""
@@ -122,11 +126,11 @@ class LiveTracer(Tracer):
         settings: QueueSettings = QueueSettings(),
     ) -> None:
         """A tracer; its thread starts at once. `now`: nanoseconds since 1970. `chance`: so many random bits."""
+        super().__init__(now)
         self._exporter = exporter
         self._sampler = sampler
         self._chance = chance
         self._settings = settings
-        self._now = now
         self._counts = dict.fromkeys(Told, 0)
         self._lock = threading.Lock()
         self._queue: deque[Sent] = deque()
@@ -135,10 +139,6 @@ class LiveTracer(Tracer):
         self._failing = False
         self._thread = threading.Thread(target=self._work, name="traces", daemon=True)
         self._thread.start()
-
-    def now(self) -> int:
-        """See `Tracer`."""
-        return self._now()
 
     @property
     def counts(self) -> Mapping[Told, int]:
