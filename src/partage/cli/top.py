@@ -24,7 +24,9 @@ _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20
 _AHEAD: Final = 2
 """Pages requested at a time."""
-_UNSAID: Final = "kube-scheduler has given no reason: it has not tried the pod yet, or another scheduler has it"
+_UNSAID: Final = (
+    "kube-scheduler has given no reason: it has not tried the pod yet, or another scheduler has it"
+)
 _ALONE: Final = "each waiting pod of manifests is judged alone, beside running pods; partage schedule places them in turn"
 
 Document = dict[str, Any]
