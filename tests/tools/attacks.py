@@ -79,7 +79,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "fields nested 9,000 levels deep; hundreds of pods and claims of a megabyte",
-        "all is read but fields too deep; each takes about its text in memory",
+        "all is read but fields too deep; memory as their text",
         (
             "kube/test_odd_objects_stop_no_list.py",
             "daemon/test_an_object_takes_no_more_memory_than_its_text.py",
@@ -89,7 +89,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "conditions on a label that differs by node; requests that exclude a few nodes",
-        "all nodes are read in one call, each once",
+        "each node is read once",
         (
             f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
             f"{_HARD}::test_nodes_that_object_in_words_of_their_own_are_judged_together",
@@ -260,8 +260,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "control groups named after a neighbour's container or by dashes, reused process numbers, programs whose first "
-        "thread has ended or that have a root of their own, device files renamed or passed on",
+        "control groups named after a neighbour's container or by dashes, reused process numbers, programs "
+        "without a first thread or with their own root, device files renamed or passed on",
         "the agent sees each container's own processes, and which use a card",
         (
             f"{_PAST}::test_a_device_file_by_another_name_counts",
