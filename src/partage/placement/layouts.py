@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from partage.inventory.plane import Bools, Floats, Ints
 from partage.model.errors import InvalidValue
-from partage.model.mig import MigAxis, MigSlice
+from partage.model.mig import Engines, MigAxis, MigSlice
 
 Wish = tuple[str, ...]
 """One wanted instance: its accepted profiles, the preferred one first."""
@@ -209,22 +209,28 @@ def _states(axis: MigAxis) -> tuple[dict[int, int], NDArray[np.int32]]:
         for i, one in enumerate(positions)
     ]
     states: dict[int, int] = {0: 0}
-    order: list[tuple[int, int, tuple[MigSlice, ...]]] = [(0, (1 << len(positions)) - 1, ())]
+    engines = [axis.profile(one.profile).engines for one in positions]
+    order: list[tuple[int, int, Mapping[str, int], Engines | None]] = [
+        (0, (1 << len(positions)) - 1, {}, Engines())
+    ]
     steps: list[list[int]] = []
     invalid: set[int] = set()
     while len(steps) < len(order):
-        mask, open_, instances = order[len(steps)]
+        mask, open_, counts, used = order[len(steps)]
         row = [-1] * len(positions)
         for bit, one in enumerate(positions):
             larger = mask | 1 << bit
             if not open_ >> bit & 1 or larger in invalid:
                 continue
             if larger not in states:
-                if not axis.valid((*instances, one)):
+                more = {**counts, one.profile: counts.get(one.profile, 0) + 1}
+                own = engines[bit]
+                together = None if used is None or own is None else used + own
+                if axis.overdrawn(more, together):  # all of its pairs are possible
                     invalid.add(larger)
                     continue
                 states[larger] = len(states)
-                order.append((larger, open_ & beside[bit], (*instances, one)))
+                order.append((larger, open_ & beside[bit], more, together))
             row[bit] = states[larger]
         steps.append(row)
         if len(states) > _MOST_STATES:
