@@ -71,6 +71,9 @@ LARGE: dict[str, Manifest] = {
     "finalizers": pod(meta={"finalizers": many("a/b")}),
     "owners": pod(meta={"ownerReferences": many({"kind": "a", "name": "a", "uid": "a"})}),
     "rules": pod({"initContainers": [RULED]}),
+    "conditions": pod() | {"status": {"conditions": many({"type": "a"})}},
+    "statuses": pod() | {"status": {"containerStatuses": many({"name": "a", "state": {}})}},
+    "claims' statuses": pod() | {"status": {"resourceClaimStatuses": many({"name": "a"})}},
     "amounts": pod(**keyed("1")),
     "amounts of nothing on a node": pod({"nodeName": "n1"}, **keyed("0")),
 }

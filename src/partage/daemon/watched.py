@@ -15,7 +15,7 @@ from partage.kube.objects import HasMeta
 from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, Scope
 from partage.wire import shapes
 from partage.wire.documents import Document
-from partage.wire.limits import shortened
+from partage.wire.limits import short_status, shortened
 
 CLUSTER: Final = "cluster"
 """The source of documents that come from a server."""
@@ -43,6 +43,8 @@ class LivePod(shapes.Pod, frozen=True):
             if metadata is not self.metadata or spec is not self.spec:
                 msgspec.structs.force_setattr(self, "metadata", metadata)
                 msgspec.structs.force_setattr(self, "spec", spec)
+        if self.status is not None:
+            msgspec.structs.force_setattr(self, "status", short_status(self.status))
 
 
 class LiveClaim(shapes.ResourceClaim, frozen=True):

@@ -136,6 +136,23 @@ def shortened(
     return metadata, _with_few_amounts(spec)
 
 
+def short_status(status: shapes.PodStatus) -> shapes.PodStatus:
+    """A pod's status without most of what no kubelet reports; a container that is missing counts as not ended."""
+    whole = (status.conditions, status.resource_claim_statuses)
+    ended = (status.container_statuses, status.init_container_statuses)
+    if max(map(len, filter(None, (*whole, *ended))), default=0) <= _KEPT:
+        return status
+    conditions, claims = ((one or [])[:_KEPT] for one in whole)
+    containers, before = ((one or [])[:_KEPT] for one in ended)
+    return replace(
+        status,
+        conditions=conditions,
+        resource_claim_statuses=claims,
+        container_statuses=containers,
+        init_container_statuses=before,
+    )
+
+
 def _with_few_amounts(spec: shapes.PodSpec) -> shapes.PodSpec:
     """The spec with one amount more than is allowed, or of a bound pod those that are not 0."""
     left = LIMITS["amounts of resources"] + 1
