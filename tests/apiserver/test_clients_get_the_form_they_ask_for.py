@@ -664,7 +664,7 @@ def test_reviews_allow_everything() -> None:
 
 def test_a_kubeconfig_says_where(tmp_path: Path) -> None:
     """Readable by its owner alone."""
-    path = tmp_path / "sub" / "config"
+    path = tmp_path / "config"
 
     write_kubeconfig(path, "http://127.0.0.1:1")
 
