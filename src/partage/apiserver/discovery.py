@@ -60,7 +60,17 @@ def resources(registry: Registry, group_: str, version_: str) -> dict[str, Any] 
         return None
     found: list[dict[str, Any]] = []
     for kind in kinds:
-        found.append(_resource(kind))
+        found.append(
+            {
+                "name": kind.plural,
+                "singularName": kind.singular,
+                "namespaced": kind.namespaced,
+                "kind": kind.kind,
+                "verbs": list(kind.verbs),
+                **({"shortNames": list(kind.short)} if kind.short else {}),
+                **({"categories": list(kind.categories)} if kind.categories else {}),
+            }
+        )
         found.extend(
             {
                 "name": f"{kind.plural}/{sub.name}",
@@ -82,18 +92,6 @@ def resources(registry: Registry, group_: str, version_: str) -> dict[str, Any] 
         "apiVersion": "v1",
         "groupVersion": f"{group_}/{version_}" if group_ else version_,
         "resources": found,
-    }
-
-
-def _resource(kind: Kind) -> dict[str, Any]:
-    return {
-        "name": kind.plural,
-        "singularName": kind.singular,
-        "namespaced": kind.namespaced,
-        "kind": kind.kind,
-        "verbs": list(kind.verbs),
-        **({"shortNames": list(kind.short)} if kind.short else {}),
-        **({"categories": list(kind.categories)} if kind.categories else {}),
     }
 
 

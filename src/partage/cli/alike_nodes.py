@@ -5,7 +5,7 @@ in the identities of their devices.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from partage.model.errors import InvalidDocument
 from partage.wire import shapes
@@ -40,7 +40,9 @@ def _key(documents: Iterable[Document]) -> object:
         parts += [document.kind, _texts(document.labels), _texts(document.annotations)]
         if isinstance(shape, shapes.Device):
             entries = (shape.spec.devices if shape.spec else None) or ()
-            parts += [(one.type, one.minor, _amounts(one.resources)) for one in entries]
+            parts += [
+                (one.type, one.minor, tuple((one.resources or {}).items())) for one in entries
+            ]
             continue
         try:
             # Amounts of Kubernetes' own resources differ a little from node to node and do not concern devices.
@@ -56,7 +58,3 @@ def _key(documents: Iterable[Document]) -> object:
 def _texts(given: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Labels or annotations that a rule may read of a node's devices."""
     return tuple(one for one in given.items() if one[0] != _HOST and ours(one[0]))
-
-
-def _amounts(given: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
-    return tuple((given or {}).items())

@@ -92,7 +92,14 @@ def _table(nodes: list[Document], *, wide: bool, every: bool) -> PlainTable:
     table = PlainTable(*columns, headed=False)
     long = False
     for number, node in enumerate(nodes):
-        cards = [card for card in node["cards"] if every or _shown(card)]
+        cards = [
+            card
+            for card in node["cards"]
+            if every
+            or card["tenants"]
+            or card["foreign"]
+            or card["closed"]  # it is more than idle
+        ]
         idle: Counter[str] = Counter(node["devices"])
         idle.subtract(card["type"] for card in cards)
         others = [f"{count} x {type_}" for type_, count in idle.items() if count > 0]
@@ -165,11 +172,6 @@ def _used(core: int, cores: int, memory: int, memories: int) -> tuple[Cell, str,
 @lru_cache(maxsize=_ALIKE)
 def _given(core: int, memory: int) -> tuple[str, str]:
     return core_text(core) if core else "-", brief(memory)
-
-
-def _shown(card: Document) -> bool:
-    """Whether a card is more than idle."""
-    return bool(card["tenants"] or card["foreign"] or card["closed"])
 
 
 def _who(tenant: Document) -> Cell:

@@ -47,9 +47,7 @@ def pressed(_number: int, _frame: FrameType | None) -> None:
 class Ending:
     """Cancels a service at the first signal, and bounds the time of its end; a context manager."""
 
-    def __init__(self, longest: float = _LONGEST) -> None:
-        """No handlers yet; at most `longest` seconds from the first signal to the end."""
-        self._longest = longest
+    def __init__(self) -> None:
         self._told = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -59,7 +57,6 @@ class Ending:
         self._guard = threading.Thread(target=self._watch, name="ending", daemon=True)
 
     def __enter__(self) -> Self:
-        """Listen to signals."""
         self._ears, self._mouth = os.pipe()
         self._guard.start()
         self._before = {number: signal.signal(number, self._heard) for number in _SIGNALS}
@@ -109,9 +106,9 @@ class Ending:
     def _watch(self) -> None:
         """End the process if its end takes too long; in a thread, because the loop may be blocked."""
         if os.read(self._ears, 1) == _TOLD:
-            over, _, _ = select.select([self._ears], [], [], self._longest)
+            over, _, _ = select.select([self._ears], [], [], _LONGEST)
             if not over:
-                os.write(2, _FORCED % self._longest)
+                os.write(2, _FORCED % _LONGEST)
                 os._exit(0)
 
 

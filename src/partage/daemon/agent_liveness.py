@@ -137,7 +137,11 @@ class AgentSilence:
         nodes = {node.name: node for node in books.engine.ledger.nodes if node is not None}
         # Leases outlive their nodes.
         marks = {name: mark for name, mark in marks.items() if name in nodes}
-        closed = {name for name, node in nodes.items() if _closed(node)}
+        closed = {
+            name
+            for name, node in nodes.items()
+            if any(one.code is ReasonCode.AGENT_SILENT for one in node.verdicts)
+        }
         found = self._beats.look(marks, closed, asked, self._client.clock.monotonic())
         self._silent = found.silent
         if found.silent * 2 > len(self._beats) > 1 and found.close:
@@ -196,9 +200,3 @@ class AgentSilence:
         message = f"{said.message}; no new pod with devices is placed here until it is back"
         _LOG.warning("node %s: %s", node.name, message)
         self._recorder.warning(where, "AgentSilent", message)
-
-
-def _closed(node: Node) -> bool:
-    return bool(node.verdicts) and any(
-        one.code is ReasonCode.AGENT_SILENT for one in node.verdicts
-    )

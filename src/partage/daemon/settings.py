@@ -17,6 +17,7 @@ from partage.wire.config_book import ConfigBook
 from partage.wire.documents import Document
 
 _LOG: Final = logging.getLogger("partage.daemon")
+_PERIOD: Final = 60.0
 
 
 class NodeSettings:
@@ -24,11 +25,8 @@ class NodeSettings:
 
     name = "settings"
 
-    def __init__(
-        self, client: Client, maps: Sequence[tuple[str, str]], period: float = 60.0
-    ) -> None:
-        """Start with the published defaults."""
-        self._client, self._maps, self._period = client, maps, period
+    def __init__(self, client: Client, maps: Sequence[tuple[str, str]]) -> None:
+        self._client, self._maps = client, maps
         self._told = ""
         self._book = ConfigBook()
 
@@ -44,7 +42,7 @@ class NodeSettings:
                 await self.read()
             except KubeError as error:
                 self._tell(f"ConfigMaps cannot be read: {error}")
-            await self._client.clock.sleep(self._period)
+            await self._client.clock.sleep(_PERIOD)
 
     async def read(self) -> None:
         """Read once. Raises `KubeError`."""

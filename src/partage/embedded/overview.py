@@ -65,7 +65,7 @@ def overview(server: ApiServer, books: Books) -> Overview:
         phase = str((record.value.get("status") or {}).get("phase") or "Pending")
         if node:
             grants = [*_grants(server, books, record)]
-            shown = _phase(record, phase)
+            shown = "Terminating" if record.metadata.get("deletionTimestamp") else phase
             placed.append(PlacedLine(name, node, shown, cards_text(grants), given_text(grants)))
         elif not is_over(record):
             waiting.append(WaitingLine(name, waits_because(record)))
@@ -83,10 +83,6 @@ def _grants(server: ApiServer, books: Books, pod: Record) -> Iterator[Grant]:
     for uid in (pod.uid, *(one.uid for one in claims if one is not None)):
         held = books.engine.ledger.allocation(uid)
         yield from held.grants if held else ()
-
-
-def _phase(record: Record, phase: str) -> str:
-    return "Terminating" if record.metadata.get("deletionTimestamp") else phase
 
 
 def waits_because(record: Record) -> str:

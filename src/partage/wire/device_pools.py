@@ -117,7 +117,13 @@ def pools(documents: Iterable[Document]) -> Pools:
             continue
         for document, spec in sorted(now, key=lambda one: one[0].name):
             try:
-                counters |= _counters(spec)
+                counters |= {
+                    (spec.driver, spec.pool.name, some.name, name): nano(
+                        one.value, f"spec.sharedCounters[{some.name}].counters[{name}]"
+                    )
+                    for some in spec.shared_counters or ()
+                    for name, one in (some.counters or {}).items()
+                }
                 offers += _offers(spec)
             except InvalidValue as error:
                 raise invalid(document, error) from error
@@ -157,16 +163,6 @@ def nano(value: Any, field: str) -> int:
         return Quantity.parse(value).nano
     except (InvalidQuantity, TypeError) as error:
         raise InvalidValue(f"field {field}: {error}") from error
-
-
-def _counters(spec: shapes.ResourceSliceSpec) -> dict[CounterKey, int]:
-    return {
-        (spec.driver, spec.pool.name, some.name, name): nano(
-            one.value, f"spec.sharedCounters[{some.name}].counters[{name}]"
-        )
-        for some in spec.shared_counters or ()
-        for name, one in (some.counters or {}).items()
-    }
 
 
 def _offers(spec: shapes.ResourceSliceSpec) -> list[Offer]:

@@ -41,7 +41,6 @@ class Search:
     """The searches of one node; it remembers errors of cards between them.
 
     Attributes:
-        health: the health of NVIDIA cards.
         faults: faults of simulated devices beside those of their file.
     """
 
@@ -51,7 +50,6 @@ class Search:
         node: str,
         *,
         backends: Sequence[str] = BACKENDS,
-        health: HealthBook | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare searches of a node. Raises `ValueError`: there is no such backend.
@@ -59,7 +57,7 @@ class Search:
         `backends`: names of `BACKENDS` to use; with a file of simulated devices only these are used. `clock`: seconds;
         never goes back.
         """
-        self.health = health or HealthBook()
+        self.health = HealthBook()
         self.faults = ""
         self._roots, self._node = roots, node
         self._nvidia = Nvidia(self.health, clock)

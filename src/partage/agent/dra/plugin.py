@@ -174,7 +174,7 @@ class DriverPlugin:
         return said.Prepared(
             tuple(
                 said.Device(
-                    (_request(part.request),),
+                    (part.request.partition("/")[0],),  # without the chosen alternative
                     part.pool,
                     part.device,
                     (made.cdi(number),),
@@ -222,11 +222,6 @@ class DriverPlugin:
                     continue
         finally:
             self._watchers.discard(news)
-
-
-def _request(name: str) -> str:
-    """The request's name as a kubelet compares it: without the chosen alternative."""
-    return name.partition("/")[0]
 
 
 async def _claims(request: bytes, context: Any) -> tuple[said.Claim, ...]:

@@ -47,21 +47,17 @@ _MOST: Final = 20_000
 class Folders:
     """The folders of one node. `sweep` runs beside `retire` and `forsake`, in another thread, if work is `pending`."""
 
-    def __init__(
-        self, home: str, at: Callable[[str], Path], clock: Callable[[], float], age: float = _AGE
-    ) -> None:
+    def __init__(self, home: str, at: Callable[[str], Path], clock: Callable[[], float]) -> None:
         """Take the folders as they are; those that an earlier agent abandoned are pending.
 
         Args:
             home: the folder of all, on the host.
             at: returns the path of a host's file for this process.
             clock: the wall clock, in seconds; it is compared with times of files.
-            age: seconds after which a folder is old.
         """
         self._home = home
         self._at = at
         self._clock = clock
-        self._age = age
         # Two threads may call. Names of an earlier agent are lower, so none has to be tried.
         self._numbers = itertools.count(int(clock() * 1e6))
         self._told = ""
@@ -155,7 +151,7 @@ class Folders:
         except OSError:
             return False
         # A tenant that may write into a folder can set any mtime, but not the ctime.
-        return self._clock() - found.st_ctime >= self._age
+        return self._clock() - found.st_ctime >= _AGE
 
     def _fresh(self, apart: int) -> str:
         """A free name."""

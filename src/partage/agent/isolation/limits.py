@@ -47,7 +47,6 @@ class CardLimits:
     """The estimate of one context until the agent has measured it."""
 
     def __post_init__(self) -> None:
-        """Make the library's checks."""
         if not _UUID.fullmatch(self.uuid):
             raise InvalidValue(f"card {self.uuid!r}: 1 to 63 printed characters without blanks")
         _check_name(self.seats)
@@ -76,7 +75,6 @@ class ContainerLimits:
     """Version of the format, and so of the library that reads it."""
 
     def __post_init__(self) -> None:
-        """Make the library's checks."""
         if not 0 < self.container < 2**64:
             raise InvalidValue(f"container {self.container}: 1 to 2^64 - 1")
         _check_name(self.account)
@@ -170,21 +168,19 @@ def read(text: str, source: str = "limits") -> ContainerLimits:
     cards: list[CardLimits] = []
     try:
         while not lines.at_end():
-            cards.append(_card(lines, version))
+            cards.append(
+                CardLimits(
+                    uuid=lines.value("card"),
+                    seats=lines.value(_SEATS_KEY[version]),
+                    slot=lines.number("slot"),
+                    memory_bytes=lines.number("memory"),
+                    core_milli=lines.number("core"),
+                    policy=Policy(lines.value("policy")),
+                    priority=Priority(lines.value("priority")),
+                    swap_bytes=lines.number("swap"),
+                    context_bytes=lines.number("context"),
+                )
+            )
         return ContainerLimits(int(container, 16), tuple(cards), account, version)
     except ValueError as error:
         raise lines.fault(str(error)) from error
-
-
-def _card(lines: _Lines, version: int) -> CardLimits:
-    return CardLimits(
-        uuid=lines.value("card"),
-        seats=lines.value(_SEATS_KEY[version]),
-        slot=lines.number("slot"),
-        memory_bytes=lines.number("memory"),
-        core_milli=lines.number("core"),
-        policy=Policy(lines.value("policy")),
-        priority=Priority(lines.value("priority")),
-        swap_bytes=lines.number("swap"),
-        context_bytes=lines.number("context"),
-    )

@@ -347,7 +347,7 @@ def _homes(pid: int, numbers: Numbers | None, proc: Path, work: Work) -> Iterato
     if numbers.threads < 2:
         return
     tables: list[int] = []
-    own = _has_our_numbers(proc)
+    own = proc.stat().st_dev == _PROC.stat().st_dev  # it numbers processes as our calls do
     if not numbers.is_over:
         tables.append(pid)
         yield home
@@ -371,11 +371,6 @@ def _homes(pid: int, numbers: Numbers | None, proc: Path, work: Work) -> Iterato
         return
     except OSError as error:
         _without(error)  # otherwise it has ended meanwhile
-
-
-def _has_our_numbers(proc: Path) -> bool:
-    """Whether a procfs numbers processes as the kernel's calls of this process do."""
-    return proc.stat().st_dev == _PROC.stat().st_dev
 
 
 def _shared(one: int, other: int) -> bool:
