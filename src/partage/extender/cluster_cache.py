@@ -58,11 +58,7 @@ class _Place:
 
 
 class PodLog:
-    """Uids in the order of their changes; a pod that changed twice is listed twice.
-
-    Attributes:
-        count: the number of all changes so far.
-    """
+    """Uids in the order of their changes, `count` so far; a pod that changed twice is listed twice."""
 
     def __init__(self, kept: int = KEPT) -> None:
         """An empty log that keeps at least the `kept` latest changes."""

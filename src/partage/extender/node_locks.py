@@ -134,11 +134,7 @@ class Want:
 
 
 class NodeLockKeeper:
-    """Takes locks and makes sure that they are released; one pod at a time on a node.
-
-    Attributes:
-        left: by node, the locks that are not released yet.
-    """
+    """Takes locks, one pod at a time on a node, and sees them released; `left`, by node, are those that are not."""
 
     def __init__(
         self,

@@ -25,11 +25,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The outcome of one request, with the API server's message.
-
-    Attributes:
-        ended: whether the API server answered, so that the request cannot arrive any more.
-    """
+    """The outcome of one request, with the API server's message; it has `ended` if it cannot arrive any more."""
 
     outcome: Outcome
     message: str = ""

@@ -63,11 +63,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChangeLog:
-    """Node indexes in the order of their changes; a node that changed twice is listed twice.
-
-    Attributes:
-        count: the number of all changes so far.
-    """
+    """Node indexes in the order of their changes, `count` so far; a node that changed twice is listed twice."""
 
     def __init__(self, kept: int = KEPT) -> None:
         """An empty log that keeps at least the `kept` latest changes."""

@@ -55,11 +55,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A sufficient instance, at a place where it can be made now.
-
-    Attributes:
-        cost: its cost to the card, less is better; comparable on cards that are cut alike.
-    """
+    """A sufficient instance, where it can be made now; less `cost` is better, among cards that are cut alike."""
 
     instance: MigSlice
     memory_bytes: int

@@ -99,11 +99,7 @@ _FACTS: Final = attrgetter(
 
 
 class Engine(Chooser):
-    """All state of scheduling: the ledger, the pods' states, quotas, and scores by class.
-
-    Attributes:
-        decision_id: the id of the last decision if a journal is kept; else empty.
-    """
+    """All state of scheduling; `decision_id` is that of the last decision if a journal is kept, else empty."""
 
     def __init__(self, policy: Policy | None = None, scorers: Scorers | None = None) -> None:
         """An empty engine; `scorers` score plain requests in another way with the same results, None by NumPy."""

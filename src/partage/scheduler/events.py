@@ -83,11 +83,7 @@ class HoldEnded:
 
 @dataclass(frozen=True, slots=True)
 class RoomKept:
-    """Preemption makes room for a waiting pod: the part that is free now is kept for it.
-
-    Attributes:
-        grants: its grants once all pods in the way are gone.
-    """
+    """Preemption makes room for a waiting pod: the part of its grants that is free now is kept for it."""
 
     pod: Pod
     node: str

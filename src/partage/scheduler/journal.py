@@ -89,11 +89,7 @@ Write = Callable[["JournalledEngine", Entry], None]
 
 
 class JournalledEngine(Engine):
-    """An engine whose journal is kept.
-
-    Attributes:
-        label: the prefix of its decisions' ids.
-    """
+    """An engine whose journal is kept; `label` begins its decisions' ids."""
 
     def __init__(self, policy: Policy | None, write: Write, label: str = "") -> None:
         """An empty engine.

@@ -189,11 +189,7 @@ def _run_through(steps: Generator[None, None, T]) -> T:
 
 
 class _Asked:
-    """Whether a pod fits without others, asked once for each set of them.
-
-    Attributes:
-        anybody_gone: whether other pods leave, or yield, in any case.
-    """
+    """Whether a pod fits without others, asked once a set; `anybody_gone`: others leave or yield in any case."""
 
     def __init__(self, run: DryRun, beside: Bystanders, work: Work) -> None:
         self._run, self._work = run, work

@@ -38,11 +38,7 @@ BACKENDS: Final = tuple(_BACKENDS)
 
 
 class Search:
-    """The searches of one node; it remembers errors of cards between them.
-
-    Attributes:
-        faults: faults of simulated devices beside those of their file.
-    """
+    """The searches of one node; it remembers errors of cards. `faults`: of simulated devices, beside their file's."""
 
     def __init__(
         self,
