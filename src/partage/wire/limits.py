@@ -140,7 +140,7 @@ def short_status(status: shapes.PodStatus) -> shapes.PodStatus:
     """A pod's status without most of what no kubelet reports; a container that is missing counts as not ended."""
     whole = (status.conditions, status.resource_claim_statuses)
     ended = (status.container_statuses, status.init_container_statuses)
-    if max(map(len, filter(None, (*whole, *ended))), default=0) <= _KEPT:
+    if max((len(one) for one in (*whole, *ended) if one), default=0) <= _KEPT:
         return status
     conditions, claims = ((one or [])[:_KEPT] for one in whole)
     containers, before = ((one or [])[:_KEPT] for one in ended)
