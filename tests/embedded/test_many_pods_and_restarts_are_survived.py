@@ -1,11 +1,14 @@
 """Many pods at once, and a cluster that goes on from its file."""
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
 
 from up_world import DEVICES, PODS, World, eventually, node, pod, run, running
 
+from partage.embedded.cluster import EmbeddedCluster, Plan
+from partage.embedded.manifests import Manifest
 from partage.vendors import names
 
 SHAPES = (
@@ -48,6 +51,30 @@ def test_many_pods_at_once_all_find_their_place() -> None:
             assert w.cluster.conflicts == 0
 
     run(story())
+
+
+def test_a_start_leaves_others_their_turns() -> None:
+    """Between two turns of the loop a few objects are written, or a large cluster's own parts would count as away."""
+    pods = [Manifest("here", pod(f"p{number}", SHAPES[3])) for number in range(40)]
+    cluster = EmbeddedCluster(Plan(simulated=[node(f"n{n}") for n in range(40)], objects=pods))
+    steps: list[int] = []
+
+    async def look() -> None:
+        store = cluster.server.store
+        seen = store.revision
+        while True:
+            await asyncio.sleep(0)
+            steps.append(store.revision - seen)
+            seen = store.revision
+
+    async def story() -> None:
+        looking = asyncio.create_task(look())
+        async with cluster:
+            looking.cancel()
+
+    run(story())
+    assert sum(steps) > 200
+    assert max(steps) < 25, max(steps)
 
 
 def test_a_crowd_waits_and_is_served_as_room_appears() -> None:

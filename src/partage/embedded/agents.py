@@ -59,11 +59,13 @@ class Agents:
                 await self._create(node)
             except ApiError as error:
                 raise InvalidDocument(f"simulated node {node.name}: {error.message}") from error
+            await asyncio.sleep(0)
         for record in list(self._server.store.all(SIMULATED_NODES)):
             await self._describe(record)
         for record in list(self._server.store.all("nodes")):
             await self._bring_up(record)
             await self._report(record.name)
+            await asyncio.sleep(0)
 
     async def run(self) -> None:
         """Renews nodes' leases and follows changes of nodes, until cancelled."""

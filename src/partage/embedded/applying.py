@@ -5,6 +5,7 @@ a node already is state: it is created, and then bound with the records that it 
 Records have no other way into a cluster.
 """
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -63,6 +64,7 @@ async def apply_all(
         except ApiError as error:
             if error.reason != _EXISTS:
                 outcome.refused.append(Unapplied(manifest, error.message))
+        await asyncio.sleep(0)  # creating thousands must not look like a server that is away
 
 
 async def _apply(server: ApiServer, manifest: Manifest, user: User, outcome: Outcome) -> None:

@@ -7,7 +7,6 @@ the earlier offer is deleted, and an agent with `--dra` offers the devices that 
 
 import asyncio
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from operator import is_
 from typing import Final
 
@@ -62,6 +61,7 @@ class Slices:
             await self._slice(Change("ADDED", one, None))
         for node in list(self._server.store.all("nodes")):
             await self._offer(node.name)
+            await asyncio.sleep(0)
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -132,11 +132,11 @@ class Slices:
             return
         self._offered.pop(name, None)  # until the watch shows the writes
         generations = [one.value["spec"]["pool"]["generation"] for one in stored.values()]
-        user = node_user(name)
+        user, next_one = node_user(name), {"generation": max(generations, default=0) + 1}
         try:
             for key, one in specs.items():
-                body = deepcopy(one)
-                body["spec"]["pool"]["generation"] = max(generations, default=0) + 1
+                spec = one["spec"]
+                body = one | {"spec": spec | {"pool": spec["pool"] | next_one}}
                 if key in stored:
                     await self._server.update(SLICES, body, user=user)
                 else:
