@@ -242,11 +242,22 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     *bytes = answer.a;
     return CUDA_SUCCESS;
 }
+/* The allocation that an address lies in: the address itself, or one of the granules before it. */
+static bool lies_in(CUdeviceptr *pointer, uint64_t *bytes, uint64_t *other)
+{
+    CUdeviceptr at = *pointer;
+    for (int i = 0; i < 4096; i++) {
+        if (fake_recall(at, bytes, other, 0) && (at == *pointer || *pointer - at < *bytes)) return *pointer = at, true;
+        at = at % FAKE_GRANULE ? at - at % FAKE_GRANULE : at - FAKE_GRANULE;
+    }
+    return false;
+}
+
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
 {
     uint64_t bytes, other;
-    if (!fake_recall(pointer, &bytes, &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    if (!lies_in(&pointer, &bytes, &other)) return CUDA_ERROR_INVALID_VALUE;
     *base = pointer;
     *size = other >> 32 ? other >> 32 << 20 : bytes;
     return CUDA_SUCCESS;
@@ -396,9 +407,10 @@ CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer)
 /* Handles of memory in another process: its address and size, the process and its device, and bytes like any others. */
 CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
-    uint64_t mixed = (pointer ^ pointer >> 21) * 0x9e3779b97f4a7c15ull, other;
-    uint64_t values[5] = {pointer, 0, (uint64_t)getpid(), 0, mixed ^ mixed >> 29};
-    if (!fake_recall(pointer, &values[1], &other, 0)) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t bytes, other;
+    if (!lies_in(&pointer, &bytes, &other)) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t mixed = (pointer ^ pointer >> 21) * 0x9e3779b97f4a7c15ull;
+    uint64_t values[5] = {pointer, bytes, (uint64_t)getpid(), 0, mixed ^ mixed >> 29};
     values[3] = (uint64_t)fake_device_of(other);
     memset(handle, 0, sizeof *handle);
     memcpy(handle, values, sizeof values);

@@ -162,11 +162,18 @@ static bool occupy(struct place *place, uint64_t seen, const struct self *self, 
     return atomic_compare_exchange_strong(&place->owner, &settling, self->identity);
 }
 
+/* Of no process, since none has the number 0. The mark is not freed, because a search for another ends at a free one. */
+#define ENDED_EXPORT IDENTITY_SETTLING
+
 /* Drops the account of this process's former program (before exec): number and start are equal, its memory is gone. */
 static void leave_former(struct account *account, const struct self *self)
 {
     uint64_t used = atomic_load(&account->used_places);
     if (is_held(self->identity, self)) return; /* by a child of the former program */
+    for (uint32_t i = 0; i < EXPORTS; i++) {
+        uint64_t mine = self->identity;
+        atomic_compare_exchange_strong(&account->exports[i].owner, &mine, ENDED_EXPORT);
+    }
     for (uint32_t i = 0; i < PLACES && i < used; i++) {
         struct place *place = &account->places[i];
         if (atomic_load(&place->space) == self->space) place_leave(place, self);
@@ -297,9 +304,6 @@ void export_note(struct account *account, uint64_t handle, const struct self *se
     atomic_store(&mark->handle, handle);
 }
 
-/* Of no process, since none has the number 0. The mark is not freed, because a search for another ends at a free one. */
-#define ENDED_EXPORT IDENTITY_SETTLING
-
 void export_end(struct account *account, uint64_t handle, const struct self *self)
 {
     struct export_mark *mark = mark_of(account, handle);
@@ -307,10 +311,15 @@ void export_end(struct account *account, uint64_t handle, const struct self *sel
     if (mark && atomic_load(&mark->handle) == handle) atomic_compare_exchange_strong(&mark->owner, &mine, ENDED_EXPORT);
 }
 
-bool export_is_ours(struct account *account, uint64_t handle, const struct self *self)
+bool export_is_ours(struct account *account, uint64_t handle, const struct self *self, uint64_t now)
 {
     struct export_mark *mark = mark_of(account, handle);
-    uint64_t owner = mark ? atomic_load(&mark->owner) : 0;
+    uint64_t owner = mark ? atomic_load(&mark->owner) : 0, used = atomic_load(&account->used_places);
     if (owner == 0 || atomic_load(&mark->handle) != handle) return false;
-    return owner == self->identity || is_running(owner, 0, self);
+    if (owner == self->identity) return true;
+    for (uint32_t i = 0; i < PLACES && i < used; i++) { /* it pays as long as its place counts: exec ends that too */
+        const struct place *place = &account->places[i];
+        if (atomic_load(&place->owner) == owner) return place_is_alive(place, self, now);
+    }
+    return false;
 }

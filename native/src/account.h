@@ -42,7 +42,7 @@ void memory_give(_Atomic uint64_t *counted, uint64_t bytes);
 void export_note(struct account *account, uint64_t handle, const struct self *self);
 /* This process freed what it exported. */
 void export_end(struct account *account, uint64_t handle, const struct self *self);
-bool export_is_ours(struct account *account, uint64_t handle, const struct self *self);
+bool export_is_ours(struct account *account, uint64_t handle, const struct self *self, uint64_t now);
 uint64_t handle_hash(const void *bytes, size_t length);
 
 #endif

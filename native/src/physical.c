@@ -267,8 +267,13 @@ EXPORT CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many
  */
 EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
+    CUdeviceptr base = pointer; /* a handle is of the whole allocation, wherever in it the pointer lies */
+    size_t bytes;
     CUresult result = CALL(cuIpcGetMemHandle, handle, pointer);
-    if (result == CUDA_SUCCESS && handle) physical_export(pointer, handle_hash(handle, sizeof *handle));
+    if (result != CUDA_SUCCESS || !handle) return result;
+    if (ASK((CUdeviceptr *, size_t *, CUdeviceptr), cuMemGetAddressRange_v2, &base, &bytes, pointer) != CUDA_SUCCESS)
+        base = pointer;
+    physical_export(base, handle_hash(handle, sizeof *handle));
     return result;
 }
 
@@ -323,7 +328,7 @@ uint64_t physical_watch(void)
     if (atomic_load(&borrowed) == 0) return 0;
     lock_take(&sources, LOCK_SOURCES);
     for (uint32_t i = 0; ledger_nth(KIND_SOURCE, i, &source); i++) {
-        if (source.other & PAID || export_is_ours(all->account, source.key, &all->self)) continue;
+        if (source.other & PAID || export_is_ours(all->account, source.key, &all->self, clock_now())) continue;
         memory_force(&all->cards[source.card], source.bytes);
         source.other |= PAID;
         ledger_put(source);
@@ -337,7 +342,7 @@ uint64_t physical_watch(void)
 static bool make_source(struct card *card, uint64_t handle, uint64_t bytes)
 {
     struct container *all = container_get();
-    bool ours = export_is_ours(all->account, handle, &all->self);
+    bool ours = export_is_ours(all->account, handle, &all->self, clock_now());
     struct entry source = {.key = handle, .bytes = bytes, .other = ours ? 1 : 1 | PAID, .card = card->index, .kind = KIND_SOURCE};
     if (!ours && !memory_reserve(card, bytes)) return false;
     if (!ledger_put(source)) {

@@ -81,7 +81,7 @@ static void books(struct account *account, const struct self *self)
     memory_used(account, card, self, now);
     memory_give(&place->cards[card].counted, nasty());
     export_note(account, chance(), self);
-    export_is_ours(account, chance(), self);
+    export_is_ours(account, chance(), self, now);
     place_leave(place, self);
 }
 

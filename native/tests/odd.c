@@ -6,7 +6,7 @@
  *            import | many HOW | early | green | eventless | endless | mistaken | pools |
  *            load IMAGE | names | often | ordered | behind | freed-often | twice HOW | kept [FILE] |
  *            sizeless | imported HOW | unused-pool | faulty | late | both | mixed | waits HOW |
- *            large THREADS | cancelled | much-parent FILE | much-child FILE
+ *            large THREADS | cancelled | much-parent FILE | much-child FILE | ipc-parent FILE PROGRAM... | idle | kept-inside
  */
 #include "../tools/driver.h"
 #include <dlfcn.h>
@@ -101,7 +101,8 @@ static int clone_child(void)
     return child < 0 || status != 0;
 }
 
-static int pass_memory(const char *path, int parent)
+/* The parent of a program starts it at the first line that it reads. */
+static int pass_memory(const char *path, int parent, char **program)
 {
     CUipcMem handle;
     CUdeviceptr pointer;
@@ -115,7 +116,8 @@ static int pass_memory(const char *path, int parent)
         if (fwrite(&handle, sizeof handle, 1, file) != 1 || fclose(file)) return 6;
         puts("passed");
         fflush(stdout);
-        while (getchar() != EOF) {}
+        while (getchar() != EOF)
+            if (*program) return execvp(*program, program);
         return 0;
     }
     if (fread(&handle, sizeof handle, 1, file) != 1) return 6;
@@ -232,8 +234,17 @@ static void await_used(size_t bytes)
     printf("used %zu\n", used());
 }
 
+static int idle(void)
+{
+    open_card();
+    printf("idle %zu\n", used());
+    fflush(stdout);
+    while (getchar() != EOF) {}
+    return 0;
+}
+
 /* Memory of this container that its owner frees, or whose owner ends, while it is open here. */
-static int keep_open(const char *path)
+static int keep_open(const char *path, uint64_t inside)
 {
     CUdeviceptr own = 0, opened;
     CUipcMem handle;
@@ -243,7 +254,7 @@ static int keep_open(const char *path)
         if (!file || fread(&handle, sizeof handle, 1, file) != 1) return 6;
     } else {
         must(driver->alloc(&own, 256 * MIB), "cuMemAlloc");
-        must(driver->export_memory(&handle, own), "cuIpcGetMemHandle");
+        must(driver->export_memory(&handle, own + inside), "cuIpcGetMemHandle");
     }
     must(driver->import_memory(&opened, handle, 1), "cuIpcOpenMemHandle");
     printf("used %zu\n", used());
@@ -857,14 +868,16 @@ int main(int argc, char **argv)
     if (strcmp(what, "fork") == 0) return fork_child(0);
     if (strcmp(what, "fork-after") == 0) return fork_child(1);
     if (strcmp(what, "clone") == 0) return clone_child();
-    if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0);
+    if (argc > 2 && strncmp(what, "ipc", 3) == 0) return pass_memory(argv[2], strcmp(what, "ipc-parent") == 0, argv + 3);
     if (argc > 2 && strncmp(what, "pool-", 5) == 0) return pass_pool(argv[2], strcmp(what, "pool-parent") == 0);
     if (argc > 2 && strncmp(what, "much-", 5) == 0) return pass_much(argv[2], strcmp(what, "much-parent") == 0);
     if (argc > 2 && strcmp(what, "load") == 0) return load_module(argv[2]);
     if (strcmp(what, "ordered") == 0) return free_in_order();
     if (argc > 2 && strcmp(what, "twice") == 0) return import_twice(strcmp(argv[2], "apart") == 0);
     if (strcmp(what, "kept-pool") == 0) return keep_pool_open();
-    if (strcmp(what, "kept") == 0) return keep_open(argc > 2 ? argv[2] : NULL);
+    if (strcmp(what, "kept") == 0) return keep_open(argc > 2 ? argv[2] : NULL, 0);
+    if (strcmp(what, "kept-inside") == 0) return keep_open(NULL, 5 * MIB);
+    if (strcmp(what, "idle") == 0) return idle();
     if (strcmp(what, "sizeless") == 0) return open_sizeless();
     if (argc > 2 && strcmp(what, "imported") == 0) return use_imported(argv[2]);
     if (strcmp(what, "behind") == 0) return free_behind_work();

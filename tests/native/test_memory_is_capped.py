@@ -391,9 +391,10 @@ def test_a_pointer_of_a_pool_imported_twice_counts_once(world: World, how: str) 
     assert lines(done.stdout, "used") == [[128 * MIB], [128 * MIB], [0]]
 
 
-def test_memory_freed_by_its_exporter_counts_for_who_has_it_open(world: World) -> None:
-    """Its container pays once as long as the exporter has it, and on when others keep it."""
-    done = world.tenant(memory=CAP).run("odd", "kept")
+@pytest.mark.parametrize("where", ["kept", "kept-inside"])
+def test_memory_freed_by_its_exporter_counts_for_who_has_it_open(world: World, where: str) -> None:
+    """Its container pays once as long as the exporter has it, and on when others keep it; any pointer into it exports it."""
+    done = world.tenant(memory=CAP).run("odd", where)
 
     assert lines(done.stdout, "used") == [[256 * MIB], [256 * MIB], [0]], done.stderr
 
@@ -418,6 +419,32 @@ def test_memory_of_an_ended_process_counts_for_who_has_it_open(world: World) -> 
 
     first.communicate(timeout=240)
     out, error = second.communicate("\n", timeout=240)
+
+    assert before == f"used {256 * MIB}\n"
+    assert lines(out, "used") == [[256 * MIB], [0]], error
+
+
+@pytest.mark.parametrize("program", ["sleep", "odd"])
+def test_memory_of_a_former_program_counts_for_who_has_it_open(world: World, program: str) -> None:
+    """The process that exported it lives on with another program, which uses a card itself or not."""
+    tenant = world.tenant(memory=CAP)
+    path = str(tenant.folder / "passed")
+    then = ("sleep", "600") if program == "sleep" else (str(world.build / "odd"), "idle")
+    first = tenant.start("odd", "ipc-parent", path, *then)
+    assert first.stdout is not None
+    assert first.stdin is not None
+    assert first.stdout.readline() == "passed\n"
+    second = tenant.start("odd", "kept", path)
+    assert second.stdout is not None
+    before = second.stdout.readline()
+
+    first.stdin.write("\n")
+    first.stdin.flush()
+    if program == "odd":
+        assert first.stdout.readline().startswith("idle")
+    out, error = second.communicate("\n", timeout=240)
+    first.kill()
+    first.communicate()
 
     assert before == f"used {256 * MIB}\n"
     assert lines(out, "used") == [[256 * MIB], [0]], error
