@@ -267,22 +267,21 @@ EXPORT CUresult cuMulticastUnbind(CUmemHandle many, CUdevice device, size_t many
  */
 EXPORT CUresult cuIpcGetMemHandle(CUipcMem *handle, CUdeviceptr pointer)
 {
-    CUdeviceptr base = pointer; /* a handle is of the whole allocation, wherever in it the pointer lies */
-    size_t bytes;
     CUresult result = CALL(cuIpcGetMemHandle, handle, pointer);
-    if (result != CUDA_SUCCESS || !handle) return result;
-    if (ASK((CUdeviceptr *, size_t *, CUdeviceptr), cuMemGetAddressRange_v2, &base, &bytes, pointer) != CUDA_SUCCESS)
-        base = pointer;
-    physical_export(base, handle_hash(handle, sizeof *handle));
+    if (result == CUDA_SUCCESS && handle) physical_export(pointer, handle_hash(handle, sizeof *handle));
     return result;
 }
 
 void physical_export(CUdeviceptr pointer, uint64_t name)
 {
     struct container *all = container_get();
+    CUdeviceptr base = pointer; /* of the whole allocation: that one is freed, wherever in it the pointer lies */
+    size_t bytes;
     if (!all) return;
+    if (ASK((CUdeviceptr *, size_t *, CUdeviceptr), cuMemGetAddressRange_v2, &base, &bytes, pointer) != CUDA_SUCCESS)
+        base = pointer;
     export_note(all->account, name, &all->self);
-    ledger_put((struct entry){.key = pointer, .other = name, .kind = KIND_EXPORT});
+    ledger_put((struct entry){.key = base, .other = name, .kind = KIND_EXPORT});
     atomic_store(&exported, true);
 }
 
