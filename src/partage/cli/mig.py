@@ -159,9 +159,6 @@ def mig(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     _print(results, output)
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
 def _axis(model: str) -> MigAxis:
     card = find_card(model)
     if card is None:
@@ -215,9 +212,6 @@ def _sequences(path: Path, axis: MigAxis) -> list[list[str]]:
                     )
                 known[name] = profile.name
     return [[known[name] for name in names] for names in lists]
-
-
-# --- results -------------------------------------------------------------------------------------
 
 
 def _offered(sequences: list[list[str]], axis: MigAxis, cards: int, policy: str) -> dict[str, Any]:

@@ -220,9 +220,6 @@ def _complain(cluster: EmbeddedCluster) -> None:
         click.echo(visible(f"partage up: {note}"), err=True)
 
 
-# --- for people ------------------------------------------------------------------------------
-
-
 def printed(seen: Overview, where: Addresses, outcome: Outcome) -> None:
     """Print the cluster's state, and the next steps."""
     with paper() as console:

@@ -206,8 +206,6 @@ class NodeDiscovery:
         self._heard = {"node": plain, "device": device}
         self._news.set()
 
-    # --- the last known state ----------------------------------------------------------------
-
     def _read(self) -> Body:
         try:
             known = json.loads(unsealed((self._options.kept / _FILE).read_bytes()))

@@ -109,8 +109,6 @@ class PluginServer:
             self._vocabulary = vocabulary
             self._push(wire.Push(vocabulary=vocabulary))
 
-    # --- connections ---------------------------------------------------------------------------
-
     def _begin(self, link: Link) -> "_Talk":
         return _Talk(self, link)
 

@@ -17,20 +17,7 @@ MOST_PODS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class NodeQuery:
-    """The requested nodes, and their order.
-
-    Attributes:
-        text: part of the node's name, or of a model or UUID of its cards, in any case.
-        only: `used` (some pod holds a device), `free` (no pod does), `closed` (a card is closed
-            or the node is cordoned), or empty for all.
-        vendor: with a card of this vendor.
-        model: with a card of this model, as the overview writes it.
-        protocol: with a card that a pod of this protocol uses.
-        cards: `no` omits each node's cards, which makes a long list short; `used` omits open cards without
-        allocations.
-        order: `name`, `used` (most compute or memory first), or `free`.
-        offset: number to skip.
-    """
+    """The requested nodes, and their order, by the parameters of docs/reference/http.md."""
 
     text: str = ""
     only: str = ""
@@ -45,19 +32,7 @@ class NodeQuery:
 
 @dataclass(frozen=True, slots=True)
 class PodQuery:
-    """The requested pods, and their order.
-
-    Attributes:
-        state: `placed`, `waiting`, or empty for both; never ended pods.
-        namespace: of this namespace only; empty for all.
-        text: part of `namespace/name` or of the node's name, in any case.
-        code: waiting for this reason; empty for any.
-        protocol: asks in this protocol's words; empty for any.
-        order: `name` (with the namespace), `node`, `age` (the youngest first), `compute` or
-            `memory` (the most first).
-        reverse: `yes` reverses the order.
-        offset: number to skip.
-    """
+    """The requested pods, and their order, by the parameters of docs/reference/http.md."""
 
     state: str = ""
     namespace: str = ""

@@ -186,8 +186,6 @@ class Stories:
             if story is not None:
                 self._happened(story, Event("woken", self.now()))
 
-    # --- telling -----------------------------------------------------------------------------
-
     def _story(self, entry: PodEntry, start: int) -> _Story:
         uid = entry.pod.uid
         known = self._known.get(uid)

@@ -80,10 +80,6 @@ class Ledger(Columns):
         """The places of a device: type, node index and row; normally one."""
         return self._uuids.get(uuid, ())
 
-    def device_at(self, type_: DeviceType, index: int, row: int) -> Device:
-        """The device at a position."""
-        return self._rows[index][type_][row]
-
     def devices(self, type_: DeviceType, index: int) -> Sequence[Device]:
         """The devices of one type on a node, by row."""
         return self._rows[index].get(type_, ())

@@ -145,7 +145,7 @@ class CutView:
         found = self.table.best(ledger, numbers.tolist())
         if found is None:
             return ()
-        device = ledger.device_at(request.type, index, found[0])
+        device = ledger.devices(request.type, index)[found[0]]
         grant = by_instance(group, device, found[1])
         return (structs.replace(grant, container=container.name, phase=container.phase),)
 

@@ -64,11 +64,6 @@ class Scene:
     scoring: Scoring = Scoring()
 
 
-def scores_alike(scoring: Scoring) -> bool:
-    """Whether binpack and spread compare nodes only by the used parts of compute and memory."""
-    return not scoring.sharers and not scoring.left
-
-
 def score(scene: Scene, strategy: Strategy) -> Ints:
     """Scores of the scene's nodes.
 

@@ -184,8 +184,6 @@ class LiveTracer(Tracer):
         self._exporter.close()
         self._count(Told.DROPPED, len(self._queue))
 
-    # --- the thread --------------------------------------------------------------------------
-
     def _work(self) -> None:
         while not self._ending.is_set():
             self._due.wait(self._settings.delay)

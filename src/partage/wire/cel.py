@@ -213,9 +213,6 @@ def _weight(value: Any, most: int) -> int:
     return total
 
 
-# --- Kubernetes' functions ----------------------------------------------------------------------
-
-
 def _quantity(text: Any) -> Quantity:
     try:
         return Quantity.parse(str(text))

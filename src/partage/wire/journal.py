@@ -135,9 +135,6 @@ class _Head(msgspec.Struct, frozen=True):
     api: str = msgspec.field(default="", name="apiVersion")
 
 
-# --- writing ---------------------------------------------------------------------------------
-
-
 def _plain(value: object) -> object:
     """A JSON value for types that JSON lacks."""
     if isinstance(value, np.ndarray):
@@ -196,9 +193,6 @@ def _asked(entry: Decided) -> tuple[str, ...] | None:
     known = sum(1 for name in entry.labels if name)
     chosen = [entry.labels[index] for index in np.flatnonzero(entry.among).tolist()]
     return None if len(chosen) == known else tuple(chosen)
-
-
-# --- reading ---------------------------------------------------------------------------------
 
 
 def _array(_type: type, value: object) -> object:

@@ -83,14 +83,7 @@ class _About(_Question, frozen=True, omit_defaults=True, gc=False):
 
 
 class Taken(_Message, frozen=True, omit_defaults=True, gc=False):
-    """The amounts that kube-scheduler counts as requested of a node, beside devices.
-
-    Attributes:
-        node: its name.
-        cpu: in milli.
-        memory: in bytes.
-        pods: the number of pods.
-    """
+    """The amounts that kube-scheduler counts as requested of a node, beside devices: cpu in milli, memory in bytes."""
 
     node: str
     cpu: int = 0
@@ -196,26 +189,7 @@ Question = (
 
 
 class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
-    """The answer to one question; its fields depend on the question.
-
-    Attributes:
-        code: the reason of a refusal, in words of the reference; empty without one.
-        message: the same as a sentence.
-        protocol: `hello`: the engine's version.
-        ready: `hello`, `ping`: the engine can answer questions about pods now.
-        unseen: `propose`: ask again, with the pod.
-        skip: `propose`: the pod asks for no devices, or its claims are left to kube-scheduler, over all nodes.
-        preempt: `propose`: the pod is refused, and `preempt` may find pods that could make room.
-        nodes: `propose`, `preempt`: names, the best first.
-        scores: `propose`: from 0 to 100 for each of `nodes` if the question was
-            `wide`; empty if only the order counts.
-        victims: `preempt`: UIDs of the pods that must be gone from each of `nodes`.
-        again: `another`: there are further nodes, schedule the pod again.
-        annotations: `bind`: of the Binding.
-        labels: `bind`: of the Binding.
-        within: `bind`: seconds until the Binding must be over.
-        bound: `bound`: the pod is on that node after all.
-    """
+    """The answer to one question; docs/reference/plugin.md lists the fields of each."""
 
     id: int
     code: str = ""

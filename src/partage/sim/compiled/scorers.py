@@ -7,7 +7,6 @@ from partage.inventory.ledger import Ledger
 from partage.model.policy import Strategy
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.priced import PriceGauge
-from partage.placement.scoring import scores_alike
 from partage.placement.tables import Prices
 from partage.scheduler.classes import RequestClass
 from partage.sim.compiled.columns import STRATEGIES
@@ -40,7 +39,8 @@ class CompiledScorers:
         request, host, strategy = group.pod.request, group.pod.host, group.node_strategy
         if strategy not in STRATEGIES or not Rescorer.applies(request, host):
             return None
-        if strategy in (Strategy.BINPACK, Strategy.SPREAD) and not scores_alike(request.scoring):
+        scoring = request.scoring
+        if strategy in (Strategy.BINPACK, Strategy.SPREAD) and (scoring.sharers or scoring.left):
             return None
         if strategy is Strategy.FGD:
             if not isinstance(group.gauge, FastGauge):
