@@ -15,7 +15,7 @@ from partage.kube.objects import HasMeta
 from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, Scope
 from partage.wire import shapes
 from partage.wire.documents import Document
-from partage.wire.limits import short_status, shortened
+from partage.wire.limits import shortened
 
 CLUSTER: Final = "cluster"
 """The source of documents that come from a server."""
@@ -38,13 +38,8 @@ class LivePod(shapes.Pod, frozen=True):
 
     def __post_init__(self) -> None:
         """Drop most of what is beyond the bounds."""
-        if self.spec is not None:
-            metadata, spec = shortened(self.metadata, self.spec)
-            if metadata is not self.metadata or spec is not self.spec:
-                msgspec.structs.force_setattr(self, "metadata", metadata)
-                msgspec.structs.force_setattr(self, "spec", spec)
-        if self.status is not None:
-            msgspec.structs.force_setattr(self, "status", short_status(self.status))
+        for name, part in shortened(self).items():
+            msgspec.structs.force_setattr(self, name, part)
 
 
 class LiveClaim(shapes.ResourceClaim, frozen=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from partage.vendors import names
@@ -97,6 +98,16 @@ def beyond(
 
 _KEPT: Final = 1024
 """Labels, tolerations and the like of a pod that are kept; more than a bound allows."""
+_LONG: Final = {
+    "metadata": ("labels", "finalizers", "owner_references"),
+    "spec": ("node_selector", "tolerations", "scheduling_gates", "resource_claims"),
+    "status": (
+        "conditions",
+        "container_statuses",
+        "init_container_statuses",
+        "resource_claim_statuses",
+    ),
+}
 _TOO_FAR: Final = shapes.NodeAffinity(
     shapes.NodeSelector(
         [shapes.SelectorTerm()] * (LIMITS["node affinity terms and expressions"] + 1)
@@ -105,52 +116,33 @@ _TOO_FAR: Final = shapes.NodeAffinity(
 """It stands for node affinity beyond the bounds; `beyond` refuses it too."""
 
 
-def shortened(
-    metadata: shapes.Metadata, spec: shapes.PodSpec
-) -> tuple[shapes.Metadata, shapes.PodSpec]:
-    """A pod without most of what is beyond the bounds, so that it takes about as much memory as its text.
+def shortened(pod: shapes.Pod) -> dict[str, msgspec.Struct]:
+    """The parts of a pod that are beyond the bounds, without most of that, so that it takes hardly more than its text.
 
     A server allows any number of such parts, and in memory one takes up to seventeen times its text. More than is
-    allowed is kept, so that `beyond` refuses the same. A bound pod keeps all amounts but 0: each may be of a device.
+    allowed is kept, so that `beyond` refuses the same. A bound pod keeps all amounts but 0: each may be of a device. A
+    container whose status is missing counts as not ended.
     """
-    labels, selector = metadata.labels, spec.node_selector
-    whole, whose = (labels, selector), (metadata.finalizers, metadata.owner_references)
-    lists = (spec.tolerations, spec.scheduling_gates, spec.resource_claims)
-    if max(map(len, filter(None, (*whole, *whose, *lists))), default=0) > _KEPT:
-        reserved = {key: (labels or {})[key] for key in RESERVED.in_labels(labels or ())}
-        labels, selector = (dict(islice((one or {}).items(), _KEPT)) for one in whole)
-        finalizers, owners = ((one or [])[:_KEPT] for one in whose)
-        metadata = replace(
-            metadata, labels=labels | reserved, finalizers=finalizers, owner_references=owners
-        )
-        tolerations, gates, claims = ((one or [])[:_KEPT] for one in lists)
-        spec = replace(
-            spec,
-            node_selector=selector,
-            tolerations=tolerations,
-            scheduling_gates=gates,
-            resource_claims=claims,
-        )
+    found: dict[str, msgspec.Struct] = {}
+    for name, lists in _LONG.items():
+        part = getattr(pod, name)
+        long = [one for one in lists if len(getattr(part, one, None) or ()) > _KEPT]
+        if long:
+            few = {one: _few(getattr(part, one)) for one in long}
+            if "labels" in few:
+                few["labels"] |= {key: part.labels[key] for key in RESERVED.in_labels(part.labels)}
+            found[name] = replace(part, **few)
+    spec = found.get("spec", pod.spec)
+    if not isinstance(spec, shapes.PodSpec):
+        return found
     if spec.affinity and any(count > LIMITS[what] for what, count in _affinity(spec).items()):
         spec = replace(spec, affinity=replace(spec.affinity, node_affinity=_TOO_FAR))
-    return metadata, _with_few_amounts(spec)
+    spec = _with_few_amounts(spec)
+    return found if spec is pod.spec else found | {"spec": spec}
 
 
-def short_status(status: shapes.PodStatus) -> shapes.PodStatus:
-    """A pod's status without most of what no kubelet reports; a container that is missing counts as not ended."""
-    whole = (status.conditions, status.resource_claim_statuses)
-    ended = (status.container_statuses, status.init_container_statuses)
-    if max((len(one) for one in (*whole, *ended) if one), default=0) <= _KEPT:
-        return status
-    conditions, claims = ((one or [])[:_KEPT] for one in whole)
-    containers, before = ((one or [])[:_KEPT] for one in ended)
-    return replace(
-        status,
-        conditions=conditions,
-        resource_claim_statuses=claims,
-        container_statuses=containers,
-        init_container_statuses=before,
-    )
+def _few(long: Any) -> Any:
+    return dict(islice(long.items(), _KEPT)) if isinstance(long, dict) else long[:_KEPT]
 
 
 def _with_few_amounts(spec: shapes.PodSpec) -> shapes.PodSpec:
