@@ -610,7 +610,7 @@ ATTACKS: Final = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Tally:
     """What came of the tests; a plugin of pytest."""
 
