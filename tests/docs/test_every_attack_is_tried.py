@@ -30,7 +30,9 @@ def test_what_got_through_is_said() -> None:
     """A test that failed, and one that is not there; not so what a machine cannot try."""
     attack = Attack("tenant", "x", "y", ("a.py::test_b", "c.py"))
     tally = Tally()
-    assert hash(tally)  # pytest keeps its plugins in sets where folders have a conftest of their own
+    assert hash(
+        tally
+    )  # pytest keeps its plugins in sets where folders have a conftest of their own
     assert tally.verdict(attack) == "GOT THROUGH"
     tally.skipped = {"tests/c.py::test_d"}
     assert tally.verdict(attack) == "not tried here"
