@@ -17,7 +17,7 @@ import numpy as np
 from partage.inventory.plane import Bools, Floats, Ints
 from partage.model.device import MILLI
 from partage.model.errors import PartageError
-from partage.placement.jit import compiled
+from partage.placement.jit import compiled_uncounted
 from partage.placement.mix import Mix, Stock
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import UNITS, Prices
@@ -128,21 +128,33 @@ def knapsack(size: Ints, profit: Floats) -> tuple[Floats, Ints]:
     """
     order = np.argsort(size, kind="stable")
     sizes, gains = size[order], np.where(profit > 0, profit, -1.0)[:, order]
-    best, last = _knapsack(sizes, np.ascontiguousarray(gains), UNITS, _BETTER)
-    return best, np.where(last >= 0, order[last], -1)
+    best = np.zeros((gains.shape[0], UNITS + 1))
+    last = np.full(best.shape, -1, np.int64)
+    useful = np.zeros(sizes.size, np.int64)
+    _knapsack(sizes, np.ascontiguousarray(gains), _BETTER, best, last, useful)
+    return best.T, np.where(last >= 0, order[last], -1).T
 
 
-@compiled
-def _knapsack(size: Ints, gain: Floats, units: int, least: float) -> tuple[Floats, Ints]:
-    """`knapsack` of ascending sizes; an item must be worth `least` more than an unused hundredth."""
-    rows, items = gain.shape
-    best = np.zeros((units + 1, rows))
-    last = np.full((units + 1, rows), -1, np.int64)
-    mine = np.zeros(units + 1)
+@compiled_uncounted
+def _knapsack(
+    size: Ints, gain: Floats, least: float, best: Floats, last: Ints, useful: Ints
+) -> None:
+    """`knapsack` of ascending sizes; an item must be worth `least` more than an unused hundredth.
+
+    Args:
+        best, last: (rows, 101), zeros and -1; written.
+        useful: for the function's own use, one entry an item.
+    """
+    (rows, items), units = gain.shape, best.shape[1] - 1
     for row in range(rows):
+        mine, count, most = best[row], 0, 0.0
+        for item in range(items):  # a larger item that gains no more is never better
+            if gain[row, item] > most:
+                most, useful[count] = gain[row, item], item
+                count += 1
         for room in range(1, units + 1):
             top, found = -np.inf, -1
-            for item in range(items):
+            for item in useful[:count]:
                 if size[item] > room:
                     break
                 value = mine[room - size[item]] + gain[row, item]
@@ -151,9 +163,7 @@ def _knapsack(size: Ints, gain: Floats, units: int, least: float) -> tuple[Float
             mine[room] = mine[room - 1]
             if found >= 0 and top > mine[room] + least:
                 mine[room] = top
-                last[room, row] = found
-        best[:, row] = mine
-    return best, last
+                last[row, room] = found
 
 
 def solver() -> Any:
@@ -303,6 +313,9 @@ class Learner:
         self._programme = _Programme(mix, stock, self.items)
         self._chances: Floats = mix.counts / mix.counts.sum()
         self._reserves = reserves_of(mix, stock)
+        # Models for which the same items are allowed have the same worth.
+        masks, of_model = np.unique(self.items.allowed, axis=0, return_inverse=True)
+        self._masks = masks, of_model.ravel()
         # The mix's own patterns exist from the first candidate on.
         self._programme.configure(Config())
         self._programme.solve(self._chances)
@@ -330,10 +343,11 @@ class Learner:
         """Worth of remainders by model, hundredths and pair."""
         items = self.items
         net = price - PAIRS[:, :1] * items.cores - PAIRS[:, 1:] * items.gib
-        profit = np.where(items.allowed[:, None, :], net, 0.0).reshape(-1, items.size.size)
+        masks, of_model = self._masks
+        profit = np.where(masks[:, None, :], net, 0.0).reshape(-1, items.size.size)
         best, _ = knapsack(items.size, profit)
-        result: Floats = best.reshape(UNITS + 1, -1, PAIRS.shape[0])
-        return result.transpose(1, 0, 2)
+        result: Floats = best.T.reshape(-1, PAIRS.shape[0], UNITS + 1)[of_model]
+        return result.transpose(0, 2, 1)
 
 
 def scarcity(mix: Mix, stock: Stock) -> Floats:

@@ -158,7 +158,9 @@ class Theatre:
         """Row of the node of each arrival under prices, -1 for none; 0 for already running pods."""
         worth, kept = _worth(prices, course.stock), _kept(prices, self.mix)
         arrivals, books, node, rest = _start(course, anew=False)
-        rehearsal_loops.play_priced(arrivals, books, self._asked, worth, kept, rest)
+        pairs, reserves = worth.core.size, kept.need.size
+        mine = rehearsal_loops.notes(arrivals, books, self._asked, pairs, reserves)
+        rehearsal_loops.play_priced(arrivals, books, self._asked, worth, kept, mine, rest)
         return node
 
     def fragmentation(self, course: Course, *, anew: bool = True) -> Ints:
@@ -168,13 +170,15 @@ class Theatre:
             anew: from the empty cluster, with the running pods placed first; otherwise from the current books.
         """
         arrivals, books, node, rest = _start(course, anew=anew)
-        rehearsal_loops.play_fragmentation(arrivals, books, self._asked, self._usual, rest)
+        mine = rehearsal_loops.notes(arrivals, books, self._asked)
+        rehearsal_loops.play_fragmentation(arrivals, books, self._asked, self._usual, mine, rest)
         return node
 
     def first_fit(self, course: Course, *, anew: bool = True) -> Ints:
         """The same under first fit."""
         arrivals, books, node, rest = _start(course, anew=anew)
-        rehearsal_loops.play_first_fit(arrivals, books, self._asked, rest)
+        mine = rehearsal_loops.notes(arrivals, books, self._asked)
+        rehearsal_loops.play_first_fit(arrivals, books, self._asked, mine, rest)
         return node
 
     def outcome(self, course: Course, node: Ints) -> Outcome:

@@ -6,6 +6,10 @@ is rehearsed because a rehearsal would take minutes.
 
 Nodes are in the order of preference. No pod leaves during a rehearsal, so a node without room for a request never has
 room for it again.
+
+Each request keeps a key for every node, and the least key wins. Most nodes never win, so their keys are lower bounds: a
+node's value is the least over many pairs of prices, and one pair gives a bound. The true key is computed only for a
+node whose bound is the least.
 """
 
 from typing import Final, NamedTuple
@@ -13,12 +17,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from partage.inventory.plane import Bools, Floats, Ints
-from partage.placement.jit import compiled
+from partage.placement.jit import compiled_uncounted
 
 NOWHERE: Final = 2**62
 """Key of a node without room."""
-BEHIND: Final = 2**50
+BEHIND: Final = 2**54
 """Added to the keys of places that take a slot from a short reserve."""
+NODES: Final = 20  # bits of a key for its node, behind the score; then one for a bound
+ROUGH: Final = 1
+"""Bit of a key that is a lower bound."""
+BLOCK: Final = 64  # nodes whose least key is found at once
 BIN: Final = 15.0
 OFFSET: Final = 128
 MOST_BIN: Final = 2**10 - 1
@@ -103,7 +111,48 @@ class Usual(NamedTuple):
     points: Floats
 
 
-@compiled
+class Notes(NamedTuple):
+    """Arrays of a replay for its own use.
+
+    For each request and node the key, the chosen card, and a bit for each reserve that loses a slot. For each request
+    the changes that it has seen, whether no node has room, and a pair of prices that decided. The changed node of each
+    change. For each node its latest change, the worth of its cards by pair, its value (or fragmentation), the pair that
+    decides it, its compute left and its idle cards. The slots of each reserve. A node's cards on trial.
+    """
+
+    keys: Ints
+    taken: Ints
+    flags: Ints
+    seen: Ints
+    full: Bools
+    hint: Ints
+    log: Ints
+    latest: Ints
+    sums: Floats
+    value: Floats
+    lowest: Ints
+    rest: Ints
+    idle: Ints
+    supply: Ints
+    trial: Ints
+
+
+def notes(arrivals: Ints, books: Books, asked: Asked, pairs: int = 0, reserves: int = 0) -> Notes:
+    """Empty notes for a replay with so many pairs of prices and reserves."""
+    asks, (nodes, cards) = asked.cpu.size, books.left.shape
+    keys, taken = (np.full((asks, nodes), -1, np.int64) for _ in range(2))
+    seen, latest = (np.full(size, -1, np.int64) for size in (asks, nodes))
+    hint, log, lowest, rest, idle, supply, trial = (
+        np.zeros(size, np.int64)
+        for size in (asks, arrivals.size, nodes, nodes, nodes, reserves, cards)
+    )
+    flags, full = np.zeros((asks, nodes), np.int64), np.zeros(asks, np.bool_)
+    sums, value = np.zeros((nodes, pairs)), np.zeros(nodes)
+    first = keys, taken, flags, seen, full, hint, log, latest
+    return Notes(*first, sums, value, lowest, rest, idle, supply, trial)
+
+
+@compiled_uncounted
 def _fits(cpu: int, memory: int, cards: int, milli: int, books: Books, i: int) -> bool:
     free_cpu, free_memory, left, size = books[:4]
     if cpu > free_cpu[i] or memory > free_memory[i]:
@@ -114,7 +163,7 @@ def _fits(cpu: int, memory: int, cards: int, milli: int, books: Books, i: int) -
     return found >= cards
 
 
-@compiled
+@compiled_uncounted
 def _take(cpu: int, memory: int, cards: int, milli: int, card: int, books: Books, i: int) -> None:
     """Take a pod's share: of `card` and, if it asks more, of the first others that fit."""
     free_cpu, free_memory, left, size = books[:4]
@@ -129,7 +178,7 @@ def _take(cpu: int, memory: int, cards: int, milli: int, card: int, books: Books
             cards -= 1
 
 
-@compiled
+@compiled_uncounted
 def _spread(cpu: int, memory: int, books: Books, i: int) -> int:
     """Key of a node by kube-scheduler's own scores: most left of CPU and memory, and balance of both."""
     free_cpu, free_memory, _, _, _, room_cpu, room_memory = books
@@ -140,43 +189,25 @@ def _spread(cpu: int, memory: int, books: Books, i: int) -> int:
     return int(WHOLE - left - alike)
 
 
-@compiled
-def _least(core: Floats, gib: Floats, cores: float, memory: float, sums: Floats) -> float:
-    best = np.inf
+@compiled_uncounted
+def _least(core: Floats, gib: Floats, cores: float, memory: float, sums: Floats) -> int:
+    """The pair of prices at which a node is worth least, the first of equals."""
+    best, at = np.inf, 0
     for p in range(core.size):
         value = core[p] * cores + gib[p] * memory + sums[p]
-        best = min(best, value)
-    return best
+        if value < best:
+            best, at = value, p
+    return at
 
 
-@compiled
-def _least_after(
-    core: Floats,
-    gib: Floats,
-    cores: float,
-    memory: float,
-    sums: Floats,
-    times: int,
-    after: Floats,
-    before: Floats,
-) -> float:
-    """`_least` after `times` cards went from one remainder to another."""
-    best = np.inf
-    for p in range(core.size):
-        change = times * (after[p] - before[p])
-        value = core[p] * cores + gib[p] * memory + (sums[p] + change)
-        best = min(best, value)
-    return best
-
-
-@compiled
+@compiled_uncounted
 def _key(loss: float, node: int, card: int) -> int:
     bins = int(np.floor(loss / BIN + 0.5)) + OFFSET
     bins = max(0, min(bins, MOST_BIN))
     return (bins << 23) | (min(node, MOST_NODE) << 10) | min(card, MOST_CARD)
 
 
-@compiled
+@compiled_uncounted
 def _slots(kept: Kept, b: int, free_cpu: int, free_memory: int, idle: int) -> int:
     """Pods of a reserve for which there is room."""
     cards, cpu, memory, slots = kept.cards[b], kept.cpu[b], kept.memory[b], MANY
@@ -189,7 +220,7 @@ def _slots(kept: Kept, b: int, free_cpu: int, free_memory: int, idle: int) -> in
     return slots
 
 
-@compiled
+@compiled_uncounted
 def _idle(left: Ints, cards: int) -> int:
     idle = 0
     for g in range(cards):
@@ -197,7 +228,15 @@ def _idle(left: Ints, cards: int) -> int:
     return idle
 
 
-@compiled
+@compiled_uncounted
+def _sum(left: Ints, cards: int) -> int:
+    total = 0
+    for g in range(cards):
+        total += left[g]
+    return total
+
+
+@compiled_uncounted
 def _supply(sign: int, supply: Ints, kept: Kept, books: Books, i: int) -> None:
     """Add a node's slots to those of each reserve, or subtract them."""
     idle = _idle(books.left[i], books.cards[i])
@@ -206,40 +245,127 @@ def _supply(sign: int, supply: Ints, kept: Kept, books: Books, i: int) -> None:
             supply[b] += sign * _slots(kept, b, books.cpu[i], books.memory[i], idle)
 
 
-@compiled
+@compiled_uncounted
+def _valued(worth: Worth, books: Books, i: int, sums: Floats) -> tuple[int, float]:
+    """Write the worth of a node's cards to `sums`; the pair at which the node is worth least, and its value then."""
+    free_cpu, free_memory, left, size, model = books[:5]
+    table, core, gib, _, _ = worth
+    sums[:] = 0.0
+    for g in range(size[i]):
+        row = table[model[i], left[i, g] // 10]
+        for p in range(core.size):
+            sums[p] += row[p]
+    cores, memory = free_cpu[i] / 1000, free_memory[i] / 1024
+    at = _least(core, gib, cores, memory, sums)
+    return at, core[at] * cores + gib[at] * memory + sums[at]
+
+
+@compiled_uncounted
+def _least_after(
+    core: Floats,
+    gib: Floats,
+    cores: float,
+    memory: float,
+    sums: Floats,
+    times: int,
+    after: Floats,
+    before: Floats,
+) -> float:
+    """The least value of a node after `times` cards went from one remainder to another."""
+    best = np.inf
+    for p in range(core.size):
+        change = times * (after[p] - before[p])
+        value = core[p] * cores + gib[p] * memory + (sums[p] + change)
+        best = min(best, value)
+    return best
+
+
+@compiled_uncounted
+def _fresh(left: Ints, g: int, milli: int) -> bool:
+    """Whether a card has room, and is the first of those with as much left, which are all alike."""
+    if left[g] < milli:
+        return False
+    for other in range(g):
+        if left[other] == left[g]:
+            return False
+    return True
+
+
+@compiled_uncounted
+def _packed(key: int, i: int) -> int:
+    """A key that names its node, so that the least is of the first of equal nodes."""
+    return ((key << NODES) | i) << 1
+
+
+@compiled_uncounted
+def _node(key: int) -> int:
+    return (key >> 1) & ((1 << NODES) - 1)
+
+
+@compiled_uncounted
+def _first(keys: Ints, flags: Ints, short: int) -> int:
+    """The least key, those of places that take a slot from a short reserve behind the others."""
+    top = NOWHERE
+    if short == 0:
+        for i in range(keys.size):
+            top = min(top, keys[i])
+    else:
+        for i in range(keys.size):
+            top = min(top, keys[i] + (BEHIND if flags[i] & short else 0))
+    return top
+
+
+@compiled_uncounted
+def _flags(
+    request: tuple[int, int, int, int],
+    free: Bools,
+    kept: Kept,
+    books: Books,
+    i: int,
+    after: int,
+) -> int:
+    """A bit for each reserve that loses a slot if a node takes the request and keeps `after` idle cards."""
+    cpu, memory = books.cpu[i], books.memory[i]
+    idle, flags = _idle(books.left[i], books.cards[i]), 0
+    for b in range(free.size):
+        if free[b] or not kept.allowed[b, books.model[i]]:
+            continue
+        before = _slots(kept, b, cpu, memory, idle)
+        if before > 0 and before > _slots(kept, b, cpu - request[0], memory - request[1], after):
+            flags |= 1 << b
+    return flags
+
+
+@compiled_uncounted
 def play_priced(
-    arrivals: Ints, books: Books, asked: Asked, worth: Worth, kept: Kept, node: Ints
+    arrivals: Ints,
+    books: Books,
+    asked: Asked,
+    worth: Worth,
+    kept: Kept,
+    mine: Notes,
+    node: Ints,
 ) -> None:
     """Place arrivals by prices and reserves.
 
     Args:
         arrivals: row of each one's request.
         books: the free amounts; written.
+        mine: empty; written.
         node: row of the node of each arrival, -1 for none; written.
     """
     free_cpu, free_memory, left, size, model = books[:5]
     a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
     table, core, gib, scarce, bonus = worth
     _, _, _, r_allowed, r_free, need, pod_milli = kept
-    nodes, pairs, reserves = free_cpu.size, core.size, need.size
-    sums, value = np.zeros((nodes, pairs)), np.zeros(nodes)
-    supply = np.zeros(reserves, np.int64)
-    total = 0
+    keys, taken, flags, seen, full, hint, log, latest = mine[:8]
+    sums, value, lowest, rest, idle, supply, _ = mine[8:]
+    nodes, reserves, total = free_cpu.size, need.size, 0
     for i in range(nodes):
-        m = model[i]
-        for g in range(size[i]):
-            total += left[i, g]
-            for p in range(pairs):
-                sums[i, p] += table[m, left[i, g] // 10, p]
-        value[i] = _least(core, gib, free_cpu[i] / 1000, free_memory[i] / 1024, sums[i])
+        rest[i], idle[i] = _sum(left[i], size[i]), _idle(left[i], size[i])
+        total += rest[i]
+        lowest[i], value[i] = _valued(worth, books, i, sums[i])
         _supply(1, supply, kept, books, i)
-    keys = np.full((a_cpu.size, nodes), -1, np.int64)
-    taken = np.full((a_cpu.size, nodes), -1, np.int64)
-    flags = np.zeros((a_cpu.size, nodes), np.int64)
-    seen = np.full(a_cpu.size, -1, np.int64)
-    full = np.zeros(a_cpu.size, np.bool_)
-    log = np.zeros(arrivals.size, np.int64)
-    latest = np.full(nodes, -1, np.int64)
     changes = 0
     for number in range(arrivals.size):
         k = arrivals[number]
@@ -247,7 +373,8 @@ def play_priced(
         if full[k]:
             continue
         cpu, memory, cards, milli = a_cpu[k], a_memory[k], a_cards[k], a_milli[k]
-        # 1. The nodes that have changed since the request's last turn.
+        whole = cards == 0 or milli >= 1000
+        # 1. Bounds for the nodes that have changed since the request's last turn, from two pairs of prices.
         start = seen[k]
         seen[k] = changes
         for step in range(nodes if start < 0 else changes - start):
@@ -260,88 +387,105 @@ def play_priced(
                 keys[k, i] = NOWHERE
                 continue
             if elsewhere[k]:
-                keys[k, i] = _spread(cpu, memory, books, i)
+                keys[k, i] = _packed(_spread(cpu, memory, books, i), i)
                 continue
-            rest = 0
-            for g in range(size[i]):
-                rest += left[i, g]
-            rest -= cards * milli
-            idle = _idle(left[i], size[i])
             cores, mib = (free_cpu[i] - cpu) / 1000, (free_memory[i] - memory) / 1024
-            best, chosen, after = NOWHERE, -1, idle
-            if cards == 0 or milli >= 1000:
-                loss = value[i] - _least_after(
-                    core, gib, cores, mib, sums[i], cards, table[m, 0], table[m, 100]
-                )
-                if cards > 0:
-                    loss += scarce[m] * (cards * 1000)
-                    loss += bonus[idle] - bonus[max(idle - cards, 0)]
-                best, after = _key(loss, rest, 0), idle - cards
-            else:
-                for g in range(size[i]):
-                    have = left[i, g]
-                    fresh = have >= milli
-                    for other in range(g):  # cards with as much left have the same worth
-                        fresh = fresh and left[i, other] != have
-                    if not fresh:
-                        continue
-                    then, now = table[m, (have - milli) // 10], table[m, have // 10]
-                    loss = value[i] - _least_after(core, gib, cores, mib, sums[i], 1, then, now)
-                    loss += scarce[m] * (cards * milli)
-                    opened = have >= 1000
-                    loss += bonus[idle] - bonus[max(idle - opened, 0)]
-                    key = _key(loss, rest, have - milli)
-                    if key < best:
-                        best, chosen, after = key, g, idle - opened
-            keys[k, i], taken[k, i] = best, chosen
-            bits = 0
-            for b in range(reserves):
-                if r_free[k, b] or not r_allowed[b, m]:
+            p, q = lowest[i], hint[k]
+            at_p, at_q = core[p] * cores + gib[p] * mib, core[q] * cores + gib[q] * mib
+            sum_p, sum_q = sums[i, p], sums[i, q]
+            bound = NOWHERE
+            for g in range(1 if whole else size[i]):
+                have = left[i, g]
+                if not whole and have < milli:
                     continue
-                before = _slots(kept, b, free_cpu[i], free_memory[i], idle)
-                if before > 0 and before > _slots(
-                    kept, b, free_cpu[i] - cpu, free_memory[i] - memory, after
-                ):
-                    bits |= 1 << b
-            flags[k, i] = bits
-        # 2. The reserves that are short now, and the best place.
+                then, now, times = (
+                    (0, 100, cards) if whole else ((have - milli) // 10, have // 10, 1)
+                )
+                in_p = at_p + (sum_p + times * (table[m, then, p] - table[m, now, p]))
+                in_q = at_q + (sum_q + times * (table[m, then, q] - table[m, now, q]))
+                loss = value[i] - min(in_p, in_q)
+                if cards > 0:
+                    opened = cards if whole else int(have >= 1000)
+                    loss += scarce[m] * (cards * milli)
+                    loss += bonus[idle[i]] - bonus[max(idle[i] - opened, 0)]
+                key = _key(loss, rest[i] - cards * milli, 0 if whole else have - milli)
+                bound = min(bound, key)
+            keys[k, i], flags[k, i] = _packed(bound, i) | ROUGH, 0
+        # 2. The reserves that are short now.
         short = 0
         for b in range(reserves):
             wanted = need[b] * (total / pod_milli)
             if wanted > 0 and supply[b] <= wanted + MARGIN * np.sqrt(wanted):
                 short |= 1 << b
-        top, found = NOWHERE, -1
-        for i in range(nodes):
-            key = keys[k, i]
-            if key != NOWHERE and flags[k, i] & short:
-                key += BEHIND
-            if key < top:
-                top, found = key, i
-        if found < 0:
+        # 3. The best place. The true key is computed where the bound is below the best so far.
+        first = _first(keys[k], flags[k], short)
+        top, step = (NOWHERE, -1) if first & ROUGH else (first, nodes)
+        while step < nodes:
+            i, end = (step, step + BLOCK) if step >= 0 else (_node(first), 0)
+            if step % BLOCK == 0 and _first(keys[k, i:end], flags[k, i:end], short) >= top:
+                step = end
+                continue
+            step += 1
+            key = keys[k, i] + (BEHIND if flags[k, i] & short else 0)
+            if key >= top:
+                continue
+            if key & ROUGH:
+                m = model[i]
+                cores, mib = (free_cpu[i] - cpu) / 1000, (free_memory[i] - memory) / 1024
+                best, chosen, after = NOWHERE, -1, idle[i]
+                for g in range(1 if whole else size[i]):
+                    have = left[i, g]
+                    if not whole and not _fresh(left[i], g, milli):
+                        continue
+                    then, now, times = (
+                        (0, 100, cards) if whole else ((have - milli) // 10, have // 10, 1)
+                    )
+                    loss = value[i] - _least_after(
+                        core, gib, cores, mib, sums[i], times, table[m, then], table[m, now]
+                    )
+                    opened = cards if whole else int(have >= 1000)
+                    if cards > 0:
+                        loss += scarce[m] * (cards * milli)
+                        loss += bonus[idle[i]] - bonus[max(idle[i] - opened, 0)]
+                    key = _key(loss, rest[i] - cards * milli, 0 if whole else have - milli)
+                    if key < best:
+                        best, chosen, after = key, -1 if whole else g, idle[i] - opened
+                keys[k, i], taken[k, i] = _packed(best, i), chosen
+                bits = 0
+                for b in range(reserves):
+                    if r_free[k, b] or not r_allowed[b, m]:
+                        continue
+                    before = _slots(kept, b, free_cpu[i], free_memory[i], idle[i])
+                    if before > 0 and before > _slots(
+                        kept, b, free_cpu[i] - cpu, free_memory[i] - memory, after
+                    ):
+                        bits |= 1 << b
+                flags[k, i] = bits
+                key = keys[k, i] + (BEHIND if bits & short else 0)
+            top = min(top, key)
+        if top >= NOWHERE:
             full[k] = True
             continue
-        # 3. The place is taken.
-        i, m = found, model[found]
+        # 4. The place is taken.
+        i = _node(top)
         _supply(-1, supply, kept, books, i)
         _take(cpu, memory, cards, milli, taken[k, i], books, i)
         total -= cards * milli
         _supply(1, supply, kept, books, i)
-        sums[i, :] = 0.0
-        for g in range(size[i]):
-            for p in range(pairs):
-                sums[i, p] += table[m, left[i, g] // 10, p]
-        value[i] = _least(core, gib, free_cpu[i] / 1000, free_memory[i] / 1024, sums[i])
+        rest[i], idle[i] = rest[i] - cards * milli, _idle(left[i], size[i])
+        lowest[i], value[i] = _valued(worth, books, i, sums[i])
+        hint[k] = lowest[i]
         node[number] = i
         latest[i] = changes
         log[changes] = i
         changes += 1
 
 
-@compiled
-def play_first_fit(arrivals: Ints, books: Books, asked: Asked, node: Ints) -> None:
+@compiled_uncounted
+def play_first_fit(arrivals: Ints, books: Books, asked: Asked, mine: Notes, node: Ints) -> None:
     """Place arrivals on the first node that fits, and its first fitting cards."""
     a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
-    first = np.zeros(a_cpu.size, np.int64)  # nodes before it have no room, now or ever
+    first = mine.hint  # nodes before it have no room, now or ever
     for number in range(arrivals.size):
         k = arrivals[number]
         cpu, memory, cards, milli = a_cpu[k], a_memory[k], a_cards[k], a_milli[k]
@@ -367,14 +511,12 @@ def play_first_fit(arrivals: Ints, books: Books, asked: Asked, node: Ints) -> No
             first[k] += 1
 
 
-@compiled
+@compiled_uncounted
 def _fragmentation(cpu: int, left: Ints, cards: int, model: int, usual: Usual) -> float:
     """Fragmentation of a node; the sums in the published order, see `fragmentation`."""
     s_cpu, s_cards, chance, s_milli, allowed, p_cpu, p_chance, _ = usual
     both = lacking = starved = spare = blocked = barred = 0.0
-    total = 0
-    for g in range(cards):
-        total += left[g]
+    total = _sum(left, cards)
     for k in range(s_cpu.size):
         everything = chance[k] * total
         if not allowed[k, model]:
@@ -402,23 +544,18 @@ def _fragmentation(cpu: int, left: Ints, cards: int, model: int, usual: Usual) -
     return ((((both + lacking) + starved) + spare) + blocked) + barred
 
 
-@compiled
+@compiled_uncounted
 def play_fragmentation(
-    arrivals: Ints, books: Books, asked: Asked, usual: Usual, node: Ints
+    arrivals: Ints, books: Books, asked: Asked, usual: Usual, mine: Notes, node: Ints
 ) -> None:
     """Place arrivals by FGD."""
     free_cpu, _, left, size, model = books[:5]
     a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
     nodes, steps = free_cpu.size, usual.points
-    frag = np.zeros(nodes)
+    keys, taken, _, seen, full, _, log, latest, _, frag = mine[:10]
+    trial = mine.trial
     for i in range(nodes):
         frag[i] = _fragmentation(free_cpu[i], left[i], size[i], model[i], usual)
-    keys = np.full((a_cpu.size, nodes), -1, np.int64)
-    taken = np.full((a_cpu.size, nodes), -1, np.int64)
-    seen = np.full(a_cpu.size, -1, np.int64)
-    full = np.zeros(a_cpu.size, np.bool_)
-    log = np.zeros(arrivals.size, np.int64)
-    latest = np.full(nodes, -1, np.int64)
     changes = 0
     for number in range(arrivals.size):
         k = arrivals[number]
@@ -438,10 +575,11 @@ def play_fragmentation(
                 keys[k, i] = NOWHERE
                 continue
             if elsewhere[k]:
-                keys[k, i] = _spread(cpu, memory, books, i)
+                keys[k, i] = _packed(_spread(cpu, memory, books, i), i)
                 continue
             best, chosen = -1, -1
-            trial = left[i].copy()
+            for g in range(size[i]):
+                trial[g] = left[i, g]
             if cards == 0 or milli >= 1000:
                 wanted = cards
                 for g in range(size[i]):
@@ -452,7 +590,7 @@ def play_fragmentation(
                 best = np.searchsorted(steps, frag[i] - after, side="right")
             else:
                 for g in range(size[i]):
-                    if trial[g] < milli:
+                    if not _fresh(trial, g, milli):
                         continue
                     trial[g] -= milli
                     after = _fragmentation(free_cpu[i] - cpu, trial, size[i], m, usual)
@@ -460,14 +598,12 @@ def play_fragmentation(
                     points = np.searchsorted(steps, frag[i] - after, side="right")
                     if points > best:
                         best, chosen = points, g
-            keys[k, i], taken[k, i] = steps.size - best, chosen
-        top, found = NOWHERE, -1
-        for i in range(nodes):
-            if keys[k, i] < top:
-                top, found = keys[k, i], i
-        if found < 0:
+            keys[k, i], taken[k, i] = _packed(steps.size - best, i), chosen
+        top = _first(keys[k], keys[k], 0)
+        if top >= NOWHERE:
             full[k] = True
             continue
+        found = _node(top)
         _take(cpu, memory, cards, milli, taken[k, found], books, found)
         frag[found] = _fragmentation(
             free_cpu[found], left[found], size[found], model[found], usual

@@ -166,6 +166,9 @@ class _Selection:
             course = stage.course
             if isinstance(what, Prices):
                 node = self.theatre.prices(course, what)
+            elif not course.placed:  # the reference started from the same books
+                outcomes.append(stage.fgd if what is Strategy.FGD else stage.first_fit)
+                continue
             elif what is Strategy.FGD:
                 node = self.theatre.fragmentation(course, anew=False)
             else:
