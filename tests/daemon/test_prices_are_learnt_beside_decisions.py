@@ -17,7 +17,9 @@ import pytest
 
 from fakes.builders import card, make_node, make_pod, share, whole
 from partage.daemon import learning as daemon_learning
-from partage.daemon.learning import Learning, LearningSettings, process
+from partage.daemon import learning_process
+from partage.daemon.learning import Learning, LearningSettings
+from partage.daemon.learning_process import process
 from partage.extender.books import Books
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
@@ -299,7 +301,7 @@ def test_a_fault_ends_neither_learning_nor_decisions(caplog: pytest.LogCaptureFi
 def test_a_process_of_its_own_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments and results survive the transfer between processes."""
     # Less urgent than all else it would wait for this machine's other work, which is what it is for.
-    monkeypatch.setattr(daemon_learning, "_NICE", 0)
+    monkeypatch.setattr(learning_process, "_NICE", 0)
     mine = shelf()
     learns = learning(mine, process)
     mine.come(pods(0, 300))
@@ -454,9 +456,25 @@ def test_others_run_while_many_requests_are_looked_at() -> None:
     assert turns > 10
 
 
+LOADED = """
+import sys
+import partage.daemon.learning_process, partage.placement.learning
+print(*sys.modules)
+"""
+
+
+def test_the_process_loads_little_of_the_service() -> None:
+    """Its start is part of the cost of prices."""
+    found = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True
+    )
+
+    assert not {"aiohttp", "partage.extender", "partage.kube"} & set(found.stdout.split())
+
+
 KILLED = """
 import os, sys, time
-from partage.daemon.learning import process
+from partage.daemon.learning_process import process
 
 if __name__ == "__main__":
     worker = process()

@@ -10,15 +10,14 @@ the sum of their amounts on nodes, and only if the plugin reports it. They count
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context, parent_process
-from threading import Thread
+from multiprocessing import active_children
 from typing import Final
 
+from partage.daemon.learning_process import process
 from partage.extender.books import Books
 from partage.kube.clock import Clock
 from partage.model.pod import Pod
@@ -29,7 +28,6 @@ from partage.placement.tables import Tables
 from partage.scheduler.events import TablesChanged
 
 _LOG: Final = logging.getLogger("partage.daemon")
-_NICE: Final = 10
 _PIECE: Final = 64
 """Pods whose asks are computed before other tasks run."""
 
@@ -45,24 +43,6 @@ class LearningSettings:
 
     period: float = 10.0
     window: int = 20_000
-
-
-def process() -> Executor:
-    """A separate process of low priority; it ends with ours, even if ours is killed."""
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begun)
-
-
-def _begun() -> None:
-    os.nice(_NICE)
-    Thread(target=_end_with_parent, name="learning:parent", daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End with the parent: a killed process does not stop its workers, which would compute on or wait forever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 class Learning:
