@@ -365,7 +365,7 @@ def test_nothing_but_regular_files_is_opened(tmp_path: Path) -> None:
 
 
 def test_no_file_of_the_kernel_is_read(tmp_path: Path) -> None:
-    """Some do something when they are read, whoever reads: `/proc/kmsg` gives the node's log to the first reader."""
+    """A read can have an effect: `/proc/kmsg` gives each line of the node's log to one reader only."""
     for name in ("/proc/version", "proc/self/status", "/sys/kernel/notes"):
         if not Path("/", name).exists():
             continue

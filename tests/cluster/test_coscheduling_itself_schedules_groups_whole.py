@@ -125,7 +125,7 @@ def test_a_group_that_fits_waits_for_its_last_pod_and_is_bound_whole(cluster: Pl
 
 
 def test_groups_that_fail_leave_no_reservation(cluster: Plugged) -> None:
-    """Four of five have a card reserved and wait; the fifth finds none; all four are given back.
+    """Four of five pods have a card reserved and wait. The fifth finds none, and all four cards are released.
 
     A group that coscheduling tries before it knows all pods is left alone, so the pods are there and refused before their
     group is.

@@ -88,7 +88,7 @@ def test_a_process_outside_is_named(room: Room, change: dict[str, object], cause
 def test_a_process_that_uses_no_card_may_be_anything(
     room: Room, change: dict[str, object]
 ) -> None:
-    """A static helper, or what a server starts for a stranger: else whoever may log in could have the pod evicted."""
+    """A static helper, or a program that a server starts for a stranger, who could otherwise have the pod evicted."""
     helper = replace(process(room), uses_card=False, has_library=False, **change)  # type: ignore[arg-type]
 
     assert not judge(room, read_room(room), (helper,))

@@ -183,7 +183,7 @@ class Rooms:
         return room
 
     def adjust(self, container: str, cards: tuple[CardLimits, ...]) -> None:
-        """Put other amounts in force, also for running programs. Raises `InvalidValue`: an older agent made the room.
+        """Put other amounts in force, also for running programs.
 
         A crash in between leaves each amount at its old or its new value. `cards`: those of the room, with the new
         amounts. Raises `InvalidValue`: an older agent made the room; `OSError`: a file cannot be written.
