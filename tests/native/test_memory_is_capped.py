@@ -424,12 +424,13 @@ def test_memory_of_an_ended_process_counts_for_who_has_it_open(world: World) -> 
     assert lines(out, "used") == [[256 * MIB], [0]], error
 
 
-@pytest.mark.parametrize("program", ["sleep", "odd"])
+@pytest.mark.parametrize("program", ["sh", "odd"])
 def test_memory_of_a_former_program_counts_for_who_has_it_open(world: World, program: str) -> None:
     """The process that exported it lives on with another program, which uses a card itself or not."""
     tenant = world.tenant(memory=CAP)
     path = str(tenant.folder / "passed")
-    then = ("sleep", "600") if program == "sleep" else (str(world.build / "odd"), "idle")
+    idle = (str(world.build / "odd"), "idle")
+    then = ("sh", "-c", "echo idle; read _") if program == "sh" else idle
     first = tenant.start("odd", "ipc-parent", path, *then)
     assert first.stdout is not None
     assert first.stdin is not None
@@ -440,8 +441,7 @@ def test_memory_of_a_former_program_counts_for_who_has_it_open(world: World, pro
 
     first.stdin.write("\n")
     first.stdin.flush()
-    if program == "odd":
-        assert first.stdout.readline().startswith("idle")
+    assert first.stdout.readline().startswith("idle")
     out, error = second.communicate("\n", timeout=240)
     first.kill()
     first.communicate()
