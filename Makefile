@@ -115,7 +115,7 @@ floors: ## The tests that meet other packages most, with the oldest versions tha
 	$(PYTHON) -m venv build/floors
 	build/floors/bin/pip install --quiet uv
 	build/floors/bin/uv pip install --quiet --python build/floors/bin/python --resolution lowest-direct --editable '.[fast,node,nvidia,solver,trace]' --group test
-	build/floors/bin/python -m pytest -n $(JOBS) tests/kube tests/wire tests/cli tests/serving tests/sim
+	build/floors/bin/python -m pytest -n $(JOBS) tests/kube tests/wire tests/placement tests/scheduler tests/cli tests/serving tests/sim
 	build/floors/bin/python -m pytest -n $(JOBS) tests/tracing
 
 native: ## Build the enforcement library and its stand-in driver into build/native (gcc)
