@@ -17,7 +17,8 @@ from partage.agent.isolation.container_dirs import Rooms
 from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.seats import SEAT_BYTES, files_of
 
-_AT_ONCE = 1.0
+_AT_ONCE = int(Path("/proc/sys/fs/lease-break-time").read_text())
+"""Seconds that an open of a leased file waits, unless it is one that does not wait."""
 _GET, _SET, _IMMUTABLE = 0x80086601, 0x40086602, 0x10
 
 
@@ -50,7 +51,7 @@ def _leased(path: Path) -> int | None:
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
