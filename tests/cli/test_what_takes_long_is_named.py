@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,28 +13,41 @@ import pytest
 from partage.cli.patience import patience
 
 
-@pytest.mark.parametrize(
-    ("terminal", "seconds", "said"),
-    [
-        pytest.param(True, 0.3, "reading a\\x1b.yaml; Ctrl-C ends it\n", id="long"),
-        pytest.param(True, 0.0, "", id="short"),
-        pytest.param(False, 0.3, "", id="no terminal"),
-    ],
-)
-def test_it_speaks_after_a_silence(
+def test_it_speaks_once_after_a_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error of a terminal, and with no command to it."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    said, end = "", time.monotonic() + 240
+
+    with patience("reading a\x1b.yaml", silence=0.05):
+        while not said.endswith("\n"):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+
+    assert said + capsys.readouterr().err == "reading a\\x1b.yaml; Ctrl-C ends it\n"
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["short", "no terminal"])
+def test_it_says_nothing_of_what_is_soon_over_and_nothing_to_a_file(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    terminal: bool,  # noqa: FBT001 # a case of the table
-    seconds: float,
-    said: str,
+    *,
+    terminal: bool,
 ) -> None:
-    """Once, on standard error of a terminal, and with no command to it."""
+    """The thread that would speak on a terminal ends with the work; elsewhere there is none."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    before = {*threading.enumerate()}
 
-    with patience("reading a\x1b.yaml", silence=0.1):
-        time.sleep(seconds)
+    with patience("reading a.yaml", silence=600.0 if terminal else 0.0):
+        speakers = {*threading.enumerate()} - before
+    for one in speakers:
+        one.join(240)
 
-    assert capsys.readouterr().err == said
+    assert len(speakers) == terminal
+    assert not any(one.is_alive() for one in speakers)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_pipe_that_nobody_fills_is_named(tmp_path: Path) -> None:
