@@ -240,7 +240,7 @@ async def test_a_single_instance_binds_nothing_by_the_books_of_before_a_restore(
         await asyncio.sleep(0.5)  # a watch that ends is first tried again at once
         restore(cluster.api.store, backup)
         proxy.cut = False
-        await until(lambda: holders(daemon) == {"ended"}, seconds=30)
+        await until(lambda: holders(daemon) == {"ended"})
         await until(lambda: daemon.service.leading)
 
         assert not await cluster.schedule(daemon.url, "late")

@@ -119,8 +119,9 @@ def test_memory_of_a_silent_sandbox_counts(world: World) -> None:
 
     long_ago = time.monotonic_ns() - 61 * 10**9
     beat(tenant.folder / "account", long_ago)
-    end = time.monotonic() + 30
-    while beat(tenant.folder / "account") == long_ago and time.monotonic() < end:
+    for _ in attempts():
+        if beat(tenant.folder / "account") != long_ago:
+            break
         time.sleep(0.1)
 
     assert told(started(tenant, "")) == ["0"]
