@@ -65,6 +65,8 @@ class World:
             self.runtime.socket,
             "--host-root",
             self.folder,
+            "--deadline",
+            "60",  # a busy disk may be late
             *options,
             stderr=asyncio.subprocess.PIPE,
         )

@@ -155,6 +155,7 @@ async def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
             "--port",
             "0",
             f"--health-port={probes}",
+            "--deadline=60",
             "--journal",
             tmp_path / "journal",
             "--nri-socket",

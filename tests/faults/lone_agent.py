@@ -66,6 +66,8 @@ class Node:
             self.runtime.socket,
             "--host-root",
             self.folder,
+            "--deadline",
+            "60",  # a busy disk may be late
             "--kubeconfig",
             self.folder / "kubeconfig",
             *self.options,
