@@ -109,6 +109,12 @@ class World:
         record = self.server.store.get(DEVICES, "", "n1")
         return dict(record.value) if record else {}
 
+    def labels(self) -> dict[str, str]:
+        """Of the Node."""
+        record = self.server.store.get("nodes", "", "n1")
+        assert record is not None
+        return dict(record.value["metadata"]["labels"])
+
     def health(self) -> list[bool]:
         """Of the devices in the object."""
         return [one["health"] for one in (self.device().get("spec") or {}).get("devices", ())]
@@ -173,9 +179,7 @@ async def test_devices_are_reported_and_containers_are_served(tmp_path: Path) ->
                 "leases.coordination.k8s.io", "kube-node-lease", "partage-agent-n1"
             )
         )
-        node = world.server.store.get("nodes", "", "n1")
-        assert node is not None
-        assert node.value["metadata"]["labels"][names.GPU_VENDOR] == "nvidia"
+        await world.until(lambda: world.labels().get(names.GPU_VENDOR) == "nvidia")
         metrics = await asyncio.to_thread(world.get, "/metrics")
         assert 'gpu_core_allocated{card="0",node="n1"} 30.0' in metrics
         assert 'pod_core_request{namespace="team",node="n1",pod="u1"} 30.0' in metrics

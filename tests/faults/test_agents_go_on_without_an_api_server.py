@@ -19,8 +19,8 @@ async def test_an_agent_gives_refuses_and_looks_while_nobody_can_be_asked(tmp_pa
     async with node(tmp_path) as one:
         assert isinstance(await one.create("before"), CreateContainerResponse)
         with one.wire.outage():
-            told = one.renewed()
             assert isinstance(await one.create("meanwhile"), CreateContainerResponse)
+            told = one.renewed()  # what was on its way has arrived
             forged = await one.create("forged", **{names.ALLOCATION: "{}"})
             assert isinstance(forged, Status)
             full = await one.create("too-much", 600)
