@@ -1,5 +1,6 @@
 """A process that has the driver's device for memory open and no place in the account is not under the library."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from partage.agent.isolation.unmanaged_processes import Strangers
 from partage.vendors.wishes import Policy
 
 FORKED = 0x40
+_SET_NAME = 15
 
 
 class Node:
@@ -218,6 +220,31 @@ def test_what_is_not_under_the_library_anyway_is_not_said_twice(node: Node) -> N
     node.room = room
     room.account.write_bytes(b"")
     assert node.said(9) == ""
+
+
+@pytest.mark.parametrize(
+    "name", [b"\fNSpid:\t7", b"\x1cNSpid:\tx", "\x85NSpid:\t7".encode(), b"a\nNSpid:\t7"]
+)
+def test_a_process_tells_its_number_by_no_name(name: bytes) -> None:
+    """The kernel shows every character of it but a line feed: it would be another process, or one that has ended."""
+    read, write = os.pipe()
+    ready, told = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(write)
+        os.write(told, bytes([ctypes.CDLL(None).prctl(_SET_NAME, name, 0, 0, 0)]))
+        os.read(read, 1)
+        os._exit(0)
+    try:
+        assert os.read(ready, 1) == b"\0"
+        numbers = numbers_of(child)
+    finally:
+        for one in (read, write, ready, told):
+            os.close(one)
+        os.waitpid(child, 0)
+
+    assert numbers is not None
+    assert numbers.inner == child
 
 
 def test_the_kernel_tells_a_forked_child_from_a_program() -> None:

@@ -250,7 +250,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "leases on files that others need; seats that grow, cannot be emptied or were passed on",
+        "leases on files that others need; seats that grow, cannot be emptied, were passed on or have endless attributes",
         "the next container has a seat at once",
         (
             _LEASES,
@@ -260,10 +260,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "control groups named after a neighbour's container or by dashes, reused process numbers, programs "
+        "misleading names of control groups and processes, reused process numbers, programs "
         "without a first thread or with their own root, device files renamed or passed on",
         "the agent sees each container's own processes, and which use a card",
         (
+            f"{_PAST}::test_a_process_tells_its_number_by_no_name",
             f"{_PAST}::test_a_device_file_by_another_name_counts",
             f"{_PAST}::test_open_files_that_were_put_away_count",
             f"{_PAST}::test_a_card_by_another_name_is_in_use",

@@ -6,6 +6,7 @@ before any tenant sees them. A thread that waits for the kernel opens files that
 """
 
 import contextlib
+import errno
 import os
 import resource
 import threading
@@ -49,6 +50,8 @@ class HeldFiles:
     def again(self) -> None:
         """Retry the files that could not be held."""
         with self._lock:
+            for path in [path for path, file in self._former.items() if _has_attributes(file)]:
+                os.close(self._former.pop(path))
             leased = [path for path in self._wanted - self._waiting if not self._taken(path)]
             leased = leased[: max(0, _WAITING - len(self._waiting))]
             self._waiting.update(leased)
@@ -95,8 +98,10 @@ class HeldFiles:
                 with contextlib.suppress(OSError):
                     os.ftruncate(older, 0)
                 os.close(older)
-            if before is not None and os.fstat(before).st_nlink:
-                os.close(before)  # the new file itself, which another thread found
+            if before is not None and (os.fstat(before).st_nlink or _has_attributes(before)):
+                os.close(
+                    before
+                )  # with a name it is the new file itself, which another thread found
             elif before is not None:
                 self._former[path] = before
 
@@ -131,6 +136,14 @@ class HeldFiles:
                 self._files[path] = descriptor
             elif descriptor >= 0:
                 os.close(descriptor)
+
+
+def _has_attributes(descriptor: int) -> bool:
+    """Whether a tenant set attributes on a file; they take memory of any size for as long as the file is open."""
+    try:
+        return bool(os.listxattr(descriptor))
+    except OSError as error:
+        return error.errno == errno.E2BIG
 
 
 def _close_all(files: dict[Path, int]) -> None:

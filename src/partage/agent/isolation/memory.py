@@ -35,9 +35,8 @@ def bound(folder: Path, file_bytes: int, files: int) -> None:
     """Mount memory on an empty folder (as this process sees it), unless there is a mount. Raises `OSError`."""
     if os.path.ismount(folder):
         return
-    # The root folder of the file system needs one more, and so does a file that is being made.
     size = room(file_bytes, files, os.sysconf("SC_PAGE_SIZE"))
-    _mount(folder, 0, f"size={size},nr_inodes={files + 2},mode=0755")
+    _mount(folder, 0, f"size={size},nr_inodes=0,mode=0755")
 
 
 def enlarge(folder: Path) -> bool:
@@ -50,7 +49,7 @@ def enlarge(folder: Path) -> bool:
         size = 2 * found.f_blocks * found.f_frsize
         if not os.path.ismount(folder) or size > _MOST:
             return False
-        _mount(folder, _REMOUNT, f"size={size},nr_inodes={2 * found.f_files}")
+        _mount(folder, _REMOUNT, f"size={size},nr_inodes=0")
     except OSError:
         return False
     return True

@@ -89,7 +89,7 @@ def container_of(path: str, wanted: Collection[str], work: Work) -> str:
             raise
         return ""  # it has ended, or lies deeper than any runtime's containers
     # The outermost counts: a container that may create groups may name them after another container.
-    for part in dict.fromkeys(part for line in text.splitlines() for part in line.split("/")[1:]):
+    for part in dict.fromkeys(part for line in text.split("\n") for part in line.split("/")[1:]):
         # cgroupfs: <id>; systemd: cri-containerd-<id>.scope
         identity = part.removesuffix(".scope")
         for _ in range(_WORDS):
@@ -142,7 +142,8 @@ def numbers_of(
     try:
         status = whole(f"{home}/status", _STATUS, work, _TOLD)
         before, _, after_name = whole(f"{home}/stat", _STAT, work, _TOLD).rpartition(")")
-        inner = next(line for line in status.splitlines() if line.startswith("NSpid:"))
+        # Lines end at a line feed alone: the kernel writes a process's name with all other characters in it.
+        inner = next(line for line in status.split("\n") if line.startswith("NSpid:"))
         fields = after_name.split()
         name = ascii(before.partition("(")[2][:_NAME])[1:-1]
         forked = bool(int(fields[6]) & _FORKED)
