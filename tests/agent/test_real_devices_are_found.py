@@ -68,6 +68,10 @@ class Cards:
         ]
         self._file.write_text("\n".join([*lines, *self._xids]) + "\n")
 
+    def misspell(self, name: str, by: bytes) -> None:
+        """The driver answers so the first time that it should answer with `name`."""
+        self._file.write_bytes(self._file.read_bytes().replace(name.encode(), by, 1))
+
     def uncount(self) -> None:
         """The driver counts card 1 alone, as its first one."""
         lines = self._file.read_text().splitlines()
@@ -149,6 +153,31 @@ def test_cards_behind_switches_say_to_which_they_have_links(cards: Cards) -> Non
     assert found.links == {}
     assert found.switches == {one: {"0000:04:00.0", "0000:05:00.0"} for one in UUIDS[:2]}
     assert found.problems == ()
+    cards.search.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "by"),
+    [
+        (UUIDS[0], b"GPU-\xff"),
+        (UUIDS[0], b"../../../etc"),
+        (UUIDS[0], b"GPU-\x1b[2J"),
+        (UUIDS[0], b"." * 79),
+        ("NVIDIA_A100", b"A\xe9100"),
+    ],
+    ids=["no text", "a path", "an escape", "no letter", "a name that is no text"],
+)
+def test_a_card_with_an_impossible_name_is_left_out(cards: Cards, name: str, by: bytes) -> None:
+    """A broken driver costs its card and no other: the agent goes on, and makes no file of such a name."""
+    cards.misspell(name, by)
+
+    found = cards.search()
+
+    assert [one.uuid for one in found.devices] == [UUIDS[1]]
+    (problem,) = found.problems
+    assert problem.startswith("NVIDIA card 0 ")
+    cards.set()
+    assert cards.healthy() == [True, True]
     cards.search.close()
 
 

@@ -45,6 +45,8 @@ _ARCHITECTURES: Final = {
     13: "Rubin",
 }
 """NVML's numbers; the search does not guess an absent number."""
+_IDENTITY: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,79}")
+"""A UUID as a folder's name, a line of a limits file and a variable can have it."""
 _OUTSIDE: Final = re.compile(r"[^-A-Za-z0-9_.]+")
 
 
@@ -86,7 +88,7 @@ class Nvidia:
                 return Inventory(problems=_seen(roots, problem))
         try:
             return self._search(roots)
-        except self._nvml.NVMLError as error:
+        except self._failures as error:
             self.close()
             return Inventory(problems=(f"NVIDIA: the library failed: {error}",))
 
@@ -100,6 +102,11 @@ class Nvidia:
                 nvml.nvmlShutdown()
             except nvml.NVMLError:
                 return  # it is closed nevertheless
+
+    @property
+    def _failures(self) -> tuple[type[Exception], ...]:
+        """Errors of the driver; it may also answer with bytes that are no text."""
+        return self._nvml.NVMLError, UnicodeDecodeError
 
     def _open(self, roots: Roots) -> str:
         """Open the library; return the problem, empty for none."""
@@ -135,12 +142,12 @@ class Nvidia:
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 one = self._card(roots, handle, driver)
-            except nvml.NVMLError as error:
+            except self._failures as error:
                 lost = self._uuids.get(index, "")
                 self._heard = {key: uuid for key, uuid in self._heard.items() if uuid != lost}
                 problems.append(f"NVIDIA card {index} does not answer: {error}")
                 continue
-            if not 0 <= one.device.minor < _MOST_MINOR or not one.device.uuid:
+            if not 0 <= one.device.minor < _MOST_MINOR or not _IDENTITY.fullmatch(one.device.uuid):
                 problems.append(f"NVIDIA card {index} has no usable identity; it is left out")
                 continue
             if _key(handle) not in self._heard:
@@ -296,7 +303,7 @@ class Nvidia:
                     if not nvml.nvmlDeviceGetNvLinkState(handle, link):
                         continue
                     remote = nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
-                except nvml.NVMLError:
+                except self._failures:
                     break  # no such link: the card has no more
                 address = _address(str(remote.busId))
                 other = by_bus.get(address)

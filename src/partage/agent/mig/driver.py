@@ -280,6 +280,8 @@ class NvidiaDriver:
             return function(*arguments)
         except self._n.NVMLError as error:
             raise NvmlFailed(name, self._failure(int(error.value)), str(error)) from None
+        except UnicodeDecodeError as error:
+            raise NvmlFailed(name, Failure.OTHER, str(error)) from None
 
     def _failure(self, code: int) -> Failure:
         n = self._n
@@ -297,7 +299,7 @@ class NvidiaDriver:
 
 
 def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def read_epoch(root: Path = Path("/")) -> str:
