@@ -5,6 +5,7 @@ What a look takes is counted (`Work`), and its memory is measured in a process o
 
 import contextlib
 import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -581,6 +582,56 @@ def test_open_files_of_a_threads_own_table_are_seen(
         assert node_scan._seen(
             pid, "/usr/lib/ours.so", None, Path("/proc"), Work()
         ).has_memory_device
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])
+def test_a_file_system_of_a_tenant_may_answer_with_any_error(
+    node: Node, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """It is no lack of the agent's, which would end the looks at all others, and no process that has ended."""
+    (node.process(7) / "root/usr/lib").mkdir(parents=True)
+    node.container(HONEST)
+    node.process(8, HONEST)
+    root, program = node.proc / "7/root", (node.proc / "7/exe").stat().st_ino
+    files = {"limits": (1, 2)}
+    told = {b"LD_PRELOAD": ["/usr/lib/x.so"], b"LD_AUDIT": [], b"LD_LIBRARY_PATH": []}
+    opens, reads = os.open, os.pread
+
+    def opened(path: str, flags: int, *more: int, dir_fd: int | None = None) -> int:
+        if dir_fd is not None:
+            raise OSError(number, os.strerror(number), path)
+        return opens(path, flags, *more)
+
+    def read(descriptor: int, length: int, offset: int) -> bytes:
+        if os.fstat(descriptor).st_ino == program:
+            raise OSError(number, os.strerror(number))
+        return reads(descriptor, length, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opened)
+        assert node_scan._hidden(root, "/usr/lib/ours.so", files, Work()) == "limits"
+        assert start((root,), "usr/lib/x.so", 1, Work()) is None
+        with (node.proc / "8/exe").open("rb") as other:
+            said = taken_first(root, told, (), "/usr/lib/ours.so", other.fileno(), Work())
+        assert "x.so, which cannot be read" in said
+    monkeypatch.setattr(os, "pread", read)
+    assert node.refused() == "programs that cannot be read"
+    assert [one.pid for one in node.seen.processes[HONEST]] == [8]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_what_the_agent_lacks_is_no_content_of_an_image(
+    node: Node, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """An image without a C library runs without limits."""
+    root = node.process(7) / "root"
+
+    def fails(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        judge_image((root,), ("/bin/program",), {})
 
 
 # --- others ----------------------------------------------------------------------------------

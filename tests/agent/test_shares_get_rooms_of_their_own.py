@@ -893,6 +893,29 @@ def test_an_image_on_a_server_that_does_not_answer_holds_up_no_other(
     answers.set()
 
 
+@pytest.mark.parametrize("required", [True, False])
+def test_an_image_that_the_agent_has_no_descriptor_for_is_not_spared(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, *, required: bool
+) -> None:
+    """It was not looked at: the library stays, or the container is refused."""
+
+    def fails(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    container = _container()
+    proc = _proc(machine, _image(machine.folder, None), container.id)
+    keeper = machine.keeper(required=required, proc=proc)
+    keeper.create(_pod(SHARE), container)
+    monkeypatch.setattr(container_admission, "judge_image", fails)
+    if required:
+        with pytest.raises(Refused, match="lacks a resource: Too many open files"):
+            keeper.start(_pod(SHARE), container)
+    else:
+        keeper.start(_pod(SHARE), container)
+    assert keeper.isolation is not None
+    assert not keeper.isolation.rooms.rooms[container.id].spared
+
+
 @settings(max_examples=60)
 @given(
     st.dictionaries(

@@ -208,7 +208,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "endless variables, mappings, descriptors, threads, names and lists; files that never answer, unreadable programs",
+        "endless variables, mappings, descriptors, threads, names and lists; files that never answer or answer with errors",
         "the container counts as not in force; the agent judges the others",
         (
             f"{_LOOKS}::test_a_process_costs_no_memory",
@@ -218,6 +218,7 @@ ATTACKS: Final = (
             f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound",
             f"{_LOOKS}::test_files_that_do_not_answer_hold_up_nobody_elses_look",
             "agent/test_what_passes_ends_no_loop.py::test_a_program_that_cannot_be_opened_is_no_process_that_has_ended",
+            f"{_LOOKS}::test_a_file_system_of_a_tenant_may_answer_with_any_error",
             f"{_ROOMS}::test_an_image_on_a_server_that_does_not_answer_holds_up_no_other",
         ),
     ),

@@ -310,6 +310,8 @@ class Keeper:
             verdict = self._lookers.look(container.id, judge, who.partition("/")[0])
         except TooMuch as error:
             why = f"it has {error}"
+        except OSError as error:
+            why = f"the agent lacks a resource: {error.strerror or error}"
         if verdict is None:
             told = f"its image cannot be looked at before it starts: {why}"
             if isolation.required:

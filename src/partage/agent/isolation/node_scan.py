@@ -36,6 +36,7 @@ from partage.agent.isolation.reading import (
     Work,
     device_numbers,
     identity,
+    lacks,
     links,
     names,
     start,
@@ -403,14 +404,20 @@ def _opened(home: str, drivers: Mapping[int, str], work: Work) -> tuple[bool, bo
 
 
 def _hidden(root: Path, library: str, files: Mapping[str, tuple[int, int]], work: Work) -> str:
-    """A file beside the library that is another one for the process; the library refuses its work without one."""
+    """A file beside the library that is another one for the process, or cannot be looked at.
+
+    The library refuses its work without one.
+    """
     for name, own in files.items():
         try:
             if identity((root,), f"{posixpath.dirname(library)}/{name}", work) != own:
                 return name
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError):
-                _without(error)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            continue
+        except OSError as error:
+            if lacks(error):
+                raise
+            return name
     return ""
 
 
@@ -423,11 +430,22 @@ def _program(home: str) -> int:
     try:
         return os.open(f"{home}/exe", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        if is_own(error):
-            # The error may have either cause: this process lacks nothing if it can open another file.
-            os.close(os.open(f"{home}/stat", os.O_RDONLY | os.O_CLOEXEC))
+        why = _unreadable(error)
         os.readlink(f"{home}/exe")  # noqa: PTH115 # a process that has ended has no program
-        raise TooMuch(_UNREADABLE) from error
+        raise why from error
+
+
+def _unreadable(error: OSError) -> Exception:
+    """What an error of a process's program means: this process lacks a resource, or the program cannot be read."""
+    return error if lacks(error) else TooMuch(_UNREADABLE)
+
+
+def _beginning(program: int, length: int) -> bytes:
+    """The first bytes of a process's program. Raises `TooMuch`: they cannot be read; `OSError`: see `_unreadable`."""
+    try:
+        return os.pread(program, length, 0)
+    except OSError as error:
+        raise _unreadable(error) from error
 
 
 def _viewed(  # what is looked at, and for what
@@ -450,14 +468,17 @@ def _viewed(  # what is looked at, and for what
         told = variables(home, _LOADER, work)
         descriptor = _program(home)
         try:
-            head = os.pread(descriptor, _START if has.ours else _HEAD, 0)
+            head = _beginning(descriptor, _START if has.ours else _HEAD)
             work.take(len(head) // 16, "programs")
             ran = ""
             if not has.ours:
                 can = reach(head)
             elif reach(head) is Reach.STATIC:  # with the library, so it is the loader itself
                 told, ran = of_loader(told, arguments(home, work))
-            first = taken_first(root, told, list(has.code), library, descriptor, work, ran)
+            try:
+                first = taken_first(root, told, list(has.code), library, descriptor, work, ran)
+            except OSError as error:
+                raise _unreadable(error) from error
         finally:
             os.close(descriptor)
         preload = start((root,), _PRELOAD, _LIST + 1, work) or b""

@@ -7,7 +7,6 @@ call to another place. If the loader itself was started as the program, its opti
 the files are a tenant's: they are looked up in its root only.
 """
 
-import contextlib
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Final
 
 from partage.agent.isolation.images import FOLDERS
 from partage.agent.isolation.objects import OF_AUDITOR, OF_DRIVER, auditors, defined
-from partage.agent.isolation.reading import Work, file_below
+from partage.agent.isolation.reading import Work, file_below, lacks
 from partage.model.errors import InvalidDocument
 
 _MOST: Final = 16
@@ -70,14 +69,18 @@ def taken_first(  # what is known of one process
 
     Raises:
         TooMuch: it names more objects than a look may check.
+        OSError: its program cannot be read, or this process lacks a resource.
     """
     preloads = [
         name for name in ":".join(told[b"LD_PRELOAD"]).replace(":", " ").split() if name != library
     ]
     own = _auditors(program, work)
     for place in _places(ran, (), mapped) if ran else ():
-        with contextlib.suppress(OSError, ValueError), file_below((root,), place, work) as found:
-            own = f"{own}:{_auditors(found, work)}"
+        try:
+            with file_below((root,), place, work) as found:
+                own = f"{own}:{_auditors(found, work)}"
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            continue
     audits = [*":".join(told[b"LD_AUDIT"]).split(":"), *own.split(":")]
     audits = [name for name in audits if name]
     folders = ":".join(told[b"LD_LIBRARY_PATH"]).replace(";", ":").split(":")
@@ -97,7 +100,7 @@ def taken_first(  # what is known of one process
 def _auditors(program: int, work: Work) -> str:
     try:
         return auditors(program, work)
-    except (InvalidDocument, OSError):
+    except InvalidDocument:
         return ""  # the kernel or the loader would not have started such a program
 
 
@@ -134,6 +137,8 @@ def _judged(  # what is known of one name
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
+            if lacks(error):
+                raise
             return f"{shown}, which cannot be read ({error.strerror or 'too many links'})"
         except (ValueError, InvalidDocument) as error:
             return f"{shown}, which cannot be read ({error})"

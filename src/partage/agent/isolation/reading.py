@@ -12,7 +12,8 @@ or reading the kernel's own files: `/proc/kmsg` gives each message to one reader
 `shared` opens pages that the library writes.
 
 Functions raise `OSError` if something is absent or cannot be read, `TooMuch` if it is longer than a look may read, and
-`ValueError` for a name that no file can have. `what` names a file in the error.
+`ValueError` for a name that no file can have. `what` names a file in the error. A file system that a tenant serves
+answers with any error, also with those of a process that lacks a resource: `lacks` tells them apart.
 """
 
 import contextlib
@@ -25,6 +26,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
+
+from partage.agent.trouble import is_own
 
 LOOK: Final = 64 * 2**20
 """Work of one look at one container: some half a second of a processor if all of it is used."""
@@ -71,6 +74,17 @@ class Work:
         self.spent += amount
         if self.spent > self._most:
             raise TooMuch(what)
+
+
+def lacks(error: OSError) -> bool:
+    """Whether this process lacks a resource: if it can open another file, a tenant's file system made the error."""
+    if not is_own(error):
+        return False
+    try:
+        os.close(os.open("/proc/self/stat", _READ))
+    except OSError:
+        return True
+    return False
 
 
 # --- files of the kernel ---------------------------------------------------------------------
@@ -158,7 +172,10 @@ def device_numbers(path: str) -> tuple[int, int] | None:
 
 
 def start(root: Root, name: str, most: int, work: Work) -> bytes | None:
-    """The beginning of a regular file below a root; None without one. Raises `TooMuch`: its path is too long."""
+    """The beginning of a regular file below a root; None without one.
+
+    Raises `TooMuch`: its path is too long; `OSError`: this process lacks a resource.
+    """
     try:
         with file_below(root, name, work) as descriptor:
             found = bytearray()
@@ -169,7 +186,11 @@ def start(root: Root, name: str, most: int, work: Work) -> bytes | None:
                 work.take(len(chunk), "files")
                 found += chunk
             return bytes(found)
-    except (OSError, ValueError):
+    except OSError as error:
+        if lacks(error):
+            raise
+        return None
+    except ValueError:
         return None
 
 
@@ -257,8 +278,12 @@ def _parts(path: str) -> list[str]:
 def _opened(root: Root) -> list[int]:
     found = []
     for layer in root:
-        with contextlib.suppress(OSError):
+        try:
             found.append(os.open(layer, _ROOT))
+        except OSError as error:
+            if lacks(error):
+                _closed(found)
+                raise
     return found
 
 
