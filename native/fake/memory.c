@@ -315,6 +315,13 @@ CUresult cuMemRetainAllocationHandle(CUmemHandle *handle, void *address)
  * added; the first number of its properties is their count, and 0 needs none.
  */
 static _Atomic unsigned devices_missing;
+/* The model makes no checkpoints. */
+CUresult cuCheckpointProcessRestore(int pid, const CUrestoreArgs *args)
+{
+    (void)args;
+    return pid > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMulticastCreate(CUmemHandle *many, const void *prop);
 CUresult cuMulticastCreate(CUmemHandle *many, const void *prop)
 {

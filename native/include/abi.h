@@ -139,6 +139,14 @@ typedef struct {
 
 typedef struct { unsigned char reserved[64]; } CUpoolPointer;
 
+typedef struct { CUuuid before, after; } CUcardPair;
+
+typedef struct {
+    const CUcardPair *pairs;
+    unsigned count;
+    char reserved[52];
+} CUrestoreArgs; /* CUcheckpointRestoreArgs; without pairs before CUDA 13.0 */
+
 typedef struct {
     struct { size_t x, y; int type; const void *host; CUdeviceptr device; CUarray array; size_t pitch; } src, dst;
     size_t width, height;

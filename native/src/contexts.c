@@ -262,6 +262,18 @@ ENDS_PRIMARY(cuDevicePrimaryCtxReset, true)
 ENDS_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
 
 /*
+ * A process that goes on after a checkpoint has its memory where it had it, and it is counted there. On other cards than
+ * before it would count on the wrong ones.
+ */
+EXPORT CUresult cuCheckpointProcessRestore(int pid, const CUrestoreArgs *args)
+{
+    bool moves = false;
+    for (unsigned i = 0; args && args->pairs && i < args->count; i++)
+        moves |= memcmp(&args->pairs[i].before, &args->pairs[i].after, sizeof args->pairs[i].after) != 0;
+    return moves ? CUDA_ERROR_NOT_SUPPORTED : CALL(cuCheckpointProcessRestore, pid, args);
+}
+
+/*
  * A green context is a part of the primary one, which it keeps alive: so the primary is counted. Allocations in it
  * are the primary's as well, and outlive it.
  */

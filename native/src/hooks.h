@@ -77,6 +77,7 @@
     HOOK(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0, CUDA)                    \
     HOOK(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", 7000, 0, CUDA)                            \
     HOOK(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 0, CUDA)                        \
+    HOOK(cuCheckpointProcessRestore, "cuCheckpointProcessRestore", 12080, 0, CUDA)                      \
     HOOK(cuGreenCtxCreate, "cuGreenCtxCreate", 12040, 0, CUDA)                                          \
     HOOK(cuGreenCtxDestroy, "cuGreenCtxDestroy", 12040, 0, CUDA)                                        \
     HOOK(cuModuleLoad, "cuModuleLoad", 2000, 0, CUDA)                                                  \
@@ -303,6 +304,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxReset(CUdevice device);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+CUresult cuCheckpointProcessRestore(int pid, const CUrestoreArgs *args);
 CUresult cuGreenCtxCreate(CUgreen *green, void *resources, CUdevice device, unsigned flags);
 CUresult cuGreenCtxDestroy(CUgreen green);
 CUresult cuModuleLoad(CUmodule *module, const char *path);

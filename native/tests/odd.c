@@ -3,7 +3,7 @@
  * green contexts, a card whose events are all in use, waits of a stream between launches. For the modelled card.
  *
  * Usage: odd nvml | fork | fork-after | clone | ipc-parent FILE | ipc-child FILE | pool-parent FILE | pool-child FILE |
- *            import | many HOW | early | green | eventless | endless | mistaken | pools |
+ *            import | many HOW | early | green | restore | eventless | endless | mistaken | pools |
  *            load IMAGE | names | often | ordered | behind | freed-often | twice HOW | kept [FILE] |
  *            sizeless | imported HOW | unused-pool | faulty | late | both | mixed | waits HOW |
  *            large THREADS | cancelled | much-parent FILE | much-child FILE | ipc-parent FILE PROGRAM... | idle | kept-inside
@@ -872,6 +872,19 @@ static int large_beside_small(int threads)
     return 0;
 }
 
+/* After a checkpoint: on the same card, on another one, and as before CUDA 13. */
+static int restore(void)
+{
+    CUcardPair pairs[2] = {{{{1}}, {{1}}}, {{{2}}, {{2}}}};
+    CUrestoreArgs args = {.pairs = pairs, .count = 2}, none = {0};
+    open_card();
+    __typeof__(&cuCheckpointProcessRestore) go_on = (__typeof__(go_on))dlsym(RTLD_DEFAULT, "cuCheckpointProcessRestore");
+    printf("stays %d %d %d\n", go_on(7, &args), go_on(7, &none), go_on(7, NULL));
+    pairs[1].after.bytes[15] = 9;
+    printf("moves %d\n", go_on(7, &args));
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -904,6 +917,7 @@ int main(int argc, char **argv)
     if (strcmp(what, "import") == 0) return import_foreign();
     if (argc > 2 && strcmp(what, "many") == 0) return bind_many(argv[2]);
     if (strcmp(what, "early") == 0) return bind_before_all_are_added();
+    if (strcmp(what, "restore") == 0) return restore();
     if (strcmp(what, "green") == 0) return make_green();
     if (strcmp(what, "eventless") == 0) return without_times(true, false);
     if (strcmp(what, "endless") == 0) return without_times(false, false);

@@ -49,7 +49,7 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
     "loads late: counted from the agent's next measurement on": (r"cuFuncLoad|cuLibraryGet\w+",),
     "counted where it was imported": (r"cuExternalMemoryGetMapped(Buffer|MipmappedArray)",),
     "bindings between cards, of CUDA 13.5: documented as not counted": (r"cuLogicalEndpoint\w+",),
-    "a process is stopped and goes on with what it had": (r"cuCheckpoint\w+",),
+    "a process is stopped and goes on with what it had": (r"cuCheckpoint(?!ProcessRestore)\w+",),
     "tables of functions: documented as not covered": (r"cuGetExportTable",),
 }
 """What no function of ours stands in for, by the name it is asked for as, and why not."""

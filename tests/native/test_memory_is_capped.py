@@ -382,6 +382,14 @@ def test_memory_of_the_pool_of_another_container_counts(world: World) -> None:
     assert lines(done.stdout, "used") == [[CAP], [0]]
 
 
+def test_a_process_goes_on_where_it_was(world: World) -> None:
+    """After a checkpoint, on another card of its container, its memory would count on the card that it left."""
+    done = world.tenant(memory=CAP).run("odd", "restore")
+
+    assert lines(done.stdout, "stays") == [[0, 0, 0]], done.stderr
+    assert lines(done.stdout, "moves") == [[801]]
+
+
 @pytest.mark.parametrize("how", ["together", "apart"])
 def test_a_pointer_of_a_pool_imported_twice_counts_once(world: World, how: str) -> None:
     """Until the last of both is freed, whether the driver gives one address or two."""
