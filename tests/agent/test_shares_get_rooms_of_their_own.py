@@ -354,6 +354,22 @@ def test_files_that_tenants_made_longer_get_their_size_again(machine: Machine) -
     assert room.account.stat().st_size == ACCOUNT_BYTES
 
 
+@pytest.mark.parametrize("mode", [0, 0o200, 0o600])
+def test_a_seat_that_its_tenant_closed_is_readable_again(machine: Machine, mode: int) -> None:
+    """Neighbours of another user would not see its turns."""
+    rooms = machine.rooms()
+    room = rooms.open("container-a", QUOTA)
+    folder = room.seats_of(room.limits.cards[0])
+    assert folder is not None
+    seat_file(folder, 0).write_bytes(b"1" * SEAT_BYTES)
+    seat_file(folder, 0).chmod(mode)
+
+    rooms.mend()
+
+    assert stat.S_IMODE(seat_file(folder, 0).stat().st_mode) == 0o666
+    assert seat_file(folder, 0).read_bytes() == b"1" * SEAT_BYTES
+
+
 @pytest.mark.parametrize("size", [0, 100, ACCOUNT_BYTES - 1])
 def test_an_account_that_was_cut_off_stays_so(machine: Machine, size: int) -> None:
     """Its counts are lost: zeros in their place would read as a container that uses nothing."""

@@ -17,13 +17,14 @@ Functions raise `InvalidDocument` if a file is not the agent's, and `OSError` if
 """
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.limits import CardLimits
-from partage.agent.isolation.shared import READABLE, make, mend, opened, remake, word
+from partage.agent.isolation.shared import READABLE, WRITABLE, make, mend, opened, remake, word
 from partage.model.device import SEATS
 from partage.model.errors import InvalidDocument
 from partage.vendors.wishes import Policy, Priority
@@ -136,13 +137,18 @@ def free_seat(folder: Path, slot: int, held: HeldFiles) -> None:
 
 
 def mend_seats(folder: Path, held: HeldFiles) -> tuple[int, ...]:
-    """Restore the size of all seats of a card; return the slots that had another size. Raises `OSError`."""
+    """Restore size and permissions of all seats of a card; return the slots that were changed. Raises `OSError`.
+
+    A tenant that is root may change the permissions of its seat, and tenants of other users would not see it.
+    """
     changed = []
     for slot in range(SEATS):
         try:
-            if seat_file(folder, slot).lstat().st_size == SEAT_BYTES:
+            told = seat_file(folder, slot).lstat()
+            if told.st_size == SEAT_BYTES and stat.S_IMODE(told.st_mode) == WRITABLE:
                 continue
             with held.at(seat_file(folder, slot)) as descriptor:
+                os.fchmod(descriptor, WRITABLE)
                 mend(descriptor, SEAT_BYTES)
         except (OSError, InvalidDocument):
             pass  # no room yet: the next seat may free it

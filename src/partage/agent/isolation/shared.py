@@ -13,13 +13,14 @@ from typing import Final
 
 from partage.model.errors import InvalidDocument
 
-_EVERYBODY: Final = 0o666
+WRITABLE: Final = 0o666
+"""Mode of a file that any user of a container may write."""
 READABLE: Final = 0o644
 """Mode of a file that the agent alone may write."""
 
 
 def make(
-    path: Path, size: int, head: bytes = b"", *, sparse: bool = False, mode: int = _EVERYBODY
+    path: Path, size: int, head: bytes = b"", *, sparse: bool = False, mode: int = WRITABLE
 ) -> None:
     """Make a file, whole or not at all; an existing one stays unchanged.
 
@@ -64,7 +65,7 @@ def _draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
-def _made(draft: Path, size: int, *, sparse: bool, mode: int = _EVERYBODY) -> int:
+def _made(draft: Path, size: int, *, sparse: bool, mode: int = WRITABLE) -> int:
     draft.unlink(missing_ok=True)  # of an attempt that a crash ended
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
