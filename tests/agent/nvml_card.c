@@ -5,7 +5,7 @@
  * "process index pid bytes" (bytes 0: the driver does not report), "time index pid percent stamp" (a card in MIG mode does not report);
  * "instance index number uuid start size busy cycles" (busy: those of all cycles in which multiprocessors worked) with "gpm 1";
  * without that line the driver has no counters of instances (0: the card has none);
- * cards 0 and 1 are joined by two NVLinks, or every card is joined to each NVSwitch of a line "switch address". */
+ * the driver's version is FAKE_DRIVER, or 550.54.15; cards 0 and 1 are joined by two NVLinks, or every card is joined to each NVSwitch of a line "switch address". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +80,7 @@ int nvmlInitWithFlags(unsigned flags) { memset(listening, 0, sizeof listening); 
 int nvmlShutdown(void) { return 0; }
 void fake_reset(void) { pending = taken = 0; }
 const char *nvmlErrorString(int code) { return code == 15 ? "GPU is lost" : "refused"; }
-int nvmlSystemGetDriverVersion(char *text, unsigned n) { load(); snprintf(text, n, "550.54.15"); return count ? 0 : 9; }
+int nvmlSystemGetDriverVersion(char *text, unsigned n) { load(); snprintf(text, n, "%s", getenv("FAKE_DRIVER") ? getenv("FAKE_DRIVER") : "550.54.15"); return count ? 0 : 9; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = count; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, struct card **c) { *c = &cards[i]; return i < count ? 0 : 2; }
 int nvmlDeviceGetUUID(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->uuid); return c->lost ? 15 : 0; }

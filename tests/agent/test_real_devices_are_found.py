@@ -535,6 +535,28 @@ def test_memory_of_processes_is_told_by_card(cards: Cards) -> None:
     assert [use and use.processes for use in uses] == [{4000: 300 * 2**20, 4001: 5}, None]
 
 
+@pytest.mark.parametrize(
+    ("pid", "used"),
+    [(4000, 80 * GIB + 1), (4000, 2**63), (2**32 - 1, 5), (2**22, 5), (0, 5)],
+)
+def test_figures_that_cannot_be_are_no_figures(cards: Cards, pid: int, used: int) -> None:
+    """Containers would be beyond their caps by them, and be evicted for it."""
+    cards.run((0, 4001, 80 * GIB), (0, pid, used), (1, 2**22 - 1, 80 * GIB))
+
+    uses = [one.use for one in cards.search().found]
+
+    assert [use and use.processes for use in uses] == [None, {2**22 - 1: 80 * GIB}]
+
+
+def test_a_drivers_version_is_the_value_of_a_label(
+    cards: Cards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server would refuse the whole Device object for another one."""
+    monkeypatch.setenv("FAKE_DRIVER", f"580 \x1b[2J\n{'1' * 70}")
+
+    assert [one.driver for one in cards.search().found] == [f"580-2J-{'1' * 56}"] * 2
+
+
 def test_time_of_processes_is_told_by_card(cards: Cards) -> None:
     """The newest sample of each; what was told before is not told again, and a cut card tells none."""
     cards.busy((0, 4000, 30, 10), (0, 4000, 50, 20), (0, 4001, 200, 20), (1, 4000, 7, 20))

@@ -200,9 +200,10 @@ ATTACKS: Final = (
     Attack(
         "node",
         "a card that fails and recovers all the time, or whose driver reports nonsense",
-        "one write each 15 s; left out",
+        "one write each 15 s; nonsense is left out",
         (
             "agent/test_real_devices_are_found.py::test_a_card_with_an_impossible_name_is_left_out",
+            "agent/test_real_devices_are_found.py::test_figures_that_cannot_be_are_no_figures",
             "agent/test_reports_are_written_on_change_only.py::test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then",
         ),
     ),
@@ -252,10 +253,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "leases on files that others need; seats that grow, cannot be emptied, were passed on or have endless attributes",
+        "leases on files that others need; seats that grow, are closed, cannot be emptied, were passed on or have endless attributes",
         "the next container has a seat at once",
         (
             _LEASES,
+            f"{_ROOMS}::test_a_seat_that_its_tenant_closed_is_readable_again",
             "agent/test_nobody_fills_the_node.py",
             "native/test_a_hostile_neighbour_costs_fairness_alone.py::test_a_seat_that_a_former_tenant_kept_open_is_no_one_elses",
         ),

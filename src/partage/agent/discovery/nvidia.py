@@ -32,6 +32,8 @@ _MOST_EVENTS: Final = 64
 _MOST_CARDS: Final = 64
 _PREFIX: Final = "NVIDIA "
 _MOST_MINOR: Final = 2**16
+_PIDS: Final = 2**22
+"""Above the kernel's numbers of processes."""
 _ARCHITECTURES: Final = {
     2: "Kepler",
     3: "Maxwell",
@@ -131,7 +133,7 @@ class Nvidia:
 
     def _search(self, roots: Roots) -> Inventory:
         nvml = self._nvml
-        driver = str(nvml.nvmlSystemGetDriverVersion())
+        driver = label_text(str(nvml.nvmlSystemGetDriverVersion()))
         count = min(int(nvml.nvmlDeviceGetCount()), _MOST_CARDS)
         self._take_errors()
         found: list[Found] = []
@@ -193,31 +195,38 @@ class Nvidia:
             architecture=self._architecture(handle),
             mig=mig,
             files=files if all(roots.file(path).exists() for path in files) else (),
-            use=self._use(handle, uuid, int(room.used), mig=bool(mig)),
+            use=self._use(handle, uuid, room, mig=bool(mig)),
         )
 
-    def _use(self, handle: Any, uuid: str, memory: int, *, mig: bool) -> CardUse:
+    def _use(self, handle: Any, uuid: str, room: Any, *, mig: bool) -> CardUse:
         nvml = self._nvml
         percent = self._told(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         busy = None if percent is None else min(max(percent, 0), 100) / 100
         power = self._told(lambda: int(nvml.nvmlDeviceGetPowerUsage(handle)))
         return CardUse(
-            max(memory, 0),
+            max(int(room.used), 0),
             busy,
             power,
-            self._processes(handle),
+            self._processes(handle, int(room.total)),
             self._times(handle),
             self._instances.read(nvml, uuid, handle) if mig else {},
         )
 
-    def _processes(self, handle: Any) -> dict[int, int] | None:
-        """Memory by process; None if the driver does not report it, even for one of them."""
+    def _processes(self, handle: Any, most: int) -> dict[int, int] | None:
+        """Memory by process; None if the driver does not report it, even for one of them.
+
+        No process has more than `most`, the card's memory, or a number that the kernel does not give: a driver that
+        says so reports nothing, and no container is beyond its cap by its figures.
+        """
         nvml = self._nvml
         try:
             found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except nvml.NVMLError:
             return None
-        if any(one.usedGpuMemory is None or not one.pid for one in found):
+        if any(
+            one.usedGpuMemory is None or one.usedGpuMemory > most or not 0 < one.pid < _PIDS
+            for one in found
+        ):
             return None
         used: dict[int, int] = {}
         for one in found:
