@@ -453,6 +453,27 @@ def _is_ended(world: World, pod: str) -> bool:
     return record is None or "deletionTimestamp" in record.value["metadata"]
 
 
+async def test_who_works_on_a_card_by_the_drivers_report_alone_is_outside(tmp_path: Path) -> None:
+    """Its open files and mappings have other names, or none."""
+    async with world_of(tmp_path) as world:
+        container = await world.run_pod("train")
+        world.process(7, container)
+        home = world.proc / "7"
+        (home / "status").write_text("NSpid:\t7\t1\n")
+        (home / "stat").write_text(f"7 (a) S {'0 ' * 18}5 0\n")
+        looked = world.statements()
+        found = Inventory((Found(CARD, use=CardUse(1, processes={7: 1})),))
+        looked._found = lambda: found
+
+        said = [looked._look()[0] for _ in range(4)]
+
+        assert [one.answer for one in said] == [*[Answer.YES] * 3, Answer.NO]
+        assert (said[-1].cause, "by the driver's report" in said[-1].message) == (
+            "ProcessOutside",
+            True,
+        )
+
+
 async def test_shares_that_nobody_keeps_are_told_as_such(tmp_path: Path) -> None:
     """`--isolation none`."""
     async with world_of(tmp_path) as world:

@@ -65,11 +65,12 @@ class Node:
             file.seek(PLACES_AT)
             file.write((inner << 42 | 5 << 1).to_bytes(8, "little"))
 
-    def said(self, looks: int = 4) -> str:
-        """What is said after so many looks."""
+    def said(self, looks: int = 4, *reported: int) -> str:
+        """What is said after so many looks, while the driver reports that these processes use a card."""
+        used = {"GPU-0": dict.fromkeys(reported, 2**20)}
         for _ in range(looks):
             rooms = {"container-a": self.room}
-            self.strangers.look(rooms, see(rooms, self.proc))
+            self.strangers.look(rooms, see(rooms, self.proc), used)
         return self.strangers.found.get("container-a", "")
 
 
@@ -127,6 +128,23 @@ def test_a_device_file_by_another_name_counts(
         f"Character devices:\n  1 {kind}\n 10 misc\n\nBlock devices:\n"
     )
     assert "past the library" in node.said()
+
+
+@pytest.mark.parametrize("flags", [0, FORKED])
+def test_who_put_away_files_of_other_names_is_known_to_the_driver(node: Node, flags: int) -> None:
+    """Neither files nor mappings show it, nor that a child started a program; the driver knows who works on its card."""
+    node.process(4007, maps="/dev/mine", flags=flags)
+    node.process(4008, maps="/dev/zero")
+    node.listed(8)
+    assert node.said(9) == ""
+    assert node.said(3, 4007, 4008) == ""
+
+    said = node.said(1, 4007, 4008)
+
+    assert said.startswith("process 4007 (python\\x1b[2J) computes on a card past the library")
+    assert "by the driver's report" in said
+    node.listed(7)
+    assert node.said(9, 4007) == ""
 
 
 def test_a_card_by_another_name_is_in_use(node: Node) -> None:

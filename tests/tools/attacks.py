@@ -271,6 +271,7 @@ ATTACKS: Final = (
             f"{_PAST}::test_a_process_tells_its_number_by_no_name",
             f"{_PAST}::test_a_device_file_by_another_name_counts",
             f"{_PAST}::test_open_files_that_were_put_away_count",
+            f"{_PAST}::test_who_put_away_files_of_other_names_is_known_to_the_driver",
             f"{_PAST}::test_a_card_by_another_name_is_in_use",
             f"{_PAST}::test_a_file_below_another_root_counts",
             f"{_COMPARED}::test_each_difference_has_its_name",

@@ -189,7 +189,7 @@ class Statements:
         now = self._keeper.entries.keys()  # the files of those that ended during the look are gone
         entries = {key: one for key, one in entries.items() if key in now}
         self._overheads.look(rooms, self._used, sight)
-        self._strangers.look(rooms, sight)
+        self._strangers.look(rooms, sight, self._used)
         self._meter.look(rooms, sight)
         said = survey(
             entries,

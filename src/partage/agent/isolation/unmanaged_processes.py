@@ -7,11 +7,15 @@ device file of the driver mapped. Harmless programs that use the card by OpenCL 
 know, do the same: the statement about them names this and the remedy. Tools that only query the driver (NVML) map no
 device file; from branch 580 on they have the device for memory open too (seen on an H200 with 580.159).
 
+A process can rename device files, and put open ones away in a socket after it has mapped them. So a process without a
+place also bypasses the library if the driver reports that it uses a card.
+
 A forked child has its parent's files open, and has no place until it uses a card. It counts as its
 parent until it starts another program.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from partage.agent.isolation.account import Process
@@ -31,23 +35,29 @@ class Strangers:
         self._looks: dict[tuple[str, int, int], int] = {}
         self.found: Mapping[str, str] = {}
 
-    def look(self, rooms: Mapping[str, Room], sight: Sight) -> None:
-        """Compare the processes that have the device open with those of the account."""
+    def look(
+        self,
+        rooms: Mapping[str, Room],
+        sight: Sight,
+        used: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+    ) -> None:
+        """Compare the processes that use a card with those of the account. `used`: bytes by card and process, if reported."""
+        reported = {pid for processes in used.values() for pid in processes}
         looks: dict[tuple[str, int, int], int] = {}
         found: dict[str, str] = {}
         for container, processes in sight.processes.items():
             account = sight.rooms[container].account
             if rooms[container].spared or isinstance(account, str):
                 continue  # a fault of its own
-            for one, numbers in _unlisted(processes, account):
+            for one, numbers in _unlisted(processes, account, reported):
                 key = (container, one.pid, numbers.start)
                 looks[key] = self._looks.get(key, 0) + 1
                 if looks[key] >= _LOOKS:
-                    found.setdefault(container, _said(one, numbers))
+                    found.setdefault(container, _said(one, numbers, one.pid in reported))
         self._looks, self.found = looks, found
 
 
-def _said(one: Seen, numbers: Numbers) -> str:
+def _said(one: Seen, numbers: Numbers, reported: bool) -> str:  # noqa: FBT001 # private
     who = f"process {one.pid} ({numbers.name})"
     interface = one.view.interface if one.view else ""
     if interface:
@@ -55,24 +65,25 @@ def _said(one: Seen, numbers: Numbers) -> str:
             f"{who} uses a card by {interface}, and shares are kept for CUDA only: neither its memory nor its "
             "time on the card is limited. Use CUDA, or ask for a whole card or a hardware instance"
         )
+    by = "it uses a card by the driver's report" if reported else f"it has {NVIDIA.memory} in use"
     return (
-        f"{who} computes on a card past the library: it has {NVIDIA.memory} in use and no place in the account, as with "
+        f"{who} computes on a card past the library: {by} and has no place in the account, as with "
         "a copy of the driver, or an interface other than CUDA. Neither its memory nor its time on the card is limited"
     )
 
 
 def _unlisted(
-    processes: tuple[Seen, ...], account: tuple[Process, ...]
+    processes: tuple[Seen, ...], account: tuple[Process, ...], reported: Collection[int]
 ) -> Iterator[tuple[Seen, Numbers]]:
     # By its number alone: a process in its own name space may read its start from another's procfs.
     listed = {one.pid for one in account}
     for one in processes:
         numbers = one.numbers
-        if (
-            numbers
-            and one.has_memory_device
+        if numbers is None or numbers.inner in listed:
+            continue
+        if one.pid in reported or (
+            one.has_memory_device
             and (one.view is None or one.view.maps_device)
             and not numbers.forked
-            and numbers.inner not in listed
         ):
             yield one, numbers
