@@ -324,6 +324,7 @@ CUresult cuEventDestroy_v2(CUevent event);
 CUresult cuEventDestroy_v2(CUevent event)
 {
     atomic_store(&event_used[(uintptr_t)event % FAKE_EVENTS], 0);
+    if (getenv(FAKE_SLOW)) usleep(200);
     return CUDA_SUCCESS;
 }
 uint64_t fake_event_name(CUevent event)

@@ -10,7 +10,7 @@
 #define FAKE_KEEPS "FAKE_GPU_KEEPS"    /* environment: a pool that had memory keeps some as long as it exists */
 #define FAKE_FAULT "FAKE_GPU_FAULT"    /* environment: pools return this error, as after a kernel's fault */
 #define FAKE_ENDLESS "FAKE_GPU_ENDLESS" /* environment: no stream accepts a mark by an event of even number, such as those of ends */
-#define FAKE_SLOW "FAKE_GPU_SLOW"      /* environment: a launch of a graph takes the host long after its memory exists */
+#define FAKE_SLOW "FAKE_GPU_SLOW"      /* environment: launches of graphs and ends of events return long after what they did */
 #define FAKE_EVENTS 1024 /* of one client; an event is its number + FAKE_EVENTS * how often it was recorded */
 #define FAKE_CARDS 4
 

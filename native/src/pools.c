@@ -91,15 +91,19 @@ static bool bury(const struct entry *entry)
  * Other memory freed in stream order is in use until its stream reaches the free, so it counts until then. An event
  * shows it: entry.key. entry.bytes is the address of the entry that the memory had before.
  */
-static bool is_freed(const struct entry *entry)
+static bool end_freed(struct entry *entry, bool *all)
 {
     CUcontext popped;
     CUevent event = (CUevent)(uintptr_t)entry->key;
-    if (ASK((CUcontext), cuCtxPushCurrent_v2, (CUcontext)(uintptr_t)entry->context) != CUDA_SUCCESS) return true;
-    bool over = ASK((CUevent), cuEventQuery, event) != CUDA_ERROR_NOT_READY;
-    if (over) ASK((CUevent), cuEventDestroy_v2, event);
-    ASK((CUcontext *), cuCtxPopCurrent_v2, &popped);
-    return over;
+    bool within = ASK((CUcontext), cuCtxPushCurrent_v2, (CUcontext)(uintptr_t)entry->context) == CUDA_SUCCESS;
+    bool over = !within || ASK((CUevent), cuEventQuery, event) != CUDA_ERROR_NOT_READY;
+    bool taken = over && ledger_take(KIND_FREED, entry->key, entry);
+    /* After its entry: the driver may give the handle to another free before this call returns. */
+    if (taken && within) ASK((CUevent), cuEventDestroy_v2, event);
+    if (within) ASK((CUcontext *), cuCtxPopCurrent_v2, &popped);
+    if (taken) memory_release(entry);
+    *all = *all && over;
+    return taken;
 }
 
 /* The lock is held. False: frees of the card are left that their streams have not reached. */
@@ -107,15 +111,8 @@ static bool release_freed(struct card *card)
 {
     struct entry entry;
     bool all = true;
-    for (uint32_t i = 0; ledger_nth(KIND_FREED, i, &entry); i++) {
-        if (entry.card != card->index) continue;
-        if (!is_freed(&entry)) {
-            all = false;
-        } else if (ledger_take(KIND_FREED, entry.key, &entry)) {
-            memory_release(&entry);
-            i--; /* the next one is in its place */
-        }
-    }
+    for (uint32_t i = 0; ledger_nth(KIND_FREED, i, &entry); i++)
+        if (entry.card == card->index && end_freed(&entry, &all)) i--; /* the next one is in its place */
     return all;
 }
 
@@ -473,13 +470,15 @@ static void free_later(const struct entry *entry, CUstream stream)
     CUevent event = was ? mark_free(stream) : NULL;
     struct entry left = {.key = (uint64_t)(uintptr_t)event, .bytes = (uint64_t)(uintptr_t)was, .context = context,
                          .card = entry->card, .kind = KIND_FREED};
+    bool first = event && atomic_fetch_add(&freed, 1) == 0; /* before others can see that it is over */
     if (was) *was = *entry;
     if (!event || !ledger_put(left)) {
         CALL(cuStreamSynchronize, stream);
         if (event) ASK((CUevent), cuEventDestroy_v2, event);
+        if (event) atomic_fetch_sub(&freed, 1);
         memory_release(entry);
         free(was);
-    } else if (atomic_fetch_add(&freed, 1) == 0) {
+    } else if (first) {
         watch_wake();
     }
     driver_step_back(mode);

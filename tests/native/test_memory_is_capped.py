@@ -576,6 +576,16 @@ def test_frees_in_stream_order_take_no_event_each(world: World) -> None:
     assert lines(done.stdout, "used") == [[0]], done.stderr
 
 
+def test_a_free_whose_event_is_the_next_ones_is_given_back(world: World) -> None:
+    """The watch ends an event, and the driver gives its handle to another free before the call returns."""
+    tenant = world.tenant(memory=CAP)
+    tenant.environment["FAKE_GPU_SLOW"] = "1"
+
+    done = tenant.run("odd", "freed-often")
+
+    assert lines(done.stdout, "used") == [[0]], done.stderr
+
+
 def test_threads_that_share_pools_leave_no_count(world: World) -> None:
     """Each takes of the card's pool, makes and destroys pools with memory in use, and maps handles, all at once."""
     done = world.tenant(memory=CAP).run("odd", "mixed")
