@@ -47,8 +47,6 @@ _ARCHITECTURES: Final = {
     13: "Rubin",
 }
 """NVML's numbers; the search does not guess an absent number."""
-_IDENTITY: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,79}")
-"""A UUID as a folder's name, a line of a limits file and a variable can have it."""
 _OUTSIDE: Final = re.compile(r"[^-A-Za-z0-9_.]+")
 
 
@@ -149,7 +147,7 @@ class Nvidia:
                 self._heard = {key: uuid for key, uuid in self._heard.items() if uuid != lost}
                 problems.append(f"NVIDIA card {index} does not answer: {error}")
                 continue
-            if not 0 <= one.device.minor < _MOST_MINOR or not _IDENTITY.fullmatch(one.device.uuid):
+            if not 0 <= one.device.minor < _MOST_MINOR or not one.device.uuid:
                 problems.append(f"NVIDIA card {index} has no usable identity; it is left out")
                 continue
             if _key(handle) not in self._heard:

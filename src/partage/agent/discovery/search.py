@@ -6,6 +6,7 @@ of a second vendor are left out and reported: under the first vendor's name they
 wrong pods.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -35,6 +36,8 @@ _BACKENDS: Final[Mapping[str, Backend | None]] = {
 }
 BACKENDS: Final = tuple(_BACKENDS)
 """Names of the backends, in the order of their calls."""
+_IDENTITY: Final = re.compile(r"(?!\.\.?$)[!-.0-~]{1,100}")
+"""An identity that can be the name of a folder, and a word in a limits file and a variable."""
 
 
 class Search:
@@ -86,6 +89,11 @@ def merge(inventories: Sequence[Inventory]) -> Inventory:
     vendor = ""
     for one in (one for inventory in inventories for one in inventory.found):
         device = one.device
+        if not _IDENTITY.fullmatch(device.uuid):
+            problems.append(
+                f"{device.type} {device.minor} is left out: its identity is {device.uuid[:100]!a}"
+            )
+            continue
         bus = (device.type, device.topology.bus if device.topology else "")
         if bus[1] and bus in places:
             continue
