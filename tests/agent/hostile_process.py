@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import stat
 import sys
 import threading
 from pathlib import Path
@@ -90,7 +91,19 @@ def _aside(_count: int, folder: Path) -> None:
     ready.wait()
 
 
+def _buried(_count: int, folder: Path) -> None:
+    """A device file is open, below more folders than the kernel shows."""
+    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(20):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir("d" * 250, dir_fd=here)
+        here = os.open("d" * 250, os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+    os.mknod("card", stat.S_IFCHR | 0o600, os.makedev(1, 5), dir_fd=here)
+    os.open("card", os.O_RDWR, dir_fd=here)
+
+
 _KINDS = {
+    "buried": _buried,
     "mappings": _mappings,
     "descriptors": _descriptors,
     "threads": _threads,

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -582,6 +583,33 @@ def test_open_files_of_a_threads_own_table_are_seen(
         assert node_scan._seen(
             pid, "/usr/lib/ours.so", None, Path("/proc"), Work()
         ).has_memory_device
+
+
+def test_a_device_file_below_endless_folders_is_seen(tmp_path: Path) -> None:
+    """The kernel shows no path of more than a page."""
+    try:
+        os.mknod(tmp_path / "zero", stat.S_IFCHR | 0o600, os.makedev(1, 5))
+        os.close(os.open(tmp_path / "zero", os.O_RDWR))
+    except OSError as error:
+        pytest.skip(f"no device files here: {error}")
+    with running("buried", 1, tmp_path) as pid:
+        cards = node_scan._opened(f"/proc/{pid}", {1: "nvidia"}, Work())
+
+    assert cards == (True, False, True)
+
+
+def test_a_program_below_endless_folders_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its path nor its content can be read."""
+
+    def fails(path: str, *_: object) -> NoReturn:
+        error = errno.ENAMETOOLONG if path.endswith("exe") else errno.ENOENT
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "readlink", fails)
+    with pytest.raises(TooMuch, match="programs that cannot be read"):
+        node_scan._program(str(tmp_path))
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])

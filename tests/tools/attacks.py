@@ -265,12 +265,14 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "misleading names of control groups and processes, reused process numbers, programs "
-        "without a first thread or with their own root, device files renamed or passed on",
+        "without a first thread or with their own root, device files renamed, buried or passed on",
         "the agent sees each container's own processes, and which use a card",
         (
             f"{_PAST}::test_a_process_tells_its_number_by_no_name",
             f"{_PAST}::test_a_device_file_by_another_name_counts",
             f"{_PAST}::test_open_files_that_were_put_away_count",
+            f"{_LOOKS}::test_a_device_file_below_endless_folders_is_seen",
+            f"{_LOOKS}::test_a_program_below_endless_folders_has_not_ended",
             f"{_PAST}::test_who_put_away_files_of_other_names_is_known_to_the_driver",
             f"{_PAST}::test_a_card_by_another_name_is_in_use",
             f"{_PAST}::test_a_file_below_another_root_counts",

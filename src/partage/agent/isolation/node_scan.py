@@ -5,6 +5,7 @@ statements about a container in one look are of one moment, and the node's proce
 """
 
 import ctypes
+import errno
 import os
 import posixpath
 import re
@@ -431,7 +432,11 @@ def _program(home: str) -> int:
         return os.open(f"{home}/exe", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         why = _unreadable(error)
-        os.readlink(f"{home}/exe")  # noqa: PTH115 # a process that has ended has no program
+        try:
+            os.readlink(f"{home}/exe")  # noqa: PTH115 # a process that has ended has no program
+        except OSError as other:
+            if other.errno != errno.ENAMETOOLONG:
+                raise
         raise why from error
 
 

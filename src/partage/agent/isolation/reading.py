@@ -149,12 +149,17 @@ def names(folder: str, work: Work, what: str) -> Iterator[str]:
 
 
 def links(folder: str, work: Work, what: str) -> Iterator[tuple[str, str]]:
-    """A folder's links and their targets, without unreadable ones. Raises `OSError`; `TooMuch`: there are too many."""
+    """A folder's links and their targets, without unreadable ones. Raises `OSError`; `TooMuch`: there are too many.
+
+    The kernel shows no path of more than a page, as deep folders have; the target is `/` then.
+    """
     for name in names(folder, work, what):
         try:
             target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 # of every process, every ten seconds
-        except OSError:
-            continue  # closed meanwhile
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                continue  # closed meanwhile
+            target = "/"
         work.take(len(target), what)
         yield f"{folder}/{name}", target
 
