@@ -61,7 +61,9 @@ def test_each_card_is_judged_alike(data: st.DataObject) -> None:
             code = (
                 LEADING[ranks[card.row, index]] if ranks[card.row, index] < kernel.FITS else None
             )
-            assert suits[card.row, index] == (unsuitable(card, request, protocol) is None)
+            assert suits[card.row, index] == (
+                unsuitable(card.device, request.filter, protocol) is None
+            )
             assert fits[card.row, index] == (reason is None), reason
             assert code == (reason.code if reason else None)
 

@@ -27,7 +27,6 @@ from partage.model.request import (
     PodRequest,
     RequestGroup,
     Scope,
-    kinds_of,
 )
 from partage.model.selector import (
     NodeConstraint,
@@ -45,6 +44,7 @@ from partage.placement.node import objection
 from partage.placement.pod import GIVEN_UP, place
 from partage.placement.sums import room_together
 from partage.placement.work import MOST_A_NODE, Work
+from partage.scheduler.classes import kinds_of
 from partage.scheduler.eligibility import Eligibility, NodeColumns
 from partage.scheduler.engine import Engine
 from partage.scheduler.equal_nodes import EqualNodes

@@ -24,6 +24,7 @@ from partage.placement.price_candidates import CANDIDATES
 from partage.placement.rehearsal import Outcome
 from partage.placement.selection import chosen, excess, learned, merit
 from partage.placement.tables import Tables
+from partage.scheduler.classes import settled
 
 needs_solver = pytest.mark.skipif(not SOLVER_THERE, reason="highspy is not installed")
 FGD = Outcome(90.0, 92.0, (10, 100, 100, 4), (1000, 1000, 1000, 50), 90.0)
@@ -178,7 +179,7 @@ def test_before_anything_is_chosen_fgd_knows_the_requests_in_sight() -> None:
     found = refreshed(Tables(), {ONE: 1}, LARGE)
 
     assert found is not None
-    assert (found.settled(Strategy.PARTAGE), found.prices) == (Strategy.FGD, None)
+    assert (settled(Strategy.PARTAGE, found), found.prices) == (Strategy.FGD, None)
     assert {shape.core_milli for shape in found.workload.shapes} == {460}
 
 
@@ -192,7 +193,7 @@ def test_a_small_cluster_expects_what_came_and_generic_requests() -> None:
     for found, part in ((few, 5 / 9), (many, 20 / 110)):
         assert found is not None
         assert (found.version, found.stand_in, found.chosen) == (5, None, "capacity")
-        assert found.settled(Strategy.PARTAGE) is Strategy.PARTAGE
+        assert settled(Strategy.PARTAGE, found) is Strategy.PARTAGE
         chances = {
             (s.count, s.core_milli): chance
             for s, chance in zip(found.expected.shapes, found.expected.chances, strict=True)

@@ -370,17 +370,20 @@ class Columns:
             if column is not None:
                 column[index] += sign * (min(CEILING, amount))
 
-    def _book_entry(self, index: int, uid: str, entry: Entry) -> bool:
-        """Book all of a pod; whether that was possible: its devices are there, and no ghost is."""
+    def _book_entry(self, index: int, uid: str, entry: Entry) -> None:
+        """Book a pod on its node, which is written anew if a device of the pod is not there, or a ghost is."""
         rows = [self._locate(index, charge) for charge in entry.charges]
         if None in rows or index in self._ghosts:
-            return False
+            self._load(index)
+            return
         self._book_host(index, entry.allocation.host, -1)
         for charge, row in zip(entry.charges, rows, strict=True):
             if row is not None:
                 self._book(index, row, uid, charge)
         self.hosted[index] |= _kinds_of(entry.charges)
-        return True
+        if entry.allocation.node in self._suspected:
+            self._withhold(index)
+        self.changes.append(index)
 
     def _book(self, index: int, row: int, uid: str, charge: Charge) -> None:
         plane, at = self.planes[charge.type], (row, index)

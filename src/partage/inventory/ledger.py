@@ -202,14 +202,8 @@ class Ledger(Columns):
             mates = self._by_node[name] = {}
         mates[uid] = entry
         index = self.index.get(name)
-        if index is None:
-            return
-        if not self._book_entry(index, uid, entry):
-            self._load(index)
-            return
-        if name in self._suspected:
-            self._withhold(index)
-        self.changes.append(index)
+        if index is not None:
+            self._book_entry(index, uid, entry)
 
     def undo(self, uid: str) -> Allocation | None:
         """Release everything that a pod holds; returns its allocation, or None if it had none."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final, TypeVar
 
-from partage.model.device import Device, DeviceType, SliceMode
+from partage.model.device import DeviceType, SliceMode
 from partage.model.errors import InvalidValue
 from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.reason import ReasonCode
@@ -139,15 +139,6 @@ class DeviceRequest:
     profile: str = ""
     registrar: str = ""
     beside: int = 0
-
-    def sharers_on(self, device: Device) -> int | None:
-        """The most tenants that the pod's protocol allows on this device; None if its slots decide."""
-        registered = self.registrar and device.registrar == self.registrar
-        return None if registered else self.sharers
-
-    def slots_on(self, device: Device) -> int:
-        """How many sharers of this device the request counts for."""
-        return 1 + self.beside if device.seated and not self.whole else 1
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -328,15 +319,3 @@ class Kind:
     group: RequestGroup
     request: DeviceRequest
     copies: int
-
-
-def kinds_of(request: PodRequest) -> tuple[Kind, ...]:
-    """The different groups of a request in its order, the first one first; init containers by themselves."""
-    found: dict[object, list[RequestGroup]] = {}
-    for group in request.groups:
-        initial = group.phase is Phase.INIT
-        found.setdefault((group.protocol, group.request, initial), []).append(group)
-    return tuple(
-        Kind(first, first.request, 0 if first.phase is Phase.INIT else 1 + len(others))
-        for first, *others in found.values()
-    )

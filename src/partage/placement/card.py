@@ -43,6 +43,17 @@ class Need(msgspec.Struct, frozen=True, gc=False):
     instance: MigSlice | None = None
 
 
+def sharers_on(request: DeviceRequest, device: Device) -> int | None:
+    """The most tenants that the pod's protocol allows on a device; None if its slots decide."""
+    registered = request.registrar and device.registrar == request.registrar
+    return None if registered else request.sharers
+
+
+def slots_on(request: DeviceRequest, device: Device) -> int:
+    """How many sharers of a device the request counts for."""
+    return 1 + request.beside if device.seated and not request.whole else 1
+
+
 def need_of(device: Device, request: DeviceRequest) -> Need:
     """The request's amounts on the card: all of a whole card, the asked part for a share.
 
@@ -57,7 +68,7 @@ def need_of(device: Device, request: DeviceRequest) -> Need:
         total = dict(device.extras).get(request.core_unit, 0)
         asked = dict(request.extras).get(request.core_unit, 0)
         core = min(MILLI, -(-asked * MILLI // total)) if total else MILLI
-    slots = request.slots_on(device)
+    slots = slots_on(request, device)
     return Need(core, memory, request.extras, slots, slots)
 
 
@@ -89,7 +100,7 @@ def grant_of(
         protocol=group.protocol,
         extras=need.extras,
         exclusive=request.exclusive,
-        sharers=request.sharers_on(device),
+        sharers=sharers_on(request, device),
         function=function,
         template=template,
         fence=request.scope_exclusive,
@@ -97,14 +108,13 @@ def grant_of(
 
 
 def unsuitable(
-    card: Card, request: DeviceRequest, protocol: str, *, by_instance: bool = False
+    device: Device, wanted: CardFilter, protocol: str, *, by_instance: bool = False
 ) -> CardReason | None:
-    """Why the request does not accept the card, regardless of its free amounts, or None.
+    """Why a request with this filter does not accept a card, regardless of its free amounts, or None.
 
     Args:
-        by_instance: whether it should serve by a hardware instance, not by a share or as a whole.
+        by_instance: whether the card should serve by a hardware instance, not by a share or as a whole.
     """
-    device, wanted = card.device, request.filter
     minor = device.minor
     if protocol in device.hidden_from:
         return CardReason(ReasonCode.CORDONED, minor, detail=f"kept from {protocol} pods")
@@ -184,7 +194,7 @@ def _vendor_problem(vendor: str, wanted: CardFilter) -> str:
 
 def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
     """Why the card cannot serve the request now, or None if it can."""
-    return unsuitable(card, request, protocol) or taken_up(card, request)
+    return unsuitable(card.device, request.filter, protocol) or taken_up(card, request)
 
 
 def taken_up(card: Card, request: DeviceRequest) -> CardReason | None:
@@ -201,7 +211,7 @@ def taken_up(card: Card, request: DeviceRequest) -> CardReason | None:
 
 def serves(card: Card, request: DeviceRequest) -> bool:
     """Whether `taken_up` finds nothing, but without a text: a search asks this card after card."""
-    need, sharers = need_of(card.device, request), request.sharers_on(card.device)
+    need, sharers = need_of(card.device, request), sharers_on(request, card.device)
     tenants, slots = card.tenants, card.slots_free
     if sharers is not None and sharers - tenants < slots:
         slots = sharers - tenants
@@ -253,7 +263,7 @@ def _shared_by(tenants: int) -> str:
 def _short(card: Card, request: DeviceRequest) -> CardReason | None:
     need, minor = need_of(card.device, request), card.device.minor
     slots = card.slots_free
-    sharers = request.sharers_on(card.device)
+    sharers = sharers_on(request, card.device)
     if sharers is not None:
         slots = min(slots, sharers - card.tenants)
     if slots < need.slots:
@@ -344,7 +354,7 @@ def take(card: Card, request: DeviceRequest, functions: tuple[str, ...] = ()) ->
 
 
 def _room(card: Card, request: DeviceRequest, slots: int) -> int:
-    after, sharers = card.slots_free - slots, request.sharers_on(card.device)
+    after, sharers = card.slots_free - slots, sharers_on(request, card.device)
     if request.whole:
         after = min(after, 0)
     elif sharers is not None:

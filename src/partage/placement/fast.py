@@ -14,7 +14,7 @@ from partage.model.allocation import Grant
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
-from partage.placement.card import grant_of
+from partage.placement.card import grant_of, sharers_on
 from partage.placement.grouping import nearest
 
 _PLAIN_ORDER = CardOrder()
@@ -58,14 +58,16 @@ def choose(
     strategy: Strategy,
     ranking: Mapping[int, int] | None,
     scoring: Scoring = Scoring(),  # noqa: B008 # frozen
-) -> tuple[Grant, ...]:
-    """Grants for a plain request on a node that is `simple` for it; empty if it has no room.
+) -> tuple[Grant, ...] | None:
+    """Grants for a plain request on a node; empty if it has no room, None if it is not `simple` for the request.
 
     Args:
         suits: for each row, whether the request accepts the card.
         ranking: score of each row by a strategy that scores cards itself; higher is better.
     """
     request = group.request
+    if not simple(ledger, request, index):
+        return None
     plane = ledger.planes[request.type]
     open_ = plane.open[:, index].tolist()
     columns = zip(suits, open_, *plane.amounts[:STATE, :, index].tolist(), strict=True)
@@ -140,7 +142,7 @@ def _share_rows(
         if memory < need or (alone and tenants) or (claims and core <= 0):
             continue
         full = sharers is not None and tenants >= sharers
-        if full and request.sharers_on(devices[row]) is not None:
+        if full and sharers_on(request, devices[row]) is not None:
             continue
         if ranking is not None:
             key = -ranking.get(row, 0)

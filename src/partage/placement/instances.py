@@ -172,7 +172,7 @@ def fits(card: Card, request: DeviceRequest, protocol: str) -> bool:
     cutting = card.device.cutting
     if cutting is None or not _open(card) or _taken(card, request):
         return False
-    if unsuitable(card, request, protocol, by_instance=True) is not None:
+    if unsuitable(card.device, request.filter, protocol, by_instance=True) is not None:
         return False
     return bool(places(cutting, card.occupied, sized(request)))
 
@@ -180,7 +180,7 @@ def fits(card: Card, request: DeviceRequest, protocol: str) -> bool:
 def refusal(card: Card, request: DeviceRequest, protocol: str) -> CardReason | None:
     """Why no instance on the card can serve the request now, or None if one can."""
     minor, cutting = card.device.minor, card.device.cutting
-    reason = unsuitable(card, request, protocol, by_instance=True)
+    reason = unsuitable(card.device, request.filter, protocol, by_instance=True)
     if reason is not None or cutting is None:
         return reason
     if not _open(card):

@@ -12,13 +12,13 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from partage.inventory.card import CEILING, Card
+from partage.inventory.card import CEILING
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import ABSENT_KIND, CLOSED, Bools, Ints, Plane
 from partage.model.device import MILLI, Device
 from partage.model.reason import ReasonCode
-from partage.model.request import DeviceRequest
-from partage.placement.card import accepted, unsuitable
+from partage.model.request import CardFilter, DeviceRequest
+from partage.placement.card import accepted, sharers_on, slots_on, unsuitable
 from partage.placement.reasons import LEADING, RANK
 
 Nodes = NDArray[np.intp] | slice
@@ -93,16 +93,15 @@ def unsuited_kinds(
 ) -> Codes:
     """Rank of the reason why a kind of card is not accepted, whatever the UUIDs of its cards are."""
     by_kind = np.full(len(ledger.kinds), FITS, np.int8)
-    anonymous = replace(request, filter=replace(request.filter, use_uuids=(), avoid_uuids=()))
+    anonymous = replace(request.filter, use_uuids=(), avoid_uuids=())
     for kind, device in enumerate(ledger.kinds):
         if device is not None:
             by_kind[kind] = _kind_rank(device, anonymous, protocol, by_instance=by_instance)
     return by_kind
 
 
-def _kind_rank(device: Device, request: DeviceRequest, protocol: str, *, by_instance: bool) -> int:
-    card = Card(device, 0, 0, 0, 0, 0)
-    reason = unsuitable(card, request, protocol, by_instance=by_instance)
+def _kind_rank(device: Device, wanted: CardFilter, protocol: str, *, by_instance: bool) -> int:
+    reason = unsuitable(device, wanted, protocol, by_instance=by_instance)
     return FITS if reason is None else RANK[reason.code]
 
 
@@ -201,7 +200,7 @@ def most_tenants(
     if request.sharers is None or request.registrar not in ledger.registrars:
         return request.sharers
     limits = [
-        CEILING if device is None or (limit := request.sharers_on(device)) is None else limit
+        CEILING if device is None or (limit := sharers_on(request, device)) is None else limit
         for device in ledger.kinds
     ]
     found: Ints = np.array(limits, np.int64)[at(plane.kind, nodes)]
@@ -212,7 +211,7 @@ def slots_of(ledger: Ledger, plane: Plane, request: DeviceRequest, nodes: Nodes)
     """How many sharers of each card the request counts for; see `slots_on`."""
     if not request.beside or not ledger.seated:
         return 1
-    slots = [1 if device is None else request.slots_on(device) for device in ledger.kinds]
+    slots = [1 if device is None else slots_on(request, device) for device in ledger.kinds]
     found: Ints = np.array(slots, np.int64)[at(plane.kind, nodes)]
     return found
 

@@ -23,6 +23,7 @@ from partage.placement.card import (
     first_function,
     refusal,
     serves,
+    sharers_on,
     taken_up,
     unsuitable,
 )
@@ -179,7 +180,7 @@ class Picker:
             (card, CEILING if most is None else most)
             for card in self._right[known]
             if card.closed is None
-            for most in [request.sharers_on(card.device)]
+            for most in [sharers_on(request, card.device)]
         ]
         self._bare[id(request)] = None if amounts is None else (*amounts, limited)
 
@@ -189,7 +190,7 @@ class Picker:
         listed = wanted.use_types, wanted.avoid_types, wanted.use_uuids, wanted.avoid_uuids
         conditions = wanted.selector.requirements if wanted.selector else ()
         self.work.done += (sum(map(len, listed)) + len(conditions)) // _A_UNIT
-        return unsuitable(card, request, protocol)
+        return unsuitable(card.device, wanted, protocol)
 
     def _lacks(
         self,

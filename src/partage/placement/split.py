@@ -13,7 +13,7 @@ from partage.inventory.card import Card
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import Device
 from partage.model.request import ContainerAsk, Phase, RequestGroup
-from partage.placement.card import grant_of
+from partage.placement.card import grant_of, slots_on
 from partage.placement.instances import Place
 
 Part = tuple[Card, tuple[int, str] | None, Place | None]
@@ -35,7 +35,7 @@ def grants_of(choices: Sequence[Choice]) -> tuple[Grant, ...]:
             for card, function, place in found
         ]
         seated = [
-            place is None and group.request.slots_on(card.device) > 1 for card, _, place in found
+            place is None and slots_on(group.request, card.device) > 1 for card, _, place in found
         ]
         result += _among(parts, seated, sorted(group.containers, key=lambda c: c.position))
     result.sort(key=lambda item: item[0])

@@ -83,10 +83,3 @@ class Tables:
         if self.prices is None and self.expected.shapes:
             return "capacity"
         return "prices" if self.prices else (self.stand_in or Strategy.FIRST_FIT).value
-
-    def settled(self, strategy: Strategy) -> Strategy:
-        """The strategy that decides if `strategy` is wanted."""
-        learnt = self.prices is not None or self.expected.shapes
-        if strategy is Strategy.PARTAGE and not learnt and self.stand_in is not None:
-            return self.stand_in
-        return strategy

@@ -1,10 +1,15 @@
 """Request classes: pods with equal requests are scored once, and then only changed nodes again.
 
+A pod finds its class by identity if the same request object comes again, else by its value (`RequestClassCache`).
+
 A class keeps one number a node: its score, or -1 if the pod cannot go there. Before each decision the nodes that
 changed are scored again. The result is the same as that of a full scan (a law under test).
 """
 
+from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final, Protocol
 
 import numpy as np
@@ -12,27 +17,29 @@ from numpy.typing import NDArray
 
 from partage.inventory.columns import distinct
 from partage.inventory.ledger import Ledger
-from partage.inventory.plane import Bools, Ints
+from partage.inventory.plane import Bools, Index, Ints
 from partage.model.allocation import Grant
 from partage.model.device import MILLI
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, Refusal
-from partage.model.request import DeviceRequest, Kind, RequestGroup, kinds_of
+from partage.model.request import DeviceRequest, Kind, Phase, PodRequest, RequestGroup
 from partage.placement import kernel, scoring
 from partage.placement.capacity import CapacityGauge
 from partage.placement.fast import is_plain
-from partage.placement.fragmentation import Gauge
+from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.greedy import taking_all
 from partage.placement.instance_kernel import ALIKE, SHARES_FIRST, CutView, cut_views
 from partage.placement.priced import TIER, PriceGauge
 from partage.placement.scoring import Scene
 from partage.placement.sums import room_together
-from partage.placement.tables import Tables
-from partage.scheduler.eligibility import Eligibility
-from partage.scheduler.equal_nodes import EqualNodes
+from partage.placement.tables import Prices, Tables
+from partage.scheduler.eligibility import Eligibility, NodeColumns
+from partage.scheduler.equal_nodes import EqualNodes, Memory
 
 RANKS: Final = 2**20
+_MOST_CLASSES: Final = 512
+_MOST_KNOWN: Final = 4096
 _PREFERENCE: Final = scoring.CEILING
 _PARTIAL: Final = 4
 _NOTHING_SURE: Final[NDArray[np.int8]] = np.zeros(0, np.int8)
@@ -98,7 +105,10 @@ class RequestClass:
         refused_at: the ledger's number of changes then.
         refused_few: whether that decision was allowed little work.
         refused_among: the nodes of that question, by index; None for all.
-        shut_at: `made_room` of the ledger when no node passed the kernel; -1 if that answer is not final.
+        shut_at: `made_room` of the ledger when no node could host the class; until it grows, none can. -1 if that
+            answer is not final.
+        scores_cards: whether cards are scored one by one as nodes are.
+        suits: for each kind of group, by row and node index, whether it accepts the card.
     """
 
     pod: Pod
@@ -125,36 +135,12 @@ class RequestClass:
     refused_few: bool = False
     refused_among: Bools | None = None
     shut_at: int = -1
-    _suits: list[Bools] = field(default_factory=list)
+    scores_cards: bool = False
+    suits: list[Bools] = field(default_factory=list)
     _sure: NDArray[np.int8] = field(default_factory=lambda: _NOTHING_SURE)
     _cut: "list[CutView | None]" = field(default_factory=list)
     _seen: int = -1
     _seen_nodes: int = -1
-
-    @staticmethod
-    def of(
-        pod: Pod, policy: Policy, tables: Tables, eligible: Eligibility, equals: EqualNodes
-    ) -> "RequestClass":
-        """The class of a pod under the policy and tables in force."""
-        node_strategy = tables.settled(pod.request.node_strategy or policy.node)
-        card_strategy = tables.settled(policy.card)
-        return RequestClass(
-            pod,
-            node_strategy,
-            card_strategy,
-            eligible,
-            equals,
-            plain=is_plain(pod.request),
-            tables=tables,
-            kinds=kinds_of(pod.request),
-        )
-
-    @property
-    def scores_cards(self) -> bool:
-        """Whether cards are scored one by one as nodes are."""
-        if self.card_strategy is Strategy.PARTAGE:
-            return self.priced is not None
-        return self.card_strategy.scores_cards
 
     @property
     def offer(self) -> Ints:
@@ -165,14 +151,10 @@ class RequestClass:
 
     def follow(self, former: "RequestClass") -> None:
         """Copy from an equal class the knowledge that depends on neither policy nor tables."""
-        seen, suits, cut = former._seen_nodes, former._suits, former._cut  # noqa: SLF001 # its own
+        seen, cut = former._seen_nodes, former._cut  # noqa: SLF001 # its own
         if seen >= 0 and not cut and former.eligible is self.eligible:
             self.value, self.flags = former.value, former.flags
-            self._suits, self._seen_nodes = suits, seen
-
-    def shut(self, ledger: Ledger) -> bool:
-        """Whether no node can host the class, because none could and no room has appeared since."""
-        return self.shut_at == ledger.made_room
+            self.suits, self._seen_nodes = former.suits, seen
 
     def shut_down(self, ledger: Ledger) -> None:
         """Remember that no node can host the class until room appears.
@@ -197,18 +179,22 @@ class RequestClass:
 
     def arrears(self, ledger: Ledger) -> int:
         """The most nodes that `refresh` would score."""
+        return self._behind(ledger)[1]
+
+    def _behind(self, ledger: Ledger) -> tuple[Index | None, int]:
+        """The nodes that changed since the last refresh, None if that is not known any more, and how many to score."""
+        size = ledger.present.shape[0]
+        dirty = ledger.changes.since(self._seen)
+        if dirty is None or self.value.size != size:
+            return dirty, size
+        return dirty, min(dirty.size, size)
+
+    def refresh(self, ledger: Ledger, rank: Ints) -> int:
+        """Bring the scores up to date with the ledger; returns what `arrears` was."""
         if self._seen == ledger.changes.count:
             return 0
-        size = ledger.present.shape[0]
-        dirty = ledger.changes.since(self._seen) if self.value.size == size else None
-        return size if dirty is None else min(dirty.size, size)
-
-    def refresh(self, ledger: Ledger, rank: Ints) -> None:
-        """Bring the scores up to date with the ledger."""
-        if self._seen == ledger.changes.count:
-            return
+        dirty, owed = self._behind(ledger)
         stale = self._seen_nodes != ledger.node_changes.count and self._refresh_nodes(ledger)
-        dirty = ledger.changes.since(self._seen)
         self._seen = ledger.changes.count
         self._sure = _NOTHING_SURE
         redraw = stale or dirty is None or self.node_strategy is Strategy.RANDOM
@@ -216,7 +202,7 @@ class RequestClass:
             for known in (self.failed, self.costs, self.crowded, self.told):
                 known.clear()
             self._score(ledger, rank, slice(0, len(ledger.nodes)))  # there is room for more
-            return
+            return owed
         if self.rescorer is None:
             dirty = distinct(dirty)  # compiled loops may do a node twice instead
         if self.failed or self.crowded or self.told:
@@ -226,21 +212,22 @@ class RequestClass:
                 self.crowded.discard(index)
                 self.told.pop(index, None)
         self._score(ledger, rank, dirty)
+        return owed
 
     def parts(self, ledger: Ledger, nodes: kernel.Nodes) -> "list[Part]":
         """The nodes, then again the nodes among them that need wider books; the later answers replace the earlier."""
         parts = ledger.narrowed()
         if parts is None:
-            return [Part(ledger, self._suits, nodes, slice(None))]
+            return [Part(ledger, self.suits, nodes, slice(None))]
         narrow, wide = parts
         known: dict[int, Bools] = {}
-        for kind, suits in zip(self.kinds, self._suits, strict=True):
+        for kind, suits in zip(self.kinds, self.suits, strict=True):
             if id(suits) not in known:
                 known[id(suits)] = suits[: narrow.planes[kind.request.type].cards]
-        first = Part(narrow, [known[id(one)] for one in self._suits], nodes, slice(None))
+        first = Part(narrow, [known[id(one)] for one in self.suits], nodes, slice(None))
         at = wide if isinstance(nodes, slice) else np.flatnonzero(np.isin(nodes, wide))
         few = wide if isinstance(nodes, slice) else nodes[at]
-        return [first, Part(ledger, self._suits, few, at)] if at.size else [first]
+        return [first, Part(ledger, self.suits, few, at)] if at.size else [first]
 
     def fits(self, ledger: Ledger, nodes: kernel.Nodes) -> tuple[Bools, Bools | None]:
         """Nodes that the kernel passes, and the cards that serve the first group; None if there are none."""
@@ -293,11 +280,6 @@ class RequestClass:
             cards &= kernel.with_functions(part.books, request, part.nodes)
         return cards
 
-    def suits(self, index: int) -> list[bool]:
-        """For each row of the first group's type on a node, whether the request accepts the card."""
-        column: list[bool] = self._suits[0][:, index].tolist()
-        return column
-
     def instance(self, ledger: Ledger, asked: RequestGroup, index: int) -> tuple[Grant, ...]:
         """The grant if an instance of a node serves a plain request; empty: ask `place`."""
         cut = self._cut[0] if self._cut else None
@@ -323,7 +305,7 @@ class RequestClass:
             return gauge.card_scores(self.pod.host, request, None, index)
         # Of many groups only the first is ranked, because each node that is tried pays for this.
         nodes = np.asarray([index], np.intp)
-        whole = Part(ledger, self._suits, nodes, slice(None))
+        whole = Part(ledger, self.suits, nodes, slice(None))
         scene = self._scene(ledger, request, self._fitting(whole, 0), nodes)
         return scoring.ranking(scene, self.card_strategy)
 
@@ -380,7 +362,7 @@ class RequestClass:
 
     def _score(self, ledger: Ledger, rank: Ints, nodes: kernel.Nodes) -> None:
         if self.rescorer is not None and not self._cut:
-            suits = self._suits[0] if self._suits else None
+            suits = self.suits[0] if self.suits else None
             eligible = (self.eligible.allowed, self.eligible.preference)
             if self.rescorer.score(suits, eligible, rank, self.value, self.flags, nodes):
                 return
@@ -453,14 +435,178 @@ class RequestClass:
         self._cut = cut_views(ledger, [kind.group for kind in kinds]) if ledger.cut_nodes else []
         same = before == bool(self._cut) and all(
             suits.shape == ledger.planes[kind.request.type].open.shape
-            for kind, suits in zip(kinds, self._suits, strict=False)
+            for kind, suits in zip(kinds, self.suits, strict=False)
         )
         if not known or not same or changed is None or changed.size * _PARTIAL > self.value.size:
             self.value = np.full(ledger.present.shape[0], -1, np.int64)
             self.flags = np.zeros(self.value.size, np.int64)
-            self._suits = self._suited(ledger, slice(None))
+            self.suits = self._suited(ledger, slice(None))
             return True
         nodes = distinct(changed)
-        for suits, now in zip(self._suits, self._suited(ledger, nodes), strict=True):
+        for suits, now in zip(self.suits, self._suited(ledger, nodes), strict=True):
             suits[:, nodes] = now
         return False
+
+
+class Scorers(Protocol):
+    """Gauges and scorers that replace the usual ones, with the same results; simulations have compiled ones."""
+
+    def gauge(self, workload: Workload, ledger: Ledger) -> Gauge:
+        """A gauge of fragmentation."""
+
+    def price_gauge(self, prices: Prices, ledger: Ledger) -> PriceGauge:
+        """A gauge of values."""
+
+    def rescorer(self, group: RequestClass, ledger: Ledger) -> Rescorer | None:
+        """The scorer of the class; None for the usual way."""
+
+
+class RequestClassCache:
+    """The classes in use, under one policy and one set of tables."""
+
+    def __init__(self, ledger: Ledger, scorers: Scorers | None = None) -> None:
+        self._ledger = ledger
+        self._scorers = scorers
+        self._gauge: Gauge | None = None
+        self._priced: PriceGauge | CapacityGauge | None = None
+        self._classes: dict[object, RequestClass] = {}
+        self._former: dict[object, RequestClass] = {}  # those of the previous policy or tables
+        self._columns = NodeColumns(ledger)
+        self._searched: Memory = OrderedDict()
+        self._numbers = count()
+        # Values are immutable, so the same objects always ask the same. The cache keeps the pod so that its parts'
+        # identities are not used again.
+        self._known: dict[tuple[int, int, int, int], tuple[Pod, RequestClass]] = {}
+
+    def domains(self, keys: Iterable[str]) -> Ints:
+        """By node index, a number that nodes share if they agree in all of these labels."""
+        self._columns.refresh()
+        return self._columns.domains(keys)
+
+    def accepting(self, pod: Pod) -> Bools:
+        """By node index, whether the pod accepts the node by its labels and taints."""
+        return self._columns.accepting(pod)
+
+    def clear(self) -> None:
+        """Forget all classes, but keep the nodes that are in question."""
+        self._former = dict(self._classes)
+        self._classes.clear()
+        self._known.clear()
+        self._gauge = None
+        self._priced = None
+
+    def find(self, pod: Pod, policy: Policy, tables: Tables) -> RequestClass:
+        """The class of a pod; a new one if none is known."""
+        identity = (id(pod.request), id(pod.host), id(pod.constraint), id(pod.tolerations))
+        known = self._known.get(identity)
+        if known is not None:
+            return known[1]
+        key = _class_key(pod)
+        group = self._classes.pop(key, None)
+        if group is None:
+            group = self._new(pod, policy, tables)
+            former = self._former.pop(key, None)
+            if former is not None:
+                group.follow(former)
+            if len(self._classes) >= _MOST_CLASSES:
+                del self._classes[next(iter(self._classes))]
+                self._known.clear()
+        self._classes[key] = group
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[identity] = (pod, group)
+        return group
+
+    def _new(self, pod: Pod, policy: Policy, tables: Tables) -> RequestClass:
+        """A new class with the shared gauges, and a scorer of its own if there is one."""
+        group = RequestClass(
+            pod,
+            settled(pod.request.node_strategy or policy.node, tables),
+            settled(policy.card, tables),
+            self._columns.judged(pod),
+            EqualNodes(self._searched, next(self._numbers)),
+            plain=is_plain(pod.request),
+            tables=tables,
+            kinds=kinds_of(pod.request),
+        )
+        strategies = group.node_strategy, group.card_strategy
+        if Strategy.FGD in strategies and tables.workload.shapes:
+            if self._gauge is None:
+                self._gauge = self._gauge_of(tables.workload)
+            group.gauge = self._gauge
+        if Strategy.PARTAGE in strategies:
+            if self._priced is None:
+                self._priced = self._priced_of(tables)
+            group.priced = self._priced
+            node = group.node_strategy is Strategy.PARTAGE
+            group.guarded = node and tables.prices is not None and bool(tables.prices.reserves)
+        if group.card_strategy is Strategy.PARTAGE:
+            group.scores_cards = group.priced is not None
+        else:
+            group.scores_cards = group.card_strategy.scores_cards
+        if self._scorers is not None:
+            group.rescorer = self._scorers.rescorer(group, self._ledger)
+        return group
+
+    def _gauge_of(self, workload: Workload) -> Gauge:
+        if self._scorers is None:
+            return Gauge(workload, self._ledger)
+        return self._scorers.gauge(workload, self._ledger)
+
+    def _priced_of(self, tables: Tables) -> PriceGauge | CapacityGauge | None:
+        if tables.prices is None:
+            shapes = tables.expected.shapes
+            return CapacityGauge(tables.expected, self._ledger) if shapes else None
+        if self._scorers is None:
+            return PriceGauge(tables.prices, self._ledger)
+        return self._scorers.price_gauge(tables.prices, self._ledger)
+
+
+def _class_key(pod: Pod) -> object:
+    """The key that equal pods share: everything but their names."""
+    request = pod.request
+    groups = tuple(
+        (
+            g.protocol,
+            g.request,
+            g.phase,
+            g.dialect,
+            tuple(
+                (c.phase, c.core_milli, c.memory_bytes, c.memory_milli, c.position)
+                for c in g.containers
+            ),
+        )
+        for g in request.groups
+    )
+    return (
+        groups,
+        request.joint,
+        request.partition,
+        request.node_labels,
+        request.node_strategy,
+        request.card_order,
+        request.scoring,
+        tuple(pod.host.items()),
+        pod.constraint,
+        pod.tolerations,
+    )
+
+
+def settled(strategy: Strategy, tables: Tables) -> Strategy:
+    """The strategy that decides if `strategy` is wanted."""
+    learnt = tables.prices is not None or tables.expected.shapes
+    if strategy is Strategy.PARTAGE and not learnt and tables.stand_in is not None:
+        return tables.stand_in
+    return strategy
+
+
+def kinds_of(request: PodRequest) -> tuple[Kind, ...]:
+    """The different groups of a request in its order, the first one first; init containers by themselves."""
+    found: dict[object, list[RequestGroup]] = {}
+    for group in request.groups:
+        initial = group.phase is Phase.INIT
+        found.setdefault((group.protocol, group.request, initial), []).append(group)
+    return tuple(
+        Kind(first, first.request, 0 if first.phase is Phase.INIT else 1 + len(others))
+        for first, *others in found.values()
+    )

@@ -18,16 +18,15 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
-from partage.placement.fast import choose, simple
+from partage.placement.fast import choose
 from partage.placement.pod import GIVEN_UP
 from partage.placement.tables import Tables
 from partage.placement.work import MOST_A_NODE, Work
-from partage.scheduler.classes import RANKS, RequestClass
+from partage.scheduler.classes import RANKS, RequestClass, RequestClassCache, Scorers
 from partage.scheduler.events import Placement
 from partage.scheduler.explain import brief, deferred, refuse
 from partage.scheduler.permits import PermitBook
-from partage.scheduler.quota import QuotaBook, metered
-from partage.scheduler.request_class_cache import RequestClassCache, Scorers
+from partage.scheduler.quota import QuotaBook, amounts
 
 _MOST_BEYOND: Final = 32
 """Nodes that are tried for a pod whose grants exceed its quota."""
@@ -125,8 +124,8 @@ class Chooser:
         if pod.request.fault is not None:
             return Refusal(pod.request.fault.code, pod.request.fault.message)
         # 2. So does one that exceeds its namespace's quota.
-        excess = self.quotas.excess(pod.namespace, pod.quota)
-        if excess:
+        limited = pod.namespace in self.quotas.quotas.by_namespace
+        if limited and (excess := self.quotas.excess(pod.namespace, pod.quota)):
             return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
         # 3. Update the scores of its class.
         work = work or Work()
@@ -136,21 +135,22 @@ class Chooser:
             and (len(group.kinds) * (_A_GROUP + len(self.ledger.index) // _NODES)) > work.limit
         ):
             return deferred(pod.namespace)
-        if group.shut(self.ledger):
+        if (
+            group.shut_at == self.ledger.made_room
+        ):  # no node could host the class, and no room has appeared since
             group.told.clear()  # only `refresh` knows which nodes have changed
             return refuse(self.ledger, group, self._rank, work) if reasons else brief(group)
         if reasons and self._unchanged(group, among, work):
             assert group.refusal is not None  # noqa: S101 # says `_unchanged`
             return group.refusal
-        work.aside += self._arrears(group)
-        group.refresh(self.ledger, self._rank)
+        work.aside += _scoring(group, group.refresh(self.ledger, self._rank))
         # 4. Try nodes from the best down; the exact rule decides.
         beyond, left = "", _MOST_BEYOND
         meter, asked = _Meter(group, among, work), among
         for index, grants in self._attempts(group, pod, meter):
             node = self.ledger.node_at(index)
             # 5. Keys that count granted amounts are known only now.
-            if pod.namespace in self.quotas.quotas.by_namespace:
+            if limited:
                 excess = self.quotas.excess(pod.namespace, amounts(pod, grants))
                 if excess:
                     # A share of a smaller card counts less.
@@ -246,11 +246,8 @@ class Chooser:
 
         A decision does not count them, because it must not depend on earlier questions.
         """
-        return self._arrears(self._class_of(pod))
-
-    def _arrears(self, group: RequestClass) -> int:
-        nodes = group.arrears(self.ledger)
-        return len(group.kinds) * (_A_GROUP + nodes // _NODES) if nodes else 0
+        group = self._class_of(pod)
+        return _scoring(group, group.arrears(self.ledger))
 
     def candidates(
         self,
@@ -269,8 +266,7 @@ class Chooser:
         """
         work = work or Work()
         group = self._class_of(pod)
-        work.aside += self._arrears(group)
-        group.refresh(self.ledger, self._rank)
+        work.aside += _scoring(group, group.refresh(self.ledger, self._rank))
         offer = group.offer
         value = offer if among is None else np.where(among, offer, -1)
         found = np.flatnonzero(value >= 0)
@@ -388,17 +384,18 @@ class Chooser:
             return ()
         scores = group.ranking(self.ledger, index) if group.scores_cards else None
         work.done += _A_NODE
-        if group.plain and simple(self.ledger, pod.request.groups[0].request, index):
+        if group.plain:
             chosen = choose(
                 self.ledger,
                 pod.request.groups[0],
-                group.suits(index),
+                group.suits[0][:, index].tolist(),
                 index,
                 group.card_strategy,
                 scores,
                 pod.request.scoring,
             )
-            chosen = chosen or group.instance(self.ledger, pod.request.groups[0], index)
+            if chosen == ():
+                chosen = group.instance(self.ledger, pod.request.groups[0], index)
             if chosen:
                 return chosen
         here = here or Work(MOST_A_NODE)
@@ -485,17 +482,9 @@ class DryRun:
                 self._work.done += _A_MOVE
 
 
-def amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:
-    """The pod's amounts against its namespace's quota, by key, once it has its grants."""
-    for group in pod.request.groups:
-        if group.metered:
-            break
-    else:
-        return pod.quota
-    amounts = metered(pod.request, grants)
-    for key, amount in pod.quota.items():
-        amounts[key] = amounts.get(key, 0) + amount
-    return amounts
+def _scoring(group: RequestClass, nodes: int) -> int:
+    """Units of work of scoring so many nodes for a class."""
+    return len(group.kinds) * (_A_GROUP + nodes // _NODES) if nodes else 0
 
 
 def _cards_of(ledger: Ledger, request: PodRequest, index: int) -> Mapping[DeviceType, list[Card]]:

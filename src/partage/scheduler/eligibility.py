@@ -102,6 +102,7 @@ class NodeColumns:
         self._ledger = ledger
         self._labels: dict[str, _Column[str]] = {}
         self._nodes_with: Counter[str] = Counter()
+        self._judged: dict[object, Eligibility] = {}
         self._fresh(0)
 
     def _fresh(self, size: int) -> None:
@@ -113,6 +114,16 @@ class NodeColumns:
         self._names: _Column[str] = _Column(size)
         self._taints: _Column[tuple[bool, tuple[Taint, ...]]] = _Column(size)
         self._verdicts: _Column[tuple[Verdict, ...]] = _Column(size)
+
+    def judged(self, pod: Pod) -> "Eligibility":
+        """Which nodes are in question for a pod; pods that ask the same of nodes share the judgement."""
+        key = eligibility_key(pod)
+        found = self._judged.get(key)
+        if found is None:
+            if len(self._judged) >= _MOST_JUDGED:
+                self._judged.clear()
+            found = self._judged[key] = Eligibility(pod, self)
+        return found
 
     def refresh(self) -> None:
         """Read the nodes that were added, changed or removed since."""
@@ -234,6 +245,7 @@ class NodeColumns:
         return column.comparing(requirement.bound, greater=requirement.operator is Operator.GT)
 
 
+_MOST_JUDGED: Final = 512
 _MOST_PREFERENCE: Final = 500  # the most that fits in one number with a score and a rank
 
 

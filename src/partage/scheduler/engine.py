@@ -40,8 +40,8 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.placement.work import Work
-from partage.scheduler.classes import RANKS
-from partage.scheduler.decision import Chooser, amounts
+from partage.scheduler.classes import RANKS, Scorers
+from partage.scheduler.decision import Chooser
 from partage.scheduler.events import (
     Action,
     BindFailed,
@@ -68,7 +68,7 @@ from partage.scheduler.explain import why
 from partage.scheduler.facts import fact_of, rebuild
 from partage.scheduler.permits import PermitBook
 from partage.scheduler.preemption import free_part
-from partage.scheduler.request_class_cache import Scorers
+from partage.scheduler.quota import amounts
 
 
 class State(StrEnum):
@@ -265,7 +265,7 @@ class Engine(Chooser):
                 )
                 for uuid, pods in self.ledger.overbooked(pod.uid).items()
             ]
-        self.quotas.apply(pod.uid, pod.namespace, amounts(pod, allocation.grants))
+        self.quotas.take_in(pod, allocation.grants)
         self.permits.apply(allocation)
         if suspicion is None:
             if self.ledger.acquit(pod.uid):
@@ -425,12 +425,12 @@ class Engine(Chooser):
     def _drop_hold(self, pod: Pod) -> None:
         if self.states.get(pod.uid) in _HOLDS:
             self._release(pod.uid)
-        if pod.uid in self.ledger:
+        if pod.uid in self.states:
             raise LedgerError(f"pod {pod.key} ({pod.uid}) is placed already")
 
     def _reserve(self, pod: Pod, allocation: Allocation, state: State) -> None:
         self.ledger.apply(allocation)
-        self.quotas.apply(pod.uid, pod.namespace, amounts(pod, allocation.grants))
+        self.quotas.take_in(pod, allocation.grants)
         if allocation.permit is not None:
             self.permits.apply(allocation)
         self.states[pod.uid] = state

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from partage.model.allocation import Charge, Grant, charges_of
+from partage.model.pod import Pod
 from partage.model.request import PodRequest
 
 _MOST_CHANGES: Final = 4096
@@ -64,6 +65,19 @@ def metered(request: PodRequest, grants: Sequence[Grant]) -> dict[str, int]:
     return totals
 
 
+def amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:
+    """The pod's amounts against its namespace's quota, by key, once it has its grants."""
+    for group in pod.request.groups:
+        if group.metered:
+            break
+    else:
+        return pod.quota
+    amounts = metered(pod.request, grants)
+    for key, amount in pod.quota.items():
+        amounts[key] = amounts.get(key, 0) + amount
+    return amounts
+
+
 @dataclass(slots=True)
 class _Change:
     """How many more pods use these amounts than the sums contain; keeps their identity in use."""
@@ -95,6 +109,10 @@ class QuotaBook:
         self._of[uid] = (namespace, amounts)
         self._pods[namespace] += 1
         self._change(namespace, amounts, 1)
+
+    def take_in(self, pod: Pod, grants: tuple[Grant, ...]) -> None:
+        """Count a pod that holds these grants."""
+        self.apply(pod.uid, pod.namespace, amounts(pod, grants))
 
     def undo(self, uid: str) -> None:
         """Stop counting a pod."""

@@ -87,7 +87,10 @@ def _ways(ledger: Ledger, group: RequestGroup, movable: set[str]) -> list[tuple[
             cutting = card.device.cutting
             if cutting is None or not card.takes_instances:
                 continue
-            if unsuitable(card, group.request, group.protocol, by_instance=True) is not None:
+            if (
+                unsuitable(card.device, group.request.filter, group.protocol, by_instance=True)
+                is not None
+            ):
                 continue
             held = {
                 uid: charge.instances

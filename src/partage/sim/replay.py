@@ -31,6 +31,7 @@ from partage.placement.fragmentation import Shape, Workload
 from partage.placement.learning import Arrivals, Due, tables_due
 from partage.placement.mix import Ask, Standing, Stock
 from partage.placement.tables import UNITS, Prices, Tables
+from partage.scheduler.classes import Scorers
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import (
     BindSucceeded,
@@ -40,7 +41,6 @@ from partage.scheduler.events import (
     Released,
     TablesChanged,
 )
-from partage.scheduler.request_class_cache import Scorers
 from partage.sim.compiled.columns import STRATEGIES
 from partage.sim.kernel import Kernel
 from partage.sim.openb import NodeRow, PodRow, Sequence, Trace
