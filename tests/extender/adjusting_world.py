@@ -43,8 +43,7 @@ from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire import shapes
 from partage.wire.documents import Document
-from partage.wire.record import decode
-from partage.wire.render import render
+from partage.wire.record import decode, render
 
 GIB = 2**30
 MEMORY = 16 * GIB

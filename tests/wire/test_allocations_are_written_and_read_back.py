@@ -12,8 +12,7 @@ from partage.model.device import DeviceType
 from partage.sim.offline import schedule
 from partage.vendors.base import Family, PlacedPod, Rendering
 from partage.vendors.settings import Settings
-from partage.wire.record import decode
-from partage.wire.render import labels_of, render, resolve
+from partage.wire.record import decode, labels_of, render, resolve
 
 GPU = "nvidia.com/gpu"
 REGISTER = {"hami.io/node-nvidia-register": "GPU-0,10,16384,100,NVIDIA A100,0,true:"}

@@ -27,7 +27,7 @@ from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, Traits, traits_of
 from partage.wire import permit
 from partage.wire.outcomes import said
-from partage.wire.render import render
+from partage.wire.record import render
 
 MARK: Final = "PARTAGE_DEVICES_"
 """Begins a variable for each resource of which a container got units from the kubelet; they are emptied when it
@@ -256,7 +256,7 @@ def _files(placed: PlacedPod, grant: Grant, host: HostFacts) -> tuple[list[str],
 
 def _row(placed: PlacedPod, grant: Grant) -> Traits | None:
     """The traits of a card's vendor; None for other devices, and for absent ones."""
-    device = placed.device(grant)
+    device, _ = placed.card(grant)
     if device is None or device.type is not DeviceType.GPU:
         return None
     return traits_of(said(placed.node, device, "vendor"))

@@ -22,8 +22,7 @@ from partage.vendors.base import PlacedPod
 from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.pod_phase import condition
-from partage.wire.record import SOURCE
-from partage.wire.render import labels_of
+from partage.wire.record import SOURCE, labels_of
 from partage.wire.translation import PodEntry
 
 

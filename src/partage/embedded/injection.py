@@ -147,7 +147,7 @@ _HOST: Final = HostFacts(_instance, provider=VendorIsolation(), vendors=True)
 
 
 def _line(placed: PlacedPod, grant: Grant) -> str:
-    device = placed.device(grant)
+    device, _ = placed.card(grant)
     model = said(placed.node, device, "model") if device is not None else ""
     identity = f"{grant.uuid} {model}".strip()
     return f"{grant.type.value} {grant.minor} ({identity}): {grant_text(grant)}"

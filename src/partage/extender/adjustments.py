@@ -41,8 +41,7 @@ from partage.vendors.base import PlacedPod
 from partage.wire import shapes
 from partage.wire.adjustment import asked
 from partage.wire.documents import Document
-from partage.wire.record import decode
-from partage.wire.render import render
+from partage.wire.record import decode, render
 from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.extender")

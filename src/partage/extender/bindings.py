@@ -44,11 +44,11 @@ from partage.tracing.spans import LOCK, READ_BACK, SEND
 from partage.vendors.base import PlacedPod, Rendering
 from partage.vendors.catalog import ADAPTING
 from partage.wire import shapes
-from partage.wire.documents import Document
+from partage.wire.documents import Document, size_of
 from partage.wire.extender import BindArgs
-from partage.wire.limits import LARGEST_ANNOTATIONS, size_of
+from partage.wire.limits import LARGEST_ANNOTATIONS
 from partage.wire.permit import cut
-from partage.wire.render import render
+from partage.wire.record import render
 from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.extender")

@@ -31,7 +31,7 @@ from partage.vendors.cards import GrantedCard, cards_of
 from partage.vendors.catalog import koordinator_recorded
 from partage.wire import shapes
 from partage.wire.documents import Document
-from partage.wire.render import resolve
+from partage.wire.record import resolve
 from partage.wire.routing import KOORDINATOR
 
 _PERCENT: Final = MILLI // 100

@@ -140,24 +140,22 @@ class PlacedPod:
         """The grants of one family, in the order of containers."""
         return tuple(g for g in self.allocation.grants if g.protocol == protocol)
 
-    def device(self, grant: Grant) -> Device | None:
-        """The device of a grant."""
+    def card(self, grant: Grant) -> tuple[Device | None, str]:
+        """The device of a grant, and its maker: the device's own vendor, else its node's."""
+        found = None
         for device in self.node.devices:
             if device.type is grant.type and device.minor == grant.minor:
-                return device
-        return None
-
-    def maker(self, device: Device | None) -> str:
-        """The maker of a device: its own vendor, else its node's."""
-        own = device.vendor if device is not None else ""
-        return own or self.node.properties.get("vendor", "")
+                found = device
+                break
+        own = found.vendor if found is not None else ""
+        return found, own or self.node.properties.get("vendor", "")
 
     @property
     def concerned(self) -> frozenset[str]:
         """Names of the families that write something: those of the grants' protocols, and of the devices' makers."""
         grants = self.allocation.grants
         protocols = {grant.protocol for grant in grants}
-        return frozenset(protocols | {self.maker(self.device(grant)) for grant in grants})
+        return frozenset(protocols | {self.card(grant)[1] for grant in grants})
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ def lock_value(placed: PlacedPod) -> str:
 def _card(
     placed: PlacedPod, charge: Charge, grants: list[Grant], request: DeviceRequest | None
 ) -> GrantedCard:
-    device = placed.device(grants[0])
+    device, maker = placed.card(grants[0])
     total = device.memory_bytes if device is not None else charge.memory_bytes
     core, extras, memory, ratio = charge.core_milli, charge.extras, charge.memory_bytes, None
     if request is not None:
@@ -157,7 +157,7 @@ def _card(
         type=charge.type,
         minor=charge.minor,
         uuid=charge.uuid,
-        vendor=placed.maker(device),
+        vendor=maker,
         model=(device.model if device else "") or placed.node.properties.get("model", ""),
         core=core // _PERCENT,
         memory_bytes=memory,

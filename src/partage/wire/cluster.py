@@ -28,8 +28,8 @@ from partage.wire.documents import Batch, Document
 from partage.wire.nodes import TranslatedNode, node_totals, translate_node
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.quota import translate_quotas
+from partage.wire.record import render
 from partage.wire.recovery import recover
-from partage.wire.render import render
 from partage.wire.workloads import with_pods
 
 PCI_ADDRESS: Final = r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"

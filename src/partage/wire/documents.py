@@ -135,6 +135,10 @@ class Document:
         """File, place and identity, for messages."""
         return f"{self.source}: document {self.number} ({self.label})"
 
+    def older(self, version: str) -> bool:
+        """Whether the object has changed since, up to another resourceVersion."""
+        return precedes(self.metadata.resource_version or "", version)
+
     def invalid(self, field: str, rule: str) -> InvalidDocument:
         """The error for one of its fields."""
         return InvalidDocument(f"{self.where}: field {field}: {rule}")
@@ -150,8 +154,7 @@ def outdated(document: Document, known: Document | None) -> bool:
     """Whether a newer state of the same object is already known."""
     if known is None or known.metadata.uid != document.metadata.uid:
         return False
-    new, old = document.metadata.resource_version, known.metadata.resource_version
-    return precedes(new or "", old or "")
+    return document.older(known.metadata.resource_version or "")
 
 
 def precedes(one: str, other: str) -> bool:
@@ -169,6 +172,13 @@ def texts(given: Mapping[str, str | None] | None) -> dict[str, str]:
     if given is None or None not in given.values():  # nearly always, and there may be 50,000
         return dict(given or {})  # type: ignore[arg-type]  # as was just looked
     return {key: value or "" for key, value in given.items()}
+
+
+def size_of(annotations: Mapping[str, str]) -> int:
+    """Bytes of keys and values, as the API server counts them."""
+    return sum(
+        len(part.encode(errors="surrogatepass")) for one in annotations.items() for part in one
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
+from partage.wire.documents import size_of
 
 LIMITS: Final[Mapping[str, int]] = {
     "containers that ask for devices": 64,
@@ -180,13 +181,6 @@ def by_claims_alone(spec: shapes.PodSpec, is_device: Callable[[str], bool]) -> b
     whole = shapes.Container(resources=spec.resources)
     named = (name for one in (*_containers(spec), whole) for name in _resources(one))
     return not any(map(is_device, named)) and not any(map(is_device, spec.overhead or ()))
-
-
-def size_of(annotations: Mapping[str, str]) -> int:
-    """Bytes of keys and values, as the API server counts them."""
-    return sum(
-        len(part.encode(errors="surrogatepass")) for one in annotations.items() for part in one
-    )
 
 
 def _annotated(annotations: Mapping[str, str]) -> str:
