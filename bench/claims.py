@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openb import folder
-from partage.extender.places import MOST_PROPOSED, MOST_REJECTED, PROPOSED
+from partage.extender.cycle import PROPOSED
+from partage.extender.places import MOST_PROPOSED, MOST_REJECTED
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.pod import Pod, Record

@@ -16,7 +16,7 @@ from plugin_stack import PLUGIN, Plugged
 
 from partage.agent.discovery.found import Inventory
 from partage.agent.dra.slices import Offered, resource_slices
-from partage.extender.places import PROPOSED
+from partage.extender.cycle import PROPOSED
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.sim.claims import OWN_CLASSES

@@ -12,7 +12,8 @@ from plugin_world import Plugged
 from world import DONE, UNKNOWN, card, device, document, half, node, pod, run, whole
 
 from partage.extender.bindings import BindLimits
-from partage.extender.places import _WIDE, MOST_REJECTED, PROPOSED
+from partage.extender.cycle import PROPOSED, WIDE
+from partage.extender.places import MOST_REJECTED
 from partage.extender.ports import Answered, Outcome
 from partage.model.errors import InvalidDocument
 from partage.scheduler.engine import State
@@ -732,7 +733,7 @@ async def test_every_node_that_fits_is_proposed_in_parts_where_one_answer_may_no
 ):
     """The exact rule judges a part of the nodes; a volume may be on any other. Less important pods are evicted after all."""
     world = Plugged()
-    names = {f"n{i:03d}" for i in range(2 * _WIDE + 1)}
+    names = {f"n{i:03d}" for i in range(2 * WIDE + 1)}
     await world.start(*(one for name in names for one in (node(name), device(name))))
     two = {"name": "second", "resources": {"limits": half()}}
     asks = pod("web", half())
@@ -740,7 +741,7 @@ async def test_every_node_that_fits_is_proposed_in_parts_where_one_answer_may_no
     world.create(asks)
 
     seen: list[str] = []
-    for count in (_WIDE, _WIDE, 1):
+    for count in (WIDE, WIDE, 1):
         proposed = world.propose("web", wide=True).nodes
         assert len(proposed) == count
         assert not set(proposed) & set(seen)

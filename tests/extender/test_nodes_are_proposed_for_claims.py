@@ -14,8 +14,9 @@ from world import Manifest, World, device, document, node, pod, run, whole
 from claim_documents import claim, share
 from partage.extender import pending_allocations
 from partage.extender.claims_told import explained
+from partage.extender.cycle import PROPOSED
 from partage.extender.pending_allocations import LIFE
-from partage.extender.places import MOST_PROPOSED, PROPOSED
+from partage.extender.places import MOST_PROPOSED
 from partage.model.device import MILLI, DeviceType, SliceMode
 from partage.model.policy import Policy
 from partage.model.request import CardFilter, DeviceRequest
@@ -454,9 +455,9 @@ async def test_only_what_can_be_stored_is_held(monkeypatch: pytest.MonkeyPatch) 
         assert not used(world)
     propose(world)
     assert allocated(world, _on("n1", share()), attempt=world.number - 1).code == "StaleAttempt"
-    world.service.leading = False
+    world.service.follow()
     assert allocated(world, _on("n1", share())).code == "EngineNotReady"
-    world.service.leading = True
+    world.service.lead()
     assert not used(world)
 
     monkeypatch.setattr(pending_allocations, "MOST", 2)

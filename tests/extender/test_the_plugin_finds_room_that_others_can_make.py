@@ -10,7 +10,7 @@ import msgspec
 from plugin_world import Plugged
 from world import Manifest, card, device, half, node, pod, run, whole
 
-from partage.extender.places import PROPOSED
+from partage.extender.cycle import PROPOSED
 from partage.scheduler.engine import State
 from partage.wire import plugin as wire
 

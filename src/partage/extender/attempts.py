@@ -40,20 +40,17 @@ from msgspec import structs
 from prometheus_client import Histogram
 
 from partage.extender.books import Books
-from partage.extender.cycle import marked
+from partage.extender.cycle import PROPOSED, Wanted, marked
 from partage.extender.places import (
     MOST_PROPOSED,
     MOST_REJECTED,
     MOST_WIDE_REJECTED,
-    PROPOSED,
     REJECTED_SECONDS,
     Attempt,
     Lost,
     RejectedNodes,
     Reservations,
     claimant_of,
-    offered,
-    others,
     pod_of,
 )
 from partage.extender.ports import Answered, Binding, Outcome
@@ -63,7 +60,7 @@ from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import ReasonCode, Refusal
 from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
-from partage.scheduler.events import HoldEnded, Placement
+from partage.scheduler.events import Placement
 from partage.wire import plugin as wire
 from partage.wire.extender import BindArgs, decode_claim
 from partage.wire.plugin import CHANGED, CLOSED, NOT_BOUND, PLACE_LOST, PROVISIONAL, STALE
@@ -149,9 +146,7 @@ class Attempts:
             question.attempt < known.number
             or (question.attempt == known.number and known.reserved)
         )
-        if not late:
-            self._places.end_proposal()
-        self._places.heed_facts(books, now)
+        self._places.begin(books, now, late=late)
         _take_in(books, dict(map(_amounts, question.taken)))
         if question.pools is not None:
             self._pools = self._pools or set()
@@ -366,7 +361,7 @@ class Attempts:
         finally:
             attempt.outcome = None
             attempt.reserved = False
-            if self._service.books.cluster_cache.is_gone(question.uid):
+            if attempt.gone:
                 self._gone(question.uid)
 
     def bound(self, question: wire.Bound) -> bool:
@@ -447,34 +442,21 @@ class Attempts:
         asking = books.cluster_cache.asking(attempt.entry)
         start = stories.now()
         among = self._rejected.left(engine.ledger, question.uid, now, question.nominated)
+        crowded = among is not None and self._rejected.count(question.uid, now) >= MOST_REJECTED
         if fitting is not None:
             left = marked(engine.ledger, fitting)
             among = left if among is None else among & left
         if not pod.request.groups and pod.request.fault is None:
             return wire.Answer(question.id, skip=True)
-        if self._rejected.count(question.uid, now) >= MOST_REJECTED:
+        if crowded:
             # Its filters judge all other nodes at once: pods of others may repel it from any number of the best ones.
             question = structs.replace(question, wide=True, domains=[])
-        # The pod's own hold must not count against it.
-        engine.handle(HoldEnded(pod.uid))
-        work = books.cycle.allowance.work(pod, now)
-        beside: dict[str, int] = {}
         lately = now < self._several_until
-        several = question.wide or question.simulated or lately
         domains = () if lately else question.domains
         attempt.wide, attempt.narrowed = question.wide, bool(domains)
-        if several and pod.request.fault is None and work is not None:
-            mine = Work(work.limit)
-            beside = others(books.cycle, asking, question, domains, among, mine, now)
-            if not beside and asking is not pod:
-                mine = Work(work.limit)
-                beside = others(books.cycle, pod, question, domains, among, mine, now)
-        decision = books.cycle.hold(asking, among, now, work)
-        lacking = isinstance(decision, Refusal) and ReasonCode.NODE_RESOURCES in decision.counts
-        if lacking and asking is not pod and work is not None:
-            # The pod may fit by its devices alone. kube-scheduler then reports the other shortages of
-            # nodes, and may make room.
-            decision = books.cycle.hold(pod, among, now, Work(work.limit))
+        several = question.wide or question.simulated or lately
+        wanted = Wanted(several, question.wide, domains, question.nominated)
+        decision, nodes = books.cycle.propose(pod, asking, wanted, among, now)
         asked_about = int(np.count_nonzero(engine.ledger.present if among is None else among))
         if isinstance(decision, Refusal):
             # kube-scheduler's own filters run afterwards, so devices are the only known obstacle.
@@ -494,9 +476,8 @@ class Attempts:
                 preempt=preempt,
             )
         self._places.propose(books, question.uid)
-        self._service.left(question.uid)
+        books.left(question.uid)
         books.counts["plugin proposed"] += 1
-        nodes = offered(engine, pod, question, decision.allocation.node, beside)
         attempt.nodes = frozenset(nodes)
         stories.filtered(attempt.entry, start, (asked_about, len(nodes)), None, engine.decision_id)
         scores = list(nodes.values()) if question.wide else []
@@ -516,7 +497,8 @@ class Attempts:
             among = whole if among is None else among & whole
         most = MOST_PROPOSED if left_out else PROPOSED
         books.cluster_cache.compares(entry.pod)
-        found = others(books.cycle, entry.pod, question, question.domains, among, work, now, most)
+        wanted = Wanted(wide=question.wide, domains=question.domains)
+        found = books.cycle.others(entry.pod, wanted, among, work, now, most)
         if not found:
             return wire.Answer(question.id, skip=True)
         books.counts["plugin proposed for claims"] += 1
@@ -608,8 +590,6 @@ class Attempts:
         )
         if not allowed:
             return _refused(question, NOT_BOUND, problem or "the Binding was not sent")
-        if not problem:
-            self._service.bound(pod.uid)
         return None
 
     # --- keeping -------------------------------------------------------------------------------
@@ -641,6 +621,8 @@ class Attempts:
         attempt = self._attempts.get(uid)
         if attempt is not None and attempt.outcome is None:
             del self._attempts[uid]
+        elif attempt is not None:
+            attempt.gone = True
         self._rejected.forget(uid)
 
     def _remember(self, uid: str, attempt: Attempt) -> None:

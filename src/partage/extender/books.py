@@ -44,6 +44,7 @@ _CLAIMED_SECONDS: Final = 120.0
 """Seconds for which room is kept for a nominated pod: while victims leave, and once all of it is free."""
 _MOST_POSTPONED: Final = 8
 """Pods to wake at a time because victims are allowed for them again."""
+_MOST_WOKEN: Final = 20_000
 _MOST_UNSAID: Final = 1000
 """The newest findings about nodes, kept until this instance leads."""
 _MOST_READ: Final = 8
@@ -61,6 +62,7 @@ class Books:
         priorities: number of bound pods with devices, by priority.
         postponed: uids of waiting pods that may preempt once their namespace's allowance has
             victims left.
+        woken_at: when pods that wait no longer were woken, until they are bound; new books take it over.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Books:
         self.making_room: dict[str, Plan] = {}
         self.priorities: Counter[int] = Counter()
         self.postponed: OrderedDict[str, None] = OrderedDict()
+        self.woken_at: OrderedDict[str, float] = OrderedDict()
         self._claims: dict[str, tuple[str, float]] = {}
         self._in_vain: dict[str, str] = {}
         self._released: dict[str, str] = {}
@@ -126,6 +129,7 @@ class Books:
         self._stands(pod.uid, None if pod.node is None or pod.finished else pod.priority)
         self._untold.pop(pod.uid, None)
         if pod.node is not None or pod.finished:
+            self._arrived(pod.uid, now)
             self.forget(pod.uid)
             return
         plan = self.making_room.get(pod.uid)
@@ -267,8 +271,23 @@ class Books:
             if not mates:
                 del self._nominated[node]
 
+    def left(self, uid: str) -> None:
+        """Remove a pod with a place from the waiting ones; the time at which it was woken is kept until it is bound."""
+        waiting = self.waiting.leave(uid)
+        if waiting is not None and waiting.woken is not None:
+            self.woken_at[uid] = waiting.woken
+            if len(self.woken_at) > _MOST_WOKEN:
+                self.woken_at.popitem(last=False)
+
+    def _arrived(self, uid: str, now: float) -> None:
+        """Report the time from a pod's wake-up to its Binding, if it was woken."""
+        woken = self.woken_at.pop(uid, None)
+        if woken is not None:
+            self.hooks.bound(now - woken)
+
     def bound(self, entry: PodEntry, now: float) -> None:
         """Take in that a pod was bound; the API server may not even have reported its creation."""
+        self._arrived(entry.pod.uid, now)
         self.forget(entry.pod.uid)
         if self.cluster_cache.pods.get(entry.pod.uid) is None:
             self._untold[entry.pod.uid] = (entry, now)

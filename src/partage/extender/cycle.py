@@ -4,12 +4,17 @@ The plugin's attempts (`extender.attempts`) and the extender's verbs (`extender.
 into these steps:
 
 1. `Allowance.work` limits the search for the pod, by the search that its namespace has used.
-2. `candidates` finds the nodes that fit, if kube-scheduler needs more than the best one.
+2. `candidates` finds the nodes that fit, if kube-scheduler needs more than the best one (`others`).
 3. `hold` decides: it keeps the best place for the pod, or gives the reason why there is none.
+   `propose` takes steps 1 to 3 for the plugin, and `Verbs.filter` for the extender.
 4. `reserve` fits the pod on the node that kube-scheduler chose, picks cards and reserves them, in
    one step. A hold ends with it.
 5. `extender.bindings` sends the Binding with the record in it, and follows it to a known outcome.
 6. `forget` drops the rest of the cycle when the pod is bound, gone or given up.
+
+Usually a proposal names the best node alone. The plugin's kube-scheduler then filters one node and scores none. It gets
+more nodes if its own filters rejected one lately, if it has to weigh every node that fits, or if a question is only a
+trial.
 
 A pod that preemption nominated takes step 3 in parts: `nominate` keeps the free part of its place
 while victims leave. A hold without a reservation after it expires (`expire`).
@@ -33,7 +38,7 @@ important pods the namespace creates and deletes.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
@@ -53,6 +58,15 @@ from partage.scheduler.explain import deferred
 
 HOLD: Final = 30.0
 """Seconds that a hold lasts: longer than kube-scheduler may take to bind."""
+PROPOSED: Final = 16
+"""Nodes of one proposal after a recent rejection by kube-scheduler's own filters, enough that they seldom reject all.
+Also the nodes of each domain, if kube-scheduler's rules weigh nothing but domains."""
+_PROVEN: Final = 4
+"""Nodes of one proposal if only the exact rule can judge a node, which costs far more for each."""
+WIDE: Final = 128
+"""Nodes that the exact rule judges for a pod that needs every node that fits."""
+_BEST: Final = 100
+"""The score of the best node. Other nodes score 10 to 90; a nominated node that `others` did not find scores 0."""
 _MINUTE: Final = 60.0
 _STEP: Final = 0.05
 """Seconds between two payments by time."""
@@ -204,6 +218,23 @@ def scaled(values: Ints, least: int, most: int) -> Ints:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The nodes that kube-scheduler needs of one proposal.
+
+    Attributes:
+        several: more than the best one.
+        wide: every node that fits.
+        domains: keys of node labels; the best nodes of each domain are enough. Empty for no domains.
+        nominated: the node that the pod is nominated for; empty for none.
+    """
+
+    several: bool = False
+    wide: bool = False
+    domains: Sequence[str] = ()
+    nominated: str = ""
+
+
 class Cycle:
     """The steps over one engine, and their state.
 
@@ -222,6 +253,80 @@ class Cycle:
         self.holds: dict[str, float] = {}
 
     # --- the steps ---------------------------------------------------------------------------
+
+    def propose(
+        self, pod: Pod, asking: Pod, wanted: Wanted, among: Bools | None, now: float
+    ) -> tuple[Placement | Refusal, dict[str, int]]:
+        """Steps 1 to 3: hold the best place; return the decision, and the proposed nodes with scores, the best first.
+
+        Args:
+            pod: the pod by its devices alone.
+            asking: the same pod, with what it asks beside devices if that is known of nodes.
+            among: by node index, the nodes that may be chosen; None for all.
+        """
+        work = self.allowance.work(pod, now)
+        beside: dict[str, int] = {}
+        if wanted.several and pod.request.fault is None and work is not None:
+            # The pod's own hold must not count against it.
+            self.engine.handle(HoldEnded(pod.uid))
+            beside = self.others(asking, wanted, among, Work(work.limit), now)
+            if not beside and asking is not pod:
+                beside = self.others(pod, wanted, among, Work(work.limit), now)
+        decision = self.hold(asking, among, now, work)
+        lacking = isinstance(decision, Refusal) and ReasonCode.NODE_RESOURCES in decision.counts
+        if lacking and asking is not pod and work is not None:
+            # The pod may fit by its devices alone. kube-scheduler then reports the other shortages of
+            # nodes, and may make room.
+            decision = self.hold(pod, among, now, Work(work.limit))
+        if isinstance(decision, Refusal):
+            return decision, {}
+        return decision, self._offered(pod, wanted, decision.allocation.node, beside)
+
+    def others(
+        self,
+        pod: Pod,
+        wanted: Wanted,
+        among: Bools | None,
+        work: Work,
+        now: float,
+        proposed: int = PROPOSED,
+    ) -> dict[str, int]:
+        """Nodes that fit, the best first, with their scores.
+
+        Args:
+            among: by node index, the nodes in question; None for all.
+            proposed: the most nodes, unless kube-scheduler needs every node that fits.
+        """
+        engine, most = self.engine, WIDE if wanted.wide else _PROVEN
+        found, values = self.candidates(pod, among, most, work, now)
+        if not found.size:
+            return {}
+        if not wanted.wide and found.size > proposed:
+            best = np.argpartition(-values, proposed - 1)[:proposed]
+            found, values = found[best], values[best]
+        elif wanted.domains:
+            best = engine.best_of_each(found, values, wanted.domains, PROPOSED)
+            found, values = found[best], values[best]
+        ranks = np.fromiter(map(engine.rank_at, found.tolist()), np.int64, found.size)
+        order = np.lexsort((ranks, -values))
+        names = [engine.ledger.node_at(int(index)).name for index in found[order]]
+        return dict(zip(names, scaled(values[order], 10, 90).tolist(), strict=True))
+
+    def _offered(
+        self, pod: Pod, wanted: Wanted, best: str, beside: dict[str, int]
+    ) -> dict[str, int]:
+        """The nodes of a proposal with their scores, the best first; `beside` are those of `others`."""
+        names = [best, *(name for name in beside if name != best)]
+        if not wanted.wide:
+            del names[PROPOSED:]
+            wish = wanted.nominated
+            if (
+                wish
+                and wish not in names
+                and self.engine.grants_without(pod, wish, ()) is not None
+            ):
+                names.append(wish)
+        return {best: _BEST} | {name: beside.get(name, 0) for name in names[1:]}
 
     def candidates(
         self, pod: Pod, among: Bools | None, most: int, work: Work, now: float

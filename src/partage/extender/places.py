@@ -1,8 +1,6 @@
 """What kube-scheduler's attempts through the plugin are offered, and the places that they hold in the books.
 
-A question names a pod, in the question itself or as a watch has reported it. Usually a proposal for it names the best
-node alone. kube-scheduler then filters one node and scores none. It gets more nodes if its own filters rejected one
-lately, if it has to weigh every node that fits, or if a question is only a trial.
+A question names a pod, in the question itself or as a watch has reported it. `Cycle.propose` finds the nodes for it.
 
 The engine knows only a node's devices, CPU, memory, and the labels and taints that select it. A proposed node may lack
 something else. kube-scheduler then reports it, and for a while the pod is offered other nodes. The number of nodes left
@@ -16,49 +14,36 @@ out for one pod is bounded. At the bound all other nodes that fit are proposed t
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from partage.extender.books import Books
-from partage.extender.cycle import Cycle, scaled
+from partage.extender.cycle import WIDE
 from partage.extender.ports import Answered
 from partage.extender.service import SchedulerService
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
-from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
-from partage.placement.work import Work
-from partage.scheduler.engine import Engine, State
+from partage.scheduler.engine import State
 from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
 from partage.scheduler.preemption import Plan
 from partage.wire.claim_requests import MOST_BYTES, request_of_claims
-from partage.wire.documents import outdated, precedes
+from partage.wire.documents import outdated
 from partage.wire.extender import decode_claim, decode_pod
 from partage.wire.plugin import PLACE_LOST, STALE, Propose
 from partage.wire.pods import translate_pod
 from partage.wire.translation import PodEntry
 
-PROPOSED: Final = 16
-"""Nodes of one proposal after a recent rejection by kube-scheduler's own filters, enough that they seldom reject all.
-Also the nodes of each domain, if kube-scheduler's rules weigh nothing but domains."""
-_PROVEN: Final = 4
-"""Nodes of one proposal if only the exact rule can judge a node, which costs far more for each."""
-_WIDE: Final = 128
-"""Nodes that the exact rule judges for a pod that needs every node that fits."""
 MOST_PROPOSED: Final = 100
 """Nodes of a further proposal for a pod with claims. kube-scheduler checks only a part of a longer list."""
-_BEST: Final = 100
-"""The score of the best node. Other nodes score 10 to 90; a nominated node that `others` did not find scores 0."""
 REJECTED_SECONDS: Final = 60.0
 """Seconds for which a rejected node is not proposed for the pod again, and for which all proposals name several."""
 MOST_REJECTED: Final = 128
 """The most rejected nodes of a pod in that time: eight proposals of sixteen. Then all others are proposed together."""
-MOST_WIDE_REJECTED: Final = 8 * _WIDE
+MOST_WIDE_REJECTED: Final = 8 * WIDE
 """The same for a pod that needs every node that fits, if the exact rule must judge them: eight proposals, too."""
 _MOST_PODS: Final = 20_000
 _SENT_AWAY: Final = 10.0
@@ -79,7 +64,7 @@ def pod_of(books: Books, question: Propose) -> tuple[PodEntry | None, bool]:
             if not books.cluster_cache.translation.concerns(document):
                 return None, True
             return books.cluster_cache.translation.read(document), True
-    if known is None or precedes(known.metadata.resource_version or "", question.version):
+    if known is None or known.older(question.version):
         return None, bool(bytes(question.pod))
     return books.cluster_cache.pods.get(question.uid), False
 
@@ -105,59 +90,6 @@ def claimant_of(books: Books, question: Propose) -> PodEntry | None:
 
 
 # --- nodes -------------------------------------------------------------------------------
-
-
-def others(
-    cycle: Cycle,
-    pod: Pod,
-    question: Propose,
-    domains: Sequence[str],
-    among: Bools | None,
-    work: Work,
-    now: float,
-    proposed: int = PROPOSED,
-) -> dict[str, int]:
-    """Nodes that fit, the best first, with their scores.
-
-    Args:
-        cycle: finds the nodes; the search counts against the allowance of the pod's namespace.
-        question: whether it needs every node that fits.
-        domains: keys of node labels; the best nodes of each domain are enough. Empty for no domains.
-        among: by node index, the nodes in question; None for all.
-        proposed: the most nodes, unless the question needs every node that fits.
-    """
-    engine, most = cycle.engine, _WIDE if question.wide else _PROVEN
-    found, values = cycle.candidates(pod, among, most, work, now)
-    if not found.size:
-        return {}
-    if not question.wide and found.size > proposed:
-        best = np.argpartition(-values, proposed - 1)[:proposed]
-        found, values = found[best], values[best]
-    elif domains:
-        best = engine.best_of_each(found, values, domains, PROPOSED)
-        found, values = found[best], values[best]
-    ranks = np.fromiter(map(engine.rank_at, found.tolist()), np.int64, found.size)
-    order = np.lexsort((ranks, -values))
-    names = [engine.ledger.node_at(int(index)).name for index in found[order]]
-    return dict(zip(names, scaled(values[order], 10, 90).tolist(), strict=True))
-
-
-def offered(
-    engine: Engine, pod: Pod, question: Propose, best: str, beside: dict[str, int]
-) -> dict[str, int]:
-    """The nodes of a proposal with their scores, the best first.
-
-    Args:
-        question: whether it needs every node that fits, and the node that the pod is nominated for.
-        beside: the result of `others`.
-    """
-    names = [best, *(name for name in beside if name != best)]
-    if not question.wide:
-        del names[PROPOSED:]
-        wish = question.nominated
-        if wish and wish not in names and engine.grants_without(pod, wish, ()) is not None:
-            names.append(wish)
-    return {best: _BEST} | {name: beside.get(name, 0) for name in names[1:]}
 
 
 @dataclass(slots=True)
@@ -238,6 +170,7 @@ class Attempt:
         simulated: the cycle of a pod group took the place last, and reverts it.
         outcome: set by `bound` while the Binding is on its way.
         claimed: the pod asks by claims; there is nothing to reserve or bind.
+        gone: the pod was deleted while its Binding was on its way.
         wide: every node that fits was proposed, and kube-scheduler chooses among them.
         narrowed: as `wide`, but only the best nodes of each domain were proposed.
     """
@@ -254,6 +187,7 @@ class Attempt:
     simulated: bool = False
     outcome: asyncio.Future[Answered] | None = None
     claimed: bool = False
+    gone: bool = False
     wide: bool = False
     narrowed: bool = False
 
@@ -273,6 +207,22 @@ class Reservations:
         self._room = 0
         self._service, self._rejected = service, rejected
         self._sent_away: dict[str, float] = {}
+
+    def begin(self, books: Books, now: float, *, late: bool) -> None:
+        """Do what is due before a proposal.
+
+        A proposal that was not reserved ends, unless the question is late. After a while a group's room is kept only if
+        the API server's objects confirm it.
+        """
+        if not late:
+            self.end_proposal()
+        for uid in [uid for uid, end in self._sent_away.items() if now >= end]:
+            del self._sent_away[uid]
+            if uid in books.making_room:
+                books.give_up(uid, now)
+                entry = books.cluster_cache.pods.get(uid)
+                if entry is not None:
+                    books.pod_seen(entry, now)  # nominated by now, or no pod was evicted for it
 
     def propose(self, books: Books, uid: str) -> None:
         """A place is held for the proposal of a pod."""
@@ -366,16 +316,6 @@ class Reservations:
         elif attempt.provisional and state in (State.HELD, State.CLEARING):
             books.take([HoldEnded(uid)], now)
         attempt.reserved = attempt.provisional = False
-
-    def heed_facts(self, books: Books, now: float) -> None:
-        """After a while, keep a group's room only if the API server's objects confirm it."""
-        for uid in [uid for uid, end in self._sent_away.items() if now >= end]:
-            del self._sent_away[uid]
-            if uid in books.making_room:
-                books.give_up(uid, now)
-                entry = books.cluster_cache.pods.get(uid)
-                if entry is not None:
-                    books.pod_seen(entry, now)  # nominated by now, or no pod was evicted for it
 
     @property
     def _now(self) -> float:

@@ -108,6 +108,7 @@ class Hooks:
         quarantined: capacity is closed because of a pod.
         unserviceable: cards are configured so that they serve no pod.
         cut: a pod was bound without some of its wishes; the text names them.
+        bound: a pod that was woken is bound, so many seconds later.
         not_adjusted: a bound pod asks for other amounts of its shares and does not get them.
         leads: returns whether this instance is sure to lead at this moment. The books of another instance
             may be outdated, so it reports nothing about cards.
@@ -118,5 +119,6 @@ class Hooks:
     quarantined: Callable[[Quarantined], None] = _nothing
     unserviceable: Callable[[Unserviceable], None] = _nothing
     cut: Callable[[PodEntry, str], None] = _nothing
+    bound: Callable[[float], None] = _nothing
     not_adjusted: Callable[[PodEntry, str], None] = _nothing
     leads: Callable[[], bool] = _always

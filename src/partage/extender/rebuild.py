@@ -41,6 +41,8 @@ async def filled(
         before: the books that these replace; their waiting pods stay known, and the last good state of each ConfigMap
             and quota whose newest state is refused.
     """
+    if before is not None:
+        books.woken_at = before.woken_at
     by: defaultdict[str, list[Document]] = defaultdict(list)
     for document in documents:
         by[document.kind].append(document)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -132,6 +132,7 @@ class SchedulerService:
         books: the engine and the state beside it; replaced by `rebuild`.
         leading: this instance serves the verbs; a standby only keeps its books up to date.
         rebuilt: the books agree with the API server.
+        closed: the reason why this instance does not serve the verbs; empty if it does.
         stories: receives the decisions, for traces.
         claims: reserves the devices that claims are about to be allocated.
         pending: the pending allocations of claims, as kube-scheduler's plugin reports them.
@@ -155,7 +156,7 @@ class SchedulerService:
         self._binder = binder
         self.clock = clock
         self.meters = meters or Meters()
-        self._hooks = stories.hooks(hooks or Hooks())
+        self._hooks = replace(stories.hooks(hooks or Hooks()), bound=self.meters.woken.observe)
         self._settings = settings or ServiceSettings()
         self.bindings = Bindings(
             binder,
@@ -183,10 +184,10 @@ class SchedulerService:
         self.forget: list[Callable[[str], None]] = []
         self.leading = False
         self.rebuilt = False
+        self._judge()
         self.last_audit: Audit | None = None
         self._plain: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[str, PodEntry] = OrderedDict()
-        self._woken: OrderedDict[str, float] = OrderedDict()
         self._late: list[Callable[[], object]] | None = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -200,12 +201,12 @@ class SchedulerService:
             allowance=self._allowance,
         )
 
-    @property
-    def closed(self) -> str:
-        """The reason why this instance does not serve the verbs; empty if it does."""
+    def _judge(self) -> None:
+        """Set `closed` after a change of `leading` or `rebuilt`."""
         if not self.leading:
-            return "the instance is not leader"
-        return "" if self.rebuilt else "the ledger is not rebuilt yet"
+            self.closed = "the instance is not leader"
+        else:
+            self.closed = "" if self.rebuilt else "the ledger is not rebuilt yet"
 
     # --- start and leadership ----------------------------------------------------------------
 
@@ -219,6 +220,7 @@ class SchedulerService:
             Whether every fact that arrived meanwhile entered the books; if not, a fault of ours is logged.
         """
         before, self.rebuilt = self.rebuilt, False
+        self._judge()
         late: list[Callable[[], object]] = []
         self._late = late
         try:
@@ -242,16 +244,19 @@ class SchedulerService:
             self._late = None
             missed = sum(not _entered(fact) for fact in late)
             self.rebuilt = before
+            self._judge()
         return not missed
 
     def lead(self) -> None:
         """Serve the verbs. The caller has waited out the quiet period and rebuilt."""
         self.bindings.forget_locks()
         self.leading = True
+        self._judge()
 
     def follow(self) -> None:
         """Stop serving the verbs; the books stay up to date."""
         self.leading = False
+        self._judge()
 
     def audit(self, pods: Iterable[Document] | None = None) -> Audit:
         """Compare the books with the pods of a fresh list; None compares with the pods last seen."""
@@ -301,7 +306,7 @@ class SchedulerService:
 
     async def close(self) -> None:
         """Stop serving, and wait until the Bindings and adjustments on their way have ended."""
-        self.leading = False
+        self.follow()
         if self._reading is not None:
             self._reading.cancel()
         await self.bindings.drain()
@@ -461,7 +466,7 @@ class SchedulerService:
             self.books.refuse(entry, answer.refusal, now, listed.among)
             self.books.counts["filter refused"] += 1
         else:
-            self.left(entry.pod.uid)
+            self.books.left(entry.pod.uid)
             self.books.counts["filter passed"] += 1
         if self.books.cycle.vacated:
             self.books.settle(now)
@@ -504,7 +509,6 @@ class SchedulerService:
         if not problem:
             self._plain.pop(args.uid, None)
             self._seen.pop(args.uid, None)
-            self.bound(args.uid)
         return bind_reply(problem)
 
     def preempt(self, body: bytes) -> bytes:
@@ -539,20 +543,6 @@ class SchedulerService:
         return preempt_reply(
             {node: Victims(uids, args.victims[node].violations) for node, uids in kept.items()}
         )
-
-    def left(self, uid: str) -> None:
-        """Remove a pod from the waiting ones; the time at which it was woken is kept until it is bound."""
-        waiting = self.books.waiting.leave(uid)
-        if waiting is not None and waiting.woken is not None:
-            self._woken[uid] = waiting.woken
-            if len(self._woken) > _SEEN:
-                self._woken.popitem(last=False)
-
-    def bound(self, uid: str) -> None:
-        """Measure the time since a pod was woken, if it was; by either seam it is bound now."""
-        woken = self._woken.pop(uid, None)
-        if woken is not None:
-            self.meters.woken.observe(self.clock.monotonic() - woken)
 
     def _asked(self, uid: str) -> bool:
         """Whether our kube-scheduler has asked about a pod that is not bound."""
