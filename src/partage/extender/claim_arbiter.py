@@ -307,7 +307,7 @@ def _obstacle(engine: Engine, fact: Pod) -> str:
     if index is None:
         return f"node {node} is not known"
     shut = [one for one in ledger.node_at(index).verdicts if not one.protocol]
-    if ledger.node_at(index).shut:
+    if ledger.shut[index]:
         return f"node {node}: {shut[0].message}"
     return ""
 

@@ -6,7 +6,7 @@ into these steps:
 1. `Allowance.work` limits the search for the pod, by the search that its namespace has used.
 2. `candidates` finds the nodes that fit, if kube-scheduler needs more than the best one (`others`).
 3. `hold` decides: it keeps the best place for the pod, or gives the reason why there is none.
-   `propose` takes steps 1 to 3 for the plugin, and `Verbs.filter` for the extender.
+   `propose` takes steps 1 to 3 for the plugin, and `filter` for the extender.
 4. `reserve` fits the pod on the node that kube-scheduler chose, picks cards and reserves them, in
    one step. A hold ends with it.
 5. `extender.bindings` sends the Binding with the record in it, and follows it to a known outcome.
@@ -281,6 +281,29 @@ class Cycle:
         if isinstance(decision, Refusal):
             return decision, {}
         return decision, self._offered(pod, wanted, decision.allocation.node, beside)
+
+    def filter(
+        self, pod: Pod, among: Bools, most: int, now: float, *, one: bool
+    ) -> tuple[Placement | Refusal, Ints]:
+        """Steps 1 to 3 for the extender: hold the best place for a while; the decision, and indexes of nodes that fit.
+
+        Args:
+            among: by node index, the nodes that may be chosen.
+            most: nodes to judge if only the exact rule can judge them.
+            one: the best node is enough.
+        """
+        fitting = np.zeros(0, np.intp)
+        work = self.allowance.work(pod, now)
+        with self.moving(pod.uid):
+            if not one and not pod.request.fault and work is not None:
+                # The pod's own hold must not count against it.
+                self.engine.handle(HoldEnded(pod.uid))
+                fitting, _ = self.candidates(pod, among, most, Work(work.limit), now)
+            decision = self.hold(pod, among, now, work)
+        self.holds.pop(pod.uid, None)
+        if not isinstance(decision, Refusal):
+            self.keep(pod.uid, now)
+        return decision, fitting
 
     def others(
         self,

@@ -24,7 +24,6 @@ from partage.model.reason import ReasonCode, Refusal
 from partage.placement.work import Work
 from partage.scheduler.decision import DryRun
 from partage.scheduler.engine import State
-from partage.scheduler.events import HoldEnded
 from partage.scheduler.preemption import least
 
 _BEST: Final = 10
@@ -95,20 +94,9 @@ class Verbs:
         """
         if not asks(pod):
             return Answer(listed.names)
-        fitting = np.zeros(0, np.intp)
-        cycle = self.cycle
-        work = cycle.allowance.work(pod, now)
-        with cycle.moving(pod.uid):
-            if not one and not pod.request.fault and work is not None:
-                # The pod's own hold must not count against it.
-                self.engine.handle(HoldEnded(pod.uid))
-                mine = Work(work.limit)
-                fitting, _ = cycle.candidates(pod, listed.among, _MOST_PROVEN, mine, now)
-            decision = cycle.hold(pod, listed.among, now, work)
-        cycle.holds.pop(pod.uid, None)
+        decision, fitting = self.cycle.filter(pod, listed.among, _MOST_PROVEN, now, one=one)
         if isinstance(decision, Refusal):
             return self._refused(listed, decision)
-        cycle.keep(pod.uid, now)
         if not fitting.size:
             return Answer([decision.allocation.node])
         fits = np.zeros(self.engine.ledger.present.shape[0] + 1, np.bool_)

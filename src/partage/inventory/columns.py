@@ -105,6 +105,7 @@ class Columns:
         self.present = np.zeros(16, np.bool_)
         self.hosted: Ints = np.zeros(16, np.int64)
         self.bare = np.zeros(16, np.bool_)
+        self.shut = np.zeros(16, np.bool_)
         self.unchecked = np.zeros(16, np.bool_)
         self.nodes: list[Node | None] = []
         self.index: dict[str, int] = {}
@@ -157,6 +158,7 @@ class Columns:
         self.present = np.concatenate([self.present, np.zeros(size - have, np.bool_)])
         self.hosted = np.concatenate([self.hosted, np.zeros(size - have, np.int64)])
         self.bare = np.concatenate([self.bare, np.zeros(size - have, np.bool_)])
+        self.shut = np.concatenate([self.shut, np.zeros(size - have, np.bool_)])
         self.unchecked = np.concatenate([self.unchecked, np.zeros(size - have, np.bool_)])
         for columns in (self.host_free, self.host_total):
             for resource, column in columns.items():
@@ -223,7 +225,7 @@ class Columns:
             self._trees[index] = self._known_trees.setdefault(tree, tree)
             if len(self._known_trees) > _MANY + 2 * len(self._trees):
                 self._known_trees = {one: one for one in self._trees.values()}
-        self.bare[index] = not rows
+        self.bare[index], self.shut[index] = not rows, node.shut
         self._load_host(index)
         for uid, entry in entries.items():
             for charge in entry.charges:

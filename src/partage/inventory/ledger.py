@@ -16,6 +16,7 @@ Invariants, by field:
     hosted           by node, which kinds of pod with GPUs are on it: bit 0 for one with shares,
                      bit n for one with n whole cards.
     bare             by node, whether it has no devices at all.
+    shut             by node, whether it gives no device to any new pod (`Node.shut`).
     changes          every node whose columns changed, in order.
     node_changes     the nodes that were added, removed, or changed their offer.
     kind_changes     grows with every new kind of card; its number may have been another's.

@@ -409,7 +409,7 @@ class Engine(Chooser):
         held, index = self.ledger.allocation(uid), self.ledger.index.get(name)
         if held is None or held.node != name or self.states.get(uid) is not State.HELD:
             return None
-        if index is None or self.ledger.node_at(index).shut:
+        if index is None or self.ledger.shut[index]:
             return None
         return held if all(self._sound(grant, index) for grant in held.grants) else None
 

@@ -137,13 +137,15 @@ class Translation:
         if not isinstance(shape, shapes.Pod) or shape.spec is None:
             return _entry(translate_pod(document, self.context), version)
         annotations = document.annotations
-        key = _key(document, shape.spec, annotations)
+        meta, namespace, name = document.metadata, document.namespace, document.name
+        key = _key(namespace, meta.labels, shape.spec, annotations)
         known = None if key is None else self._recalled(*key)
         if known is None:
             known = _entry(translate_pod(document, self.context), version)
             if key is not None:
                 self._keep(known, *key)
-        view = _addressed(known.view, document, shape.spec, annotations)
+        uid = meta.uid or stable_uid(namespace, "Pod", name)
+        view = _addressed(known.view, name, uid, shape.spec, annotations)
         over = finished(shape)
         record = None
         if nodes is not None and view.node and not over:
@@ -180,7 +182,10 @@ class Translation:
 
 
 def _key(
-    document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]
+    namespace: str,
+    labels: Mapping[str, str | None] | None,
+    spec: shapes.PodSpec,
+    annotations: Mapping[str, str],
 ) -> tuple[bytes, int] | None:
     """The common part of pods that are read alike, hashed, and its size in bytes; None for a pod without equals.
 
@@ -197,7 +202,7 @@ def _key(
     bound = bool(spec.node_name)
     given = spec if spec.node_name is None else msgspec.structs.replace(spec, node_name=None)
     try:
-        told = _PACK.encode((document.namespace, bound, given, document.metadata.labels, wrote))
+        told = _PACK.encode((namespace, bound, given, labels, wrote))
     except (OverflowError, RecursionError):
         return None  # an amount of twenty digits is a fault of the pod, reported when it is read
     return hashlib.blake2b(told, digest_size=_HASH).digest(), len(told)
@@ -210,16 +215,15 @@ def _entry(translated: TranslatedPod, version: int) -> PodEntry:
 
 
 def _addressed(
-    view: PodView, document: Document, spec: shapes.PodSpec, annotations: Mapping[str, str]
+    view: PodView, name: str, uid: str, spec: shapes.PodSpec, annotations: Mapping[str, str]
 ) -> PodView:
     """A template's view with this pod's own data."""
-    name, namespace = document.name, document.namespace
     # Written out, here and below, because `replace` is most of the time of reading forty thousand
     # pods at a start.
     return PodView(
         namespace=view.namespace,
         name=name,
-        uid=document.metadata.uid or stable_uid(namespace, "Pod", name),
+        uid=uid,
         node=spec.node_name or "",
         scheduler=view.scheduler,
         labels=view.labels,
