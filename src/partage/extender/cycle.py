@@ -283,13 +283,12 @@ class Cycle:
         return decision, self._offered(pod, wanted, decision.allocation.node, beside)
 
     def filter(
-        self, pod: Pod, among: Bools, most: int, now: float, *, one: bool
+        self, pod: Pod, among: Bools, now: float, *, one: bool
     ) -> tuple[Placement | Refusal, Ints]:
         """Steps 1 to 3 for the extender: hold the best place for a while; the decision, and indexes of nodes that fit.
 
         Args:
             among: by node index, the nodes that may be chosen.
-            most: nodes to judge if only the exact rule can judge them.
             one: the best node is enough.
         """
         fitting = np.zeros(0, np.intp)
@@ -298,11 +297,11 @@ class Cycle:
             if not one and not pod.request.fault and work is not None:
                 # The pod's own hold must not count against it.
                 self.engine.handle(HoldEnded(pod.uid))
-                fitting, _ = self.candidates(pod, among, most, Work(work.limit), now)
+                fitting, _ = self.candidates(pod, among, WIDE, Work(work.limit), now)
             decision = self.hold(pod, among, now, work)
         self.holds.pop(pod.uid, None)
         if not isinstance(decision, Refusal):
-            self.keep(pod.uid, now)
+            self.holds[pod.uid] = now + self._hold_seconds
         return decision, fitting
 
     def others(
@@ -385,10 +384,6 @@ class Cycle:
             self.allowance.defer(pod)
         return decision
 
-    def keep(self, uid: str, now: float) -> None:
-        """Start the time limit of a hold whose end kube-scheduler does not report."""
-        self.holds[uid] = now + self._hold_seconds
-
     def reserve(self, pod: Pod, node: str) -> Placement | Refusal:
         """Step 4: fit, reserve and pick cards in one step; the Binding is then sent."""
         self.holds.pop(pod.uid, None)
@@ -430,7 +425,7 @@ class Cycle:
             with self.moving(pod.uid):
                 decision = self.engine.hold(pod, marked(self.engine.ledger, (node,)))
             if not isinstance(decision, Refusal):
-                self.keep(pod.uid, now)
+                self.holds[pod.uid] = now + self._hold_seconds
                 return True
             return False  # its namespace's quota is used up
         grants = self.engine.grants_without(pod, node, leaving, work=work) if leaving else None

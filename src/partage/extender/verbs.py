@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from partage.extender.cycle import Cycle, asks, scaled
+from partage.extender.cycle import WIDE, Cycle, asks, scaled
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
@@ -28,8 +28,6 @@ from partage.scheduler.preemption import least
 
 _BEST: Final = 10
 """The highest score of an extender."""
-_MOST_PROVEN: Final = 128
-"""The most nodes that the exact rule judges for one request; thousands would take too long."""
 
 _UNRESOLVABLE: Final = frozenset(
     {
@@ -94,7 +92,7 @@ class Verbs:
         """
         if not asks(pod):
             return Answer(listed.names)
-        decision, fitting = self.cycle.filter(pod, listed.among, _MOST_PROVEN, now, one=one)
+        decision, fitting = self.cycle.filter(pod, listed.among, now, one=one)
         if isinstance(decision, Refusal):
             return self._refused(listed, decision)
         if not fitting.size:
@@ -112,7 +110,7 @@ class Verbs:
         if not asks(pod) or pod.request.fault:
             return result
         work = self.cycle.allowance.question(pod, now)
-        found, scores = self.cycle.candidates(pod, listed.among, _MOST_PROVEN, work, now)
+        found, scores = self.cycle.candidates(pod, listed.among, WIDE, work, now)
         column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
         if found.size:
             column[found] = scaled(scores, 1, _BEST - 1)

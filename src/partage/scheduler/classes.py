@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
+from operator import attrgetter
 from typing import Final, Protocol
 
 import numpy as np
@@ -43,6 +44,11 @@ _MOST_KNOWN: Final = 4096
 _PREFERENCE: Final = scoring.CEILING
 _PARTIAL: Final = 4
 _NOTHING_SURE: Final[NDArray[np.int8]] = np.zeros(0, np.int8)
+_OF_GROUP = attrgetter("protocol", "request", "phase", "dialect")
+_OF_CONTAINER = attrgetter("phase", "core_milli", "memory_bytes", "memory_milli", "position")
+_OF_REQUEST = attrgetter(
+    "joint", "partition", "node_labels", "node_strategy", "card_order", "scoring"
+)
 _FIRST_LOOK: Final = 256
 """Nodes that are first asked whether they take all groups at the first try; all others follow."""
 
@@ -532,7 +538,8 @@ class RequestClassCache:
         strategies = group.node_strategy, group.card_strategy
         if Strategy.FGD in strategies and tables.workload.shapes:
             if self._gauge is None:
-                self._gauge = self._gauge_of(tables.workload)
+                made = Gauge if self._scorers is None else self._scorers.gauge
+                self._gauge = made(tables.workload, self._ledger)
             group.gauge = self._gauge
         if Strategy.PARTAGE in strategies:
             if self._priced is None:
@@ -548,44 +555,22 @@ class RequestClassCache:
             group.rescorer = self._scorers.rescorer(group, self._ledger)
         return group
 
-    def _gauge_of(self, workload: Workload) -> Gauge:
-        if self._scorers is None:
-            return Gauge(workload, self._ledger)
-        return self._scorers.gauge(workload, self._ledger)
-
     def _priced_of(self, tables: Tables) -> PriceGauge | CapacityGauge | None:
         if tables.prices is None:
             shapes = tables.expected.shapes
             return CapacityGauge(tables.expected, self._ledger) if shapes else None
-        if self._scorers is None:
-            return PriceGauge(tables.prices, self._ledger)
-        return self._scorers.price_gauge(tables.prices, self._ledger)
+        made = PriceGauge if self._scorers is None else self._scorers.price_gauge
+        return made(tables.prices, self._ledger)
 
 
 def _class_key(pod: Pod) -> object:
     """The key that equal pods share: everything but their names."""
-    request = pod.request
     groups = tuple(
-        (
-            g.protocol,
-            g.request,
-            g.phase,
-            g.dialect,
-            tuple(
-                (c.phase, c.core_milli, c.memory_bytes, c.memory_milli, c.position)
-                for c in g.containers
-            ),
-        )
-        for g in request.groups
+        (_OF_GROUP(g), tuple(map(_OF_CONTAINER, g.containers))) for g in pod.request.groups
     )
     return (
         groups,
-        request.joint,
-        request.partition,
-        request.node_labels,
-        request.node_strategy,
-        request.card_order,
-        request.scoring,
+        _OF_REQUEST(pod.request),
         tuple(pod.host.items()),
         pod.constraint,
         pod.tolerations,

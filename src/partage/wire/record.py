@@ -136,9 +136,8 @@ def labels_of(
     if not placed.allocation.grants:
         return {}
     if any(grant.protocol == UNDECIDED for grant in placed.allocation.grants):
-        placed = resolve(
-            placed
-        )  # labels follow from the grants, and a record names their protocols
+        # Labels follow from the grants, and a record names their protocols.
+        placed = resolve(placed)
     found: dict[str, str] = {}
     for family in families:
         found |= family.labels(placed, settings)
