@@ -161,8 +161,8 @@ def test_the_verbs_are_served_by_the_leader_alone(running: Running) -> None:
     standby = running.post("/scheduler/filter", _args(pod("web", whole())))
     summary = running.get("/apis/v1/plugins/DeviceShare/nodeDeviceSummaries")
     ready = running.get("/readyz")
-    service.rebuilt = False
     service.lead()
+    service.rebuilt = False
     early = running.post("/scheduler/bind", {})
 
     assert standby[0] == summary[0] == 503

@@ -118,7 +118,6 @@ class SchedulerService:
         books: the engine and the state beside it; replaced by `rebuild`.
         leading: this instance serves the verbs; a standby only keeps its books up to date.
         rebuilt: the books agree with the API server.
-        closed: the reason why this instance does not serve the verbs; empty if it does.
         stories: receives the decisions, for traces.
         claims: reserves the devices that claims are about to be allocated.
         pending: the pending allocations of claims, as kube-scheduler's plugin reports them.
@@ -170,7 +169,6 @@ class SchedulerService:
         self.forget: list[Callable[[str], None]] = []
         self.leading = False
         self.rebuilt = False
-        self._judge()
         self.last_audit: Audit | None = None
         self._plain: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[str, PodEntry] = OrderedDict()
@@ -187,12 +185,12 @@ class SchedulerService:
             allowance=self._allowance,
         )
 
-    def _judge(self) -> None:
-        """Set `closed` after a change of `leading` or `rebuilt`."""
+    @property
+    def closed(self) -> str:
+        """The reason why this instance does not serve the verbs; empty if it does."""
         if not self.leading:
-            self.closed = "the instance is not leader"
-        else:
-            self.closed = "" if self.rebuilt else "the ledger is not rebuilt yet"
+            return "the instance is not leader"
+        return "" if self.rebuilt else "the ledger is not rebuilt yet"
 
     # --- start and leadership ----------------------------------------------------------------
 
@@ -206,7 +204,6 @@ class SchedulerService:
             Whether every fact that arrived meanwhile entered the books; if not, a fault of ours is logged.
         """
         before, self.rebuilt = self.rebuilt, False
-        self._judge()
         late: list[Callable[[], object]] = []
         self._late = late
         try:
@@ -230,19 +227,16 @@ class SchedulerService:
             self._late = None
             missed = sum(not _entered(fact) for fact in late)
             self.rebuilt = before
-            self._judge()
         return not missed
 
     def lead(self) -> None:
         """Serve the verbs. The caller has waited out the quiet period and rebuilt."""
         self.bindings.forget_locks()
         self.leading = True
-        self._judge()
 
     def follow(self) -> None:
         """Stop serving the verbs; the books stay up to date."""
         self.leading = False
-        self._judge()
 
     def audit(self, pods: Iterable[Document] | None = None) -> Audit:
         """Compare the books with the pods of a fresh list; None compares with the pods last seen."""
