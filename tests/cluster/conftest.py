@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not os.environ.get("PARTAGE_CLUSTER"):
         reason = "needs a genuine control plane: make test-cluster"
     for item in items:
-        if HERE in item.path.parents:
+        if item.path.is_relative_to(HERE):
             item.add_marker("cluster")
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
