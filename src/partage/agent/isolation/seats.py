@@ -19,6 +19,7 @@ Functions raise `InvalidDocument` if a file is not the agent's, and `OSError` if
 import os
 import stat
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -60,9 +61,10 @@ def seat_file(folder: Path, slot: int) -> Path:
     return folder / f"seat-{slot}"
 
 
-def files_of(folder: Path) -> list[Path]:
-    """All files of a card."""
-    return [folder / _TERMS, *(seat_file(folder, slot) for slot in range(SEATS))]
+@lru_cache(maxsize=64)
+def files_of(folder: Path) -> tuple[Path, ...]:
+    """All files of a card; kept, because the agent asks for them with each container."""
+    return (folder / _TERMS, *(seat_file(folder, slot) for slot in range(SEATS)))
 
 
 def make_seats(folder: Path) -> None:
@@ -72,13 +74,12 @@ def make_seats(folder: Path) -> None:
     """
     folder.mkdir(mode=0o755, exist_ok=True)
     remove_drafts(folder)
-    terms = folder / _TERMS
+    terms, *seats = files_of(folder)
     if not terms.exists():
         head = bytes(SEATS * 8) + (1).to_bytes(8, "little") * SEATS
         make(terms, SEAT_BYTES, head, mode=READABLE)
     terms.chmod(READABLE)  # a kill may have prevented an older agent from this
-    for slot in range(SEATS):
-        path = seat_file(folder, slot)
+    for path in seats:
         if not path.exists():
             make(path, SEAT_BYTES)
 
