@@ -48,7 +48,7 @@ coverage: venv ## Run the tests; branch coverage of the core by its own must be 
 	@# Counting makes the core's tests two to three times as slow, so the others do without. Most of those wait for
 	@# processes and sockets, so that there may be more of them than processors.
 	$(BIN)/python -m pytest -n $(JOBS) $(CORE_TESTS:%=tests/%) $(CORE:%=--cov=partage.%) --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
-	$(BIN)/python -m pytest -n $(WAITING) --dist worksteal $(CORE_TESTS:%=--ignore=tests/%)
+	$(BIN)/python -m pytest -n $(WAITING) --dist worksteal --not-run-yet $(CORE_TESTS:%=--ignore=tests/%)
 
 conformance: venv ## Write docs/conformance.md and docs/conformance: every result and manifest of the four published documents
 	PYTHONPATH=tests/tools $(BIN)/python -m published
