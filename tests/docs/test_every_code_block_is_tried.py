@@ -5,11 +5,8 @@ tests/embedded and tests/cluster. What is looked at here needs neither.
 """
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from page_blocks import BLOCKS, LINES, ROOT, Block, Line
 
 from partage.cli.main import main as program
 from partage.embedded.manifests import read
+from site_build import built
 
 CHART = ROOT / "deploy/helm/partage"
 DATA = [block for block in BLOCKS if block.language in ("yaml", "json", "toml")]
@@ -151,31 +149,16 @@ def test_the_commands_were_found() -> None:
     assert len(_of("kubectl")) > 25
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_builds_without_a_warning(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Every page is in the navigation, every link and anchor leads somewhere."""
     pytest.importorskip("material", reason="mkdocs-material is not installed (group docs)")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--site-dir",
-            str(tmp_path / "site"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )
+    site = built(tmp_path_factory)
 
-    assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr
-    page = (tmp_path / "site/reference/metrics.html").read_text("utf-8")
+    assert site.code == 0, site.said
+    assert "WARNING" not in site.said
+    page = (site.folder / "reference/metrics.html").read_text("utf-8")
     assert "partage_verb_seconds" in page
-    values = (tmp_path / "site/reference/values.html").read_text("utf-8")
+    values = (site.folder / "reference/values.html").read_text("utf-8")
     assert "by &lt;vendor&gt;-&lt;model&gt;;" in values
     assert "{name: shop, namespaces: [shop]" in values
     assert not re.search(r'(src|href)="https?://(fonts|cdn|unpkg)', page)

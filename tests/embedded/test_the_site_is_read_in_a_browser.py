@@ -2,9 +2,6 @@
 
 import asyncio
 import functools
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,10 +12,11 @@ from pathlib import Path
 import pytest
 from browser import AXE, CONTRASTS, PROGRAM, Page, browsing
 
+from site_build import built
+
 pytest.importorskip("material", reason="mkdocs-material is not installed (group docs)")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
 
-ROOT = Path(__file__).parents[2]
 PAGES = (
     "index",
     "how-to/ask-for-half-a-gpu",
@@ -94,23 +92,9 @@ class _Quiet(SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as it is built now."""
-    folder = tmp_path_factory.mktemp("site")
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--quiet",
-            "--site-dir",
-            str(folder),
-        ],
-        cwd=ROOT,
-        check=True,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )
-    return folder
+    made = built(tmp_path_factory)
+    assert made.code == 0, made.said
+    return made.folder
 
 
 @pytest.fixture(scope="module")
