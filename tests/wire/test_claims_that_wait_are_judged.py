@@ -17,6 +17,7 @@ from partage.sim.offline import Outcome, PodOutcome, schedule
 from partage.wire.cluster import assemble
 from partage.wire.device_pools import Offer
 from partage.wire.device_requests import Ask
+from partage.wire.device_selectors import Selectors
 from partage.wire.documents import decode
 
 pytest.importorskip("celpy", reason="cel-python is not installed: selectors are not judged")
@@ -82,6 +83,15 @@ def _of(cores: int, memory: str, **more: Any) -> Manifest:
 
 def _selected(expression: str, **more: Any) -> Manifest:
     return _request(selectors=[{"cel": {"expression": expression}}], **more)
+
+
+def _ways(number: int, memory: str) -> Manifest:
+    """A request with eight alternatives, which are alike."""
+    exactly = {**_of(1, memory)["exactly"]}
+    return {
+        "name": f"r{number}",
+        "firstAvailable": [{"name": f"s{n}", **exactly} for n in range(8)],
+    }
 
 
 def _claim(name: str, *requests: Manifest, **more: Any) -> Manifest:
@@ -604,3 +614,91 @@ def test_requests_that_many_devices_meet_cost_little_beside_one_that_none_meets(
     assert "900Gi asked" in _told(outcome, "one")
     assert _places(outcome)["all"] == "n1:" + ",".join(["0"] * 8 + [str(n) for n in range(1, 8)])
     assert looks.total() < 1_000
+
+
+COSTLY: dict[str, tuple[list[Manifest], Manifest]] = {
+    "the last of 32 requests is met nowhere": (
+        [_ways(n, "1Mi") for n in range(31)] + [_ways(31, "900Gi")],
+        {},
+    ),
+    "none of 32 requests is met": ([_ways(n, "900Gi") for n in range(32)], {}),
+    "all of 32 must differ": (
+        [_ways(n, "1Mi") for n in range(32)],
+        {"constraints": [{"distinctAttribute": "gpu.partage.io/uuid"}]},
+    ),
+    "17 halves of eight cards": ([_of(50, "1Mi") | {"name": f"r{n}"} for n in range(17)], {}),
+}
+
+
+@pytest.mark.parametrize("shape", COSTLY)
+def test_claims_of_a_namespace_cost_together_what_one_may(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at 100 nodes took a minute, and each further pod as much again."""
+    done = [0]
+    miss, room = ClaimAllocator._miss, ClaimAllocator._room
+
+    def missed(allocator: ClaimAllocator, *args: Any) -> object:
+        done[0] += 1
+        return miss(allocator, *args)
+
+    def looked(allocator: ClaimAllocator, *args: Any) -> object:
+        done[0] += 8
+        return room(allocator, *args)
+
+    monkeypatch.setattr(ClaimAllocator, "_miss", missed)
+    monkeypatch.setattr(ClaimAllocator, "_room", looked)
+    monkeypatch.setattr("partage.sim.claims._MOST_LOOKS", 4_000)
+    requests, more = COSTLY[shape]
+    outcome = _run(
+        *(_node(f"n{n}", 8) for n in range(3)),
+        *(_asking(f"hard{n}", *requests, **more) for n in range(6)),
+        [
+            {**one, "metadata": one["metadata"] | {"namespace": "other"}}
+            for one in _asking("easy", _of(10, "1Gi"))
+        ],
+    )
+
+    assert "easy" in _places(outcome)
+    assert "hard0" not in _places(outcome)
+    # Each of seven pods looks twice at each of 24 devices, and the node at hand is told of to the end.
+    assert done[0] < 4_000 + 7 * (2 * 24 + 8 * 8 * 9)
+
+
+def test_selectors_of_a_namespace_take_together_what_those_of_one_pod_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Five seconds for each of a hundred such pods were a command that does not end."""
+    spent = [0]
+    judged = Selectors._judged
+
+    def counted(selectors: Selectors, *args: Any) -> bool | str:
+        before = selectors.left
+        found = judged(selectors, *args)
+        spent[0] += before - selectors.left
+        return found
+
+    monkeypatch.setattr(Selectors, "_judged", counted)
+    monkeypatch.setattr("partage.sim.claims.MOST_STEPS", 20_000)
+    costly = [
+        _asking(
+            f"hard{pod}",
+            *(
+                _selected(f"[1, 2, 3].all(x, x > 0) && {pod} + {n} < 0") | {"name": f"r{n}"}
+                for n in range(32)
+            ),
+        )
+        for pod in range(8)
+    ]
+    easy = _asking(
+        "easy",
+        _selected(f'{OURS}.kind == "share"', capacity=_of(10, "1Gi")["exactly"]["capacity"]),
+    )
+    outcome = _run(
+        _node(),
+        *costly,
+        [{**one, "metadata": one["metadata"] | {"namespace": "other"}} for one in easy],
+    )
+
+    assert "easy" in _places(outcome)
+    assert spent[0] < 20_000 + 10_000

@@ -13,6 +13,7 @@ Source: k8s.io/dynamic-resource-allocation v0.36.4 (`structured/internal`).
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Any, Final
@@ -54,7 +55,7 @@ from partage.wire.device_pools import (
     pools,
 )
 from partage.wire.device_requests import CLAIM_KINDS, MOST, Ask, Asked, asked, claims_named
-from partage.wire.device_selectors import NoLibrary, Selectors
+from partage.wire.device_selectors import MOST_STEPS, NoLibrary, Selectors
 from partage.wire.device_view import Failure
 from partage.wire.documents import Document
 
@@ -69,6 +70,12 @@ _MOST_TRIES: Final = 20_000
 """Devices checked on one node for one pod, beyond one check for each wanted one."""
 _MOST_OF_A_POD: Final = 50_000
 """The same for all nodes together; each node still gets a simple check."""
+_LOOKS_EACH: Final = 2
+"""Looks at each device of all nodes that every pod may take: one to serve it, one to say why not."""
+_MOST_LOOKS: Final = 200_000
+"""Looks beyond these for all pods of a namespace: a few seconds of one processor."""
+_ROOM: Final = 8
+"""Looks that it takes to ask the books for room."""
 _MOST_WAYS: Final = 64
 """The most ways to combine the alternatives of a pod's requests."""
 _CODES: Final = {
@@ -136,6 +143,8 @@ class _Slot:
 
 
 _Chosen = list[tuple[_Slot, Offer, dict[str, int]]]
+_Alone = dict[int, tuple[bool, Sequence[tuple[Ask, Offer, _Miss]]]]
+"""Whether a request has a device on a node, and the devices at which Kubernetes' allocator ends."""
 
 
 class ClaimAllocator:
@@ -181,6 +190,8 @@ class ClaimAllocator:
         for claim in by["ResourceClaim"]:
             self._count(claim)
         self._selectors = selectors
+        self._spent: dict[str, tuple[int, int]] = {}
+        self._looks = 0
         self._tries = 0
         self._ended: list[tuple[Ask, Offer, _Miss]] = []
 
@@ -220,8 +231,9 @@ class ClaimAllocator:
         if isinstance(found, Refusal):
             return found
         waiting, at = found
-        chosen, reasons = self._open(waiting, at, self._engine.ledger.index)
-        return self._placed(pod, document, waiting, list(chosen), reasons, keep=keep)
+        with self._judging(document.namespace):
+            chosen, reasons = self._open(waiting, at, self._engine.ledger.index)
+            return self._placed(pod, document, waiting, list(chosen), reasons, keep=keep)
 
     def places(
         self, document: Document, nodes: Iterable[str]
@@ -231,7 +243,8 @@ class ClaimAllocator:
         if isinstance(found, Refusal):
             return found
         waiting, at = found
-        chosen, reasons = self._open(waiting, at, nodes)
+        with self._judging(document.namespace):
+            chosen, reasons = self._open(waiting, at, nodes)
         if not chosen:
             return _refusal(reasons)
         return {
@@ -264,6 +277,23 @@ class ClaimAllocator:
             claim = self._claims.get((document.namespace, claim_name))
             if claim is not None:
                 yield claim
+
+    @contextmanager
+    def _judging(self, namespace: str) -> Iterator[None]:
+        """Within it, a pod takes at most half of the extra work that is left to its namespace.
+
+        So a namespace's pods together cost what one may, however many name costly claims.
+        """
+        steps, looks = self._spent.get(namespace, (0, 0))
+        few, each = (MOST_STEPS - steps) // 2, _LOOKS_EACH * len(self._pools.offers)
+        self._looks = given = each + (_MOST_LOOKS - looks) // 2
+        if self._selectors is not None:
+            self._selectors.begin(few)
+        yield
+        if self._selectors is not None:
+            steps += few - max(self._selectors.left, 0)
+        extra = given - max(self._looks, 0) - each
+        self._spent[namespace] = steps, looks + max(extra, 0)
 
     def _open(
         self, waiting: Sequence[_Claim], at: Sequence[tuple[str, str]], nodes: Iterable[str]
@@ -356,8 +386,6 @@ class ClaimAllocator:
                 self._selectors = Selectors()
             except NoLibrary as error:
                 return _unready(str(error))
-        if self._selectors is not None:
-            self._selectors.begin()  # one pod's costly selectors count only for it
         return waiting, at
 
     def _allocated(self, waiting: Sequence[_Claim], chosen: _Chosen) -> None:
@@ -376,7 +404,10 @@ class ClaimAllocator:
         """The devices that the claims get on a node; else why they get none, and the distance from it."""
         if not waiting:
             return []
+        if self._looks <= 0:
+            return _OUT_OF_LOOKS
         offers = [*self._by_node.get(node, ()), *self._by_node.get(None, ())]
+        alone: _Alone = {}
         ways = product(*(some for claim in waiting for some in claim.asked.requests))
         numbers = [n for n, claim in enumerate(waiting) for _ in claim.asked.requests]
         tries = [max(0, min(_MOST_TRIES, self._tries))]
@@ -384,7 +415,7 @@ class ClaimAllocator:
         for way in islice(ways, _MOST_WAYS):
             slots = self._slots(list(zip(numbers, way, strict=True)), offers)
             ended = len(self._ended)
-            if not self._each_alone(slots, offers):
+            if not self._each_alone(slots, offers, alone):
                 continue
             del self._ended[ended:]  # devices that earlier requests get are not looked at
             if max(Counter(one.claim for one in slots).values(), default=0) > MOST:
@@ -398,7 +429,7 @@ class ClaimAllocator:
                 return _ended(*self._ended[0])
             if found is not None:
                 return found
-            if tries[0] < 0:
+            if tries[0] < 0 or self._looks < 0:
                 break
         limit = ""
         if tries[0] < 0:
@@ -407,13 +438,23 @@ class ClaimAllocator:
             limit = f"in {_MOST_WAYS} combinations of their alternatives"
         return self._why(node, waiting, offers, limit)
 
-    def _each_alone(self, slots: Sequence[_Slot], offers: Sequence[Offer]) -> bool:
+    def _each_alone(self, slots: Sequence[_Slot], offers: Sequence[Offer], known: _Alone) -> bool:
         """Whether every slot has a device by itself; if not, no order of them helps, and none is searched for."""
         asks = {id(one.ask): one.ask for one in slots if one.only is None}
         fixed = [(one.ask, one.only) for one in slots if one.only is not None]
         return all(self._miss(*one) is None for one in fixed) and all(
-            any(self._miss(ask, offer) is None for offer in offers) for ask in asks.values()
+            self._alone(ask, offers, known) for ask in asks.values()
         )
+
+    def _alone(self, ask: Ask, offers: Sequence[Offer], known: _Alone) -> bool:
+        """Whether a request has a device by itself; each is looked for once on a node, in however many combinations."""
+        if id(ask) in known:
+            self._ended += known[id(ask)][1]
+        else:
+            before = len(self._ended)
+            found = any(self._miss(ask, offer) is None for offer in offers)
+            known[id(ask)] = found, self._ended[before:]
+        return known[id(ask)][0]
 
     def _slots(self, asks: list[tuple[int, Ask]], offers: Sequence[Offer]) -> list[_Slot]:
         slots: list[_Slot] = []
@@ -422,6 +463,7 @@ class ClaimAllocator:
                 slots += [_Slot(claim, ask)] * ask.count
                 continue
             # A request for all devices means those with room for it, and needs at least one.
+            self._looks -= len(offers)
             every = [
                 one
                 for one in offers
@@ -448,7 +490,7 @@ class ClaimAllocator:
         mine = {one[1].key for one in chosen if one[0].claim == slot.claim}
         for offer in (slot.only,) if slot.only is not None else offers[begun:]:
             tries[0] -= 1
-            if tries[0] < 0:
+            if tries[0] < 0 or self._looks < 0:
                 return None
             if offer.key in mine and not offer.view.shared:
                 continue
@@ -471,6 +513,7 @@ class ClaimAllocator:
 
     def _room(self, node: str, claim: _Claim, chosen: _Chosen, number: int) -> str:
         """Why the ledger has no room for a claim's devices; empty if it has, or does not count them."""
+        self._looks -= _ROOM
         results = [
             _result(*one) for one in chosen if one[0].claim == number and not one[0].ask.admin
         ]
@@ -520,6 +563,7 @@ class ClaimAllocator:
 
     def _miss(self, ask: Ask, offer: Offer) -> _Miss | None:
         """Why a device does not serve a request now; None if it does."""
+        self._looks -= 1
         held = self._use.devices[offer.key] and not offer.view.shared and not ask.admin
         missed = self._unselected(ask, offer) if held else self._chosen(ask, offer)
         if missed is not None:
@@ -591,6 +635,8 @@ class ClaimAllocator:
         worst: tuple[float, NodeReason] | None = None
         for claim in waiting:
             for some in claim.asked.requests:
+                if self._looks < 0:
+                    return _OUT_OF_LOOKS if worst is None else worst
                 told = min(
                     (self._asked_of(node, claim, ask, offers) for ask in some),
                     key=lambda one: one[0],
@@ -702,6 +748,15 @@ class ClaimAllocator:
 
 
 # --- documents ---------------------------------------------------------------------------------
+
+
+_OUT_OF_LOOKS: Final = (
+    5.0,
+    NodeReason(
+        ReasonCode.SEARCH_LIMIT,
+        "not looked for any further: the claims of its namespace took as much work as they may",
+    ),
+)
 
 
 def _unready(message: str) -> Refusal:

@@ -18,11 +18,13 @@ from partage.wire.device_view import DeviceView
 LONGEST: Final = 10 * 1024
 """Characters of an expression, the API server's limit."""
 MOST_STEPS: Final = 400_000
-"""Steps of all evaluations for one question: some seconds of one processor."""
+"""Steps of all evaluations for the pods of one namespace: some seconds of one processor."""
 _MOST_AT_ONCE: Final = 20_000
 _A_CHARACTER: Final = 5
 """Steps that it takes to compile a character: up to 70 us, where a step of an evaluation takes about ten."""
-_LATE: Final = "not judged: the selectors before it took as much work as one question may"
+_LATE: Final = (
+    "not judged: the selectors before it took as much work as those of one namespace may"
+)
 _MOST_KNOWN: Final = 10_000
 """Remembered answers."""
 _PLAIN: Final = re.compile(
@@ -41,7 +43,7 @@ class Selectors:
     """Evaluates expressions, and remembers answers for devices that are alike."""
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
-        """No answers yet; `steps` bounds one question. Raises `NoLibrary`: none is installed, with the remedy."""
+        """No answers yet; `steps` bounds the first question. Raises `NoLibrary`: none is installed, with the remedy."""
         try:
             from partage.wire import cel  # noqa: PLC0415 # an extra, and half a second to load
         except ImportError as error:
@@ -50,13 +52,18 @@ class Selectors:
                 "pip install cel-python"
             ) from error
         self._cel = cel
-        self._steps = self._left = steps
+        self._left = steps
         self._compiled: dict[str, Any] = {}
         self._known: dict[tuple[str, object], bool | str] = {}
 
-    def begin(self) -> None:
-        """Begin another question with all its steps; known answers stay, unless there are too many."""
-        self._left = self._steps
+    @property
+    def left(self) -> int:
+        """Steps that are left to the question."""
+        return self._left
+
+    def begin(self, steps: int) -> None:
+        """Begin another question with so many steps; known answers stay, unless there are too many."""
+        self._left = steps
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
             self._compiled.clear()
