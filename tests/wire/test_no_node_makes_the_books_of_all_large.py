@@ -25,6 +25,7 @@ from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.mig import MIG_CARDS
 from partage.vendors.settings import Settings
+from partage.wire import device_objects
 from partage.wire.context import Context
 from partage.wire.documents import Document, decode
 from partage.wire.mig_profiles import encode_axes
@@ -347,3 +348,71 @@ def test_devices_that_are_left_out_are_told_and_counted() -> None:
     (family,) = (one for one in _pool(engine.ledger) if one.name == "partage_devices")
     found = {tuple(one.labels.values()): one.value for one in family.samples}
     assert found == {("gpu", "open"): 80, ("any", "left_out"): 6}
+
+
+LONG = "x" * 300_000
+ODD: dict[str, Manifest] = {
+    "an id": {"id": LONG},
+    "a switch": {"topology": {"pcieID": LONG}},
+    "an address": {"topology": {"busID": LONG}},
+    "a label": {"labels": {"a": LONG}},
+    "a label's name": {"labels": {LONG: "a"}},
+    "an amount's name": {"resources": {**MEMORY, f"koordinator.sh/{LONG}": "1"}},
+    "an impossible amount": {"resources": {**MEMORY, f"koordinator.sh/{LONG}": "-1"}},
+    "a function's address": {"vfGroups": [{"vfs": [{"busID": LONG}]}]},
+    "a label of functions": {"vfGroups": [{"labels": {"a": LONG}, "vfs": [{"busID": "0"}]}]},
+    "labels": {"labels": {f"a{n}": "b" for n in range(1000)}},
+    "labels of functions": {
+        "vfGroups": [{"labels": {f"a{n}": "b" for n in range(1000)}, "vfs": [{"busID": "0"}]}]
+    },
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_a_device_with_texts_that_no_real_one_has_is_closed(what: str) -> None:
+    """Its id went into records: a pod that got it was never bound, however often it was tried."""
+    (one,) = read([card(0) | ODD[what]]).node.devices
+    assert not one.healthy
+    assert "at most" in one.health_detail
+    assert len(repr(one)) < 2_000
+
+
+def test_what_a_device_says_of_itself_is_cut() -> None:
+    """Each refusal of its node repeated the message."""
+    said = [{"type": "Healthy", "status": "False", "message": LONG}]
+    (one,) = read([card(0) | {"health": False, "conditions": said}]).node.devices
+    assert len(one.health_detail) == 1024
+    assert read([card(0) | {"type": LONG}]).node.devices == ()
+
+
+def test_only_the_devices_that_are_kept_are_read() -> None:
+    """Fifteen thousand with amounts of their own, or of one number, were read for 0.4 s with each change."""
+    looked = []
+    found = [card(minor) | {"id": "GPU-x"} for minor in range(8_000)]
+    found += [card(0) | {"id": f"GPU-{n}"} for n in range(8_000)] + [{"type": "odd"}] * 3_000
+    with pytest.MonkeyPatch.context() as patch:
+        made = device_objects._device
+        patch.setattr(device_objects, "_device", lambda *a: looked.append(a) or made(*a))
+        read_ = read(found)
+    assert len(looked) == 80
+    assert not any(one.healthy for one in read_.node.devices)
+    assert read_.node.left_out == 16_000 - 80
+    assert len(read_.notes) <= 65
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps([{"id": LONG, "count": 1}]),
+        json.dumps([{"id": "GPU-0", "count": 1, "type": LONG}]),
+        json.dumps([{"id": "GPU-0", "count": 1, "mode": LONG}]),
+        f"{LONG},10,16384,100,NVIDIA-A100,0,true:",
+        f"GPU-0,10,16384,100,{LONG},0,true:",
+    ],
+)
+def test_a_registration_with_such_texts_is_not_read(text: str) -> None:
+    """The node takes no pods with devices until it is mended."""
+    found = read([], **{names.HAMI_REGISTER: text})
+    assert not found.node.devices
+    assert found.node.verdicts
+    assert sum(map(len, found.notes)) < 2_000

@@ -7,9 +7,10 @@ addressed at all (no number, an unknown type) is left out with a note.
 Source: docs/sources/koordinator.md 1 and 2.1; the MetaX and Koordinator documents.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import Final
 
 from partage.model.device import MILLI, Device, DeviceType, Topology, VirtualFunction
@@ -45,9 +46,17 @@ _MOST_BYTES: Final = 2**56
 _MOST_MINOR: Final = 2**31
 _MOST_EXTRAS: Final = 16
 """Amounts of a device beside compute and memory; each takes a column of the books."""
+MOST_DEVICES: Final = 80
+"""Devices of one type on one node. The largest machines on the market have 16 or 32."""
 _MOST_FUNCTIONS: Final = 256
 _MOST_GROUPS: Final = 4
 """Virtual functions of a device, and groups of them with their own labels; each selector is evaluated for every one."""
+_MOST_LABELS: Final = 64
+"""Labels of a device, and of a group of its functions."""
+LONGEST: Final = 256
+"""Characters of an id, an address, a label or an amount's name: records, answers and metrics repeat them."""
+_LONGEST_MESSAGE: Final = 1024
+_SHOWN: Final = 64
 
 
 def translate_devices(
@@ -64,7 +73,8 @@ def translate_devices(
     # Cards of a node are alike, so each distinct resource list is read once.
     known: dict[tuple[tuple[str, object], ...], _Amounts] = {}
     spec = document.shape.spec if isinstance(document.shape, shapes.Device) else None
-    for index, entry in enumerate((spec.devices if spec else None) or ()):
+    entries = (spec.devices if spec else None) or ()
+    for index, entry in enumerate(entries) if len(entries) <= MOST_DEVICES else _first(entries):
         listed = tuple((entry.resources or {}).items())
         if listed not in known:
             known[listed] = _amounts(document, entry, f"spec.devices[{index}].resources")
@@ -81,6 +91,26 @@ def translate_devices(
         found[key] = _closed(found[key], f"minor {device.minor} is listed twice")
     devices = _with_axes(_without_twins(found, document, notes), document, notes)
     return _with_foreign(devices, document, notes), notes
+
+
+def left_out(document: Document) -> int:
+    """Devices of the object beyond the most that a node may have of a type."""
+    spec = document.shape.spec if isinstance(document.shape, shapes.Device) else None
+    entries = (spec.devices if spec else None) or ()
+    if len(entries) <= MOST_DEVICES:
+        return 0
+    types = Counter(one.type for one in entries if one.type in _TYPES)
+    return sum(max(0, count - MOST_DEVICES) for count in types.values())
+
+
+def _first(entries: Iterable[shapes.DeviceEntry]) -> list[tuple[int, shapes.DeviceEntry]]:
+    """The devices of the smallest numbers of each type, with their places; the others are not read."""
+    by: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
+    entries = list(entries)
+    for index, entry in enumerate(entries):
+        by[entry.type if entry.type in _TYPES else None].append((entry.minor or 0, index))
+    kept = sorted(index for some in by.values() for _, index in nsmallest(MOST_DEVICES, some))
+    return [(index, entries[index]) for index in kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +138,12 @@ def _amounts(document: Document, entry: shapes.DeviceEntry, field: str) -> _Amou
                 continue
         most = _MOST_BYTES if today == names.KOORD_GPU_MEMORY else _MOST
         if not 0 <= amount.floor() <= most:
-            problem = f"{name}: {amount} is not from 0 to {most}"
+            problem = f"{name[:LONGEST]}: {amount} is not from 0 to {most}"
         by_name[today] = min(max(amount.floor(), 0), most)
+    longest = max(by_name, key=len, default="")
+    if long := _long("longest name of an amount", longest):
+        problem = long
+        by_name = {name: amount for name, amount in by_name.items() if name in _RESERVED}
     extras = tuple(sorted((n, a) for n, a in by_name.items() if n not in _RESERVED))
     if len(extras) > _MOST_EXTRAS:
         problem = f"it has {len(extras)} amounts beside compute and memory, {_MOST_EXTRAS} at most"
@@ -120,7 +154,7 @@ def _amounts(document: Document, entry: shapes.DeviceEntry, field: str) -> _Amou
 def _unaddressable(entry: shapes.DeviceEntry) -> str:
     """The reason why the device cannot be told from others; empty when it can."""
     if entry.type not in _TYPES:
-        return f"type {entry.type!r} is not one of {', '.join(DeviceType)}"
+        return f"type {(entry.type or '')[:_SHOWN]!r} is not one of {', '.join(DeviceType)}"
     if entry.minor is None or not 0 <= entry.minor < _MOST_MINOR:
         return f"minor {entry.minor} is not a number from 0"
     return ""
@@ -133,7 +167,9 @@ def _device(
     functions, excess = _functions(entry)
     is_card = kind is DeviceType.GPU
     memory = amounts.by_name.get(names.KOORD_GPU_MEMORY, 0) if is_card else 0
-    problem = amounts.problem or excess
+    labels, many = _labels(entry.labels)
+    topology, far = _topology(entry.topology)
+    problem = amounts.problem or excess or many or far or _long("id", entry.id)
     # The ratio of its memory would be 0 for any number of pods.
     if is_card and entry.health is True and not memory:
         problem = problem or f"it reports no {names.KOORD_GPU_MEMORY}"
@@ -141,29 +177,52 @@ def _device(
     return Device(
         type=kind,
         minor=minor,
-        uuid=entry.id or f"{node}-{kind}-{minor}",
+        uuid=(entry.id or "")[:LONGEST] or f"{node}-{kind}-{minor}",
         vendor=make[0] if is_card else "",
         model=make[1] if is_card else "",
         healthy=healthy,
         core_milli=amounts.by_name.get(_COMPUTE[kind], 100) * _PERCENT,
         memory_bytes=memory,
         extras=amounts.extras,
-        labels=texts(entry.labels) if entry.labels else _NO_LABELS,
-        topology=_topology(entry.topology),
+        labels=labels,
+        topology=topology,
         functions=functions,
-        health_detail="" if healthy else problem or _health(entry),
+        health_detail="" if healthy else problem or _health(entry)[:_LONGEST_MESSAGE],
     )
 
 
-def _topology(given: shapes.DeviceTopology | None) -> Topology | None:
+def _long(what: str, text: str | None) -> str:
+    """The error if a text is longer than any real one."""
+    length = len(text or "")
+    return f"its {what} has {length} characters, {LONGEST} at most" if length > LONGEST else ""
+
+
+def _labels(given: Mapping[str, str | None] | None) -> tuple[Mapping[str, str], str]:
+    """Labels of a device or of its functions, and the error if there are too many or one is too long."""
+    if not given:
+        return _NO_LABELS, ""  # nearly always
+    if len(given) > _MOST_LABELS:
+        return _NO_LABELS, f"it has {len(given)} labels, {_MOST_LABELS} at most"
+    found = texts(given)
+    long = max((text for one in found.items() for text in one), key=len)
+    problem = _long("longest label", long)
+    return (_NO_LABELS if problem else found), problem
+
+
+def _topology(given: shapes.DeviceTopology | None) -> tuple[Topology | None, str]:
+    """The place of a device, and the error if it cannot be one."""
     if given is None:
-        return None
-    return Topology(
+        return None, ""
+    problem = _long("pcieID", given.pcie) or _long("busID", given.bus)
+    if problem:
+        return None, problem
+    place = Topology(
         numa=_known(given.node),
         pcie=given.pcie or "",
         bus=given.bus or "",
         socket=_known(given.socket),
     )
+    return place, ""
 
 
 def _known(number: int | None) -> int:
@@ -183,8 +242,12 @@ def _functions(entry: shapes.DeviceEntry) -> tuple[tuple[VirtualFunction, ...], 
             return (), f"it has {number} {what}, {most} at most"
     result: dict[str, VirtualFunction] = {}
     for group in groups:
-        labels = texts(group.labels)
+        labels, problem = _labels(group.labels)
+        if problem:
+            return (), f"a group of its virtual functions: {problem}"
         for function in group.functions or ():
+            if problem := _long("busID", function.bus_id):
+                return (), f"a virtual function: {problem}"
             if function.bus_id and function.bus_id not in result:
                 minor = len(result) if function.minor is None else function.minor
                 result[function.bus_id] = VirtualFunction(minor, function.bus_id, labels)
@@ -214,9 +277,9 @@ def _without_twins(
         device = found[key]
         if uses[device.type, device.uuid] > 1:
             notes.append(
-                f"{document.where}: {device.type} {device.minor}: id {device.uuid} is used twice"
+                f"{document.where}: {device.type} {device.minor}: id {device.uuid[:_SHOWN]} is used twice"
             )
-            device = _closed(device, f"id {device.uuid} is used twice")
+            device = _closed(device, f"id {device.uuid[:_SHOWN]} is used twice")
         result.append(device)
     return tuple(result)
 

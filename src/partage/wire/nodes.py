@@ -36,15 +36,14 @@ from partage.wire.amounts import quantities
 from partage.wire.constraints import taints_of
 from partage.wire.context import Context
 from partage.wire.demand import bounded
-from partage.wire.device_objects import translate_devices
+from partage.wire.device_objects import MOST_DEVICES, left_out, translate_devices
 from partage.wire.documents import Document, invalid
 from partage.wire.routing import UNDECIDED
 from partage.wire.silence import silence
 
 _NUMA_POLICIES: Final = ("", "None", "BestEffort", "Restricted", "SingleNUMANode")
 
-_MOST_DEVICES: Final = 80
-"""Devices of one type on one node. The largest machines on the market have 16 or 32."""
+_MOST_NOTES: Final = 64
 _MOST_NAMES: Final = 256
 """Ordinary resources of one node."""
 _TURNS: Final = ("partage", "true")
@@ -96,7 +95,7 @@ def translate_node(
         allocatable=allocatable,
         devices=devices,
     )
-    result, told = _registered(view, context)
+    result, told = _registered(view, context, left_out(device) if device else 0)
     silent = silence(node.annotations) if node else None
     taints, unready = _taints(node)
     single_numa, misspelt = _single_numa(labels)
@@ -106,8 +105,8 @@ def translate_node(
     partitions, problem = _partitions(result.labels, (vendor, model), device)
     notes += [f"{device.where}: {problem}"] if problem and device else []
     spec = node.shape.spec if node and isinstance(node.shape, shapes.Node) else None
-    ordinary, left_out = _ordinary(allocatable, context)
-    notes += [f"{present.where}: {left_out}"] if left_out else []
+    ordinary, missing = _ordinary(allocatable, context)
+    notes += [f"{present.where}: {missing}"] if missing else []
     result = replace(
         result,
         uid=(node.metadata.uid if node else None) or "",
@@ -121,6 +120,8 @@ def translate_node(
         templates=templates_of(vendor, model, context.settings.koordinator),
         version=version,
     )
+    if (more := len(notes) - _MOST_NOTES) > 0:
+        notes[_MOST_NOTES:] = [f"{present.where}: {more} more such notes"]
     return TranslatedNode(result, allocatable, tuple(notes))
 
 
@@ -251,18 +252,16 @@ def _undescribed(node: Node, view: NodeView, device: Document | None, context: C
     )
 
 
-def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
-    """Every family's registration, each for the devices that the earlier ones left."""
+def _registered(view: NodeView, context: Context, beyond: int) -> tuple[Node, list[str]]:
+    """Every family's registration, each for the devices that the earlier ones left.
+
+    `beyond`: devices that were not read.
+    """
     verdicts: list[Verdict] = []
     properties: dict[str, str] = {}
     links: dict[tuple[str, str], int] = {}
     registrar = ""
     notes: list[str] = []
-    given = len(view.devices)
-    view = replace(
-        view, devices=tuple(_few(view.devices))
-    )  # families compare each with what they know
-    beyond = given - len(view.devices)
     for family in context.families:
         said = family.register(view, context.settings)
         if said.devices is not None:
@@ -278,7 +277,7 @@ def _registered(view: NodeView, context: Context) -> tuple[Node, list[str]]:
     devices = tuple(_few(_ordered(_kept_from(device, registrar) for device in view.devices)))
     beyond += len(view.devices) - len(devices)
     if beyond:
-        notes.append(f"{beyond} devices beyond {_MOST_DEVICES} of one type are left out")
+        notes.append(f"{beyond} devices beyond {MOST_DEVICES} of one type are left out")
     node = Node(
         name=view.name,
         labels=view.labels,
@@ -325,7 +324,7 @@ def _few(devices: Iterable[Device]) -> Iterator[Device]:
     seen: Counter[DeviceType] = Counter()
     for device in devices:
         seen[device.type] += 1
-        if seen[device.type] <= _MOST_DEVICES:
+        if seen[device.type] <= MOST_DEVICES:
             yield device
 
 

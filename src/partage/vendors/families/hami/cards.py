@@ -19,6 +19,10 @@ T = TypeVar("T")
 _MOST: Final = 2**31 - 1
 _Count = Annotated[int, Meta(ge=0, le=_MOST)]
 _Score = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+_LONGEST: Final = 256
+"""Characters of an id, a model or a name; records and answers repeat them."""
+_Id = Annotated[str, Meta(min_length=1, max_length=_LONGEST)]
+_Text = Annotated[str, Meta(max_length=_LONGEST)]
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
 BOOLEANS: Final = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
@@ -44,7 +48,7 @@ class RegisteredProfile(Struct, frozen=True):
         places: its legal places; all of one size.
     """
 
-    name: Annotated[str, Meta(min_length=1)]
+    name: _Id
     memory_mib: _Count = msgspec.field(name="memoryMB", default=0)
     cores: _Count = msgspec.field(name="core", default=0)
     slices: _Count = msgspec.field(name="sliceCount", default=0)
@@ -62,14 +66,14 @@ class RegisteredCard(Struct, frozen=True):
         profiles: sizes of instances into which it can be cut, if the plugin reports them.
     """
 
-    uuid: Annotated[str, Meta(min_length=1)] = msgspec.field(name="id")
+    uuid: _Id = msgspec.field(name="id")
     index: _Count = 0
     slots: _Count = msgspec.field(name="count", default=0)
     memory_mib: _Count = msgspec.field(name="devmem", default=0)
     cores: _Count = msgspec.field(name="devcore", default=0)
-    model: str = msgspec.field(name="type", default="")
+    model: _Text = msgspec.field(name="type", default="")
     numa: _Score = 0
-    mode: str = ""
+    mode: _Text = ""
     healthy: bool = msgspec.field(name="health", default=False)
     profiles: tuple[RegisteredProfile, ...] = msgspec.field(name="migProfiles", default=())
 
@@ -132,6 +136,8 @@ def _decode_card(text: str) -> RegisteredCard:
         raise InvalidRecord(f"card {text[:80]!r} has {len(fields)} fields instead of 7 or 9")
     uuid, slots, memory, cores, model, numa, health = fields[:7]
     index, mode = fields[7:] if len(fields) == 9 else ("0", "hami-core")
+    if any(len(field) > _LONGEST for field in fields):
+        raise InvalidRecord(f"card {text[:80]!r} has a field of more than {_LONGEST} characters")
     if not uuid:
         raise InvalidRecord(f"card {text[:80]!r} has no UUID")
     if health not in BOOLEANS:
