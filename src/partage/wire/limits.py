@@ -26,6 +26,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "node affinity terms and expressions": 256,
     "node affinity values": 4096,
     "tolerations": 256,
+    "characters in one label or value that it compares": 1024,
     "bytes in one annotation": 16_384,
     "entries in one annotation": 256,
     "bytes of annotations": 131_072,
@@ -91,10 +92,26 @@ def beyond(
         "tolerations": len(spec.tolerations or ()),
         **_affinity(spec),
     }
-    for what, count in counts.items():
+    for what, count in (*counts.items(), *_longest(spec)):
         if count > LIMITS[what]:
             return f"the pod has {count} {what}, at most {LIMITS[what]} are allowed"
     return _annotated(annotations)
+
+
+def _longest(spec: shapes.PodSpec) -> Iterator[tuple[str, int]]:
+    """Length of the longest text that is compared with nodes; every refusal of a node repeats it.
+
+    Read after the numbers, so that there are few of them.
+    """
+    tolerations = spec.tolerations or ()
+    texts = (
+        *(text for one in (spec.node_selector or {}).items() for text in one),
+        *(text for one in tolerations for text in (one.key, one.value, one.operator, one.effect)),
+        *(text for one in _expressions(spec) for text in (one.key, one.operator)),
+        *(text for one in _expressions(spec) for text in one.values or ()),
+    )
+    longest = max((len(text) for text in texts if text), default=0)
+    yield "characters in one label or value that it compares", longest
 
 
 _KEPT: Final = 1024
@@ -210,19 +227,27 @@ def _resources(container: shapes.Container) -> Iterable[str]:
     yield from given.requests or ()
 
 
-def _affinity(spec: shapes.PodSpec) -> dict[str, int]:
-    """Terms and their expressions, required and preferred, and the values in them."""
+def _terms(spec: shapes.PodSpec) -> list[shapes.SelectorTerm]:
+    """Terms of node affinity, required and preferred."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None:
-        return {}
+        return []
     terms = [*((affinity.required.terms or ()) if affinity.required else ())]
-    terms += [one.preference for one in affinity.preferred or () if one.preference]
-    expressions = [
+    return terms + [one.preference for one in affinity.preferred or () if one.preference]
+
+
+def _expressions(spec: shapes.PodSpec) -> list[shapes.Expression]:
+    return [
         one
-        for term in terms
+        for term in _terms(spec)
         for one in (*(term.match_expressions or ()), *(term.match_fields or ()))
     ]
+
+
+def _affinity(spec: shapes.PodSpec) -> dict[str, int]:
+    """Terms and their expressions, required and preferred, and the values in them."""
+    expressions = _expressions(spec)
     return {
-        "node affinity terms and expressions": len(terms) + len(expressions),
+        "node affinity terms and expressions": len(_terms(spec)) + len(expressions),
         "node affinity values": sum(len(one.values or ()) for one in expressions),
     }
