@@ -98,9 +98,10 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "large pods with devices for other schedulers",
+        "large pods for other schedulers; labels of a megabyte that each refusal repeats",
         "refused by the same bounds",
         (
+            "wire/test_an_object_takes_no_more_memory_than_its_text.py::test_no_text_is_compared_that_no_node_has",
             "webhook/test_large_pods_are_judged_in_time.py::test_bounds_hold_whatever_scheduler_a_pod_names",
         ),
     ),
@@ -170,9 +171,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "hundreds of long selectors in a claim",
-        "`explain` from manifests reads a few, and says so",
+        "any number of claims with long selectors or thousands of combinations",
+        "answers from manifests take seconds a namespace, and say so",
         (
+            "wire/test_claims_that_wait_are_judged.py::test_claims_of_a_namespace_cost_together_what_one_may",
+            "wire/test_claims_that_wait_are_judged.py::test_selectors_of_a_namespace_take_together_what_those_of_one_pod_may",
             "wire/test_selectors_of_claims_are_bounded.py::test_what_it_takes_to_read_expressions_counts",
         ),
     ),
@@ -367,7 +370,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "annotations that a record makes larger than the API server allows, so that the pod never ends",
+        "annotations that a record makes larger than the API server allows",
         "refused, or not bound",
         (
             "webhook/test_large_pods_are_judged_in_time.py::test_bounds_hold_whatever_scheduler_a_pod_names",
@@ -376,8 +379,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "a node that reports 15,000 cards, 20,000 virtual functions, 9,000 partitions or 5,000 resources, or changes endlessly",
-        "the ledger keeps 80 devices of a type, 256 resources and partitions a node, and reads two changes a second",
+        "a node that reports 15,000 cards, 20,000 virtual functions, 9,000 partitions, 5,000 resources or ids of megabytes, or changes endlessly",
+        "80 devices of a type, 256 resources and partitions are read, twice a second; such ids close a device",
         (
             "wire/test_no_node_makes_the_books_of_all_large.py",
             f"{_HARD}::test_functions_of_stolen_nodes_are_judged_by_group",
@@ -514,18 +517,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "thousands of pods whose requests all differ, from which the default policy learns",
-        "it learns from the 512 most frequent",
+        "thousands of pods whose requests all differ, or one for a million cards, from which the default policy learns",
+        "it learns from the 512 most frequent that a node could host",
         (
             "placement/test_prices_are_chosen_by_rehearsal.py::test_pods_that_all_differ_make_no_large_mix",
             "placement/test_published_strategies_follow_their_formulas.py::test_requests_that_all_differ_are_not_all_usual",
-        ),
-    ),
-    Attack(
-        "tenant",
-        "a pod that asks for a million cards, from which the default policy learns",
-        "it learns from pods that a node could host",
-        (
             "placement/test_prices_are_chosen_by_rehearsal.py::test_nothing_is_learnt_from_a_pod_that_no_node_hosts",
         ),
     ),
