@@ -379,10 +379,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "a node that reports 15,000 cards, 20,000 virtual functions, 9,000 partitions, 5,000 resources or ids of megabytes, or changes endlessly",
+        "a node that reports 15,000 cards, 20,000 virtual functions, 9,000 partitions, 5,000 resources, ids of megabytes, or no HAMi annotation, or changes endlessly",
         "80 devices of a type, 256 resources and partitions are read, twice a second; such ids close a device",
         (
             "wire/test_no_node_makes_the_books_of_all_large.py",
+            "wire/test_pods_are_routed_to_their_protocols.py::test_no_node_changes_what_a_default_memory_says",
             f"{_HARD}::test_functions_of_stolen_nodes_are_judged_by_group",
             "kube/test_what_changes_all_the_time_is_told_now_and_then.py",
         ),

@@ -190,6 +190,16 @@ def test_a_cluster_of_hami_nodes_decides() -> None:
     assert protocols(hami, node("n2"), device("n2"), lone) == {"main": "nvidia"}
 
 
+def test_no_node_changes_what_a_default_memory_says() -> None:
+    """Whoever held one node's account made whole cards of all shares, by one node without HAMi's annotation."""
+    text = "nvidia: {resourceCountName: nvidia.com/gpu, defaultMemory: 3000}"
+    config = config_map("hami-scheduler-device", **{"device-config.yaml": text})
+    lone = pod("p", container(limits={GPU: 1}))
+    groups = read(config, node("n2"), device("n2"), lone).request.groups
+
+    assert [(one.protocol, one.request.memory_bytes >> 20) for one in groups] == [("hami", 3000)]
+
+
 @pytest.mark.parametrize(
     ("amount", "count"), [(1, 1), ("3", 3), ("100", 1), (800, 8), ("150", 150), ("2k", 20)]
 )

@@ -3,7 +3,7 @@
 A container's resource names decide. Two protocols in one container are refused; different
 containers of a pod may use different ones. One name belongs to two protocols: a lone
 `nvidia.com/gpu` is HAMi's or Koordinator's. The pod's scheduler decides, else other signs of HAMi on
-the pod, else the node of its placement. In that last case both mean whole cards, and
+the pod, else HAMi's default memory, else the node of its placement. In that last case both mean whole cards, and
 the request is placed as such under the name `nvidia`.
 
 Source: docs/reference/annotations.md (`nvidia.com/gpu: N` alone; one container, two protocols).
@@ -172,6 +172,9 @@ def _owner(pod: PodView, spoken: set[str], context: Context) -> tuple[str, str]:
     )
     if signs and HAMI in known:
         return HAMI, f"hami's, by the annotation {signs[0]}"
+    if HAMI in known and context.settings.hami.default_memory > 0:
+        # The operator's word for requests without memory; otherwise one node that registers otherwise changes all.
+        return HAMI, "hami's, because its configuration has a default memory"
     if context.registrars == {HAMI}:
         return HAMI, "hami's, because it registered every node"
     return "", "read as whole cards; its node decides which protocol's records it gets"
