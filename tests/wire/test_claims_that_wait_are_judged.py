@@ -702,3 +702,18 @@ def test_selectors_of_a_namespace_take_together_what_those_of_one_pod_may(
 
     assert "easy" in _places(outcome)
     assert spent[0] < 20_000 + 10_000
+
+
+def test_a_slice_that_cannot_be_read_leaves_out_its_pool_alone() -> None:
+    """Whoever runs one node may write its slices: an amount too large ended every answer about claims."""
+    slices = _slices([*_node("n1"), *_node("n2")])
+    for one in slices:
+        if one["spec"]["nodeName"] == "n2":
+            one["spec"]["devices"][0]["capacity"]["memory"]["value"] = "10Ei"
+    outcome = _run(
+        _node("n1"), _node("n2"), slices, *(_asking(f"a{n}", _of(100, "40Gi")) for n in range(3))
+    )
+
+    assert sorted(_places(outcome).values()) == ["n1:0", "n1:1"]
+    assert any("pool n2 of driver gpu.partage.io is left out" in one for one in outcome.notes)
+    assert any("'10Ei' is larger" in one for one in outcome.notes)

@@ -156,7 +156,7 @@ class ClaimAllocator:
         documents: Iterable[Document],
         selectors: Selectors | None = None,
     ) -> None:
-        """Read the allocated devices. Raises `InvalidDocument`: an amount of a slice is not a quantity.
+        """Read the allocated devices.
 
         Args:
             engine: with the nodes, pods and allocated claims of the same documents.

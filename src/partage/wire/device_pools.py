@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from partage.model.errors import InvalidQuantity, InvalidValue
+from partage.model.errors import InvalidDocument, InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
 from partage.model.selector import Taint
 from partage.wire import shapes
@@ -94,10 +94,7 @@ class Pools:
 
 
 def pools(documents: Iterable[Document]) -> Pools:
-    """The pools of all ResourceSlices among the documents; each pool's newest generation, if it is complete.
-
-    Raises `InvalidDocument`: an amount is invalid.
-    """
+    """The pools of all ResourceSlices among the documents; each pool's newest generation, if it is complete and readable."""
     found: dict[tuple[str, str], list[tuple[Document, shapes.ResourceSliceSpec]]] = {}
     for document in documents:
         if isinstance(document.shape, shapes.ResourceSlice):
@@ -115,19 +112,32 @@ def pools(documents: Iterable[Document]) -> Pools:
                 f"{now[0][1].pool.resource_slice_count} ResourceSlices are there"
             )
             continue
-        for document, spec in sorted(now, key=lambda one: one[0].name):
-            try:
-                counters |= {
-                    (spec.driver, spec.pool.name, some.name, name): nano(
-                        one.value, f"spec.sharedCounters[{some.name}].counters[{name}]"
-                    )
-                    for some in spec.shared_counters or ()
-                    for name, one in (some.counters or {}).items()
-                }
-                offers += _offers(spec)
-            except InvalidValue as error:
-                raise invalid(document, error) from error
+        try:
+            read = [_read(*one) for one in sorted(now, key=lambda one: one[0].name)]
+        except InvalidDocument as error:  # whoever runs a node may write its slices
+            notes.append(f"pool {pool} of driver {driver} is left out: {error}")
+            continue
+        for some, limits in read:
+            offers += some
+            counters |= limits
     return Pools(tuple(offers), counters, tuple(notes))
+
+
+def _read(
+    document: Document, spec: shapes.ResourceSliceSpec
+) -> tuple[list[Offer], dict[CounterKey, int]]:
+    """Devices and counters of a slice. Raises `InvalidDocument`: an amount is invalid."""
+    try:
+        counters = {
+            (spec.driver, spec.pool.name, some.name, name): nano(
+                one.value, f"spec.sharedCounters[{some.name}].counters[{name}]"
+            )
+            for some in spec.shared_counters or ()
+            for name, one in (some.counters or {}).items()
+        }
+        return _offers(spec), counters
+    except InvalidValue as error:
+        raise invalid(document, error) from error
 
 
 def node_told(document: Document) -> str:
