@@ -94,7 +94,7 @@ class Pools:
 
 
 def pools(documents: Iterable[Document]) -> Pools:
-    """The pools of all ResourceSlices among the documents; each pool's newest generation, if it is complete and readable."""
+    """The pools of all ResourceSlices among the documents; each one's newest generation, if complete and readable."""
     found: dict[tuple[str, str], list[tuple[Document, shapes.ResourceSliceSpec]]] = {}
     for document in documents:
         if isinstance(document.shape, shapes.ResourceSlice):
@@ -114,7 +114,7 @@ def pools(documents: Iterable[Document]) -> Pools:
             continue
         try:
             read = [_read(*one) for one in sorted(now, key=lambda one: one[0].name)]
-        except InvalidDocument as error:  # whoever runs a node may write its slices
+        except InvalidDocument as error:  # the account of one node may write any
             notes.append(f"pool {pool} of driver {driver} is left out: {error}")
             continue
         for some, limits in read:
