@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plugin_world import Plugged
-from world import Manifest, World, card, device, node
+from world import Manifest, World, card, device, node, whole
+from world import pod as written_pod
 
 from fakes.builders import card as model_card
 from fakes.builders import make_node, make_pod
 from partage.extender.cycle import Allowance, AllowanceSettings
+from partage.extender.explain import explain
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Policy
@@ -29,6 +31,7 @@ from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, Reque
 from partage.placement.work import FEW, MOST, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import HoldEnded, NodeSeen
+from partage.vendors import names
 
 NODES = 40
 PARTS = [21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46]
@@ -378,3 +381,25 @@ def test_little_work_decides_as_much_does() -> None:
         for engine in (full, little):
             engine.handle(HoldEnded(f"p{number - 12}"))
     assert min(found["deferred"], found["refused"], found["placed"]) > 15, found
+
+
+def test_what_is_wrong_with_a_pod_is_not_told_thousands_of_times_at_full_length() -> None:
+    """16 KiB of an annotation were five megabytes of each answer about 5,000 nodes; `explain` has all of it."""
+
+    async def answered() -> tuple[dict[str, str], Manifest | None]:
+        world = await World().start(node(), device())
+        odd = written_pod("odd", whole(), meta={"annotations": {names.NODE_POLICY: "x" * 16_000}})
+        world.create(odd)
+        some = world.filter(odd, "n1")["FailedAndUnresolvableNodes"]
+        many = world.filter(odd, *(f"n{n}" for n in range(5000)))["FailedAndUnresolvableNodes"]
+        assert len(some["n1"]) > 1000
+        return many, explain(world.service.books, "team", "odd", settled=True)
+
+    many, told = asyncio.run(answered())
+    assert sum(map(len, many.values())) <= 2**20
+    assert all(
+        one.startswith("InvalidRequest: annotation partage.io/node-policy: 'xxx")
+        for one in many.values()
+    )
+    assert told is not None
+    assert len(told["reason"]["message"]) > 1000

@@ -29,6 +29,10 @@ from partage.scheduler.preemption import least
 _BEST: Final = 10
 """The highest score of an extender."""
 
+_MOST_TOLD: Final = 2**20
+_LEAST_TOLD: Final = 128
+"""Characters of one reason repeated for all nodes of an answer, and of what each node gets of it at least."""
+
 _UNRESOLVABLE: Final = frozenset(
     {
         ReasonCode.INVALID_REQUEST,
@@ -203,6 +207,8 @@ class Verbs:
         late = refusal.code is ReasonCode.SEARCH_DEFERRED
         # A node without a reason of its own is unresolvable only if the pod itself is.
         rest = f"{refusal.code}: {refusal.message}" if broken else f"{refusal.code}"
+        most = max(_LEAST_TOLD, _MOST_TOLD // max(1, len(listed.names)))
+        rest = rest if len(rest) <= most else f"{rest[: most - 1]}…"
         for name in listed.names:
             reason = refusal.nodes.get(name)
             if reason is None:
