@@ -6,7 +6,7 @@ alone; for such a pod beyond the bounds no nodes are compared, and kube-schedule
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
@@ -92,7 +92,7 @@ def beyond(
         "tolerations": len(spec.tolerations or ()),
         **_affinity(spec),
     }
-    for what, count in (*counts.items(), *_longest(spec)):
+    for what, count in chain(counts.items(), _longest(spec)):
         if count > LIMITS[what]:
             return f"the pod has {count} {what}, at most {LIMITS[what]} are allowed"
     return _annotated(annotations)
