@@ -16,7 +16,12 @@ else:
     COMPILED = True
 
 
-_UNCOUNTED: Final[dict[str, Any]] = {"cache": True, "nogil": True, "_nrt": False}
+_UNCOUNTED: Final[dict[str, Any]] = {
+    "cache": True,
+    "nogil": True,
+    "_nrt": False,
+    "fastmath": {"nnan", "nsz"},
+}
 
 
 def compiled(function: F) -> F:

@@ -117,7 +117,8 @@ class Notes(NamedTuple):
     For each request and node the key, the chosen card, and a bit for each reserve that loses a slot. For each request
     the changes that it has seen, whether no node has room, and a pair of prices that decided. The changed node of each
     change. For each node its latest change, the worth of its cards by pair, its value (or fragmentation), the pair that
-    decides it, its compute left and its idle cards. The slots of each reserve. A node's cards on trial.
+    decides it, its compute left, its idle cards and its slots by reserve. The slots of each reserve. A node's cards on
+    trial. The least key of each block of nodes.
     """
 
     keys: Ints
@@ -133,8 +134,10 @@ class Notes(NamedTuple):
     lowest: Ints
     rest: Ints
     idle: Ints
+    slots: Ints
     supply: Ints
     trial: Ints
+    tops: Ints
 
 
 def notes(arrivals: Ints, books: Books, asked: Asked, pairs: int = 0, reserves: int = 0) -> Notes:
@@ -142,14 +145,15 @@ def notes(arrivals: Ints, books: Books, asked: Asked, pairs: int = 0, reserves: 
     asks, (nodes, cards) = asked.cpu.size, books.left.shape
     keys, taken = (np.full((asks, nodes), -1, np.int64) for _ in range(2))
     seen, latest = (np.full(size, -1, np.int64) for size in (asks, nodes))
-    hint, log, lowest, rest, idle, supply, trial = (
+    hint, log, lowest, rest, idle, supply, trial, tops = (
         np.zeros(size, np.int64)
-        for size in (asks, arrivals.size, nodes, nodes, nodes, reserves, cards)
+        for size in (asks, arrivals.size, nodes, nodes, nodes, reserves, cards, -(-nodes // BLOCK))
     )
     flags, full = np.zeros((asks, nodes), np.int64), np.zeros(asks, np.bool_)
     sums, value = np.zeros((nodes, pairs)), np.zeros(nodes)
+    slots = np.zeros((nodes, reserves), np.int64)
     first = keys, taken, flags, seen, full, hint, log, latest
-    return Notes(*first, sums, value, lowest, rest, idle, supply, trial)
+    return Notes(*first, sums, value, lowest, rest, idle, slots, supply, trial, tops)
 
 
 @compiled_uncounted
@@ -192,12 +196,14 @@ def _spread(cpu: int, memory: int, books: Books, i: int) -> int:
 @compiled_uncounted
 def _least(core: Floats, gib: Floats, cores: float, memory: float, sums: Floats) -> int:
     """The pair of prices at which a node is worth least, the first of equals."""
-    best, at = np.inf, 0
+    best = np.inf
     for p in range(core.size):
         value = core[p] * cores + gib[p] * memory + sums[p]
-        if value < best:
-            best, at = value, p
-    return at
+        best = min(best, value)
+    for p in range(core.size):
+        if core[p] * cores + gib[p] * memory + sums[p] == best:
+            return p
+    return 0
 
 
 @compiled_uncounted
@@ -237,12 +243,14 @@ def _sum(left: Ints, cards: int) -> int:
 
 
 @compiled_uncounted
-def _supply(sign: int, supply: Ints, kept: Kept, books: Books, i: int) -> None:
-    """Add a node's slots to those of each reserve, or subtract them."""
-    idle = _idle(books.left[i], books.cards[i])
+def _supply(mine: Notes, kept: Kept, books: Books, i: int) -> None:
+    """Count a node's slots, and those of each reserve with them."""
+    slots, supply = mine.slots[i], mine.supply
     for b in range(supply.size):
         if kept.allowed[b, books.model[i]]:
-            supply[b] += sign * _slots(kept, b, books.cpu[i], books.memory[i], idle)
+            now = _slots(kept, b, books.cpu[i], books.memory[i], mine.idle[i])
+            supply[b] += now - slots[b]
+            slots[b] = now
 
 
 @compiled_uncounted
@@ -316,27 +324,6 @@ def _first(keys: Ints, flags: Ints, short: int) -> int:
 
 
 @compiled_uncounted
-def _flags(
-    request: tuple[int, int, int, int],
-    free: Bools,
-    kept: Kept,
-    books: Books,
-    i: int,
-    after: int,
-) -> int:
-    """A bit for each reserve that loses a slot if a node takes the request and keeps `after` idle cards."""
-    cpu, memory = books.cpu[i], books.memory[i]
-    idle, flags = _idle(books.left[i], books.cards[i]), 0
-    for b in range(free.size):
-        if free[b] or not kept.allowed[b, books.model[i]]:
-            continue
-        before = _slots(kept, b, cpu, memory, idle)
-        if before > 0 and before > _slots(kept, b, cpu - request[0], memory - request[1], after):
-            flags |= 1 << b
-    return flags
-
-
-@compiled_uncounted
 def play_priced(
     arrivals: Ints,
     books: Books,
@@ -359,13 +346,13 @@ def play_priced(
     table, core, gib, scarce, bonus = worth
     _, _, _, r_allowed, r_free, need, pod_milli = kept
     keys, taken, flags, seen, full, hint, log, latest = mine[:8]
-    sums, value, lowest, rest, idle, supply, _ = mine[8:]
+    sums, value, lowest, rest, idle, slots, supply, _, tops = mine[8:]
     nodes, reserves, total = free_cpu.size, need.size, 0
     for i in range(nodes):
         rest[i], idle[i] = _sum(left[i], size[i]), _idle(left[i], size[i])
         total += rest[i]
         lowest[i], value[i] = _valued(worth, books, i, sums[i])
-        _supply(1, supply, kept, books, i)
+        _supply(mine, kept, books, i)
     changes = 0
     for number in range(arrivals.size):
         k = arrivals[number]
@@ -382,8 +369,8 @@ def play_priced(
             if keys[k, i] == NOWHERE or (start >= 0 and latest[i] != start + step):
                 continue
             m = model[i]
-            barred = cards > 0 and not a_allowed[k, m]
-            if barred or not _fits(cpu, memory, cards, milli, books, i):
+            barred = (cards > 0 and not a_allowed[k, m]) or (whole and idle[i] < cards)
+            if barred or cpu > free_cpu[i] or memory > free_memory[i]:
                 keys[k, i] = NOWHERE
                 continue
             if elsewhere[k]:
@@ -393,11 +380,15 @@ def play_priced(
             p, q = lowest[i], hint[k]
             at_p, at_q = core[p] * cores + gib[p] * mib, core[q] * cores + gib[q] * mib
             sum_p, sum_q = sums[i, p], sums[i, q]
-            bound = NOWHERE
+            bound, room, last = NOWHERE, 0, -1
             for g in range(1 if whole else size[i]):
                 have = left[i, g]
                 if not whole and have < milli:
                     continue
+                room += 1
+                if have == last:
+                    continue
+                last = have
                 then, now, times = (
                     (0, 100, cards) if whole else ((have - milli) // 10, have // 10, 1)
                 )
@@ -410,6 +401,9 @@ def play_priced(
                     loss += bonus[idle[i]] - bonus[max(idle[i] - opened, 0)]
                 key = _key(loss, rest[i] - cards * milli, 0 if whole else have - milli)
                 bound = min(bound, key)
+            if not whole and room < cards:
+                keys[k, i] = NOWHERE
+                continue
             keys[k, i], flags[k, i] = _packed(bound, i) | ROUGH, 0
         # 2. The reserves that are short now.
         short = 0
@@ -418,11 +412,15 @@ def play_priced(
             if wanted > 0 and supply[b] <= wanted + MARGIN * np.sqrt(wanted):
                 short |= 1 << b
         # 3. The best place. The true key is computed where the bound is below the best so far.
-        first = _first(keys[k], flags[k], short)
+        first = NOWHERE
+        for block in range(tops.size):
+            i, end = block * BLOCK, (block + 1) * BLOCK
+            tops[block] = _first(keys[k, i:end], flags[k, i:end], short)
+            first = min(first, tops[block])
         top, step = (NOWHERE, -1) if first & ROUGH else (first, nodes)
         while step < nodes:
             i, end = (step, step + BLOCK) if step >= 0 else (_node(first), 0)
-            if step % BLOCK == 0 and _first(keys[k, i:end], flags[k, i:end], short) >= top:
+            if step % BLOCK == 0 and tops[step // BLOCK] >= top:
                 step = end
                 continue
             step += 1
@@ -455,7 +453,7 @@ def play_priced(
                 for b in range(reserves):
                     if r_free[k, b] or not r_allowed[b, m]:
                         continue
-                    before = _slots(kept, b, free_cpu[i], free_memory[i], idle[i])
+                    before = slots[i, b]
                     if before > 0 and before > _slots(
                         kept, b, free_cpu[i] - cpu, free_memory[i] - memory, after
                     ):
@@ -468,11 +466,10 @@ def play_priced(
             continue
         # 4. The place is taken.
         i = _node(top)
-        _supply(-1, supply, kept, books, i)
         _take(cpu, memory, cards, milli, taken[k, i], books, i)
         total -= cards * milli
-        _supply(1, supply, kept, books, i)
         rest[i], idle[i] = rest[i] - cards * milli, _idle(left[i], size[i])
+        _supply(mine, kept, books, i)
         lowest[i], value[i] = _valued(worth, books, i, sums[i])
         hint[k] = lowest[i]
         node[number] = i
