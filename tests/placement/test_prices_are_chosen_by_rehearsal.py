@@ -8,6 +8,7 @@ import pytest
 
 from answers import SOLVER_THERE
 from fakes.builders import card, make_node
+from partage.inventory.plane import Ints
 from partage.model.policy import Strategy
 from partage.placement import selection
 from partage.placement.learning import (
@@ -21,9 +22,9 @@ from partage.placement.learning import (
 )
 from partage.placement.mix import Ask, Mix, Stock
 from partage.placement.price_candidates import CANDIDATES
-from partage.placement.rehearsal import Outcome
+from partage.placement.rehearsal import Course, Outcome, Theatre
 from partage.placement.selection import chosen, excess, learned, merit
-from partage.placement.tables import Tables
+from partage.placement.tables import Prices, Tables
 from partage.scheduler.classes import settled
 
 needs_solver = pytest.mark.skipif(not SOLVER_THERE, reason="highspy is not installed")
@@ -109,6 +110,22 @@ def test_the_choice_is_the_same_again() -> None:
     assert once.prices is not None
     assert again.prices is not None
     assert once.prices.worth.tobytes() == again.prices.worth.tobytes()
+
+
+@needs_solver
+def test_candidates_that_are_behind_do_not_play_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight in the last round, four play a third run and three play all five."""
+    whole, mix = stock(), Mix.of(SEEN, stock())
+    nodes: list[int] = []
+    play = Theatre.prices
+
+    def counted(theatre: Theatre, course: Course, prices: Prices) -> Ints:
+        nodes.append(course.stock.cpu.size)
+        return play(theatre, course, prices)
+
+    monkeypatch.setattr(Theatre, "prices", counted)
+    assert chosen(mix, whole) is not None
+    assert nodes.count(whole.cpu.size) == 8 * 2 + 4 + 3 * 2
 
 
 def test_without_numba_nothing_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ from partage.placement.tables import Prices, Tables
 
 _ROUNDS: Final = ((4, 12, 4), (2, 5, 3))
 """Rounds: every n-th node; the numbers that continue for their merit, and for their strict merit."""
-_DRESSED: Final = 5  # runs on the whole cluster
+_RACE: Final = ((2, 4), (3, 3), (5, 1))
+"""Runs on the whole cluster, and the candidates that remain after so many of them."""
 _EARLY: Final = 2000  # pods; below this number there are
 _FEW: Final = 16  # only so many candidates
 _LARGE: Final = 8_000  # cards; a rehearsal never uses many more
@@ -123,10 +124,7 @@ class _Selection:
             if len(candidates) <= best + careful:
                 continue
             stage = self._stage(thinned(self.mix, self.stock, every * self.thinner, 0))
-            outcomes = {
-                n: self.theatre.outcome(stage.course, self.theatre.prices(stage.course, prices))
-                for n, prices in candidates.items()
-            }
+            outcomes = {n: self._priced(stage, prices) for n, prices in candidates.items()}
 
             def ranked(
                 slope: float, stage: _Stage = stage, outcomes: dict[int, Outcome] = outcomes
@@ -143,38 +141,45 @@ class _Selection:
 
     def best(self, candidates: dict[int, Prices], standing: Standing | None) -> Choice:
         """The last round, in which FGD and first fit take part."""
+        runs = range(_RACE[-1][0])
         if self.thinner > 1:
-            courses = [thinned(self.mix, self.stock, self.thinner, 1 + n) for n in range(_DRESSED)]
+            courses = [thinned(self.mix, self.stock, self.thinner, 1 + n) for n in runs]
         else:
-            courses = [dressed(self.mix, self.stock, standing, n) for n in range(_DRESSED)]
+            courses = [dressed(self.mix, self.stock, standing, n) for n in runs]
         stages = [self._stage(course) for course in courses]
-        tried = {n: self._tried(stages, prices) for n, prices in sorted(candidates.items())}
-        fgd, first = self._tried(stages, Strategy.FGD), self._tried(stages, Strategy.FIRST_FIT)
+        fallbacks = Strategy.FGD, Strategy.FIRST_FIT
+        played = {what: [self._continued(one, what) for one in stages] for what in fallbacks}
+        found: dict[int, list[Outcome]] = {n: [] for n in sorted(candidates)}
+        for count, kept in _RACE:
+            for n, mine in found.items():
+                mine += [self._priced(s, candidates[n]) for s in stages[len(mine) : count]]
+            tried = {n: _Tried(stages[:count], mine) for n, mine in found.items()}
+            fgd, first = (_Tried(stages[:count], played[what][:count]) for what in fallbacks)
+            ahead = max(fgd.plain, first.plain)
+            fine = {n for n, t in tried.items() if t.plain > ahead and t.most_excess <= _HARM}
+            ranked = sorted(
+                found, key=lambda n: (n not in fine, -tried[n].merit, n)
+            )  # used at once
+            found = {n: found[n] for n in sorted(ranked[:kept])}
         name = Strategy.FIRST_FIT if first.merit > fgd.merit else Strategy.FGD
-        ahead = max(fgd.plain, first.plain)
-        fine = [n for n, t in tried.items() if t.plain > ahead and t.most_excess <= _HARM]
-        better = [n for n, t in tried.items() if t.merit > max(fgd.merit, first.merit)]
-        if not fine and not better:
+        number = next(iter(found), None)
+        if number is None or not (
+            number in fine or tried[number].merit > max(fgd.merit, first.merit)
+        ):
             return Choice(None, name)
-        number = max(fine or better, key=lambda n: tried[n].merit)  # the first of equals
         return Choice(candidates[number], name)
 
-    def _tried(self, stages: Sequence[_Stage], what: Prices | Strategy) -> _Tried:
-        """The results of prices, or of a fallback, on the stages from the current books."""
-        outcomes = []
-        for stage in stages:
-            course = stage.course
-            if isinstance(what, Prices):
-                node = self.theatre.prices(course, what)
-            elif not course.placed:  # the reference started from the same books
-                outcomes.append(stage.fgd if what is Strategy.FGD else stage.first_fit)
-                continue
-            elif what is Strategy.FGD:
-                node = self.theatre.fragmentation(course, anew=False)
-            else:
-                node = self.theatre.first_fit(course, anew=False)
-            outcomes.append(self.theatre.outcome(course, node))
-        return _Tried(stages, outcomes)
+    def _priced(self, stage: _Stage, prices: Prices) -> Outcome:
+        course = stage.course
+        return self.theatre.outcome(course, self.theatre.prices(course, prices))
+
+    def _continued(self, stage: _Stage, what: Strategy) -> Outcome:
+        """The outcome of a fallback from the current books."""
+        course, theatre = stage.course, self.theatre
+        if not course.placed:  # the reference started from the same books
+            return stage.fgd if what is Strategy.FGD else stage.first_fit
+        play = theatre.fragmentation if what is Strategy.FGD else theatre.first_fit
+        return theatre.outcome(course, play(course, anew=False))
 
     def _stage(self, course: Course) -> _Stage:
         theatre = self.theatre
