@@ -37,6 +37,8 @@ COPY examples examples
 RUN /build/bin/pip wheel -q --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheel . \
     && /build/bin/pip --python /opt/partage/bin/python install -q --no-cache-dir --no-compile --no-deps /wheel/*.whl \
     && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /opt/partage/lib
+# Loops in which prices are made, for all servers since about 2015; on others the first such process compiles them.
+RUN PYTHONHASHSEED=0 /opt/partage/bin/python -m partage.daemon.learning_process /opt/partage/machine-code
 
 FROM python
 COPY --from=build /out/libpartage-isolation.so /usr/local/lib/partage/
@@ -48,8 +50,9 @@ LABEL org.opencontainers.image.title="partage" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# Compiled kernels are kept beside the temporary files, which is all that may be written.
-ENV PATH=/opt/partage/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 NUMBA_CACHE_DIR=/tmp/numba
+# Numba reads machine code only where it may write it: beside the temporary files, where links to ours are made.
+ENV PATH=/opt/partage/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 NUMBA_CACHE_DIR=/tmp/numba \
+    PARTAGE_MACHINE_CODE=/opt/partage/machine-code
 USER 65532:65532
 ENTRYPOINT ["partage"]
 CMD ["--help"]

@@ -512,3 +512,104 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+ABLE = frozenset(("avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "fpu"))
+USES = """
+import os, sys
+from pathlib import Path
+from partage.daemon.learning_process import use_machine_code
+if sys.argv[1] == "use":
+    use_machine_code(os.environ, frozenset(sys.argv[2].split()))
+import numpy as np
+from partage.placement import prices
+prices.knapsack(np.array([10]), np.ones((1, 1)))
+stats = prices._knapsack.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+def test_machine_code_of_an_image_is_used_where_nothing_of_it_can_be_written(
+    tmp_path: Path,
+) -> None:
+    """Made for processors of another name, in a folder of its own; numba compiles nothing."""
+    pytest.importorskip("numba")
+    if not learning_process.abilities() >= ABLE - {"fpu"}:
+        pytest.skip("this processor cannot run such machine code")
+    made, cache = tmp_path / "made", tmp_path / "cache"
+
+    def looked(*words: str, **variables: str) -> str:
+        known = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+        command = [sys.executable, "-c", USES, *words]
+        done = subprocess.run(
+            command, env=known | variables, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    common = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
+    assert looked("make", NUMBA_CACHE_DIR=str(made), **common) == "0 1"
+    for path in (*made.rglob("*"), made):
+        path.chmod(0o555)
+    both = {"PARTAGE_MACHINE_CODE": str(made), "NUMBA_CACHE_DIR": str(cache)}
+
+    assert looked("use", " ".join(ABLE), **both) == "1 0"
+    assert looked("use", " ".join(ABLE), **both) == "1 0"  # the links are there already
+    assert looked("use", "fpu", **both) == "0 1"  # this processor's own name
+
+
+@pytest.mark.parametrize(
+    ("variables", "able"),
+    [
+        pytest.param({"NUMBA_CACHE_DIR": "cache"}, ABLE, id="no-image"),
+        pytest.param({"PARTAGE_MACHINE_CODE": "made"}, ABLE, id="no-place-to-write"),
+        pytest.param(
+            {"PARTAGE_MACHINE_CODE": "made", "NUMBA_CACHE_DIR": "cache"},
+            ABLE - {"avx2"},
+            id="an-old-processor",
+        ),
+        pytest.param(
+            {
+                "PARTAGE_MACHINE_CODE": "made",
+                "NUMBA_CACHE_DIR": "cache",
+                "NUMBA_CPU_NAME": "generic",
+            },
+            ABLE,
+            id="a-processor-of-the-users-choice",
+        ),
+    ],
+)
+def test_machine_code_that_does_not_fit_is_left_alone(
+    variables: dict[str, str], able: frozenset[str], tmp_path: Path
+) -> None:
+    """Numba then compiles for the processor that it finds."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "one.nbi").write_bytes(b"")
+    mine = {k: str(tmp_path / v) if v in ("made", "cache") else v for k, v in variables.items()}
+    before = dict(mine)
+
+    learning_process.use_machine_code(mine, able)
+
+    assert mine == before
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_full_disk_and_a_missing_folder_of_machine_code_end_nothing(tmp_path: Path) -> None:
+    """Numba compiles what it does not find."""
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    for made, cache in (("missing", "cache"), ("", "file")):
+        names = {
+            "PARTAGE_MACHINE_CODE": str(tmp_path / made),
+            "NUMBA_CACHE_DIR": str(tmp_path / cache),
+        }
+        learning_process.use_machine_code(names, ABLE)
+        assert names["NUMBA_CPU_NAME"] == "x86-64-v3"
+
+
+def test_a_processor_says_what_it_can_do(tmp_path: Path) -> None:
+    """In Linux's words; without them nothing is assumed."""
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor\t: 0\nflags\t\t: fpu avx2\n\nflags\t\t: fpu\n", encoding="utf-8")
+
+    assert learning_process.abilities(file) == {"fpu", "avx2"}
+    assert learning_process.abilities(tmp_path / "missing") == frozenset()
