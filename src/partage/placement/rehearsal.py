@@ -170,7 +170,7 @@ class Theatre:
             anew: from the empty cluster, with the running pods placed first; otherwise from the current books.
         """
         arrivals, books, node, rest = _start(course, anew=anew)
-        mine = rehearsal_loops.notes(arrivals, books, self._asked)
+        mine = rehearsal_loops.notes(arrivals, books, self._asked, usual=self._usual.cpu.size)
         rehearsal_loops.play_fragmentation(arrivals, books, self._asked, self._usual, mine, rest)
         return node
 

@@ -117,8 +117,8 @@ class Notes(NamedTuple):
     For each request and node the key, the chosen card, and a bit for each reserve that loses a slot. For each request
     the changes that it has seen, whether no node has room, and a pair of prices that decided. The changed node of each
     change. For each node its latest change, the worth of its cards by pair, its value (or fragmentation), the pair that
-    decides it, its compute left, its idle cards and its slots by reserve. The slots of each reserve. A node's cards on
-    trial. The least key of each block of nodes.
+    decides it, its compute left, its idle cards and its slots by reserve. The slots of each reserve. The least key of
+    each block of nodes. For each node and usual request the cards with room for it, and what the others have left.
     """
 
     keys: Ints
@@ -136,24 +136,28 @@ class Notes(NamedTuple):
     idle: Ints
     slots: Ints
     supply: Ints
-    trial: Ints
     tops: Ints
+    found: Ints
+    small: Ints
 
 
-def notes(arrivals: Ints, books: Books, asked: Asked, pairs: int = 0, reserves: int = 0) -> Notes:
-    """Empty notes for a replay with so many pairs of prices and reserves."""
-    asks, (nodes, cards) = asked.cpu.size, books.left.shape
+def notes(
+    arrivals: Ints, books: Books, asked: Asked, pairs: int = 0, reserves: int = 0, usual: int = 0
+) -> Notes:
+    """Empty notes for a replay with so many pairs of prices, reserves and usual requests."""
+    asks, nodes = asked.cpu.size, books.cpu.size
     keys, taken = (np.full((asks, nodes), -1, np.int64) for _ in range(2))
     seen, latest = (np.full(size, -1, np.int64) for size in (asks, nodes))
-    hint, log, lowest, rest, idle, supply, trial, tops = (
+    hint, log, lowest, rest, idle, supply, tops = (
         np.zeros(size, np.int64)
-        for size in (asks, arrivals.size, nodes, nodes, nodes, reserves, cards, -(-nodes // BLOCK))
+        for size in (asks, arrivals.size, nodes, nodes, nodes, reserves, -(-nodes // BLOCK))
     )
     flags, full = np.zeros((asks, nodes), np.int64), np.zeros(asks, np.bool_)
     sums, value = np.zeros((nodes, pairs)), np.zeros(nodes)
     slots = np.zeros((nodes, reserves), np.int64)
+    found, small = (np.zeros((nodes, usual), np.int64) for _ in range(2))
     first = keys, taken, flags, seen, full, hint, log, latest
-    return Notes(*first, sums, value, lowest, rest, idle, slots, supply, trial, tops)
+    return Notes(*first, sums, value, lowest, rest, idle, slots, supply, tops, found, small)
 
 
 @compiled_uncounted
@@ -346,7 +350,7 @@ def play_priced(
     table, core, gib, scarce, bonus = worth
     _, _, _, r_allowed, r_free, need, pod_milli = kept
     keys, taken, flags, seen, full, hint, log, latest = mine[:8]
-    sums, value, lowest, rest, idle, slots, supply, _, tops = mine[8:]
+    sums, value, lowest, rest, idle, slots, supply, tops = mine[8:16]
     nodes, reserves, total = free_cpu.size, need.size, 0
     for i in range(nodes):
         rest[i], idle[i] = _sum(left[i], size[i]), _idle(left[i], size[i])
@@ -509,25 +513,52 @@ def play_first_fit(arrivals: Ints, books: Books, asked: Asked, mine: Notes, node
 
 
 @compiled_uncounted
-def _fragmentation(cpu: int, left: Ints, cards: int, model: int, usual: Usual) -> float:
-    """Fragmentation of a node; the sums in the published order, see `fragmentation`."""
+def _count(left: Ints, cards: int, usual: Usual, found: Ints, small: Ints) -> None:
+    """Write, for each usual request, a node's cards that have room for it, and what the others have left."""
+    for k in range(found.size):
+        found[k] = small[k] = 0
+        for g in range(cards):
+            if left[g] >= usual.milli[k]:
+                found[k] += 1
+            else:
+                small[k] += left[g]
+
+
+@compiled_uncounted
+def _fragmentation(
+    cpu: int,
+    model: int,
+    usual: Usual,
+    counted: tuple[int, Ints, Ints],
+    change: tuple[int, int, int],
+) -> float:
+    """Fragmentation of a node; the sums in the published order, see `fragmentation`.
+
+    Args:
+        counted: the compute left on its cards, and what `_count` wrote.
+        change: so many cards went from one remainder to another since.
+    """
     s_cpu, s_cards, chance, s_milli, allowed, p_cpu, p_chance, _ = usual
     both = lacking = starved = spare = blocked = barred = 0.0
-    total = _sum(left, cards)
+    (total, found, small), (times, have, rest) = counted, change
+    total += times * (rest - have)
     for k in range(s_cpu.size):
         everything = chance[k] * total
         if not allowed[k, model]:
             barred += everything
             continue
-        found = small = 0
-        for g in range(cards):
-            if left[g] >= s_milli[k]:
-                found += 1
-            else:
-                small += left[g]
-        enough = found >= s_cards[k]
+        room, little = found[k], small[k]
+        if have >= s_milli[k]:
+            room -= times
+        else:
+            little -= times * have
+        if rest >= s_milli[k]:
+            room += times
+        else:
+            little += times * rest
+        enough = room >= s_cards[k]
         if cpu >= s_cpu[k]:
-            lacking += chance[k] * small if enough else everything
+            lacking += chance[k] * little if enough else everything
         elif enough:
             starved += everything
         else:
@@ -550,9 +581,12 @@ def play_fragmentation(
     a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
     nodes, steps = free_cpu.size, usual.points
     keys, taken, _, seen, full, _, log, latest, _, frag = mine[:10]
-    trial = mine.trial
+    rest, found, small = mine.rest, mine.found, mine.small
     for i in range(nodes):
-        frag[i] = _fragmentation(free_cpu[i], left[i], size[i], model[i], usual)
+        rest[i] = _sum(left[i], size[i])
+        _count(left[i], size[i], usual, found[i], small[i])
+        counted = rest[i], found[i], small[i]
+        frag[i] = _fragmentation(free_cpu[i], model[i], usual, counted, (0, 0, 0))
     changes = 0
     for number in range(arrivals.size):
         k = arrivals[number]
@@ -575,23 +609,16 @@ def play_fragmentation(
                 keys[k, i] = _packed(_spread(cpu, memory, books, i), i)
                 continue
             best, chosen = -1, -1
-            for g in range(size[i]):
-                trial[g] = left[i, g]
+            counted = rest[i], found[i], small[i]
             if cards == 0 or milli >= 1000:
-                wanted = cards
-                for g in range(size[i]):
-                    if wanted > 0 and trial[g] >= 1000:
-                        trial[g] -= 1000
-                        wanted -= 1
-                after = _fragmentation(free_cpu[i] - cpu, trial, size[i], m, usual)
+                after = _fragmentation(free_cpu[i] - cpu, m, usual, counted, (cards, 1000, 0))
                 best = np.searchsorted(steps, frag[i] - after, side="right")
             else:
                 for g in range(size[i]):
-                    if not _fresh(trial, g, milli):
+                    if not _fresh(left[i], g, milli):
                         continue
-                    trial[g] -= milli
-                    after = _fragmentation(free_cpu[i] - cpu, trial, size[i], m, usual)
-                    trial[g] += milli
+                    change = 1, left[i, g], left[i, g] - milli
+                    after = _fragmentation(free_cpu[i] - cpu, m, usual, counted, change)
                     points = np.searchsorted(steps, frag[i] - after, side="right")
                     if points > best:
                         best, chosen = points, g
@@ -600,12 +627,13 @@ def play_fragmentation(
         if top >= NOWHERE:
             full[k] = True
             continue
-        found = _node(top)
-        _take(cpu, memory, cards, milli, taken[k, found], books, found)
-        frag[found] = _fragmentation(
-            free_cpu[found], left[found], size[found], model[found], usual
-        )
-        node[number] = found
-        latest[found] = changes
-        log[changes] = found
+        i = _node(top)
+        _take(cpu, memory, cards, milli, taken[k, i], books, i)
+        rest[i] = _sum(left[i], size[i])
+        _count(left[i], size[i], usual, found[i], small[i])
+        counted = rest[i], found[i], small[i]
+        frag[i] = _fragmentation(free_cpu[i], model[i], usual, counted, (0, 0, 0))
+        node[number] = i
+        latest[i] = changes
+        log[changes] = i
         changes += 1
