@@ -72,8 +72,9 @@ def test_the_source_package_builds_the_same_wheel(wheel: Path, tmp_path: Path) -
     """Nothing that is left out of it is needed."""
     sdist = build("sdist", ROOT, tmp_path)
     (tmp_path / "source").mkdir()
-    # Python 3.11.2 and 3.14 unpack with different arguments.
-    subprocess.run(["tar", "-xf", sdist, "-C", tmp_path / "source"], check=True)
+    # The arguments of Python's own unpacking differ between 3.11.2 and 3.14.
+    tar = shutil.which("tar") or "/bin/tar"
+    subprocess.run([tar, "-xf", sdist, "-C", tmp_path / "source"], check=True)
     (folder,) = (tmp_path / "source").iterdir()
     assert not (folder / ".venv").exists()
     assert not (folder / "build").exists()
