@@ -240,6 +240,18 @@ async def test_who_computes_past_the_library_is_told(tmp_path: Path) -> None:
         assert "process 7 (a) computes" in world.condition("train")["message"]
 
 
+async def _looked(world: World) -> Statements:
+    """Statements of a container with a process that only the driver reports on the card."""
+    world.process(7, await world.run_pod("train"))
+    home = world.proc / "7"
+    (home / "status").write_text("NSpid:\t7\t1\n")
+    (home / "stat").write_text(f"7 (a) S {'0 ' * 18}5 0\n")
+    looked = world.statements()
+    found = Inventory((Found(CARD, use=CardUse(1, processes={7: 1})),))
+    looked._found = lambda: found
+    return looked
+
+
 async def test_one_look_reads_everything_once(tmp_path: Path) -> None:
     """However many judge what was read: tables of processes are long, and what they say is of one moment."""
     opened: Counter[str] = Counter()
@@ -250,14 +262,7 @@ async def test_one_look_reads_everything_once(tmp_path: Path) -> None:
             opened[str(arguments[0])] += 1
 
     async with world_of(tmp_path) as world:
-        container = await world.run_pod("train")
-        world.process(7, container)
-        home = world.proc / "7"
-        (home / "status").write_text("NSpid:\t7\t1\n")
-        (home / "stat").write_text(f"7 (a) S {'0 ' * 18}5 0\n")
-        looked = world.statements()
-        found = Found(CARD, use=CardUse(1, processes={7: 1}))
-        looked._found = lambda: Inventory((found,))
+        looked = await _looked(world)
         sys.addaudithook(hear)  # there is no taking it away again
         try:
             looked._look()
@@ -456,14 +461,7 @@ def _is_ended(world: World, pod: str) -> bool:
 async def test_who_works_on_a_card_by_the_drivers_report_alone_is_outside(tmp_path: Path) -> None:
     """Its open files and mappings have other names, or none."""
     async with world_of(tmp_path) as world:
-        container = await world.run_pod("train")
-        world.process(7, container)
-        home = world.proc / "7"
-        (home / "status").write_text("NSpid:\t7\t1\n")
-        (home / "stat").write_text(f"7 (a) S {'0 ' * 18}5 0\n")
-        looked = world.statements()
-        found = Inventory((Found(CARD, use=CardUse(1, processes={7: 1})),))
-        looked._found = lambda: found
+        looked = await _looked(world)
 
         said = [looked._look()[0] for _ in range(4)]
 

@@ -661,7 +661,7 @@ def test_claims_of_a_namespace_cost_together_what_one_may(
 
     assert "easy" in _places(outcome)
     assert "hard0" not in _places(outcome)
-    # Each of seven pods looks twice at each of 24 devices, and the node at hand is told of to the end.
+    # Each of seven pods looks twice at each of 24 devices. A node at the bound is still explained whole.
     assert done[0] < 4_000 + 7 * (2 * 24 + 8 * 8 * 9)
 
 

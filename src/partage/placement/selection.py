@@ -157,10 +157,8 @@ class _Selection:
             fgd, first = (_Tried(stages[:count], played[what][:count]) for what in fallbacks)
             ahead = max(fgd.plain, first.plain)
             fine = {n for n, t in tried.items() if t.plain > ahead and t.most_excess <= _HARM}
-            ranked = sorted(
-                found, key=lambda n: (n not in fine, -tried[n].merit, n)
-            )  # used at once
-            found = {n: found[n] for n in sorted(ranked[:kept])}
+            ranked = sorted((n not in fine, -tried[n].merit, n) for n in found)
+            found = {n: found[n] for n in sorted(n for *_, n in ranked[:kept])}
         name = Strategy.FIRST_FIT if first.merit > fgd.merit else Strategy.FGD
         number = next(iter(found), None)
         if number is None or not (

@@ -135,9 +135,8 @@ class Chooser:
             and (len(group.kinds) * (_A_GROUP + len(self.ledger.index) // _NODES)) > work.limit
         ):
             return deferred(pod.namespace)
-        if (
-            group.shut_at == self.ledger.made_room
-        ):  # no node could host the class, and no room has appeared since
+        # No node could host the class, and no room has appeared since.
+        if group.shut_at == self.ledger.made_room:
             group.told.clear()  # only `refresh` knows which nodes have changed
             return refuse(self.ledger, group, self._rank, work) if reasons else brief(group)
         if reasons and self._unchanged(group, among, work):

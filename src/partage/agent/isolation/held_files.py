@@ -98,10 +98,9 @@ class HeldFiles:
                 with contextlib.suppress(OSError):
                     os.ftruncate(older, 0)
                 os.close(older)
+            # With a name it is the new file itself, which another thread found.
             if before is not None and (os.fstat(before).st_nlink or _has_attributes(before)):
-                os.close(
-                    before
-                )  # with a name it is the new file itself, which another thread found
+                os.close(before)
             elif before is not None:
                 self._former[path] = before
 

@@ -53,11 +53,11 @@ class Strangers:
                 key = (container, one.pid, numbers.start)
                 looks[key] = self._looks.get(key, 0) + 1
                 if looks[key] >= _LOOKS:
-                    found.setdefault(container, _said(one, numbers, one.pid in reported))
+                    found.setdefault(container, _said(one, numbers, reported=one.pid in reported))
         self._looks, self.found = looks, found
 
 
-def _said(one: Seen, numbers: Numbers, reported: bool) -> str:  # noqa: FBT001 # private
+def _said(one: Seen, numbers: Numbers, *, reported: bool) -> str:
     who = f"process {one.pid} ({numbers.name})"
     interface = one.view.interface if one.view else ""
     if interface:

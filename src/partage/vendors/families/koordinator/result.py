@@ -46,7 +46,7 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
     return Rendering(
         annotations=annotations,
         labels=labels(placed, settings),
-        env=_environment(placed.allocation.grants, isolated=_isolated(placed)),
+        env=_environment(placed.grants(PROTOCOL), isolated=_isolated(placed)),
     )
 
 
@@ -123,10 +123,10 @@ def _extension(card: GrantedCard) -> dict[str, Any]:
 
 
 def _environment(grants: Sequence[Grant], *, isolated: bool) -> dict[str, Mapping[str, str]]:
-    """Per container with cards by this protocol: its visible cards, and its limits if HAMi's library enforces them."""
+    """Per container: its visible cards, and its limits if HAMi's library enforces them."""
     mine: dict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
-        if grant.protocol == PROTOCOL and grant.type is DeviceType.GPU:
+        if grant.type is DeviceType.GPU:
             mine[grant.container].append(grant)
     result: dict[str, Mapping[str, str]] = {}
     for container, held in mine.items():
