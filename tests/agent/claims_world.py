@@ -1,4 +1,4 @@
-"""A node whose agent is a DRA driver, with what outlives the agent, and who asks it: kubelet and runtime."""
+"""A node whose agent is a DRA driver, the state that outlives the agent, and its callers: kubelet and runtime."""
 
 import asyncio
 import contextlib
@@ -229,7 +229,7 @@ class World:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait for something that tells nobody when it happens."""
+    """Wait for something that sends no event when it happens."""
     async with asyncio.timeout(PATIENCE):
         while not holds():  # noqa: ASYNC110 # files have no event here
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A tenant's process that makes what the kernel tells of it as long as it can; says `ready` and waits for its end.
+"""A tenant's process that makes what the kernel shows of it as long as it can; says `ready` and waits for its end.
 
 Used as `python hostile_process.py KIND COUNT FOLDER`.
 """

@@ -49,7 +49,7 @@ class World:
         return self.runner
 
     def reboot(self) -> None:
-        """The machine starts anew; specifications were in memory."""
+        """The machine boots again; the specifications were in memory."""
         self.nvml.restart()
         self.specs.clear()
 
@@ -115,7 +115,7 @@ class World:
     # --- runs ---------------------------------------------------------------------------------
 
     def converge(self, wanted: Sequence[Wanted], *, reboots: bool = False) -> Outcome:
-        """Run until nothing is left to do or only an operator can help; killed agents start anew."""
+        """Run until nothing is left to do or only an operator can help; a killed agent is started again."""
         for _ in range(ROUNDS):
             try:
                 outcome = self.runner.settle(wanted, self.now)

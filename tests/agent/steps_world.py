@@ -4,7 +4,7 @@
 
 The same things happen to a fresh node once. Before each line of the agent's files that hold state, the node's files are
 copied: they are what SIGKILL would leave there. Then the runtime goes on from each copy in one of two ways, and an agent
-that starts anew must bring everything into agreement.
+that starts again must bring everything into agreement.
 """
 
 import json
@@ -87,7 +87,7 @@ def pod_of(name: str) -> PodSandbox:
 
 
 def container_of(uid: str, *, served: bool = False) -> Container:
-    """Its container, as the runtime tells of it."""
+    """Its container, as the runtime describes it."""
     said = {names.SERVED: "partage"} if served else {}
     return Container(f"container-{uid}", f"s-{uid}", "main", annotations=said)
 
@@ -113,7 +113,7 @@ class Runtime:
     running: dict[str, bool] = field(default_factory=dict)
 
     def told(self) -> tuple[tuple[PodSandbox, ...], tuple[Container, ...]]:
-        """What it tells an agent that connects."""
+        """What the runtime sends to an agent that connects."""
         return (
             tuple(pod_of(uid) for uid in self.running),
             tuple(container_of(uid, served=served) for uid, served in self.running.items()),
@@ -131,7 +131,7 @@ STORY: tuple[Step, ...] = (
     ("create", "a"),
     ("remove", "b"),
 )
-"""What happens; `open` is an agent that starts and is told what runs."""
+"""What happens; at `open` an agent starts, and the runtime sends it what runs."""
 
 
 def fresh(folder: Path) -> None:
@@ -149,7 +149,7 @@ def fresh(folder: Path) -> None:
 
 
 def tell(folder: Path, done: Callable[[int], None]) -> None:
-    """The whole story; `done` hears of each step that was answered."""
+    """The whole story; `done` is called after each step that was answered."""
     runtime, keeper = Runtime(), None
     for number, (what, uid) in enumerate(STORY):
         if what == "open":
@@ -222,7 +222,7 @@ def after(steps: int, *, goes_on: bool) -> Runtime:
 
 
 def wrong(folder: Path, runtime: Runtime) -> list[str]:
-    """What does not agree after an agent has started anew."""
+    """What does not agree after an agent has started again."""
     faults: list[str] = []
 
     def must(holds: object, what: str) -> None:
@@ -239,7 +239,7 @@ def wrong(folder: Path, runtime: Runtime) -> list[str]:
     if keeper.isolation is None:
         faults.extend(_folders_wrong(folder, runtime, keeper))
     else:
-        must(set(keeper.rooms) <= set(running), "a room of nobody")
+        must(set(keeper.rooms) <= set(running), "a room without a container")
         must({k for k, served in running.items() if served} <= set(keeper.rooms), "a room is gone")
         on_disk = sorted(path.name for path in (folder / "host/state/containers").iterdir())
         must(on_disk == sorted(keeper.isolation.rooms.rooms), f"rooms on the disk: {on_disk}")
@@ -265,11 +265,11 @@ def wrong(folder: Path, runtime: Runtime) -> list[str]:
     except Refused as refused:
         must("CardFull" in str(refused), str(refused))
     keeper.synchronize((), ())
-    must(not keeper.held, "held by nobody")
+    must(not keeper.held, "held without a container")
     if keeper.isolation is None:
         faults.extend(_folders_wrong(folder, Runtime(), keeper))
     else:
-        must(not list((folder / "host/state/containers").iterdir()), "rooms of nobody")
+        must(not list((folder / "host/state/containers").iterdir()), "rooms without a container")
     return faults
 
 

@@ -159,8 +159,8 @@ def test_shares_get_the_library_that_the_operator_supplies() -> None:
     assert found.binds[0].source.endswith("/uid-1_main")
 
 
-def test_limits_that_nobody_keeps_are_said_to_be_kept_by_nobody() -> None:
-    """Without a library nothing is loaded and nothing is claimed."""
+def test_limits_without_a_library_count_as_not_enforced() -> None:
+    """Without a library, nothing is loaded and the agent claims no limits."""
     labels = {names.GPU_ISOLATION_PROVIDER: "HAMi-core"}
     share = structs.replace(HALF, protocol="koordinator")
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_trusted_does_not_start(
 
 
 def test_a_restarted_container_is_not_beside_itself() -> None:
-    """A pod's own earlier container does not make its card full."""
+    """The earlier container of the same pod does not make its card full."""
     whole = structs.replace(HALF, mode=GrantMode.WHOLE)
 
     assert isinstance(inject(_pod(whole), _container(), PLACE, (_allocation(whole),)), Injected)
@@ -322,7 +322,7 @@ def test_a_missing_device_file_refuses_the_container(tmp_path: Path) -> None:
 
 
 def test_a_card_is_free_again_when_its_container_has_ended(tmp_path: Path) -> None:
-    """A later record on a full card is refused until then, also by an agent that was started anew."""
+    """A later record on a full card is refused until then, also by an agent that was restarted."""
     keeper, whole = _keeper(tmp_path), structs.replace(HALF, mode=GrantMode.WHOLE)
     late = replace(_pod(whole, uid="uid-2"), uid="uid-2")
     keeper.create(_pod(whole), _container())
@@ -335,7 +335,7 @@ def test_a_card_is_free_again_when_its_container_has_ended(tmp_path: Path) -> No
 
 
 def test_what_ran_while_nobody_looked_is_reported_and_counts(tmp_path: Path) -> None:
-    """Synchronize finds containers that were not served, and forgets those that are gone."""
+    """Synchronize finds containers that the agent did not serve, and forgets those that are gone."""
     keeper = _keeper(tmp_path)
     keeper.create(_pod(HALF), _container())
     forged = PodSandbox("p2", "bad", "u2", "team", {}, _FORGED)
@@ -380,7 +380,7 @@ def test_what_is_kept_of_a_container_worries_as_all_of_it_does(
     targets: list[str],
     recorded: bool,  # noqa: FBT001 # a case
 ) -> None:
-    """Of those that run, the plugin keeps little until it has heard of all."""
+    """The plugin keeps little of each running container until the runtime has sent all of them."""
     pod = _pod(HALF) if recorded else PodSandbox("p1", "train", "uid-1", "team")
     mounts = tuple(Mount(one) for one in targets)
     whole = Container("c7", "p1", "main", 3, args=("x" * 999,), env=(*env,), mounts=mounts)
@@ -418,7 +418,7 @@ def test_a_journal_survives_a_crash_at_any_byte(
 
 
 def test_a_damaged_line_is_counted_and_the_others_hold(tmp_path: Path) -> None:
-    """A line that is no entry is left out, and told."""
+    """A line that is no entry is left out and counted."""
     _keeper(tmp_path).create(_pod(HALF), _container())
     file = tmp_path / "journal" / "containers.jsonl"
     file.write_bytes(b'{"given":7}\n\xff\n' + file.read_bytes())

@@ -1,7 +1,7 @@
-"""An agent that dies between any two changes of a disk or a card, in preparing a claim and in undoing it.
+"""An agent that dies between any two changes of a disk or a card, while it prepares or unprepares a claim.
 
-Whatever the step, and whether the machine starts anew or the agent alone: asking again ends where it would have ended
-without, undoing leaves nothing, and nobody else is given what a dead agent had begun to give.
+Whatever the step, and whether the machine or only the agent restarts: a second call ends where the first would have
+ended, unprepare leaves nothing, and no other claim gets what a dead agent had begun to prepare.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ def folders() -> Iterator[Path]:
 
 
 def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
-    """Run a story in a loop of its own, with which ends what a dead agent left there."""
+    """Run a story in a loop of its own, and end with the loop what a dead agent left there."""
 
     async def main() -> None:
         async with world_of(folder) as world:
@@ -110,9 +110,9 @@ def run(folder: Path, story: Callable[[World], Awaitable[None]]) -> None:
 
 
 def left(world: World) -> list[str]:
-    """What is still there of any claim: files, torn ones too, and instances.
+    """Everything that is still there of any claim: files, torn ones too, and instances.
 
-    A torn file of a card's is written over by the next one: there is one for a place, and no more.
+    A torn file of a card is overwritten by the next one: there is one for each place, and no more.
     """
     found = [path.name for path in (world.folder / "journal/claims").iterdir()]
     found += [one.name for one in world.cdi.iterdir() if "claim" in one.name or one.name[0] != "."]
@@ -138,7 +138,7 @@ async def ready(world: World, claim: said.Claim) -> None:
 
 
 async def gone(world: World, claim: said.Claim) -> None:
-    """Undone, as often as one likes, nothing is left, and another has the place and the card."""
+    """Undone, any number of times, nothing is left, and another claim gets the place and the card."""
     assert await world.unprepare(claim) == [""]
     assert await world.unprepare(claim) == [""]
     await until(lambda: not left(world))
@@ -149,7 +149,7 @@ async def gone(world: World, claim: said.Claim) -> None:
 
 
 async def nothing(_world: World, _claim: said.Claim) -> None:
-    """Its pod is gone before anybody asked again."""
+    """Its pod is gone before the kubelet asks again."""
 
 
 @pytest.mark.parametrize("reboots", [False, True], ids=["the agent", "the machine"])
@@ -195,7 +195,7 @@ def test_a_claim_ends_where_it_would_have_ended(
 
 
 def test_a_claim_that_was_allocated_anew_has_no_devices_of_before(steps: Steps) -> None:
-    """Ended between what is given up and what is written down: the next agent gives what the claim has now, alone."""
+    """Ended between the release of the old devices and the entry of the new ones: the next agent gives the new ones only."""
     tried = 0
 
     async def story(world: World) -> None:

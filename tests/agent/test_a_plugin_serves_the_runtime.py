@@ -34,7 +34,7 @@ MAIN = Container("c1", "p1", "main")
 
 
 class Decisions:
-    """Answers by a function, and remembers what it was told."""
+    """Answers by a function, and remembers what it received."""
 
     def __init__(self, create: Callable[[], Adjustment | None] = lambda: None) -> None:
         self._create = create
@@ -234,7 +234,7 @@ async def test_unknown_methods_are_answered_as_unimplemented(tmp_path: Path) -> 
 
 
 async def test_a_plugin_comes_back_and_is_told_everything(tmp_path: Path) -> None:
-    """After a restart of the runtime it registers again; parts of Synchronize are put together."""
+    """After a restart of the runtime the plugin registers again and receives all; parts of Synchronize are joined."""
     decisions = Decisions()
 
     async with fake_runtime(tmp_path / "s") as runtime:
@@ -267,7 +267,7 @@ async def test_starts_and_ends_are_heard_by_either_form(tmp_path: Path, *, calls
 
 
 async def test_what_is_kept_of_those_that_run_is_what_is_looked_at(tmp_path: Path) -> None:
-    """A node may run hundreds of containers, and each may have a megabyte of variables; all are told at once."""
+    """A node may run hundreds of containers, each with a megabyte of variables; the runtime sends all at once."""
     decisions = Decisions()
     env = (*(f"V{n}={'x' * 999}" for n in range(1000)), "NVIDIA_VISIBLE_DEVICES=all")
     large = replace(MAIN, env=env, args=("y" * 10**6,))
@@ -283,7 +283,7 @@ async def test_what_is_kept_of_those_that_run_is_what_is_looked_at(tmp_path: Pat
 async def test_garbage_ends_the_connection_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broken frame is told in the log, and the plugin registers again."""
+    """The plugin logs a broken frame and registers again."""
     async with fake_runtime(tmp_path / "s") as runtime, _running(runtime, Decisions()):
         runtime.plugin.clear()
         runtime.say(b"\xff" * 64)

@@ -1,4 +1,4 @@
-"""What the CRI proxy reads of a request, and what it remembers of one that the kubelet has let go."""
+"""What the CRI proxy reads of a request, and what it remembers of one that the kubelet has given up."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ WAIT = 240
 
 
 def test_mounts_of_a_request_are_told() -> None:
-    """They may lie over what keeps the container to its limits."""
+    """They may hide the files that hold the container to its limits."""
     _, container = asked(REQUEST, ())
 
     assert [mount.destination for mount in container.mounts] == [f"{INSIDE}/limits"]
@@ -96,7 +96,7 @@ async def _runtime(socket: Path) -> AsyncIterator[None]:
 
 
 async def test_a_call_that_is_let_go_while_it_is_decided_is_forgotten(tmp_path: Path) -> None:
-    """The runtime never heard of the container: in the end nothing is held for it."""
+    """The runtime never received the container: in the end nothing is held for it."""
     decider, stop = Slow(), asyncio.Event()
     options = ProxyOptions(
         tmp_path / "cri.sock", tmp_path / "runtime.sock", deadline=WAIT, look=0.01

@@ -1,4 +1,4 @@
-"""The proxy beside a runtime that may fail at any point: requests as bytes, and who holds what afterwards."""
+"""The proxy beside a runtime that may fail at any point: requests as bytes, and what each container holds then."""
 
 import asyncio
 import contextlib
@@ -68,7 +68,7 @@ def test_fields_are_cut_where_they_end(data: bytes) -> None:
 def test_only_what_is_ours_is_changed(
     env: dict[str, str], ours: dict[str, str], foreign: bytes, mounts: list[tuple[str, str]]
 ) -> None:
-    """Each variable is there once, ours wins, and fields that nobody here knows stay as they came."""
+    """Each variable is there once, ours wins, and fields that the proxy does not know stay as they came."""
     config = cri.ContainerConfig(
         cri.ContainerName("main"),
         envs=tuple(Variable(*pair) for pair in env.items()),
@@ -128,21 +128,21 @@ def test_a_request_that_does_not_say_who_is_refused(request_: cri.CreateRequest)
 @pytest.mark.parametrize(
     ("info", "env"),
     [
-        pytest.param({"info": '{"imageSpec": {"config": {"Env": ["A=b"]}}}'}, ("A=b",), id="told"),
+        pytest.param({"info": '{"imageSpec": {"config": {"Env": ["A=b"]}}}'}, ("A=b",), id="set"),
         pytest.param({"info": '{"imageSpec": {"config": {}}}'}, (), id="none"),
-        pytest.param({}, ("NVIDIA_VISIBLE_DEVICES=all",), id="not told"),
+        pytest.param({}, ("NVIDIA_VISIBLE_DEVICES=all",), id="not said"),
         pytest.param({"info": "{", "x": "[1]"}, ("NVIDIA_VISIBLE_DEVICES=all",), id="nonsense"),
     ],
 )
 def test_an_image_that_is_not_known_counts_as_greedy(
     info: dict[str, str], env: tuple[str, ...]
 ) -> None:
-    """Variables as the runtime tells them; where it does not, the worst is taken."""
+    """The runtime reports the variables of an image; where it does not, the worst is assumed."""
     assert image_environment(cri.ImageStatusResponse(info)) == env
 
 
 def test_a_device_file_is_what_its_numbers_say(tmp_path: Path) -> None:
-    """Something else in its place is refused; where root may, it is made once."""
+    """Another file in its place is refused; where root may make the file, it is made once."""
     files = DeviceFiles(tmp_path, "/run/devices")
     (tmp_path / "run/devices").mkdir(parents=True)
     (tmp_path / "run/devices/c-1-5").write_text("no device")
@@ -172,7 +172,7 @@ class Runtime:
     made: Callable[[bytes, Any], Awaitable[bytes]] | None = None
 
     async def asked(self, request: bytes, context: Any) -> bytes:
-        """Make a container as is said."""
+        """Make a container as given."""
         return await (self.made or self.create)(request, context)
 
     async def create(self, request: bytes, context: Any) -> bytes:
@@ -327,7 +327,7 @@ async def test_a_container_is_known_by_the_identity_that_it_gets(folder: Path) -
 async def test_whatever_becomes_of_a_call_what_is_held_is_what_runs(
     folder: Path, code: grpc.StatusCode, *, made: bool, held: list[str]
 ) -> None:
-    """The runtime's status and words reach the kubelet; the next look settles what nobody knows."""
+    """The runtime's status and words reach the kubelet; the next look settles what was unknown."""
     async with _world(folder) as world:
         world.runtime.fail = (code, made)
         assert await world.create("u1") == f"{code.name}: the runtime's own words"
@@ -379,7 +379,7 @@ def _series(keeper: Keeper) -> list[tuple[str, ...]]:
 
 @ROOT
 async def test_a_container_that_crashed_and_its_next_attempt_are_one_series(folder: Path) -> None:
-    """Before the next look tells that the first has ended, while the second is made, and after."""
+    """Before the next look finds that the first has ended, while the second is made, and after."""
     async with _world(folder) as world:
         await world.create("u1")
         once = _series(world.keeper)

@@ -1,4 +1,4 @@
-"""What a tenant loads by LD_PRELOAD or as auditor counts only where it takes the library's place."""
+"""What a tenant loads by LD_PRELOAD or as auditor is reported only where it takes the library's place."""
 
 import os
 import platform
@@ -84,7 +84,7 @@ def container(tmp_path: Path) -> Container:
 
 @pytest.mark.parametrize("style", ["gnu", "sysv", "both"])
 def test_an_allocator_is_let_be(container: Container, tmp_path: Path, style: str) -> None:
-    """It asks dlsym, and has names that begin alike, but takes nobody's place."""
+    """It calls dlsym and has names that begin alike, but it replaces no function of the library."""
     made = compiled(tmp_path, ALLOCATOR, f"-Wl,--hash-style={style}")
     made.rename(container.root / "usr/lib/libjemalloc.so.2")
 
@@ -118,7 +118,7 @@ def test_an_object_in_the_librarys_place_is_named(
 def test_an_auditor_that_may_rebind_is_named(
     container: Container, tmp_path: Path, name: str
 ) -> None:
-    """Wherever it is found, as second too; what a profiler needs to watch is let be, and so is a preload's."""
+    """Wherever it is found, as second too; what a profiler needs to watch is allowed, and so is a preload's."""
     source = "int la_version(void) { return 1; } int la_objopen(void) { return 0; }\n"
     compiled(tmp_path, source).rename(container.root / "opt/watch.so")
     source += (
@@ -147,7 +147,7 @@ def test_auditors_that_a_program_names_are_found(container: Container, tmp_path:
 
 
 def test_what_cannot_be_read_is_not_trusted(container: Container) -> None:
-    """Not a shared object, a pipe nobody writes to, a circle of links, what is gone since, too many."""
+    """Not a shared object, a pipe without a writer, a circle of links, a file that was removed, too many."""
     opt = container.root / "opt"
     (opt / "text.so").write_text("text")
     os.mkfifo(opt / "pipe.so")
@@ -162,7 +162,7 @@ def test_what_cannot_be_read_is_not_trusted(container: Container) -> None:
 
 
 def test_a_pipe_in_place_of_the_list_stops_nobody(container: Container) -> None:
-    """A tenant with a mount namespace of its own puts there what it likes."""
+    """A tenant with a mount namespace of its own may put any file there."""
     listed = container.root / "etc/ld.so.preload"
     listed.unlink()
     os.mkfifo(listed)
@@ -201,7 +201,7 @@ def test_whatever_is_in_a_file_there_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_the_c_library_itself_is_recognised() -> None:
-    """A large object that nobody here compiled: the loader's functions are found in it, or they are undefined."""
+    """A large object from another compiler: the loader's functions are found in it, or they are undefined."""
     folder = Path(f"/lib/{platform.machine()}-linux-gnu")
     found = [one for one in (folder / "libc.so.6", folder / "libdl.so.2") if one.exists()]
     if not found:

@@ -128,7 +128,7 @@ def test_a_whole_card_comes_with_the_files_that_were_found(
 
 
 def test_without_discovery_the_row_tells_the_files(machine: Machine) -> None:
-    """An agent that serves what somebody else reports knows a card by its number."""
+    """An agent that serves cards that another agent reports knows a card by its number."""
     inventory = machine.discover()
     outcome = _placed(inventory, {"amd.com/gpu": "1"})
     blind = replace(inventory, found=tuple(replace(one, files=()) for one in inventory.found))
@@ -153,7 +153,7 @@ def test_a_card_without_its_files_is_closed(machine: Machine) -> None:
 
 
 def test_the_node_reports_both_names_that_pods_ask(machine: Machine) -> None:
-    """Kubelet and kube-scheduler refuse a pod that asks for what a node does not report."""
+    """Kubelet and kube-scheduler refuse a pod that requests a resource that its node does not report."""
     node = _node(machine.discover())
 
     assert str(device_totals(node)["koordinator.sh/gpu"]) == "200"

@@ -43,7 +43,7 @@ def memory() -> Iterator[Path]:
 def test_a_kill_between_any_two_steps_leaves_nothing_behind(
     memory: Path, library: str, places: int, steps: set[int]
 ) -> None:
-    """Journal, rooms, folders, seats and what is held agree with the runtime, whichever way that went on."""
+    """Journal, rooms, folders, seats and what is held agree with the runtime, in both ways that it went on."""
     done = subprocess.run(
         [sys.executable, HERE / "steps_world.py", memory, library],
         capture_output=True,
@@ -115,7 +115,7 @@ def _said(server: ApiServer) -> dict[str, Any]:
 
 
 def test_a_kill_after_any_write_is_made_good_by_the_next_agent() -> None:
-    """The API server stored it and nobody heard the answer: the next agent writes what is missing, once."""
+    """The API server stored it and no answer arrived: the next agent writes what is missing, once."""
 
     async def story(kill_at: int) -> tuple[list[str], list[str], dict[str, Any]]:
         server = ApiServer()

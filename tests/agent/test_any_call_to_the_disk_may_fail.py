@@ -78,7 +78,7 @@ def _writes_by_flags(_path: object = None, flags: object = 0, *_: object, **__: 
 
 
 def _started(folder: Path, disk: Disk) -> Keeper:
-    """An agent that is started again until it stands; it ends in words only."""
+    """An agent that is started again until it runs; a start that fails ends with a message."""
     for _ in range(3):
         with contextlib.suppress(InvalidDocument):
             return world.keeper_of(folder)
@@ -113,7 +113,7 @@ def _told(folder: Path, disk: Disk) -> tuple[world.Runtime, Keeper]:
 
 
 def _mended(keeper: Keeper, runtime: world.Runtime) -> None:
-    """The same agent, once the disk is back and the runtime has told what it has."""
+    """The same agent, once the disk works again and the runtime has sent what it has."""
     keeper.synchronize(*runtime.told())
     running = {f"container-{name}" for name in runtime.running}
     assert set(keeper.held) == set(keeper.rooms) == running

@@ -34,7 +34,7 @@ def first_line(folder: Path) -> dict[str, int]:
 
 @contextmanager
 def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A disk that does not finish the next flush before the end of this; the event tells of it."""
+    """A disk that does not finish the next flush before the end of this; the event is set when it is reached."""
     genuine, reached, go = os.fsync, threading.Event(), threading.Event()
 
     def fsync(descriptor: int) -> None:
@@ -99,7 +99,7 @@ def test_containers_of_the_pod_have_the_same_amounts(tmp_path: Path) -> None:
 def test_memory_says_what_the_file_says(
     tmp_path: Path, flushed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever flush fails, and those of the next tries too: an agent that starts anew knows the same."""
+    """Whichever flush fails, and those of the next tries too: an agent that starts again knows the same."""
     journal = reopened(tmp_path)
     journal.give(entry("a"))
     failures = 0
@@ -174,7 +174,7 @@ def test_a_full_disk_changes_nothing(
 def test_what_is_given_while_amounts_change_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread changes them, and writes the file anew; a list that someone goes through stays as it is."""
+    """Another thread changes them and rewrites the file; a list that is being read stays as it is."""
     journal = reopened(tmp_path)
     journal.give(entry("a"))
     before = journal.entries

@@ -1,4 +1,4 @@
-"""ResourceClaims on one node: what a kubelet asks of a driver, what containers get, and who is refused."""
+"""ResourceClaims on one node: what a kubelet asks of a driver, what containers get, and what is refused."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ async def test_the_kubelet_finds_the_driver_and_is_told_which_services_it_has(
             status = said.RegistrationStatus(registered=True).encode()
             method = f"{said.REGISTRATION}/NotifyRegistrationStatus"
             await world.call(world.files.registry, method, status)
-            world.files.registry.unlink()  # somebody cleans up
+            world.files.registry.unlink()  # as a cleaning script does
             await until(world.files.registry.exists)
             await world.call(world.files.registry, f"{said.REGISTRATION}/GetInfo", b"")
         assert not world.files.registry.exists()
@@ -121,7 +121,7 @@ async def test_requests_go_to_the_containers_that_name_them(folder: Path) -> Non
 
 
 async def test_a_claim_is_prepared_over_every_restart(folder: Path) -> None:
-    """Of the agent, and of the machine, whose CDI folder is empty afterwards."""
+    """Restarts of the agent, and of the machine, whose CDI folder is empty afterwards."""
     async with world_of(folder) as world:
         claim = world.claim("half", share(0, 60, "20Gi"))
         async with world.agent():
@@ -139,7 +139,7 @@ async def test_a_claim_is_prepared_over_every_restart(folder: Path) -> None:
 
 
 async def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Path) -> None:
-    """Freed and given another card while nobody unprepared it; not before its last container has ended."""
+    """Released and allocated on another card without an unprepare; not before its last container has ended."""
     async with world_of(folder) as world:
         claim = world.claim("moved", share(0, 100, "80Gi"))
         async with world.agent() as daemon:
@@ -158,7 +158,7 @@ async def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Pa
             await world.runtime.removed(world.container())
             (device,) = await world.prepared(claim)
             assert device.device_name == "gpu-1"
-            assert not admission.release(old)  # whoever looked before comes too late
+            assert not admission.release(old)  # a look from before comes too late
             assert "not prepared here" in str(await world.create(env))
             given = await world.given(world.env((device,)))
             assert given["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
@@ -173,7 +173,7 @@ async def test_a_claim_that_was_allocated_anew_gets_what_it_holds_now(folder: Pa
 async def test_a_claim_whose_new_devices_cannot_be_given_does_not_get_the_old_ones(
     folder: Path, result: dict[str, Any] | None
 ) -> None:
-    """They are free for others by the scheduler's books, and here too once two looks have found nobody with them."""
+    """The scheduler's ledger has them as free; the agent releases them once two looks found no container with them."""
     async with world_of(folder) as world:
         world.look = 0.01
         claim = world.claim("moved", share(0, 100, "80Gi"))
@@ -208,7 +208,7 @@ async def test_a_claim_has_the_card_that_has_its_number_now(folder: Path) -> Non
 
 
 async def test_a_claim_that_the_kubelet_has_lost_is_released(folder: Path) -> None:
-    """Allocated no more, and no container has it; a kubelet without its checkpoint would never ask."""
+    """It is not allocated any more and no container has it; a kubelet without its checkpoint never unprepares it."""
     async with world_of(folder) as world:
         world.look = 0.01
         lost, kept, freed = (
@@ -236,7 +236,7 @@ async def test_a_claim_that_the_kubelet_has_lost_is_released(folder: Path) -> No
 
 @pytest.mark.parametrize("fault", [{"status": 404}, {"body": b"{}"}], ids=["404", "an-object"])
 async def test_no_gateway_releases_a_claim(folder: Path, fault: dict[str, Any]) -> None:
-    """Whatever it answers, it is not the API server that says so of the claim."""
+    """An answer of a gateway, whatever it is, is no statement of the API server about the claim."""
     async with world_of(folder) as world:
         world.look = 0.01
         async with world.agent() as daemon:
@@ -339,7 +339,7 @@ async def test_instances_are_made_on_demand_and_removed(folder: Path) -> None:
 
 
 async def test_a_call_that_the_kubelet_gives_up_is_made_again(folder: Path) -> None:
-    """It ended while a card was busy: what was begun goes on, and the next call, of a kubelet that started anew, finds it."""
+    """The card was busy when the call ended: work goes on, and the next call, of a restarted kubelet, gets it."""
     async with world_of(folder) as world:
         refused = 0
         busy = True
@@ -450,7 +450,7 @@ async def test_what_cannot_be_counted_once_is_refused(folder: Path) -> None:
 
 
 async def test_a_claim_that_cannot_be_read_back_closes_the_node(folder: Path) -> None:
-    """Nobody knows what it holds, until the kubelet unprepares it."""
+    """What it holds is unknown until the kubelet unprepares it."""
     async with world_of(folder) as world:
         claim = world.claim("one", share(0, 10, "1Gi"))
         async with world.agent():
@@ -488,7 +488,7 @@ async def test_a_claim_that_cannot_be_read_back_may_be_prepared_again(folder: Pa
 
 
 async def test_the_kubelet_is_told_the_health_of_devices(folder: Path) -> None:
-    """All of them at once, and again when one changes."""
+    """The health of all of them at once, and again when one changes."""
     async with world_of(folder) as world, world.agent() as daemon:
         options = (("grpc.use_local_subchannel_pool", 1),)
         target = f"unix:{world.files.service}"
@@ -537,7 +537,7 @@ def test_options_that_do_not_go_with_claims_are_refused(options: list[str], told
 
 
 async def test_what_pods_hold_is_not_offered_to_claims(folder: Path) -> None:
-    """A bound pod's share leaves the slices, and is back when the pod has ended; an odd record closes every card."""
+    """A bound pod's share leaves the slices, and returns when the pod has ended; a damaged record closes every card."""
 
     def offered(world: World) -> dict[str, tuple[str, bool]]:
         """Memory of each card's share, and whether the card is marked."""

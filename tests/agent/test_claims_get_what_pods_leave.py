@@ -52,7 +52,7 @@ def test_a_record_without_a_uuid_is_found_by_its_number() -> None:
 
 
 def test_a_card_that_a_pod_has_alone_takes_no_claim() -> None:
-    """It keeps its name and amounts, with why nobody gets it."""
+    """It keeps its name and amounts, with the reason why it takes no claim."""
     for taken in (
         held(mode=GrantMode.WHOLE),
         held(exclusive=True),

@@ -84,7 +84,7 @@ class _World:
         self.specs = Specs(folder / "cdi")
 
     def bound(self, *places: tuple[int, int]) -> PodSandbox:
-        """A pod as the scheduler binds it, and as the runtime tells of it."""
+        """A pod as the scheduler binds it, and as the runtime describes it."""
         made = self.server.store.create(
             PODS,
             "team",
@@ -174,7 +174,7 @@ def _visible(given: Adjustment) -> list[str]:
 
 
 async def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path) -> None:
-    """Made at exactly the places of the record, equal ones on two cards told apart; then removed."""
+    """They are made at exactly the places of the record, equal ones on two cards kept apart, and then removed."""
     async with world_of(tmp_path) as world, world.agent() as daemon:
         pod = world.bound((0, 3), (1, 3))
         given = await world.created(pod)
@@ -216,7 +216,7 @@ async def test_a_bound_pod_gets_its_instances_and_gives_them_back(tmp_path: Path
 
 
 async def test_an_instance_stays_while_a_container_has_it(tmp_path: Path) -> None:
-    """Its pod is gone, by force or by a restored backup, and another one, which is back from there, has its place."""
+    """Its pod is gone, by force or by a restored backup, and another pod of the backup has its place."""
     async with world_of(tmp_path) as world, world.agent() as daemon:
         assert daemon.instances is not None
         given = _visible(await world.created(world.bound((0, 3))))
@@ -232,7 +232,7 @@ async def test_an_instance_stays_while_a_container_has_it(tmp_path: Path) -> Non
 
 
 async def test_how_long_a_pod_waited_for_its_instances_is_told(tmp_path: Path) -> None:
-    """One span an instance, in the pod's trace; none for what was there before the agent."""
+    """One span for each instance, in the pod's trace; none for instances from before the agent."""
     async with world_of(tmp_path) as world:
         kept = KeptSpans()
         async with world.agent(kept):
@@ -265,7 +265,7 @@ async def test_how_long_a_pod_waited_for_its_instances_is_told(tmp_path: Path) -
 
 
 async def test_a_new_agent_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
-    """What is wanted stays with its UUID; what was wanted goes, although nobody told of the end."""
+    """What is wanted keeps its UUID; what was wanted is removed, although no event reported its end."""
     async with world_of(tmp_path) as world:
         pod = world.bound((0, 2))
         async with world.agent():
@@ -309,7 +309,7 @@ async def test_a_place_that_others_have_is_told(tmp_path: Path) -> None:
 def test_what_instances_need_is_said(
     arguments: list[str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line says what is missing; exit 2."""
+    """One line names what is missing; exit 2."""
     config = tmp_path / "config"
     config.write_text(
         "{apiVersion: v1, kind: Config, current-context: c, "

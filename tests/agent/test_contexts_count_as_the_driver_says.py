@@ -34,7 +34,7 @@ class Node:
         self.overheads = Overheads(slack)
 
     def process(self, pid: int, inner: int, start: int = START) -> None:
-        """A process of the container, as the host's procfs tells of it."""
+        """A process of the container, as the host's procfs shows it."""
         home = self.proc / str(pid)
         home.mkdir()
         (home / "cgroup").write_text("0::/kubepods/container-a\n")
@@ -82,7 +82,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_what_is_there_beyond_what_was_counted_is_the_overhead(node: Node) -> None:
-    """The least of three looks: memory that was given back between two moments is not a context."""
+    """The least of three looks counts: memory that was released between two moments is not a context."""
     node.counts(100 * MIB)
 
     node.samples({4000: 460 * MIB}, {4000: 400 * MIB, 9: CAP})
@@ -130,7 +130,7 @@ def test_a_sample_counts_once(node: Node) -> None:
         lambda node: (node.counts(0, inner=8), node.samples(*[{4000: MIB}] * 3)),
         lambda node: (node.counts(CAP), node.samples(*[{4000: 300 * MIB} for _ in range(3)])),
     ],
-    ids=["no process", "another's", "not told", "another start", "another number", "managed"],
+    ids=["no process", "another's", "not reported", "another start", "another number", "managed"],
 )
 def test_the_estimate_stays_where_the_driver_does_not_tell(
     node: Node, change: Callable[[Node], object]
@@ -163,7 +163,7 @@ def test_a_container_above_its_cap_is_named(node: Node) -> None:
 
 
 def test_contexts_that_grew_are_told_and_no_alarm(node: Node) -> None:
-    """A program that filled its cap and then loads kernels: taken off what it may have, in words that stay the same."""
+    """A program that filled its cap and then loads kernels: the excess is taken off its cap; the words stay the same."""
     node.counts(CAP)
     said = set()
 
@@ -213,7 +213,7 @@ def test_growth_is_accepted_up_to_a_bound(
 
 
 def test_a_moment_above_is_no_alarm(node: Node) -> None:
-    """Three samples in a row: one that is within the bound begins anew."""
+    """Three samples in a row count: one that is within the bound starts the count again."""
     high, low = {4000: CAP + 2 * SLACK}, {4000: CAP + SLACK}
 
     for used in (high, high, low, high, high):

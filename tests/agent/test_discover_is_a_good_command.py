@@ -48,7 +48,7 @@ def test_the_object_is_one_that_the_scheduler_reads(simulated: Path) -> None:
 
 
 def test_a_node_of_another_root_is_looked_at(tmp_path: Path) -> None:
-    """The host's files may be mounted anywhere; problems are told."""
+    """The host's files may be mounted anywhere; problems are reported."""
     node = Node(tmp_path)
     node.nic("mlx5_3", "0000:40:00.0", functions=1)
     node.link("sys/class/infiniband/mlx5_9/device", tmp_path)

@@ -104,7 +104,7 @@ def test_an_instance_without_a_capability_is_named() -> None:
 
 
 def test_specifications_are_found_again(tmp_path: Path) -> None:
-    """By card and start, others' files and broken ones told apart."""
+    """By card and start; files of others and broken ones are kept apart."""
     specs = Specs(tmp_path / "cdi")
     specs.write("GPU-1", 4, render("MIG-4", (3, 9, 0), NUMBERS))
     specs.write("GPU-1", 0, b"{")

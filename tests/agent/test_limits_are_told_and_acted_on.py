@@ -59,7 +59,7 @@ CARD = model.Device(DeviceType.GPU, 0, "GPU-0", vendor="nvidia", model="T4", mem
 NODE = Node("n1", devices=(CARD,))
 SHARE = Grant("main", DeviceType.GPU, 0, "GPU-0", 300, 4 * GIB, GrantMode.SHARE, protocol="qgpu")
 ELF = struct.pack("<16sHHIQQQIHHH", b"\x7fELF\2\1\1", 2, 62, 1, 0, 64, 0, 0, 64, 56, 0) + bytes(64)
-"""A statically linked program for x86-64, as far as anybody looks."""
+"""A statically linked program for x86-64, as far as the agent reads it."""
 
 
 class World:
@@ -274,12 +274,13 @@ async def test_one_look_reads_everything_once(tmp_path: Path) -> None:
     twice = {
         name for name, count in opened.items() if count > 1 and name.startswith(str(tmp_path))
     }
-    # The library is read, and mapped to learn how the kernel names it; the group tells again whose the number is still.
+    # The library is read, and mapped to learn how the kernel names it; the group is read again to check
+    # that the number is still its own.
     assert {Path(name).name for name in twice if not name.endswith(".so")} <= {"cgroup"}
 
 
 async def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
-    """Not by an agent that starts anew either."""
+    """Neither does an agent that starts again."""
     async with world_of(tmp_path) as world:
         world.process(7, await world.run_pod("train"))
         first = asyncio.create_task(world.statements().run())
@@ -289,7 +290,7 @@ async def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
         assert record is not None
         version = record.value["metadata"]["resourceVersion"]
 
-        world.tallies = Tallies()  # of an agent that starts anew
+        world.tallies = Tallies()  # of an agent that starts again
         again = world.statements()
         second = asyncio.create_task(again.run())
         await until(lambda: again._written)  # it has compared
@@ -416,8 +417,8 @@ async def test_a_refused_eviction_is_not_called_a_condition(
         assert caplog.text.count("cannot be evicted") == 1
 
 
-async def test_growth_is_told_and_evicts_nobody_but_what_passed_by_does(tmp_path: Path) -> None:
-    """A program that filled its cap loads kernels: told, with a series. Beyond the slack it is not in force."""
+async def test_growth_is_reported_and_use_past_the_library_evicts(tmp_path: Path) -> None:
+    """A program that filled its cap loads kernels: reported, with a series. Beyond the slack it is not in force."""
     used = 4 * GIB + GIB // 2
 
     async with world_of(tmp_path) as world:
@@ -472,7 +473,7 @@ async def test_who_works_on_a_card_by_the_drivers_report_alone_is_outside(tmp_pa
         )
 
 
-async def test_shares_that_nobody_keeps_are_told_as_such(tmp_path: Path) -> None:
+async def test_shares_without_isolation_are_reported_as_such(tmp_path: Path) -> None:
     """`--isolation none`."""
     async with world_of(tmp_path) as world:
         world.provider = NoIsolation()
@@ -543,7 +544,7 @@ def test_a_condition_is_as_bad_as_its_worst_container() -> None:
 def test_a_driver_that_nobody_tried_is_named(
     driver: str, tried: tuple[int, ...], said: str
 ) -> None:
-    """With what was tried."""
+    """The note names what was tried."""
     found = untried(driver, tried)
 
     assert said in found
@@ -594,7 +595,7 @@ async def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) ->
 async def test_the_log_tells_once_of_a_driver_that_nobody_tried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often the node is searched; of cards without that driver nothing is said."""
+    """However often the agent searches the node; of cards without that driver it says nothing."""
     async with world_of(tmp_path) as world:
         looked = world.statements()
         other = model.Device(DeviceType.GPU, 1, "GPU-1", vendor="amd", memory_bytes=GIB)
@@ -843,7 +844,7 @@ def test_a_tenant_joins_series_of_other_exporters() -> None:
     assert _twice(books) == []
 
 
-def test_nobody_is_named_where_nobody_is_asked_who_reads() -> None:
+def test_nameless_series_name_no_pod() -> None:
     """Cards and sums stay."""
     allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
     books = Books(
@@ -861,7 +862,7 @@ def test_nobody_is_named_where_nobody_is_asked_who_reads() -> None:
 
 
 def test_what_nobody_measures_has_no_series() -> None:
-    """A zero would be a lie."""
+    """A zero would be a false measurement."""
     allocation = Allocation("u1", "team", "train", "n1", (SHARE,))
     found = _series(Books(NODE, [Holding("c1", "main", allocation)], {}, {}))
 
@@ -920,7 +921,7 @@ def test_a_pod_and_its_successor_of_the_same_name_have_one_series() -> None:
 
 
 def test_two_parts_of_a_card_are_one_series() -> None:
-    """Two instances of one card: what is granted adds up, what is used is told once."""
+    """Two instances of one card: grants are added up, and use is reported once."""
     halves = (SHARE, replace(SHARE, memory_bytes=2 * GIB))
     allocation = Allocation("u1", "team", "train", "n1", halves)
     uses = {("c1", "GPU-0"): Use(GIB, 0.1, 1)}
@@ -936,7 +937,7 @@ def test_two_parts_of_a_card_are_one_series() -> None:
 async def test_a_quota_of_compute_that_the_node_does_not_enforce_is_told_and_not_acted_on(
     tmp_path: Path,
 ) -> None:
-    """Memory is held; the pod runs on, and its condition and a metric of its own say what is not."""
+    """Memory is held; the pod runs on, and its condition and a metric of its own name what is not enforced."""
     async with world_of(tmp_path) as world:
         world.provider = OwnLibrary(policy=Policy.FIXED_SHARE)
         world.process(7, await world.run_pod("train"))

@@ -34,7 +34,7 @@ def _held(shares: Shares) -> dict[str, str]:
 
 
 def test_the_driver_is_told_memory_and_threads() -> None:
-    """By the number of each card in the container; what is in the driver's way is not passed on."""
+    """By the number of each card in the container; variables that disturb the driver are not passed on."""
     kept = Mps("/m").keep(SHARES)
 
     assert kept.env == {
@@ -86,7 +86,7 @@ def test_nothing_starts_while_the_daemon_is_away() -> None:
 
 
 async def test_a_daemon_is_started_once_and_again_when_it_is_gone(tmp_path: Path) -> None:
-    """One that answers is used as it is, whoever started it."""
+    """The agent uses a daemon that answers, whatever started it."""
     tallies, notes = Tallies(), Notes()
     daemon = MpsDaemon(tmp_path / "mps", str(mps.install(tmp_path)))
     daemon.tell(tallies, notes)
@@ -119,7 +119,7 @@ def _metric(tallies: Tallies, name: str) -> float:
     ],
 )
 def test_a_daemon_that_cannot_be_is_told(tmp_path: Path, script: str | None, why: str) -> None:
-    """In words, as a note and a metric, and containers wait for it."""
+    """The agent reports it in words, as a note and as a metric, and containers wait for it."""
     control = tmp_path / mps.CONTROL
     if script is not None:
         control.write_text(script)
@@ -136,7 +136,7 @@ def test_a_daemon_that_cannot_be_is_told(tmp_path: Path, script: str | None, why
 
 
 async def test_a_daemon_follows_no_link_of_a_tenant(tmp_path: Path) -> None:
-    """Containers have its folder of sockets, and their root can put a link where it writes when it starts."""
+    """Containers have its folder of sockets, and their root can put a link where the daemon writes when it starts."""
     journal = tmp_path / "journal"
     pipe = tmp_path / "mps/pipe"
     pipe.mkdir(parents=True)
@@ -150,7 +150,7 @@ async def test_a_daemon_follows_no_link_of_a_tenant(tmp_path: Path) -> None:
 
 
 def test_who_is_held_by_whom_says_what_is_not_held() -> None:
-    """A condition that says no more than a provider's name would promise what it does not keep."""
+    """A condition with nothing but a provider's name would promise what the provider does not enforce."""
 
     def said(provider: str, away: str = "") -> tuple[Answer, str, str]:
         entry = Entry("c", "u", "team/p", "main", "", provider)

@@ -79,7 +79,7 @@ def test_edits_of_a_file_come_once_before_those_of_its_devices(tmp_path: Path) -
 
 
 def test_the_last_folder_goes_first_and_a_name_twice_stands_for_nothing(tmp_path: Path) -> None:
-    """As runtimes settle it: by folder; within one folder it is a conflict, whatever another says."""
+    """As runtimes settle it: by folder; a name twice within one folder is a conflict, whatever another folder says."""
     low, high = tmp_path / "etc", tmp_path / "run"
     for folder, name, devices in (
         (low, "a", ("0", "1")),
@@ -352,7 +352,7 @@ def test_nonsense_grants_nothing(tmp_path_factory: pytest.TempPathFactory, docum
 
 
 def test_only_a_runtime_that_cannot_be_told_names_gets_edits(tmp_path: Path) -> None:
-    """The same gift: names for the one, edits for the other, and a refusal for what is not described."""
+    """The same gift: names for one runtime, edits for the other, and a refusal for what is not described."""
     (tmp_path / "a.json").write_text(json.dumps(_spec(_device("GPU-0", env=["A=b"]))))
     specifications = Specifications([tmp_path])
     host = Host(tmp_path, cdi=specifications)

@@ -55,7 +55,7 @@ class Disk:
     def refused(
         self, at: int, act: Callable[[Claims], object], *first: Callable[[Claims], object]
     ) -> Claims | None:
-        """An agent whose disk did not take a step of `act`, after what came first; None where it was done before."""
+        """An agent whose disk refused a step of `act`, after the first steps; None where `act` ended before it."""
         return self._stopped(FullError(), at, act, first)
 
     def _stopped(
@@ -196,7 +196,7 @@ def test_at_every_step_of_unprepare(disks: Iterator[Disk]) -> None:
 
 
 def test_at_every_step_of_a_start_after_a_boot(disks: Iterator[Disk]) -> None:
-    """The runtime's folder is empty then; whoever comes next names what is held."""
+    """The runtime's folder is empty then; the next agent names what is held."""
     steps = 0
     for at, disk in zip(count(1), disks, strict=False):
         for uid in UIDS:

@@ -1,4 +1,4 @@
-"""Who may read a file may take a lease on it, spoil his own and grow it: the next container has a seat at once all the same."""
+"""A tenant may take a lease on a file, spoil its own and grow it: the next container still has a seat at once."""
 
 import contextlib
 import fcntl
@@ -37,7 +37,7 @@ def deaf() -> Iterator[None]:
 
 
 def _leased(path: Path) -> int | None:
-    """A read lease, by who may only read; None where there is none to be had."""
+    """A read lease, by a process that may only read; None where it gets none."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
@@ -58,7 +58,7 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def test_nobody_gets_a_lease_on_what_others_need(machine: Machine) -> None:
-    """Neither on the terms, nor on seats that are free, while an agent is there."""
+    """Neither on the terms nor on free seats, while an agent runs."""
     rooms = machine.rooms()
     room = rooms.open("container-a", QUOTA)
 
@@ -68,7 +68,7 @@ def test_nobody_gets_a_lease_on_what_others_need(machine: Machine) -> None:
 
 
 def test_leases_that_were_taken_while_no_agent_ran_are_broken(machine: Machine) -> None:
-    """Until then the next container is refused at once, and nobody else waits; the running one's own page neither."""
+    """Until then the next container is refused at once, others do not wait, nor does the page of the running one."""
     rooms = machine.rooms()
     room = rooms.open("container-a", QUOTA)
     folder = room.seats / "GPU-0"
@@ -90,7 +90,7 @@ def test_leases_that_were_taken_while_no_agent_ran_are_broken(machine: Machine) 
 
 
 def test_nobody_gets_a_lease_where_a_room_was_read_late(machine: Machine) -> None:
-    """Its card is held as those of other rooms are."""
+    """Its card is protected as those of other rooms are."""
     room = machine.rooms().open("container-a", QUOTA)
     (room.folder / "limits").rename(machine.folder / "limits")
     rooms = machine.rooms()
@@ -110,7 +110,7 @@ def _given(rooms: Rooms) -> bool:
 
 
 def test_a_lease_on_ones_own_amounts_delays_no_other(machine: Machine) -> None:
-    """Amounts are changed where everything else waits meanwhile."""
+    """Everything else waits while amounts change."""
     rooms = machine.rooms()
     room = rooms.open("container-a", QUOTA)
     lease = _leased(room.folder / "amounts")
@@ -127,7 +127,7 @@ def test_a_lease_on_ones_own_amounts_delays_no_other(machine: Machine) -> None:
 
 
 def test_a_seat_that_cannot_be_emptied_is_passed_over(machine: Machine) -> None:
-    """Its tenant made it one that cannot be changed; the next ones get others."""
+    """Its tenant made it unchangeable; the next tenants get other seats."""
     rooms = machine.rooms()
     rooms.open("container-a", QUOTA)
     room = rooms.open("container-b", QUOTA)
@@ -164,7 +164,7 @@ def _unchangeable(path: Path) -> Iterator[None]:
 
 
 def test_what_is_held_is_let_go(tmp_path: Path) -> None:
-    """A file in the place of one that was held is another one; what is not wanted any more is not held."""
+    """A file in the place of a held one is another file; the agent releases what it does not want any more."""
     names = [tmp_path / "a", tmp_path / "b"]
     for path in names:
         path.write_bytes(b"1")

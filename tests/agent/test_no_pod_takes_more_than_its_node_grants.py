@@ -54,7 +54,7 @@ def shares(
 
 @pytest.mark.parametrize(("asked", "most"), [*product(ORDER, ORDER)])
 def test_the_less_of_both_is_given(asked: Policy, most: Policy) -> None:
-    """A pod may ask for less than its node gives, never for more; what is cut is said."""
+    """A pod may ask for less than its node gives, never for more; the agent reports what it cuts."""
     found, said = bounded(Wishes(asked), most, may_be_online=False)
 
     assert found.policy is min(asked, most, key=ORDER.index)
@@ -81,7 +81,7 @@ def test_no_two_words_take_the_whole_card(how: dict[str, dict[str, str]]) -> Non
     "how", [{"annotations": GREEDY}, {"known": VARIABLES}], ids=["annotations", "variables"]
 )
 def test_other_providers_are_told_no_more(how: dict[str, dict[str, str]]) -> None:
-    """HAMi's library does not find what the container's own variables say; MPS holds the threads."""
+    """HAMi's library does not find what the container's own variables say; MPS limits the threads."""
     kept = HamiCore().keep(shares(**how))
     assert kept.env["GPU_CORE_UTILIZATION_POLICY"] == "force"
     assert kept.env["CUDA_TASK_PRIORITY"] == "1"

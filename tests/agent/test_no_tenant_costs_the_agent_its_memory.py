@@ -104,7 +104,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node with a container that means harm."""
+    """A node with a hostile container."""
     found = Node(tmp_path)
     found.container(HOSTILE)
     return found
@@ -248,7 +248,7 @@ def test_variables_are_those_between_the_ends(pieces: list[bytes], ended: bool) 
 
 
 def test_a_crowd_is_not_looked_into(node: Node) -> None:
-    """More processes than that a container may have; the kernel tells of none but their groups."""
+    """A container with more processes than it may have: the agent reads nothing of them but their groups."""
     for pid in range(CROWD + 50):
         home = node.proc / str(pid)
         home.mkdir()
@@ -259,7 +259,7 @@ def test_a_crowd_is_not_looked_into(node: Node) -> None:
 
 
 def test_a_group_that_lies_deep_costs_its_own_process_only(node: Node) -> None:
-    """A file of groups without an end: that process is of nobody."""
+    """A file of groups without an end: that process belongs to no container."""
     sparse(node.process(7) / "cgroup")
     node.process(8)
 
@@ -267,7 +267,7 @@ def test_a_group_that_lies_deep_costs_its_own_process_only(node: Node) -> None:
 
 
 def test_a_process_is_of_the_container_whose_group_holds_the_others(tmp_path: Path) -> None:
-    """Who may make groups of its own names them after its neighbours' containers."""
+    """A tenant that may make groups of its own names them after its neighbours' containers."""
     own, others = "a" * 64, ["bcdef012"[number] * 64 for number in range(8)]
     for pid, other in enumerate(others, 100):
         (tmp_path / str(pid)).mkdir()
@@ -666,7 +666,7 @@ def test_what_the_agent_lacks_is_no_content_of_an_image(
 
 
 def test_the_others_are_judged_at_each_look(node: Node) -> None:
-    """And who is too much is left alone for longer and longer; it is not in force all the while."""
+    """A container that costs too much is looked at less and less often; it is not in force all the while."""
     node.container(HONEST)
     node.process(8, HONEST)
     home = node.process(7)
@@ -687,7 +687,7 @@ def test_the_others_are_judged_at_each_look(node: Node) -> None:
 def test_files_that_do_not_answer_hold_up_nobody_elses_look(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has them is given up once, and looked at again when they have answered; others are judged at each look."""
+    """A look that hangs is given up once, and made again when its files answered; others are judged at each look."""
     stuck, answers = threading.Event(), threading.Event()
     late, honest = ["d" * 64, HOSTILE], node.container(HONEST)
     node.container(late[0])

@@ -1,4 +1,4 @@
-"""Files that containers may write lie on memory of their size: nobody fills the node's disk through them.
+"""Files that containers may write lie on memory of fixed size, so no container fills the node's disk through them.
 
 Each story runs in a mount namespace of its own, where it may mount; it skips where that is not allowed.
 """
@@ -186,7 +186,7 @@ rooms = agent()
 room = rooms.open("container-a", QUOTA)
 theirs = folder / "theirs"
 theirs.mkdir()
-(theirs / "kept").write_text("of somebody else")
+(theirs / "kept").write_text("of others")
 inner = folder / "state/private/old/inner"
 inner.mkdir(parents=True)
 done = ctypes.CDLL(None).mount(os.fsencode(theirs), os.fsencode(inner), None, ctypes.c_ulong(BIND), None)
@@ -200,7 +200,7 @@ rooms.close("container-a")
 assert room.account.stat().st_size == ACCOUNT_BYTES
 files.unbind = unbind
 agent()  # which tidies
-assert (theirs / "kept").read_text() == "of somebody else"
+assert (theirs / "kept").read_text() == "of others"
 assert inner.exists()
 assert not room.account.parent.exists()
 """
@@ -220,7 +220,7 @@ assert not room.account.parent.exists()
     ],
 )
 def test_nobody_fills_the_node(tmp_path: Path, story: str) -> None:
-    """Nor takes another's room: growing ends at once, and a spoilt seat is whole for the next."""
+    """No tenant takes another's room: growing ends at once, and a spoilt seat is whole for the next tenant."""
     enter = ["unshare", "--mount", "--propagation", "private"]
     try:
         allowed = subprocess.run(
@@ -252,7 +252,7 @@ def test_nobody_fills_the_node(tmp_path: Path, story: str) -> None:
         (["{folder}/inner\\040one"], True),
         (None, True),
     ],
-    ids=["none", "beside", "on it", "below", "not told"],
+    ids=["none", "beside", "on it", "below", "not known"],
 )
 def test_nothing_is_removed_through_a_mount(
     tmp_path: Path,
@@ -260,7 +260,7 @@ def test_nothing_is_removed_through_a_mount(
     points: list[str] | None,
     kept: bool,  # noqa: FBT001
 ) -> None:
-    """What is behind one that stays is not ours to remove; where mounts cannot be told, neither."""
+    """The agent does not remove what lies behind a mount that stays, or anything where it cannot read the mounts."""
 
     def refused(folder: Path, room_bytes: int, files: int) -> None:
         raise OSError(errno.EPERM, f"not {files} files of {room_bytes} bytes", str(folder))

@@ -43,7 +43,7 @@ def test_limits_of_ones_own_go_where_limits_are_given() -> None:
 
 
 def test_limits_that_stand_beside_no_others_stay() -> None:
-    """Who has a whole card may hold themselves to less."""
+    """The tenant of a whole card may limit itself further."""
     whole = structs.replace(SHARE, mode=GrantMode.WHOLE, protocol="koordinator")
     wishes = ("CUDA_DEVICE_MEMORY_LIMIT_0=1g",)
 
@@ -54,7 +54,7 @@ def test_limits_that_stand_beside_no_others_stay() -> None:
 
 
 def test_a_pod_and_its_successor_of_the_same_name_both_count() -> None:
-    """The one ends still when the other has begun; together they leave too little of the card."""
+    """The first is still ending when the second has begun; together they leave too little of the card."""
     held = [Allocation(uid, "team", "web-0", "n1", (SHARE,)) for uid in ("old", "new")]
 
     found = inject(_pod(SHARE), Container("c", "p", "main"), PLACE, held)
@@ -64,7 +64,7 @@ def test_a_pod_and_its_successor_of_the_same_name_both_count() -> None:
 
 
 def test_a_card_that_has_another_identity_now_is_the_same() -> None:
-    """An agent that asks another program may have it in other letters; who runs holds it by the earlier one."""
+    """An agent that asks another program may get it in other letters; a running container has the earlier one."""
     earlier = structs.replace(SHARE, uuid="gpu-0", mode=GrantMode.WHOLE, core_milli=1000)
     elsewhere = structs.replace(earlier, minor=1)
 
@@ -108,7 +108,7 @@ def test_a_card_that_has_another_number_now_is_found_by_its_identity(protocol: s
 
 
 def test_an_identity_that_two_cards_have_is_neither() -> None:
-    """By its number alone the record says which of them was meant."""
+    """The record names the card by its number alone then."""
     twice = replace(CARD, minor=1)
     place = Place(Node("n1", devices=(twice, CARD)), Settings(), FAMILIES, PLACE.host)
 

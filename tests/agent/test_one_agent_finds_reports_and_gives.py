@@ -1,4 +1,4 @@
-"""`partage agent` as one process: devices found and reported, containers served, whoever is away."""
+"""`partage agent` as one process: it finds and reports devices and serves containers, whatever other part is away."""
 
 import asyncio
 import contextlib
@@ -257,7 +257,7 @@ async def test_without_a_cluster_devices_are_given_and_nothing_is_reported(tmp_p
 
 
 async def test_what_operators_have_to_know_stands_on_the_node(tmp_path: Path) -> None:
-    """Not in the log alone: a journal of which lines are damaged."""
+    """The note is on the Node and not only in the log: lines of a journal are damaged."""
     async with world_of(tmp_path) as world:
         (tmp_path / "journal").mkdir(exist_ok=True)
         (tmp_path / "journal/containers.jsonl").write_text("damaged\ndamaged\n")

@@ -48,7 +48,7 @@ HIGH = MigSlice("3g.40gb", 4, 4)
 Body = dict[str, Any]
 
 
-# --- from a look at a card to what is told --------------------------------------------------------
+# --- from a look at a card to the report ----------------------------------------------------------
 
 
 def test_only_what_is_not_ours_is_told() -> None:
@@ -74,7 +74,7 @@ def test_one_without_programs_devices_is_told_too() -> None:
 
 
 def test_ours_that_is_still_going_is_not_told_as_anothers() -> None:
-    """A pod that ended while its program hangs: the place is ours until the driver lets go."""
+    """A pod that ended while its program hangs: the place is ours until the driver releases it."""
     world = World()
     world.converge([want(world, "1g.10gb", 0)])
     (mine,) = world.ours()
@@ -127,7 +127,7 @@ def test_a_mode_that_an_operator_must_change_is_told(
 
 
 def test_before_the_first_look_it_stays_as_it_was_told() -> None:
-    """An agent that starts closes nothing that was open; what nobody told of before is unknown."""
+    """An agent that starts closes no card that was open; a card without an earlier report is unknown."""
     before = encode_foreign({"GPU-0": OnCard((ForeignInstance(HIGH),))})
 
     kept = reported(["GPU-0", "GPU-1"], {}, before, ["GPU-0", "GPU-1"])
@@ -206,7 +206,7 @@ async def world_of(folder: Path, nvml: FakeNvml | None = None) -> AsyncIterator[
 
 
 async def test_the_device_object_follows_the_cards(tmp_path: Path) -> None:
-    """One that comes is told, one that goes is not any more; a card that is lost is unknown."""
+    """A new instance is reported, a removed one is not any more; a card that is lost is unknown."""
     async with world_of(tmp_path) as world:
         await world.discovered()
         await world.until({})
@@ -362,7 +362,7 @@ async def test_an_object_that_was_made_anew_is_told_again(tmp_path: Path) -> Non
 
 
 async def test_a_new_device_object_is_born_with_it(tmp_path: Path) -> None:
-    """There is no moment at which a card that nobody has looked at counts as free."""
+    """At no moment does a card count as free before the agent has looked at it."""
     async with world_of(tmp_path) as world:
         found = simulate(SimulatedHardware("n1", "A100-SXM4-80GB", MODELS["A100-SXM4-80GB"], 1))
         seen: list[Any] = []
@@ -420,7 +420,7 @@ def decided(device: Body, memory: int) -> Body:
 
 
 async def test_the_scheduler_keeps_off_what_the_agent_tells(tmp_path: Path) -> None:
-    """From the driver to the refusal, with the names of the driver; freed places are given."""
+    """From the driver to the refusal, with the names of the driver; released places are allocated again."""
     async with world_of(tmp_path) as world:
         await world.discovered()
         world.nvml.foreign("3g.40gb", 0)

@@ -79,13 +79,13 @@ def test_the_next_step_follows_from_what_is_there(
         pytest.param(FULL, (), Act.END_COMPUTE, id="then the compute instance"),
         pytest.param(EMPTY, (), Act.END_GPU, id="then the GPU instance"),
         pytest.param(None, (), Act.FORGET, id="then the journal"),
-        pytest.param(OTHER, (), Act.FORGET, id="somebody else's is left there"),
+        pytest.param(OTHER, (), Act.FORGET, id="one of others is left there"),
     ],
 )
 def test_what_nobody_wants_is_removed_backwards(
     there: GpuInstance | None, specs: tuple[Spec, ...], expected: Act
 ) -> None:
-    """Removing takes the steps back, and only ever of our own."""
+    """Removing takes the steps back, and only those of our own instances."""
     assert acts(look((), READY, *([] if there is None else [there]), specs=specs)) == [expected]
 
 
@@ -101,7 +101,7 @@ def test_what_nobody_wants_is_removed_backwards(
     ],
 )
 def test_what_is_not_ours_is_never_ended(entry: Entry, there: GpuInstance, epoch: str) -> None:
-    """Wanted or not: no step changes the device, and the instance is told to be foreign."""
+    """Wanted or not: no step changes the device, and the instance is reported as foreign."""
     changing = {Act.END_GPU, Act.END_COMPUTE, Act.MAKE_COMPUTE}
     for wanted in ((), WANTED):
         found = look(wanted, entry, there, epoch=epoch)
@@ -164,7 +164,7 @@ def test_what_cannot_be_made_is_hindered(
 
 
 def test_of_two_records_for_one_place_the_first_counts() -> None:
-    """The agent is the last arbiter: the later pod is hindered, unless its instance is there."""
+    """The agent decides last: the later pod is hindered, unless its instance is there."""
     both = (*WANTED, Wanted(PLACE, "b"))
 
     found = look(both, None)

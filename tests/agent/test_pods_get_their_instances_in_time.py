@@ -185,7 +185,7 @@ async def test_nothing_is_touched_before_pods_are_listed() -> None:
 
 
 async def test_refused_steps_are_taken_up_again_by_themselves() -> None:
-    """The driver is busy for a while: the service comes back without being told."""
+    """The driver is busy for a while: the service tries again without a new request."""
     world, told = World(), list[str]()
     world.nvml.card().clients = 1
     clock = InstantClock()
@@ -204,7 +204,7 @@ async def test_refused_steps_are_taken_up_again_by_themselves() -> None:
 
 
 async def test_instances_that_are_not_ours_are_reported() -> None:
-    """Whoever reports the card's state finds them in its outcome."""
+    """The reporter of the card's state finds them in its outcome."""
     async with world_of() as (world, service):
         foreign = world.nvml.foreign("1g.10gb", 4)
         service.want({})

@@ -1,4 +1,4 @@
-"""Vendors' libraries, sysfs and vendors' files become one inventory; what is odd is told and closed."""
+"""Vendors' libraries, sysfs and vendors' files become one inventory; odd devices are reported and closed."""
 
 import ctypes
 import json
@@ -287,7 +287,7 @@ def test_a_card_that_is_away_when_its_agent_begins_was_reset(cards: Cards) -> No
 
 
 def test_a_card_that_fell_off_its_bus_is_known_by_its_handle(cards: Cards) -> None:
-    """Its last error counts although the card tells its name no more."""
+    """Its last error counts although the card no longer answers with its name."""
     assert cards.healthy() == [True, True]
 
     cards.set(lost=0, xid=79)
@@ -334,7 +334,7 @@ def test_an_error_outlives_the_agent_but_not_the_machine(node: Node) -> None:
 def test_nvidia_cards_without_their_library_are_told(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is granted on them, and the problem names the cards and the next step."""
+    """No part of them is allocated, and the problem names the cards and the next step."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     node.pci("0000:38:00.0", "0x10de", "0x030200")
 
@@ -366,7 +366,7 @@ def test_metax_cards_come_from_their_library(node: Node) -> None:
 
 @pytest.mark.parametrize("library", [None, b"no library at all"], ids=["absent", "broken"])
 def test_metax_cards_without_their_library_are_closed(node: Node, library: bytes | None) -> None:
-    """Sysfs shows them, and nobody gets them."""
+    """Sysfs shows them, and no pod gets them."""
     node.pci("0000:38:00.0", "0x9999", "0x030200")
     if library:
         node.write("lib/libmxsml.so", library)
@@ -528,7 +528,7 @@ def test_links_in_a_ring_are_survived(node: Node) -> None:
 
 
 def test_memory_of_processes_is_told_by_card(cards: Cards) -> None:
-    """By their numbers on the host; of a card with one that the driver does not tell, nothing is."""
+    """By their numbers on the host; nothing of a card with a process whose memory the driver does not report."""
     cards.run((0, 4000, 300 * 2**20), (0, 4001, 5), (1, 4000, 0))
 
     uses = [one.use for one in cards.search().found]
@@ -559,7 +559,7 @@ def test_a_drivers_version_is_the_value_of_a_label(
 
 
 def test_time_of_processes_is_told_by_card(cards: Cards) -> None:
-    """The newest sample of each; what was told before is not told again, and a cut card tells none."""
+    """The newest sample of each counts once, and a cut card reports none."""
     cards.busy((0, 4000, 30, 10), (0, 4000, 50, 20), (0, 4001, 200, 20), (1, 4000, 7, 20))
 
     def told() -> list[dict[int, float] | None]:

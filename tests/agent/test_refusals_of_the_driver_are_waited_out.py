@@ -1,4 +1,4 @@
-"""A driver that refuses is asked again, not for ever at once, and the reason is told."""
+"""The agent asks a driver that refuses again, with growing pauses, and reports the reason."""
 
 from mig_world import CARD, World, want
 
@@ -51,7 +51,7 @@ def test_a_program_that_outlives_its_pod_keeps_its_instance() -> None:
 
 
 def test_a_place_taken_between_the_look_and_the_call_is_not_claimed() -> None:
-    """The driver answers INSUFFICIENT: the intent is taken back, whoever is there is foreign."""
+    """The driver answers INSUFFICIENT: the agent takes the intent back and reports the instance there as foreign."""
     world = World()
     taken = []
 
@@ -71,7 +71,7 @@ def test_a_place_taken_between_the_look_and_the_call_is_not_claimed() -> None:
 
 
 def test_a_short_engine_is_told_apart_from_a_taken_place() -> None:
-    """The place is free and the driver still refuses: what it said is told."""
+    """The place is free and the driver still refuses: its own words are reported."""
     world = World()
     world.nvml.foreign("1g.10gb+me", 0)
 
@@ -83,7 +83,7 @@ def test_a_short_engine_is_told_apart_from_a_taken_place() -> None:
 
 
 def test_a_card_that_is_lost_is_looked_at_again() -> None:
-    """The card does not answer: nothing is done, a fault is told, and the next look comes."""
+    """The card does not answer: nothing is done, a fault is reported, and the next look comes."""
     world = World()
 
     def lost(_card: str) -> tuple[()]:
@@ -115,7 +115,7 @@ def test_instances_that_vanish_are_made_again() -> None:
 
 
 def test_a_compute_instance_that_vanishes_is_made_again() -> None:
-    """Somebody ended ours: the GPU instance stays, the rest is made again."""
+    """Another program ended ours: the GPU instance stays, the rest is made again."""
     world = World()
     wanted = [want(world, "3g.40gb", 4)]
     world.converge(wanted)

@@ -50,7 +50,7 @@ class World:
 
     Attributes:
         changes: kind and resource of all that was written, leases apart.
-        told: what the agent complained of.
+        told: problems that the agent reported.
         dropped: fields that the API server did not keep, after each write.
     """
 
@@ -109,7 +109,7 @@ async def world_of(
 
 
 async def test_a_steady_node_writes_nothing() -> None:
-    """The first round writes object and labels; twenty more, some reading anew, write nothing."""
+    """The first round writes object and labels; twenty more, some of which read the object again, write nothing."""
     async with world_of(resync=5, hami=True) as world:
         first = await once(world.reporting)
         assert first.wrote == ("device", "node")
@@ -243,7 +243,7 @@ async def test_what_others_add_stays_and_what_they_break_is_mended() -> None:
 
 
 async def test_what_the_object_says_is_read_before_the_first_report() -> None:
-    """An agent that starts anew looks once more when it knows what was wrong, and asks once."""
+    """An agent that starts again searches once more when it knows what was wrong, and asks once."""
     async with world_of() as world:
         world.found = simulate(T4, {("gpu", 1)}, "Xid 79")
         await once(world.reporting)
@@ -309,7 +309,7 @@ async def test_a_404_of_a_proxy_is_not_the_absence_of_the_object(
 
 
 async def test_a_node_without_devices_has_no_object() -> None:
-    """Nothing found is nothing written; what cannot be read is told once."""
+    """Without a device it writes nothing; it reports once what it cannot read."""
     async with world_of() as world:
         world.found = Inventory(problems=("a card is odd",))
         for _ in range(3):
@@ -340,7 +340,7 @@ async def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
 
 
 async def test_an_api_server_that_is_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in every round; it is told again after it was there."""
+    """Not in every round; again once it answered in between."""
     async with world_of() as world:
         away, told = asyncio.Event(), list[str]()
         tries: asyncio.Queue[None] = asyncio.Queue()

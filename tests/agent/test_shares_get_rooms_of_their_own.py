@@ -119,7 +119,7 @@ def _mounted(adjustment: Adjustment | None) -> dict[str, tuple[str, str]]:
 
 
 def test_a_share_gets_the_library_its_limits_and_its_card(machine: Machine) -> None:
-    """Read-only but for its account and its own seat; the loader is told of the library."""
+    """Read-only but for its account and its own seat; the loader loads the library."""
     keeper = machine.keeper()
 
     adjustment = keeper.create(_pod(SHARE), _container())
@@ -248,7 +248,7 @@ def test_no_quota_is_best_effort(machine: Machine) -> None:
     ids=["policy", "class", "beyond", "no quantity"],
 )
 def test_a_wish_that_cannot_be_is_refused(annotations: dict[str, str], why: str) -> None:
-    """With the rule; memory of the host is given out only where the operator allows it."""
+    """With the rule; memory of the host is allocated only where the operator allows it."""
     found = inject(_pod(SHARE, annotations=annotations), _container(), _place(), ())
 
     assert isinstance(found, Refusal)
@@ -288,7 +288,7 @@ def test_shares_are_refused_where_only_instances_are_kept() -> None:
 
 
 def test_a_restarted_agent_knows_rooms_and_seats(machine: Machine) -> None:
-    """Nobody gets a seat that another has."""
+    """No container gets a seat that another has."""
     machine.rooms().open("container-a", QUOTA)
 
     rooms = machine.rooms()
@@ -313,7 +313,7 @@ def test_a_new_library_is_a_new_file(machine: Machine) -> None:
 
 
 def test_after_a_boot_all_is_new(machine: Machine) -> None:
-    """Containers do not outlive the machine, and its clock began anew."""
+    """Containers do not outlive the machine, and its clock starts at zero."""
     machine.rooms().open("container-a", QUOTA)
     machine.boot.write_text("two\n")
 
@@ -385,7 +385,7 @@ def test_an_account_that_was_cut_off_stays_so(machine: Machine, size: int) -> No
 
 
 def test_terms_are_the_agents_word(machine: Machine) -> None:
-    """Policy, precedence and quota of each tenant, as long as it is there; nobody else may write them."""
+    """Policy, precedence and quota of each tenant, as long as it is there; no other user may write them."""
     rooms = machine.rooms()
     room = rooms.open("container-a", QUOTA)
     terms = room.seats / "GPU-0/terms"
@@ -530,7 +530,7 @@ def test_the_seat_of_a_room_that_cannot_be_read_goes_to_nobody_else(
 def test_two_rooms_that_cannot_be_read_one_after_the_other_keep_their_seats(
     machine: Machine,
 ) -> None:
-    """Each agent that starts cannot read another room; even with terms of nothing nobody gets a seat that is taken."""
+    """Each agent that starts cannot read another room; even without terms, no container gets a seat that is taken."""
     nothing = replace(QUOTA[0], core_milli=0, policy=Policy.BEST_EFFORT)
     quota = (replace(nothing, priority=Priority.OFFLINE),)
     slots = set()
@@ -589,7 +589,7 @@ def test_a_kill_finds_no_terms_that_others_may_write(
 
 
 def test_a_room_that_cannot_be_read_is_not_made_anew_over_its_container(machine: Machine) -> None:
-    """Its account stays, whoever asks for the container again."""
+    """Its account stays, even when the runtime asks for the container again."""
     room = machine.rooms().open("container-a", QUOTA)
     (room.folder / "limits").unlink()
 
@@ -644,7 +644,7 @@ def _fails(*_: object, **__: object) -> NoReturn:
 def test_a_room_that_cannot_be_moved_away_keeps_its_seat_until_it_can(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files are there, and so is who had them, as far as anybody can tell."""
+    """Its files are there, and its container may be too, as far as the agent can know."""
     rooms = machine.rooms()
     room = rooms.open("container-a", QUOTA)
 
@@ -694,7 +694,7 @@ def test_a_card_has_a_number_of_seats(machine: Machine) -> None:
 
 
 def test_containers_without_turns_take_no_seat(tmp_path: Path) -> None:
-    """A tenant's many small shares of memory keep nobody off the card, and leave all seats to those that take turns."""
+    """A tenant's many small shares of memory close the card to none, and leave all seats to those with turns."""
     boot = tmp_path / "proc/sys/kernel/random/boot_id"
     boot.parent.mkdir(parents=True)
     boot.write_text("one")
@@ -717,7 +717,7 @@ def test_containers_without_turns_take_no_seat(tmp_path: Path) -> None:
 def test_a_room_that_cannot_be_made_leaves_its_seat_free(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is full while the library is copied: nobody sits there, and the card's folder goes."""
+    """A disk that is full while the library is copied: the seat stays free, and the card's folder goes."""
     rooms = machine.rooms()
 
     def full(*_: object) -> None:
@@ -900,7 +900,7 @@ def test_an_image_on_a_server_that_does_not_answer_holds_up_no_other(
                     keeper.start(_pod(SHARE), container)
             else:
                 keeper.start(_pod(SHARE), container)
-            while not looks:  # whose thread a busy machine may start late
+            while not looks:  # of a thread that a busy machine may start late
                 time.sleep(0.01)
     assert looks == [1]  # the others waited for nothing
     assert keeper.create(_pod(SHARE, uid="u2"), _container("u2")) is not None
@@ -955,7 +955,7 @@ def test_hostile_wishes_give_limits_or_a_reason(
 
 
 def test_without_compute_memory_alone_is_capped(machine: Machine) -> None:
-    """No launch is held back, whatever the node's policy; the quota stays, so that it can be told that it is not held."""
+    """No launch is held back, whatever the node's policy; the quota stays, for the report that it is not held."""
     provider = OwnLibrary()
     shares = Shares("u", "main", {}, {}, {}, "fixed-share", (SHARE,))
 

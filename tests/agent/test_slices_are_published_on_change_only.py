@@ -85,7 +85,7 @@ class World:
         self.publisher = self.another()
 
     def another(self) -> Publisher:
-        """The publisher of an agent that has started anew."""
+        """The publisher of an agent that was restarted."""
         return Publisher(self.client, "n1", Inventory, self.tallies, self.notes, instances=True)
 
     @property
@@ -109,7 +109,7 @@ class World:
 
     @property
     def noted(self) -> str:
-        """What operators are told."""
+        """The notes for operators."""
         return "; ".join(one.message for one in self.notes.said)
 
     @property
@@ -148,7 +148,7 @@ async def test_slices_that_went_with_their_node_are_of_the_one_that_is_there() -
 
 
 async def test_slices_are_written_once_and_then_on_change() -> None:
-    """Equal means that nothing is sent; a change writes every slice with the next generation."""
+    """An equal slice is not sent; a change writes every slice with the next generation."""
     async with world_of() as world:
         two = node(card(0), card(1))
         assert await world.publisher.once(two) == 2
@@ -171,7 +171,7 @@ async def test_slices_are_written_once_and_then_on_change() -> None:
 
 
 async def test_cards_move_only_where_another_is_to_be_tried_first() -> None:
-    """The order that is stored stays while it is as good as any, also for an agent that starts anew."""
+    """The stored order stays while it is as good as any, also for an agent that starts again."""
     async with world_of() as world:
         three = node(card(0), card(1), card(2))
         whole, used = (True, 80 * 2**30), (False, 900)
@@ -209,7 +209,7 @@ async def test_a_node_that_grows_and_shrinks_leaves_no_slice() -> None:
 
 
 async def test_slices_that_somebody_changed_or_removed_are_mended() -> None:
-    """A kubelet that starts removes those of its node; others' drivers' are not ours."""
+    """A kubelet that starts removes those of its node; the agent leaves those of other drivers alone."""
     async with world_of() as world:
         theirs = {"metadata": {"name": "x"}, "spec": {"driver": "x.io", "nodeName": "n1"}}
         world.server.store.create(COLLECTION, None, theirs)
@@ -263,7 +263,7 @@ async def test_a_gate_that_is_off_is_noticed_before_anything_is_offered(gate: st
 
 
 async def test_a_gate_that_is_switched_off_later_takes_everything_back() -> None:
-    """What was stored otherwise than it was sent is removed at once, and asked for anew."""
+    """What was stored otherwise than it was sent is removed at once, and published again."""
     async with world_of() as world:
         await world.publisher.once(node(card(0)))
         world.server.off = {"DRAPartitionableDevices"}
@@ -318,7 +318,7 @@ def test_a_server_adds_the_time_of_a_taint() -> None:
 
 
 async def test_a_slice_that_another_keeps_is_not_fought_over_without_an_end() -> None:
-    """Tried again after a second, and then ever less often."""
+    """Tried again after a second, and then at longer and longer intervals."""
     clock = InstantClock()
 
     async with world_of(clock) as world:

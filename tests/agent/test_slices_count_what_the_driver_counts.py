@@ -225,7 +225,7 @@ def test_layouts_that_counters_cannot_say_are_not_offered() -> None:
 
 
 def test_instances_of_others_take_their_counters() -> None:
-    """Where somebody else's instance is, neither shares nor an instance is given."""
+    """Where an instance of others is, neither shares nor an instance is allocated."""
     axis = MIG_CARDS["A100-80GB"].axis
     low = MigSlice("3g.40gb", 0, 4)
     found = slices([card(0, axis, foreign=(ForeignInstance(low),))])
@@ -235,7 +235,7 @@ def test_instances_of_others_take_their_counters() -> None:
 
 
 def test_an_ill_card_is_marked() -> None:
-    """Its name stays, so that who holds it stays known; where marks are not kept it is left out."""
+    """Its name stays, so that its holders stay known; where marks are not kept it is left out."""
     axis = MIG_CARDS["A100-80GB"].axis
     ill = card(0, axis, healthy=False, health_detail="fell off")
     inventory = Inventory((Found(ill, reason="XidCritical"), Found(card(1))))

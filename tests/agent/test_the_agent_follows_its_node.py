@@ -56,7 +56,7 @@ async def test_a_node_is_read_with_and_without_its_device() -> None:
 
 
 async def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Refusals are told once; the node is told as soon as it can be read, and when it changes."""
+    """Refusals are logged once; the node is passed on as soon as it can be read, and when it changes."""
     async with KubeServer() as server, _client(server) as client:
         server.store.create(NODES, None, {"metadata": {"name": "n1"}})
         server.store.create(DEVICES, None, _device("GPU-a"))
@@ -132,7 +132,7 @@ async def test_an_agent_that_reports_nothing_says_that_it_is_there() -> None:
 
 
 async def test_a_node_that_was_made_again_gets_labels_and_lease_again() -> None:
-    """The kubelet makes it anew, with another UID; a Lease of the old one would be deleted again and again."""
+    """The kubelet makes it again, with another UID; a Lease of the old one would be deleted again and again."""
     kept = "/apis/coordination.k8s.io/v1/leases"
     label = {names.ISOLATION_PROVIDER: "partage"}
 

@@ -68,7 +68,7 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, arguments: list[str], why:
 def test_how_far_contexts_may_grow_reaches_who_looks_after_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], slack: int
 ) -> None:
-    """A GiB where nobody says."""
+    """A GiB by default."""
     said = []
 
     def statements(*given: object, **_: object) -> None:
@@ -82,7 +82,7 @@ def test_how_far_contexts_may_grow_reaches_who_looks_after_limits(
 
 
 def test_without_files_a_cluster_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default reads the node from the API server; no way to one is told, exit 2."""
+    """The default reads the node from the API server; without a way to one the message says so, exit 2."""
     monkeypatch.setenv("KUBECONFIG", "/no-such-file")
 
     found = CliRunner().invoke(agent, ["--node", "n"])
@@ -191,7 +191,7 @@ def _ask_and_reset(url: str) -> None:
 
 
 async def test_clients_that_go_away_fill_no_log(tmp_path: Path) -> None:
-    """Whoever reaches the port may do so."""
+    """Any client that reaches the port may do so."""
     files = ("--journal", tmp_path / "journal", "--nri-socket", tmp_path / "nri.sock")
     command = (sys.executable, "-m", "partage.cli.main", "agent", *NODE, "--port", "0", *files)
 

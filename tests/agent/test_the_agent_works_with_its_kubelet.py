@@ -1,4 +1,4 @@
-"""Kubelet, API server and agent together: advice by records, units while nobody injects, evictions."""
+"""Kubelet, API server and agent together: advice by records, units while no injector is there, evictions."""
 
 import asyncio
 import contextlib
@@ -69,7 +69,7 @@ def _pod(name: str, card: int, requests: dict[str, str], milli: int = 100) -> di
 
 
 class Runtime:
-    """Whoever asks the keeper, or does not."""
+    """What asks the keeper, or does not."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -150,7 +150,7 @@ async def test_units_are_those_of_the_cards_in_the_records(folder: Path) -> None
 
 
 async def test_a_pod_that_the_kubelet_hears_of_first_is_waited_for(folder: Path) -> None:
-    """The API server tells the agent a moment later: advice waits for it, and not for ever."""
+    """The API server reports the pod to the agent a moment later: advice waits for it, for a bounded time."""
     async with _world(folder, patience=60) as world:
         world.runtime.ready.set()
         await world.kubelet.until(names.QGPU_CORE, 200)
@@ -201,7 +201,7 @@ async def test_a_runtime_that_comes_back_in_time_is_not_missed(folder: Path) -> 
 async def test_who_holds_units_and_was_given_nothing_is_counted(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the kubelet's word alone: told once, and shown in the metrics."""
+    """By the kubelet's word alone: logged once, and shown in the metrics."""
     async with _world(folder) as world:
         world.runtime.ready.set()
         await world.kubelet.until(GPU, 20)
@@ -225,7 +225,7 @@ async def test_who_holds_units_and_was_given_nothing_is_counted(
 
 
 def _reconciling(world: World, folder: Path) -> Reconciling:
-    """Who compares, at its own pace."""
+    """The comparison, at its own pace."""
     made = Reconciling(world.keeper, folder / "journal", world.side)
     made.take(world.place)
     return made
@@ -249,7 +249,7 @@ def _metrics(world: World) -> str:
 async def test_units_of_another_card_are_told_once_two_looks_have_seen_them(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The kubelet chose before the API server told of the pod; in the log, by kind, and in the file for the doctor."""
+    """The kubelet chose before the API server sent the pod; in the log, by kind, and in the file for the doctor."""
     async with _world(folder) as world:
         world.runtime.ready.set()
         await world.kubelet.until(GPU, 20)
@@ -280,7 +280,7 @@ async def test_units_of_another_card_are_told_once_two_looks_have_seen_them(
 
 
 async def test_a_pod_that_runs_with_units_and_without_a_record_is_evicted(folder: Path) -> None:
-    """Behind a proxy nobody sees its variables; the kubelet's word tells. By UID, and in no exempt namespace."""
+    """Behind a proxy its variables are unknown; the kubelet reports it. By UID, and in no exempt namespace."""
     async with _world(folder) as world:
         world.runtime.ready.set()
         await world.kubelet.until(GPU, 20)
@@ -356,7 +356,7 @@ def _asked(world: World) -> int:
 
 
 def _unprotected(keeper: Keeper, *names_: str) -> None:
-    """Have the keeper find pods whose containers were started while it was away."""
+    """Let the keeper find pods whose containers were started while it was away."""
     pods, containers = [], []
     for name in names_:
         record = _pod(name, 0, {})["metadata"]["annotations"]
@@ -394,7 +394,7 @@ async def test_pods_of_unprotected_containers_are_evicted_once(folder: Path) -> 
 async def test_a_disruption_budget_is_waited_for(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Told once while it forbids, and evicted when it does not any more."""
+    """Logged once while it forbids the eviction; the pod is evicted once it allows it."""
     async with _world(folder) as world:
         world.server.budget_blocked = True
         world.server.store.create(PODS, "team", _pod("early", 0, {}))
@@ -440,7 +440,7 @@ async def test_units_that_cannot_be_told_are_noted(folder: Path) -> None:
 
 
 async def test_another_plugin_of_a_name_is_noted_until_it_has_gone(folder: Path) -> None:
-    """While the kubelet has its units instead of the agent's; nothing else tells of it. Then the agent registers again."""
+    """While the kubelet has its units instead of the agent's; nothing else shows it. Then the agent registers again."""
     async with _world(folder) as world:
         await world.kubelet.until(GPU, 20)
         ours = world.kubelet.plugins[GPU]
@@ -453,7 +453,7 @@ async def test_another_plugin_of_a_name_is_noted_until_it_has_gone(folder: Path)
         assert note.code == "OtherPlugin"
         assert note.message.startswith("nvidia.com/gpu: ")
         assert "GPU-of-another" in note.message
-        # It goes; the kubelet does not come back to the agent, whose stream it kept.
+        # It goes; the kubelet does not return to the agent, whose stream it kept.
         world.kubelet.plugins[GPU] = replace(ours, devices={})
         await world.kubelet.until(GPU, 20)
         await until(lambda: not world.notes.said)

@@ -186,7 +186,7 @@ def test_a_registration_ends_with_the_last_card() -> None:
 
 
 def test_a_card_in_mig_mode_is_registered_as_such() -> None:
-    """Nobody can share it by software, whatever the other cards do."""
+    """It cannot be shared by software, whatever mode the other cards have."""
     found = simulate(A100)
     cut = replace(found, found=(replace(found.found[0], mig=True), *found.found[1:]))
 

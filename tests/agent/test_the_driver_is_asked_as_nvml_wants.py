@@ -273,7 +273,7 @@ def test_an_instance_is_made_found_and_ended(fake: FakeNvml) -> None:
 
 
 def test_refusals_are_told_apart(fake: FakeNvml) -> None:
-    """Codes become reasons; the call is named."""
+    """Codes become reasons; the message names the call."""
     driver = NvidiaDriver(Library(fake))
     fake.foreign("7g.80gb", 0)
 

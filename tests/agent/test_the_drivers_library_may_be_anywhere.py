@@ -17,7 +17,7 @@ open_node(InstanceOptions(here / "journal", here / "cdi", (here / "none", here /
 
 
 def _asked(folder: Path, program: str) -> "subprocess.CompletedProcess[str]":
-    """In a process of its own: a library that is loaded once is found by its name ever after."""
+    """In a process of its own: a library that is loaded once is found by its name for the rest of the process."""
     env = {"FAKE_NVML": str(folder / "cards"), "PYTHONPATH": ":".join(sys.path)}
     return subprocess.run(
         [sys.executable, "-c", program, str(folder)],

@@ -106,7 +106,7 @@ def test_in_the_order_of_their_numbers_the_last_would_be_refused() -> None:
 
 @pytest.mark.parametrize("sizes", [(80, 40), (40, 80)])
 def test_of_idle_cards_the_one_with_the_least_memory_goes_first(sizes: tuple[int, int]) -> None:
-    """The larger one stays for who needs it; who does gets it."""
+    """The larger one stays free for a request that needs it, and such a request gets it."""
     cards = Allocating(*big(*sizes))
     assert cards.share(10) == sizes.index(40)
     assert cards.share(60) == sizes.index(80)
@@ -139,7 +139,7 @@ def test_no_card_moves_without_need(before: list[int], left: dict[int, tuple[boo
 
 
 def test_what_takes_nobody_has_no_room() -> None:
-    """An ill, closed or cordoned card is no idle one, and so is one whose holders are not known."""
+    """An ill, closed or cordoned card is no idle one, and neither is one whose holders are unknown."""
     there = node("n1", card(0))
     assert rooms(there, left_for_claims(there, [])) == {0: (True, 40 * GIB)}
     assert rooms(there, left_for_claims(there, None)) == {0: (False, 0)}

@@ -92,7 +92,7 @@ sys.stdin.read()
 def test_what_is_given_after_a_failed_rewrite_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
-    """The file is written anew and the disk fails at any flush: later lines do not go to a file without a name."""
+    """The file is rewritten and the disk fails at any flush: later lines do not go to a file without a name."""
     journal = Journal(tmp_path)
     journal.give(entry("c1"))
     journal.give(entry("c2"))
@@ -157,7 +157,7 @@ def test_a_file_system_that_failed_is_written_to_once_it_is_mounted_again(disk: 
 def test_half_a_line_that_cannot_be_cut_off_swallows_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk takes half a line and nothing more, not even that it is taken back: that is done before the next line."""
+    """The disk takes half a line and then fails, even to cut it off: the journal cuts it off before the next line."""
     journal, genuine = Journal(tmp_path), os.write
     journal.give(entry("c1"))
 
@@ -190,7 +190,7 @@ def test_the_file_does_not_grow_with_the_containers_that_were(tmp_path: Path) ->
 def test_a_full_disk_at_the_rewrite_forgets_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has ended is on the disk before the file is written anew; that this fails is nobody's business."""
+    """The journal writes what has ended before it rewrites the file; a failed rewrite has no effect on it."""
     journal = Journal(tmp_path, spare=0)
     journal.give(entry("stays"))
     journal.give(entry("goes"))
@@ -202,7 +202,7 @@ def test_a_full_disk_at_the_rewrite_forgets_nobody(
 
 
 def test_a_second_agent_is_told_of_the_first(tmp_path: Path) -> None:
-    """Two would write over each other's lines; a first one that was killed is no hindrance."""
+    """Two agents would overwrite each other's lines; a first one that was killed is no hindrance."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, tmp_path],
         stdin=subprocess.PIPE,
@@ -242,13 +242,13 @@ def pod_of(name: str, grant: Grant = SHARE, record: str = "") -> PodSandbox:
 
 
 def container_of(name: str, served: str = "") -> Container:
-    """Its container, as the runtime tells of it."""
+    """Its container, as the runtime describes it."""
     said = {names.SERVED: served} if served else {}
     return Container(f"c-{name}", f"s-{name}", "main", annotations=said)
 
 
 class World:
-    """A node whose agents come and go."""
+    """A node whose agents start and end."""
 
     def __init__(self, folder: Path, provider: Provider) -> None:
         self.folder, self.provider = folder, provider
@@ -372,7 +372,7 @@ def test_a_full_disk_at_the_rename_leaves_the_card_taken(
 
 
 def test_what_cannot_be_read_of_the_journal_closes_the_cards(tmp_path: Path) -> None:
-    """An agent that is older than who wrote: nobody else gets a card until that container has ended."""
+    """An agent older than the writer: no other container gets a card until that container has ended."""
     world = World(tmp_path, NoIsolation())
     world.agent().create(pod_of("a"), container_of("a"))
     lines = [unsealed(line) for line in world.file.read_bytes().splitlines()]
@@ -407,7 +407,7 @@ def test_what_cannot_be_read_of_the_journal_closes_the_cards(tmp_path: Path) -> 
 def test_a_record_that_changed_while_its_pod_lives_is_refused(
     tmp_path: Path, record: Grant | None
 ) -> None:
-    """The books go by the record that was bound: a further container of the pod cannot widen it."""
+    """The journal counts by the record that was bound: a further container of the pod cannot widen it."""
     agent = World(tmp_path, NoIsolation()).agent()
     agent.create(pod_of("a"), container_of("a"))
     changed = PodSandbox("s-a", "a", "uid-a", "team") if record is None else pod_of("a", record)

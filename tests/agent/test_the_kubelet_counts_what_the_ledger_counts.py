@@ -79,7 +79,7 @@ def test_a_node_offers_sharers_percents_and_gibibytes() -> None:
 
 @pytest.mark.parametrize("label", ["", "disable", "false"])
 def test_qgpu_is_offered_only_where_it_is_switched_on(label: str) -> None:
-    """Without the label, or with one that says no, the kubelet hears of nothing of qGPU's."""
+    """Without the label, or with one that says no, the agent offers the kubelet nothing of qGPU's."""
     assert [one.resource for one in offers(_node(_cards(1), label), Settings())] == [GPU]
 
 
@@ -172,7 +172,7 @@ def test_whoever_is_served_first_the_cards_are_used_as_recorded(data: st.DataObj
 
 
 def test_advice_keeps_what_must_be_kept_and_fills_up() -> None:
-    """Units that an init container had come first; a card that is used up is made up for."""
+    """Units that an init container has come first; other cards replace one that is used up."""
     (offer,) = offers(_node(_cards(2), ""), Settings(hami=HamiSettings(split_count=2)))
     ids = [unit.id for unit in offer.units]
     two = Asked({GPU: 2}, (_grant(1), _grant(1)))
@@ -336,7 +336,7 @@ async def test_a_start_between_our_socket_and_our_registration_costs_no_time(
 async def test_a_registration_that_nobody_listens_to_is_made_again(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The kubelet took it and let go of it with an earlier one, without a word."""
+    """The kubelet took it and dropped it with an earlier one, without a word."""
     async with fake_kubelet(folder) as kubelet:
         kubelet.deaf = 1
         async with _serving(folder, _node(_cards(1), ""), listening=0.5) as plugins:
@@ -351,7 +351,7 @@ async def test_a_registration_that_nobody_listens_to_is_made_again(
 async def test_a_socket_that_a_kubelet_left_is_not_waited_on(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody answers there; the next kubelet's own socket ends the pause, however long."""
+    """No kubelet answers there; the next kubelet's own socket ends the pause, however long."""
     caplog.set_level("DEBUG", logger="partage.agent")
     growing = Backoff(0.02, factor=10**6, cap=3600, jitter=0)  # the second pause is an hour
 
@@ -368,7 +368,7 @@ async def test_a_socket_that_a_kubelet_left_is_not_waited_on(
 async def test_two_agents_do_not_keep_each_other_busy(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who finds another's socket in the place of its own says so, and rests before it takes it back."""
+    """An agent that finds another's socket in place of its own says so, and rests before it takes the place back."""
     async with (
         fake_kubelet(folder) as kubelet,
         _serving(folder, _node(_cards(1), ""), again=_NEVER),

@@ -111,7 +111,7 @@ class TwoRun(World):
         self.slots = {key: room.limits.cards[0].slot for key, room in first.rooms.items()}
 
     def next(self) -> Keeper:
-        """An agent that starts, and hears what runs."""
+        """An agent that starts, and receives what runs."""
         keeper = self.agent()
         there = (container_of("a", "partage"), container_of("b", "partage"))
         keeper.synchronize((pod_of("a"), pod_of("b")), there)
@@ -156,7 +156,7 @@ def _gives_nothing_away(world: TwoRun, text: str) -> None:
     ],
 )
 def test_nothing_counts_as_free_for_a_byte(tmp_path: Path, file: str) -> None:
-    """Cards, memory and seats of who runs are taken, whichever file is another one when an agent starts."""
+    """Cards, memory and seats of running containers stay taken, whichever file has changed when an agent starts."""
     world = TwoRun(tmp_path)
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if _plain(path)}
     path = tmp_path / file
@@ -204,7 +204,7 @@ def _words(error: type[Exception], path: Path) -> Iterator[None]:
 
 
 def test_the_journal_of_a_card_is_what_was_written_or_refused(tmp_path: Path) -> None:
-    """Another digit of an instance's number would end an instance of somebody else."""
+    """Another digit of an instance's number would end an instance of others."""
     journals, specs = FileJournals(tmp_path), Specs(tmp_path)
     slice_ = MigSlice("1g.10gb", 3, 1)
     mine = Entry(slice_, "uid-1", Stage.READY, "boot/7", 4, 0, "MIG-1")
@@ -267,7 +267,7 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
 
 
 def test_specifications_may_hold_anything(tmp_path: Path) -> None:
-    """Of an instance: it is of another one, or cannot be read, in words; and it is written anew."""
+    """A specification of an instance belongs to another one, or the error names the file; the agent rewrites it."""
     specs = Specs(tmp_path)
     node = {"path": "/dev/nvidia0", "major": 195, "minor": 0}
     device = {"name": "MIG-1", "containerEdits": {"deviceNodes": [node]}}

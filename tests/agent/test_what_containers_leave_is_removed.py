@@ -81,7 +81,7 @@ class World:
         )
 
     def container(self, number: int, attempt: int = 0) -> Container:
-        """Its container, as the runtime tells of it once it runs."""
+        """Its container, as the runtime describes it once it runs."""
         said = {names.SERVED: "hami-core"}
         return Container(f"c{number}-{attempt}", f"s{number}", "main", annotations=said)
 
@@ -117,7 +117,7 @@ def test_a_folder_goes_with_its_container(world: World) -> None:
 
 
 def test_the_next_attempt_keeps_the_folder(world: World) -> None:
-    """Behind a proxy the end of the first is heard of after the second is made; both have one folder."""
+    """Behind a proxy the agent learns of the first end after the second start; both have one folder."""
     folder = world.create(1, 0)
     world.create(1, 1)
 
@@ -129,7 +129,7 @@ def test_the_next_attempt_keeps_the_folder(world: World) -> None:
 
 
 def test_an_attempt_that_ended_unheard_leaves_the_next_ones_folder(world: World) -> None:
-    """The same, told by the runtime's own list."""
+    """The same, by the runtime's own list."""
     folder = world.create(1, 0)
     world.create(1, 1)
 
@@ -239,7 +239,7 @@ def test_nothing_outside_is_reached_through_what_a_tenant_wrote(world: World) ->
 def test_a_folder_of_all_that_is_a_link_is_not_entered(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever put it there meant another place; it is told once."""
+    """The link may lead to any place; the agent logs it once."""
     treasure = world.folder / "treasure"
     (treasure / f"{uid(1)}_main").mkdir(parents=True)
     world.home.symlink_to(treasure)
@@ -376,7 +376,7 @@ def test_a_sweep_is_bounded(world: World) -> None:
 
 
 def test_who_decides_lists_nothing_that_a_tenant_made(world: World) -> None:
-    """Folders in folders are moved up to be removed, and there may be millions: not to where all are."""
+    """Folders in folders are moved up to be removed, and there may be millions: they do not go to the folder of all."""
     folder = world.create(1)
     for number in range(50):
         (folder / f"d{number}").mkdir()
@@ -452,7 +452,7 @@ def test_exactly_the_running_have_folders(
             world.keeper.remove(world.container(*mine[0]))
             del running[mine[0]]
         elif what == "die":
-            running.update(dict.fromkeys(mine, False))  # nobody tells
+            running.update(dict.fromkeys(mine, False))  # without an event
         else:
             if what == "restart":
                 world.start()

@@ -1,4 +1,4 @@
-"""Records, journal, kubelet and runtime: every difference has its name, agreement has none, silence accuses nobody."""
+"""Records, journal, kubelet and runtime: each difference has a name, agreement has none, and silence accuses no pod."""
 
 import itertools
 from collections.abc import Callable
@@ -165,7 +165,7 @@ def _same_unit(world: World) -> None:
 A = ("a", "a", "main")
 CASES: dict[str, tuple[Callable[[World], object], list[tuple[Kind, str, str, str]]]] = {
     "its answer never arrived": (lambda w: _runs(w, served=None), [(Kind.NEVER_GIVEN, *A)]),
-    "started while nobody was asked": (
+    "started while no agent was asked": (
         lambda w: (w.entries.clear(), _runs(w, served=None)),
         [(Kind.STARTED_UNASKED, *A)],
     ),
@@ -211,7 +211,7 @@ CASES: dict[str, tuple[Callable[[World], object], list[tuple[Kind, str, str, str
         lambda w: w.units.update({("team", "a", "main"): {GPU: ("GPU-0::0", "GPU-0::1")}}),
         [(Kind.OTHER_AMOUNT, *A)],
     ),
-    "a unit that nobody offers": (
+    "a unit that no plugin offers": (
         lambda w: w.units.update({("team", "a", "main"): {GPU: ("GPU-7::0",)}}),
         [(Kind.UNKNOWN_UNIT, *A)],
     ),
@@ -293,7 +293,7 @@ def test_a_claims_container_uses_what_its_claim_has() -> None:
 
 
 def test_drivers_and_monitors_may_use_cards() -> None:
-    """Those of namespaces whose pods without a record are left alone."""
+    """The containers of namespaces whose pods without a record are left alone."""
     world = World()
     world.running.append(Running("c2", "b", "kube-system", "b", "main"))
     world.uses["c2"] = {"GPU-1"}
@@ -503,7 +503,7 @@ def _of_units(world: Drawn, pod: str, name: str) -> set[Kind]:
     slot, api = world.slots[pod, name], world.api[pod]
     here = any(world.slots[pod, other].runs for other in ("main", "side"))
     if not here and api in ("", "over"):
-        return set()  # nobody knows whom it means
+        return set()  # the kubelet's word may mean either pod
     found: set[Kind] = set()
     if slot.units:
         other = "b" if pod == "a" else "a"
@@ -564,7 +564,7 @@ def test_any_world_is_judged_as_the_rules_say(world: Drawn) -> None:
 @settings(max_examples=500, deadline=None)
 @given(_world, st.sampled_from(["pods", "units", "running"]))
 def test_silence_accuses_nobody_and_frees_nothing(world: Drawn, silent: str) -> None:
-    """A part that does not tell: what it alone could show is not found, and nothing worse is."""
+    """A part is silent: what it alone could show is not found, and nothing worse is."""
     facts = _facts(world)
     gone = {
         "pods": {Kind.POD_GONE, Kind.RECORD_CHANGED, Kind.OTHER_AMOUNT, Kind.NOT_COUNTED},

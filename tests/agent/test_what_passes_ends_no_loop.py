@@ -1,4 +1,4 @@
-"""Trouble of the kernel or the disk that passes: it ends a round of a loop, is told once, and says nothing of a container."""
+"""Trouble of the kernel or the disk that passes: it ends one round, is logged once, and says nothing of a container."""
 
 import asyncio
 import errno
@@ -52,7 +52,7 @@ def test_the_next_round_comes_and_the_words_once(
 
 @pytest.mark.parametrize("error", [ValueError("a fault"), RuntimeError("a fault"), KeyError("x")])
 def test_a_fault_of_ours_ends_the_loop(error: Exception) -> None:
-    """It would hide for ever otherwise."""
+    """Otherwise the fault would stay hidden."""
     with pytest.raises(type(error)), Rounds("anything"):
         raise error
 
@@ -61,7 +61,7 @@ def test_a_fault_of_ours_ends_the_loop(error: Exception) -> None:
 def test_what_the_agent_lacks_is_not_the_containers_fault(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A look that finds no descriptor finds nobody's limits in force, or not in force: it comes to nothing."""
+    """A look without a free descriptor says nothing of any container's limits: it ends with an error."""
 
     def fails(*_: object, **__: object) -> NoReturn:
         raise OSError(number, os.strerror(number))
@@ -81,7 +81,7 @@ def test_what_the_agent_lacks_is_not_the_containers_fault(
 def test_a_program_that_cannot_be_opened_is_no_process_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container may serve the file system of its program itself, and have it answer what it likes."""
+    """A container may serve the file system of its program itself, and let it answer anything."""
     home = tmp_path / "7"
     home.mkdir()
     (home / "stat").write_text("7 (a) S")
@@ -104,7 +104,7 @@ def test_a_program_that_cannot_be_opened_is_no_process_that_has_ended(
 
 
 def test_nothing_is_said_of_limits_that_nobody_could_look_at() -> None:
-    """Neither yes nor no, but of what others keep."""
+    """Neither yes nor no, except for limits that other parts enforce."""
     held = Statement("a", "u", "team/a", "main", "partage", Answer.YES, "InForce", "held")
     other = Statement("b", "u", "team/b", "main", "mig", Answer.YES, "HardwareInstance", "kept")
 
@@ -116,7 +116,7 @@ def test_nothing_is_said_of_limits_that_nobody_could_look_at() -> None:
 
 
 def test_looks_go_on_once_there_is_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one finds none; the next is not taken for one whose files do not answer."""
+    """The first look finds no thread; the next one does not count as one whose files do not answer."""
     lookers: Lookers[int] = Lookers()
 
     def fails(_thread: threading.Thread) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Injection as spans: what was given, by which rule it was refused, whose units the kubelet took."""
+"""Injection as spans: what was given, by which rule it was refused, which container took the kubelet's units."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -42,13 +42,13 @@ def _pod(uid: str = "u1", milli: int = 500, **more: str) -> PodSandbox:
 
 @pytest.fixture
 def kept() -> KeptSpans:
-    """What is told."""
+    """The spans that the keeper reports."""
     return KeptSpans()
 
 
 @pytest.fixture
 def keeper(tmp_path: Path, kept: KeptSpans) -> Iterator[Keeper]:
-    """A keeper that tells, on a node with one card."""
+    """A keeper that reports spans, on a node with one card."""
     place = Place(NODE, Settings(), FAMILIES, HostFacts(lambda _p, _c, _m: Instance()))
     words = (f"{number:016x}" for number in count(1))
     journal = Journal(tmp_path / "journal")
@@ -90,7 +90,7 @@ def test_a_decision_that_came_too_late_is_told(keeper: Keeper, kept: KeptSpans) 
 
 
 def test_containers_without_devices_are_not_told(keeper: Keeper, kept: KeptSpans) -> None:
-    """Neither one that is left alone nor one that is kept from choosing a card."""
+    """Neither for one that is left alone nor for one that is kept from choosing a card."""
     plain = PodSandbox("s", "p", "u3", "team")
 
     keeper.create(plain, Container("c", "s", "main"))
@@ -116,7 +116,7 @@ def test_units_belong_to_who_shows_the_mark(keeper: Keeper, kept: KeptSpans) -> 
 
 
 def test_marks_that_nobody_shows_are_forgotten(kept: KeptSpans) -> None:
-    """No more than a bound of them is remembered, the latest."""
+    """The agent remembers a bounded number of them, the latest."""
     words = (f"{number:016x}" for number in count(1))
     stories = Stories(kept, "n1", lambda: next(words))
     marks = [stories.mark("r", 1, 1) for _ in range(2000)]

@@ -96,7 +96,7 @@ def test_a_process_without_a_place_is_named_after_a_while(node: Node) -> None:
     "maps", ["/dev/nvidia0", "/dev/nvidia12", "/dev/nvidiactl", "/dev/nvidia-uvm"]
 )
 def test_any_device_file_that_is_mapped_counts(node: Node, maps: str) -> None:
-    """Whichever of them; who works on a card has several."""
+    """Any of them; a process that works on a card has several."""
     node.process(4007, "/dev/nvidia-uvm", maps=maps)
 
     assert "past the library" in node.said()
@@ -132,7 +132,7 @@ def test_a_device_file_by_another_name_counts(
 
 @pytest.mark.parametrize("flags", [0, FORKED])
 def test_who_put_away_files_of_other_names_is_known_to_the_driver(node: Node, flags: int) -> None:
-    """Neither files nor mappings show it, nor that a child started a program; the driver knows who works on its card."""
+    """Neither files nor mappings show it, nor that a child started a program; the driver knows who uses its card."""
     node.process(4007, maps="/dev/mine", flags=flags)
     node.process(4008, maps="/dev/zero")
     node.listed(8)
@@ -178,7 +178,7 @@ def test_a_file_below_another_root_counts(node: Node, maps: str) -> None:
     ],
 )
 def test_who_uses_another_interface_is_told_so(node: Node, loaded: str, interface: str) -> None:
-    """What is not limited and what to do, and nothing that sounds like an attempt on the library."""
+    """The message names what is not limited and what to do, and does not accuse the program of evading the library."""
     node.process(4007, "/dev/nvidia-uvm", loaded=loaded)
 
     said = node.said()
@@ -192,14 +192,14 @@ def test_who_uses_another_interface_is_told_so(node: Node, loaded: str, interfac
 
 
 def test_other_libraries_name_no_interface(node: Node) -> None:
-    """Another vendor's OpenCL, and the loader of all of them: nobody knows by what the device was opened."""
+    """Another vendor's OpenCL, and the loader of all of them: they do not show by what the device was opened."""
     node.process(4007, "/dev/nvidia-uvm", loaded="/usr/lib/libOpenCL.so.1")
 
     assert "past the library" in node.said()
 
 
 def test_who_comes_and_goes_is_not_counted_together(node: Node) -> None:
-    """Another process of that number begins anew."""
+    """Another process of that number starts the count again."""
     node.process(4007, "/dev/nvidia-uvm")
     node.said(3)
     node.process(4007, start=6)

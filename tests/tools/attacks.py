@@ -573,7 +573,7 @@ ATTACKS: Final = (
         "masked snapshot",
         "only cards, amounts and sums are shown",
         (
-            "agent/test_limits_are_told_and_acted_on.py::test_nobody_is_named_where_nobody_is_asked_who_reads",
+            "agent/test_limits_are_told_and_acted_on.py::test_nameless_series_name_no_pod",
             "extender/test_debug_api_prints_what_the_document_prints.py::test_names_are_shown_to_those_who_may_read_all_pods",
             "record/test_masks_keep_nothing_secret.py",
         ),
