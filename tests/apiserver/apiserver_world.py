@@ -22,7 +22,7 @@ APPLY = "application/apply-patch+yaml"
 
 @dataclass
 class FixedAmbient:
-    """A clock that stands still until told, and chance that counts."""
+    """A clock that stands still until it is set, and chance that counts."""
 
     seconds: float = 1_700_000_000.0
     drawn: int = 0
@@ -64,7 +64,7 @@ class Answer:
 
 @dataclass
 class World:
-    """A running server and who talks to it."""
+    """A running server and its client."""
 
     server: ApiServer
     url: str

@@ -148,7 +148,7 @@ def patching(*operations: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_warnings_fit_the_head_of_an_answer() -> None:
-    """As kube-apiserver cuts them: clients read no head of any length."""
+    """The server cuts them as kube-apiserver does: clients read no head of any length."""
 
     async def story(w: World) -> None:
         told = [f"{number} {'x' * 9_000}" for number in range(20)]
@@ -164,7 +164,7 @@ def test_warnings_fit_the_head_of_an_answer() -> None:
 
 
 def test_a_webhooks_answer_has_a_bound() -> None:
-    """Of megabytes; below it comes in as many pieces as it likes."""
+    """An answer of megabytes is refused; a smaller one may come in any number of pieces."""
 
     async def story(w: World) -> None:
         answers = [{"warnings": ["x" * 4 * 2**20]}, {"warnings": ["x" * 2**20]}]
@@ -369,7 +369,7 @@ def test_a_webhook_is_asked_about_what_it_matches(more: dict[str, Any], *, match
 
 
 def test_a_webhook_that_cannot_be_asked_is_told() -> None:
-    """No Service has anything behind it here; a certificate may be unusable; and a dry run is told as one."""
+    """No Service has a server behind it here; a certificate may be unusable; and a dry run is reported as one."""
 
     async def story(w: World) -> None:
         async with hook(lambda _request: {}) as (url, asked):

@@ -199,7 +199,7 @@ def test_an_update_takes_the_fields_it_changes() -> None:
 
 
 def test_objects_without_owners_had_one_before() -> None:
-    """Fields of an object that nobody applied belong to whoever wrote it first."""
+    """Fields of an object that was never applied belong to its first writer."""
 
     async def story(w: World) -> None:
         ok(await w.post(CONFIGS, config(a="1")), 201)

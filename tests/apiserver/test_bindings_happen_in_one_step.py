@@ -133,7 +133,7 @@ def test_only_a_free_pod_is_bound(prepare: Any, spec: dict[str, Any], why: str) 
 
 
 def test_of_many_binders_one_wins() -> None:
-    """However many ask at once, a pod has one node."""
+    """However many bind at once, a pod has one node."""
 
     async def story(w: World) -> None:
         ok(await w.post(PODS, pod()), 201)
@@ -151,7 +151,7 @@ def test_of_many_binders_one_wins() -> None:
 
 
 def test_a_dry_binding_binds_nothing() -> None:
-    """Nor does one of a pod that is not there."""
+    """A dry run of a pod that is not there binds nothing either."""
 
     async def story(w: World) -> None:
         ok(await w.post(PODS, pod()), 201)
@@ -199,7 +199,7 @@ def test_evictions_hold_to_budgets() -> None:
 
 
 def test_logs_come_from_the_provider() -> None:
-    """As text or piece by piece, with what was asked for."""
+    """As text or piece by piece, with the options of the request."""
     asked: list[LogRequest] = []
 
     async def pieces(request: LogRequest) -> AsyncIterator[bytes]:
@@ -253,7 +253,7 @@ def test_without_a_provider_logs_say_so() -> None:
 
 @pytest.mark.parametrize("part", ["resize", "ephemeralcontainers"])
 def test_what_runs_is_not_changed(part: str) -> None:
-    """It is read as the pod; a change is refused, of a pod that waits too, and of none that is not there."""
+    """It is read as the pod; a change is refused, also of a pod that waits; one of a missing pod is not found."""
 
     async def story(w: World) -> None:
         made = ok(await w.post(PODS, pod()), 201)

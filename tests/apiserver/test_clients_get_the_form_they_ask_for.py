@@ -306,7 +306,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize(("accept", "code"), ACCEPTED.values(), ids=ACCEPTED)
 def test_the_accept_header_is_honoured(accept: str, code: int) -> None:
-    """406 when nothing that is asked for can be had."""
+    """406 when the server can send none of the requested forms."""
 
     async def story(w: World) -> None:
         answer = await w.ask("GET", CONFIGS, accept=accept)
@@ -340,7 +340,7 @@ def test_yaml_bodies_are_read_and_curl_gets_readable_json() -> None:
 
 
 def test_large_and_odd_bodies_are_refused() -> None:
-    """3 MiB is the limit, told or found out; other media types and deep nesting are refused."""
+    """3 MiB is the limit, by the head or by the bytes read; other media types and deep nesting are refused."""
 
     async def story(w: World) -> None:
         large = b" " * (3 * 2**20 + 1)
@@ -564,7 +564,7 @@ def test_openapi_v2_names_no_fields_where_any_are_kept() -> None:
 
 
 def test_openapi_says_what_the_fields_of_pods_mean() -> None:
-    """Each sentence is of a struct or field that is served, in both versions; what has none says where it is documented."""
+    """Each sentence is of a struct or field that is served, in both versions; others say where they are documented."""
 
     async def story(w: World) -> None:
         older = ok(await w.get("/openapi/v2"))["definitions"]
@@ -630,7 +630,7 @@ def test_tokens_keep_strangers_out() -> None:
 
 
 def test_strangers_may_stand_for_somebody() -> None:
-    """Beside tokens, requests without one count as the user that is told; a wrong token does not."""
+    """Beside tokens, requests without one count as the configured user; a wrong token does not."""
     settings = Settings(tokens={"secret": User("alice")}, anonymous=User("guest"))
     seen: list[str] = []
 
@@ -647,7 +647,7 @@ def test_strangers_may_stand_for_somebody() -> None:
 
 
 def test_reviews_allow_everything() -> None:
-    """Who asks whether they may, may."""
+    """A user that asks for its rights has them all."""
 
     async def story(w: World) -> None:
         group = "/apis/authorization.k8s.io/v1"
@@ -720,7 +720,7 @@ def _named(raw: bytes) -> dict[str, bytes]:
 
 
 def test_openapi_v2_is_told_as_protobuf_too() -> None:
-    """What kubectl asks for wherever OpenAPI v3 does not do; the same definitions as in JSON."""
+    """The form that kubectl requests where OpenAPI v3 does not do; the same definitions as in JSON."""
 
     async def story(w: World) -> None:
         ok(await w.post(DEFINITIONS, definition()), 201)

@@ -394,7 +394,7 @@ def test_patterns_are_left_out_without_their_library(monkeypatch: pytest.MonkeyP
     ids=["against a large enumeration", "below a long name"],
 )
 def test_a_million_problems_are_told_briefly(schema: dict[str, Any], value: Any) -> None:
-    """Neither the work nor the text of each grows with what the others are compared with."""
+    """Neither the work nor the text of each grows with the values that it is compared with."""
     problems, begun = Problems(), process_time()
 
     structural.check(value, schema, "x", problems)
@@ -450,7 +450,7 @@ PATHS = {
 
 @pytest.mark.parametrize("path", PATHS)
 def test_jsonpaths_find_what_they_name(path: str) -> None:
-    """And nothing where they name nothing, or say what is not understood."""
+    """They find nothing where they name nothing, or say what they do not understand."""
     assert jsonpath.find_all(DOCUMENT, path) == PATHS[path]
 
 

@@ -218,7 +218,7 @@ def test_lists_and_files_of_many_kinds_work(binary: Path, tmp_path: Path) -> Non
 
 @KUBECTL
 def test_what_is_not_served_ends_with_one_line(binary: Path, tmp_path: Path) -> None:
-    """As at a server without it: no panic of kubectl's, and nothing else than what was asked for."""
+    """As at a server without it: kubectl does not panic, and does nothing but what was asked for."""
 
     async def scene(kubectl: Kubectl, w: World) -> None:
         await kubectl("apply", "-f", "-", text=MANIFEST)

@@ -199,7 +199,7 @@ def test_no_request_is_a_fault(requests: list[Any]) -> None:
                 answer = await w.ask(
                     method, path + tail, data, media=media, accept=accept, **query
                 )
-                # A stored webhook that nobody serves refuses as the genuine server does.
+                # A stored webhook without a server refuses as the genuine server does.
                 if "failed calling webhook" not in str(answer.body):
                     assert answer.code < 500, (
                         method,

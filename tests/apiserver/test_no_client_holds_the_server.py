@@ -1,4 +1,4 @@
-"""Clients that hold connections, or send without an end, keep the server from nobody."""
+"""Clients that hold connections, or send without an end, keep no other client from the server."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ async def opened(port: int, data: bytes) -> Streams:
 
 @pytest.mark.parametrize("held", HOLDS.values(), ids=HOLDS)
 async def test_who_comes_later_is_served(held: bytes) -> None:
-    """Three times as many as there may be: those that keep the server waiting make room."""
+    """Three times as many as the limit: connections that keep the server waiting make room."""
     async with served(PLENTY) as port:
         holders = [await opened(port, held) for _ in range(24)]
         reader, writer = await opened(port, HEALTH)
@@ -55,7 +55,7 @@ async def test_who_comes_later_is_served(held: bytes) -> None:
 
 @pytest.mark.parametrize("held", HOLDS.values(), ids=HOLDS)
 async def test_who_does_not_go_on_is_closed(held: bytes) -> None:
-    """With an answer or without one, though others do not need the place."""
+    """With an answer or without one, even when no other client needs the place."""
     async with served(FEW) as port:
         reader, writer = await opened(port, held)
 
@@ -64,7 +64,7 @@ async def test_who_does_not_go_on_is_closed(held: bytes) -> None:
 
 
 async def test_a_body_without_an_end_is_not_kept() -> None:
-    """It is refused once it is larger than any object may be, told of or not."""
+    """It is refused once it is larger than any object may be, with or without a length in its head."""
     async with served(PLENTY) as port:
         for head in (
             b"Content-Length: 99999999999\r\n\r\n",
@@ -99,7 +99,7 @@ async def test_a_huge_head_is_refused(head: bytes) -> None:
 
 
 async def test_a_watch_ends_with_its_client() -> None:
-    """At once, though nothing changes that it would hear of: else so many could be left behind that memory ends."""
+    """At once, although no event comes for it: otherwise clients could fill the memory with old watches."""
     async with served(PLENTY) as port:
         before = asyncio.all_tasks()
         watch = b"GET /api/v1/nodes?watch=true HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -113,7 +113,7 @@ async def test_a_watch_ends_with_its_client() -> None:
 
 
 async def test_a_probe_of_health_passes_a_crowd_of_requests() -> None:
-    """Requests that came together are worked on a few a round of the loop, so that others come in between."""
+    """The server works on a few requests in each round of the loop, so that others come in between."""
     crowd, order = 60, []
     body = b'{"metadata": {"generateName": "a-"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}'
     asked = POST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"

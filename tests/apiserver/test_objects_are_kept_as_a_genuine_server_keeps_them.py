@@ -135,7 +135,7 @@ def test_a_missing_namespace_is_not_found() -> None:
 
 
 def test_a_stale_write_is_a_conflict() -> None:
-    """Of two writers from the same state, the second is told to try again."""
+    """Of two writers from the same state, the second one gets an error that says to try again."""
 
     async def story(w: World) -> None:
         old = ok(await w.post(CONFIGS, config(a="1")), 201)
@@ -155,7 +155,7 @@ def test_a_stale_write_is_a_conflict() -> None:
 
 
 def test_a_write_that_changes_nothing_leaves_no_trace() -> None:
-    """Writing what is there moves no resourceVersion and tells no watcher."""
+    """Writing what is there moves no resourceVersion and sends no event to a watcher."""
 
     async def story(w: World) -> None:
         old = ok(await w.post(CONFIGS, config(a="1")), 201)
@@ -246,7 +246,7 @@ GRACE = {
 
 @pytest.mark.parametrize(("spec", "body", "seconds"), GRACE.values(), ids=GRACE)
 def test_pods_end_gracefully(spec: dict[str, Any], body: Any, seconds: int) -> None:
-    """A pod on a node waits for whoever plays kubelet; others go at once."""
+    """A pod on a node waits for its kubelet, here the test; others go at once."""
 
     async def story(w: World) -> None:
         ok(await w.post(PODS, pod(**spec)), 201)
@@ -366,7 +366,7 @@ def test_a_namespace_goes_with_all_that_is_in_it() -> None:
 
 
 def test_a_refused_deletion_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what is in a namespace in deletion, and of an owner's dependents."""
+    """Deletions of a namespace's objects, and of an owner's dependents."""
     monkeypatch.setattr(server, "_TIDY_AGAIN", 0.05)
 
     async def story(w: World) -> None:

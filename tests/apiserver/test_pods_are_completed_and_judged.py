@@ -88,8 +88,8 @@ PRIORITIES = {
     "named": ({"priorityClassName": "high"}, (1000, "high")),
     "system": ({"priorityClassName": "system-node-critical"}, (2_000_001_000, None)),
     "default": ({}, (5, "usual")),
-    "told and right": ({"priorityClassName": "high", "priority": 1000}, (1000, "high")),
-    "told and wrong": ({"priority": 3}, "the integer value of priority (3) must not be provided"),
+    "given and right": ({"priorityClassName": "high", "priority": 1000}, (1000, "high")),
+    "given and wrong": ({"priority": 3}, "the integer value of priority (3) must not be provided"),
     "unknown": ({"priorityClassName": "none"}, "no PriorityClass with name none was found"),
 }
 
@@ -458,7 +458,7 @@ def test_malformed_affinity_is_refused(value: dict[str, Any], why: str) -> None:
 
 
 def test_metaxs_name_needs_relaxed_names() -> None:
-    """Upper case in a pod's name is refused, unless the server is told to let it pass."""
+    """Upper case in a pod's name is refused, unless the server is set to let it pass."""
 
     async def genuine(w: World) -> None:
         assert (await w.post(PODS, pod("test-metax-sGPU"))).code == 422

@@ -91,7 +91,7 @@ POD = {
 
 @pytest.mark.parametrize("case", POD)
 def test_a_pods_containers_are_told_in_a_word(case: str) -> None:
-    """Ready containers, the word, and restarts."""
+    """Ready containers, the status in one word, and restarts."""
     status, told = POD[case]
     spec = {
         "containers": [{"name": "a"}],

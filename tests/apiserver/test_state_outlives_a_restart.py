@@ -119,7 +119,7 @@ def test_a_port_in_use_is_an_error() -> None:
 def test_a_file_that_cannot_be_written_is_told_without_a_fault(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server ends as ever; one line says what the file lacks, and no traceback is in it."""
+    """The server ends normally; one line says what the file lacks, and no traceback is in it."""
     file = tmp_path / "gone" / "state.json"
 
     async def main() -> None:

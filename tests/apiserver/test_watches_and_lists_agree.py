@@ -140,7 +140,7 @@ def test_a_watch_from_too_long_ago_has_expired() -> None:
 
 
 def test_a_client_that_falls_behind_is_told_so() -> None:
-    """A stream that the history outran ends with an `Expired` event."""
+    """A stream whose events have left the history ends with an `Expired` event."""
 
     async def story(w: World) -> None:
         since = w.server.store.revision

@@ -1,4 +1,4 @@
-"""The service, and the engine over the objects that anybody may list, give the same answers."""
+"""The service, and the engine over objects that any user may list, give the same answers."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ HALF = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
 
 
 async def told(world: World, *arguments: str, service: bool) -> tuple[int, Any]:
-    """What a command says in JSON, asked one way or the other; never by this loop's thread."""
+    """What a command says in JSON, asked in one of two ways; never by this loop's thread."""
     where = world.cluster.addresses
     way = ("--scheduler", where.scheduler) if service else ("--kubeconfig", where.kubeconfig)
     given = [*arguments, *way, "-o", "json"]

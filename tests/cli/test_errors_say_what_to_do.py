@@ -29,7 +29,7 @@ CASES = {
     "no kubeconfig, snapshot": (["snapshot"], "no kubeconfig", "correct KUBECONFIG"),
     "no kubeconfig, scheduler": (["scheduler", "--plain"], "no kubeconfig", "correct KUBECONFIG"),
     "no kubeconfig, webhook": (["webhook"], "no kubeconfig", "correct KUBECONFIG"),
-    "nobody there": (["top", *NOBODY], "cannot be reached", "Check the address"),
+    "no service there": (["top", *NOBODY], "cannot be reached", "Check the address"),
     "no URL": (["top", "--scheduler", "foo"], "--scheduler foo: must be a URL", "such as http"),
     "no URL of the web": (["top", "--scheduler", "ftp://x"], "--scheduler ftp://x", "such as"),
     "no such port": (
@@ -167,7 +167,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_empty_argument_is_never_one_that_was_left_out(name: str) -> None:
-    """As of an unset variable: every pod, node or file would be meant."""
+    """An empty argument, as of an unset variable, would mean every pod, node or file."""
     given, before = EMPTY[name]
 
     result = CliRunner().invoke(main, given)
@@ -382,7 +382,7 @@ def test_a_misspelt_field_is_told_and_refused_with_strict(tmp_path: Path, comman
     "typed", [["--help"], ["schedule", MIXED], ["schedule", MIXED, "-o", "json"]]
 )
 def test_a_full_disk_is_told_in_one_line(typed: list[str]) -> None:
-    """Whatever was to be printed, and exit code 2."""
+    """Whatever the command prints, and exit code 2."""
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "partage.cli.main", *typed],
@@ -443,7 +443,7 @@ def test_a_key_ends_a_command_that_works_by_its_signal(typed: list[str]) -> None
 
 
 def test_a_folder_in_the_place_of_a_kubeconfig_is_named(tmp_path: Path) -> None:
-    """It is there, so that nothing was found would be untrue."""
+    """It is there, so "not found" would be wrong."""
     result = CliRunner(env={"KUBECONFIG": str(tmp_path)}).invoke(main, ["top"])
 
     assert result.exit_code == 2
@@ -489,7 +489,7 @@ def test_a_reader_may_leave_early(typed: list[str]) -> None:
     ids=lambda one: one[0] if isinstance(one, list) else "",
 )
 def test_a_number_is_called_one(command: list[str], says: str) -> None:
-    """Of what is none; what is within no bounds was called a range."""
+    """The message asks for a number, and for no range where there are no bounds."""
     result = CliRunner().invoke(main, command)
 
     assert result.exit_code == 2
@@ -508,7 +508,7 @@ def test_a_number_is_called_one(command: list[str], says: str) -> None:
     ids=lambda one: one[-1],
 )
 def test_a_number_has_an_end(command: list[str], number: str) -> None:
-    """No bound holds for nan, and nothing waits for ever."""
+    """No bound holds for nan, and no command waits for ever."""
     result = CliRunner().invoke(main, [*command, number])
 
     assert result.exit_code == 2
@@ -516,7 +516,7 @@ def test_a_number_has_an_end(command: list[str], number: str) -> None:
 
 
 def test_shares_of_a_mix_have_a_sum() -> None:
-    """Each is a number, and all together are none."""
+    """Each is a finite number, but their sum is not."""
     stream = ["--model", "A100-40GB", "--cards", "1", "--mix", "1e308/1e308/0/0/0", "--rho", "1"]
     result = CliRunner().invoke(main, ["simulate", "mig", *stream])
 

@@ -1,4 +1,4 @@
-"""Whatever a file argument names, a command reads so much of it and says so: /dev/zero has no end."""
+"""Whatever a file argument names, a command reads a bounded part of it and says so: /dev/zero has no end."""
 
 import json
 import os

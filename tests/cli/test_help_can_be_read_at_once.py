@@ -73,7 +73,7 @@ def test_examples_can_be_typed(path: tuple[str, ...]) -> None:
 
 @every
 def test_many_options_are_under_headings(path: tuple[str, ...]) -> None:
-    """Each option once, says what it does, and is among few."""
+    """Each option once; it says what it does and is among few."""
     lines = _help(path)
     told = "\n".join(lines[lines.index("Options:") :])
     options = re.findall(r"^  (-[^ ,]+)", told, re.MULTILINE)

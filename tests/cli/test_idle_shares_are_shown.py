@@ -1,4 +1,4 @@
-"""`partage top pods --idle` asks a Prometheus who hardly used what was granted."""
+"""`partage top pods --idle` asks a Prometheus which pods hardly used what was granted."""
 
 import json
 import threading
@@ -79,7 +79,7 @@ def top(*arguments: str) -> Result:
 
 
 def test_who_received_little_is_shown_with_what_was_granted(prometheus: str) -> None:
-    """The largest grant first; who is busy, or not measured, is not among them."""
+    """The largest grant first; busy pods and pods without a measurement are not among them."""
     result = top("pods", "--idle", "--prometheus", f"{prometheus}/")
     rows = [line.split() for line in result.stdout.splitlines()]
     assert result.exit_code == 0
@@ -95,7 +95,7 @@ def test_who_received_little_is_shown_with_what_was_granted(prometheus: str) -> 
 
 
 def test_what_cannot_be_asked_is_said(prometheus: str) -> None:
-    """No address, no list of pods, or nobody who answers as Prometheus."""
+    """No address, no list of pods, or no server that answers as Prometheus."""
     for arguments in (("pods", "--idle"), ("nodes", "--idle", "--prometheus", prometheus)):
         result = top(*arguments)
         assert result.exit_code == 2

@@ -69,7 +69,7 @@ def test_ordinary_text_stays() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=ascii)
 def test_schedule_and_explain_print_none(command: str, tmp_path: Path) -> None:
-    """A pod's annotation is told in the reason why it waits; standard error as well."""
+    """The reason why a pod waits quotes an annotation of the pod; standard error as well."""
     node = {
         "kind": "Node",
         "apiVersion": "v1",

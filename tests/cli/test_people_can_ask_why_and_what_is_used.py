@@ -32,7 +32,7 @@ MIXED = str(ROOT / "examples/mixed")
 
 
 def ask(*arguments: str) -> Result:
-    """What the command prints, without whatever the environment says of a cluster."""
+    """What the command prints, whatever the environment says of a cluster."""
     env = {
         "KUBECONFIG": "/nonexistent",
         "PARTAGE_SCHEDULER": "",
@@ -72,7 +72,7 @@ def test_a_waiting_pod_gets_reason_numbers_and_next_step() -> None:
 def test_cards_that_are_nowhere_so_close_are_not_waited_for(
     tmp_path: Path, cards: int, key: str, wish: object, code: str
 ) -> None:
-    """Four cards of one PCIe switch, say, where each switch has two: no pod that ends brings them."""
+    """Four cards of one PCIe switch where each switch has two: no pod that ends makes them possible."""
     limits = {"koordinator.sh/gpu": 100 * cards}
     pod = {
         "apiVersion": "v1",
@@ -93,7 +93,7 @@ def test_cards_that_are_nowhere_so_close_are_not_waited_for(
 
 
 def test_the_nearest_nodes_are_told_first(tmp_path: Path) -> None:
-    """Nodes that lack room, then what keeps pods from a node, then what the pod says; those of one reason in a row, of wide each."""
+    """Nodes that lack room come first, then nodes that keep the pod off, then what the pod says; rows of one reason are one."""
     node = {"apiVersion": "v1", "kind": "Node", "status": {"allocatable": {"nvidia.com/gpu": "2"}}}
     documents = [{**node, "metadata": {"name": f"other-{number:02}"}} for number in range(20)] + [
         {
@@ -128,7 +128,7 @@ def test_the_nearest_nodes_are_told_first(tmp_path: Path) -> None:
 
 
 def test_nodes_whose_cards_lack_the_same_are_one_row(tmp_path: Path) -> None:
-    """Ten rows of a large fleet would else say one thing."""
+    """Otherwise ten rows of a large fleet would say one thing."""
     documents: list[dict[str, Any]] = []
     for name, memory in (("a", "16Gi"), ("b", "8Gi"), ("c", "16Gi")):
         amounts = {"core": 100, "memory-ratio": 100, "memory": memory}
@@ -230,7 +230,7 @@ def test_explain_counts_beside_devices_what_schedule_counts(
 
 
 def test_a_pod_that_gets_a_place_is_not_called_bound() -> None:
-    """Nothing is bound by asking, and there is no cluster whose policy could be in force."""
+    """A question binds nothing, and there is no cluster whose policy could be in force."""
     said = ask("explain", "team-text/hami-slice", "-f", MIXED).stdout
 
     assert "team-text/hami-slice gets a place on node a100-node" in said
@@ -254,7 +254,7 @@ def test_a_placed_pod_gets_cards_policy_and_annotations() -> None:
 
 
 def test_a_pod_on_an_ill_card_is_told_what_to_do(tmp_path: Path) -> None:
-    """Where it is is half of the truth."""
+    """The node of the pod is half of the answer."""
     text = "".join(path.read_text() + "\n---\n" for path in sorted(Path(MIXED).glob("*.yaml")))
     documents = [one for one in yaml.safe_load_all(text) if one]
     device = next(one for one in documents if one["kind"] == "Device")
@@ -271,7 +271,7 @@ def test_a_pod_on_an_ill_card_is_told_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_pod_whose_only_device_is_misspelt_is_told_so(tmp_path: Path) -> None:
-    """No part of Partage is asked about it: it names no resource that is known."""
+    """Partage does not handle the pod: it names no resource that is known."""
     limits = {"tke.cloud.tencent.com/qgpu-cores": 30}
     spec = {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost"}, "spec": spec}
@@ -463,7 +463,7 @@ def test_a_service_that_is_not_one_is_told(tmp_path: Path) -> None:
 
 
 def test_top_sums_up_and_lists_who_waits() -> None:
-    """Cards by use, amounts, nodes, and each waiting pod with its reason."""
+    """Cards by use, amounts, nodes, and each pending pod with its reason."""
     result = ask("top", "-f", MIXED)
 
     assert result.exit_code == 0
@@ -539,7 +539,7 @@ def test_what_kubectl_has_and_this_has_not_is_answered(typed: str, says: str) ->
 
 
 def test_claims_are_shown_of_nodes_that_the_pod_may_use() -> None:
-    """Who holds cards elsewhere does not matter to a pod that only one node suits."""
+    """Claims that hold cards on other nodes do not matter to a pod that may use one node only."""
     result = ask("explain", "waiting/on-broken-a10", "-f", str(Path(MIXED).parent))
 
     assert result.exit_code == 3
@@ -761,7 +761,7 @@ def service(answer: Callable[[str], dict[str, Any] | None]) -> Iterator[str]:
 
 
 def test_the_brief_asks_the_service_for_what_it_shows() -> None:
-    """One page of twenty nodes out of 5,000; how many there are is told beside the page."""
+    """One page of twenty nodes out of 5,000; the total is printed beside the page."""
     asked: list[str] = []
 
     def answer(path: str) -> dict[str, Any]:
@@ -822,7 +822,7 @@ def test_every_page_is_asked_for_once_and_comes_in_order(words: tuple[str, ...])
 def test_a_service_of_the_release_before_is_asked_for_what_it_knows(
     words: tuple[str, ...], output: str
 ) -> None:
-    """While a cluster is upgraded: it refuses `cards`, and tells no numbers of devices."""
+    """While a cluster is upgraded: it refuses `cards`, and gives no numbers of devices."""
     cards = [{"type": "gpu"}, {"type": "gpu"}, {"type": "rdma"}]
     before = {"total": 1, "offset": 0, "nodes": [NODE | {"cards": cards, "vendor": "nvidia"}]}
 
@@ -873,7 +873,7 @@ def test_a_terminal_gets_the_colours_and_no_command_of_a_name(
 
 @pytest.mark.parametrize("command", ["explain", "inspect", "snapshot", "top"])
 def test_who_needs_no_books_does_not_wait_for_them_to_load(command: str) -> None:
-    """The arrays they are kept in take longer to load than an answer takes to come."""
+    """The arrays of the books take longer to load than an answer takes to come."""
     code = f"import sys, partage.cli.{command}; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -942,7 +942,7 @@ def test_a_pod_of_several_protocols_has_all_of_them_on_its_card(tmp_path: Path) 
 
 
 def test_no_compute_is_asked_and_none_is_left(tmp_path: Path) -> None:
-    """The line has numbers, and the advice is no smaller part: to ask for less than none does not help."""
+    """The line has numbers, and the advice does not say to ask for a smaller part: less than none does not help."""
     told = ask("explain", "late", "-f", _shared_node(tmp_path))
 
     assert told.exit_code == 3
@@ -951,7 +951,7 @@ def test_no_compute_is_asked_and_none_is_left(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_refused_are_told(tmp_path: Path) -> None:
-    """The service goes on by what was before, so that cards may be cut there and be closed in this answer."""
+    """The service keeps the earlier settings, so that cards may be cut there and be closed in this answer."""
     config = {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -32,13 +32,13 @@ def thresholds() -> tuple[int, int, int]:
 
 
 def test_new_objects_are_looked_through_seldom() -> None:
-    """The youngest objects wait longer; older ones are looked through as ever."""
+    """The youngest objects wait longer; older ones are looked through as before."""
     assert thresholds() == (10_000, 10, 10)
     assert gc.get_threshold() == (700, 10, 10)
 
 
 def test_who_looks_more_seldom_already_goes_on() -> None:
-    """Such as a command that builds a whole cluster."""
+    """A command that builds a whole cluster does so."""
     gc.set_threshold(500_000, 10, 10)
     assert thresholds() == (500_000, 10, 10)
 

@@ -1,4 +1,4 @@
-"""On a terminal tables are as wide as it is: numbers are whole, names are cut in their middle, and figures stand below each other.
+"""Tables are as wide as the terminal: numbers are whole, names are cut in their middle, figures stand below each other.
 
 Where output is no terminal, each row is a line, and nothing is left out.
 """
@@ -138,7 +138,7 @@ def test_models_get_short_before_texts_are_folded(
     [(0, 0, "0"), (2, 0, "2"), (0, 1, "1 claim"), (0, 5, "5 claims"), (2, 5, "2, 5 claims")],
 )
 def test_claims_are_counted_beside_pods(pods: int, claims: int, told: str) -> None:
-    """A node that claims have filled does not look as if nobody were there."""
+    """A node that claims have filled does not look empty."""
     assert holders(pods, claims) == told
 
 
@@ -236,7 +236,7 @@ def narrow_table(width: int, *rows: tuple[str, str, str]) -> list[str]:
 
 
 def test_a_namespace_stands_above_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where both have no room beside each other, so that a name can be copied; a card's number stays beside its kind, and a code is whole."""
+    """Where both have no room in one line, so that a name can be copied; a card's number stays beside its kind."""
     monkeypatch.setenv("FORCE_COLOR", "1")
 
     lines = narrow_table(

@@ -1,4 +1,4 @@
-"""A pod that waits for a ResourceClaim is told why, over manifests, a live cluster and a snapshot of it."""
+"""`explain` says why a pod waits for a ResourceClaim, over manifests, a live cluster and a snapshot of it."""
 
 import asyncio
 import json
@@ -104,7 +104,7 @@ EXPECTED = {
 
 
 def test_each_card_is_told_with_numbers(tmp_path: Path) -> None:
-    """By who reads the cluster, and by who has a snapshot of it; nothing but what is asked for goes into that."""
+    """From the cluster and from a snapshot of it; the snapshot holds nothing but what is asked for."""
     path = tmp_path / "cluster.json"
 
     async def story() -> None:

@@ -51,7 +51,7 @@ def test_it_says_nothing_of_what_is_soon_over_and_nothing_to_a_file(
 
 
 def test_a_pipe_that_nobody_fills_is_named(tmp_path: Path) -> None:
-    """The command of a person who forgot to give a file."""
+    """A command whose file argument is a pipe without a writer."""
     pipe = tmp_path / "nodes.yaml"
     os.mkfifo(pipe)
     screen, end = pty.openpty()

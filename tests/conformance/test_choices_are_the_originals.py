@@ -30,7 +30,7 @@ def test_a_share_goes_to_a_switch_in_use_under_every_policy(policy: str) -> None
 
 
 def test_shares_of_other_protocols_go_by_the_policy_alone() -> None:
-    """HAMi knows no switch: under spread the second share goes to an idle card, whichever switch."""
+    """HAMi knows no switch: under spread each share goes to an idle card, of any switch."""
     tree = switched(gpus={0: "0", 1: "0", 2: "1", 3: "1"})
     shares = [slice_(f"s{n}", gpu="1", gpumem="1000") for n in range(3)]
 
@@ -122,7 +122,7 @@ def test_sharers_count_between_hamis_cards(wish: str, expected: str) -> None:
 
 @pytest.mark.parametrize(("wish", "expected"), [("spread", "b"), ("binpack", "a")])
 def test_sharers_count_between_hamis_nodes(wish: str, expected: str) -> None:
-    """The same between nodes, whichever comes first."""
+    """The same between nodes, in both orders."""
     for first, second in (("a", "b"), ("b", "a")):
         nodes = [registered({}, name=name) for name in (first, second)]
         asked = slice_("p", {NODES: wish}, gpu="1", gpumem="1000")

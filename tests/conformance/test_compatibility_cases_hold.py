@@ -276,7 +276,7 @@ def test_hamis_matrix_of_policies_holds(nodes: str, cards: str, expected: tuple[
 
 
 def test_a_record_that_contradicts_the_node_closes_its_cards() -> None:
-    """Case 41: a MIG record on a node without MIG cards; nobody else gets a card there."""
+    """Case 41: a MIG record on a node without MIG cards; no other pod gets a card there."""
     running = """
 apiVersion: v1
 kind: Pod

@@ -72,7 +72,7 @@ def _outcome(pod: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("folder", OUTCOMES)
 def test_a_folder_alone_comes_out_as_its_readme_says(folder: str) -> None:
-    """Each pod of a folder is placed, or waits with the code that is told."""
+    """Each pod of a folder is placed, or waits with the code that is listed."""
     code, output = _schedule(EXAMPLES / folder)
 
     found = {pod["name"]: _outcome(pod) for pod in output["pods"]}

@@ -1,4 +1,4 @@
-"""What `partage schedule` writes for instances is state that it reads back, whichever record."""
+"""`partage schedule` reads back what it writes for instances, from each kind of record."""
 
 from typing import Any
 

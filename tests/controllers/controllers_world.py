@@ -85,7 +85,7 @@ class World:
         self.controllers.changed(document(manifest))
 
     async def create(self, resource: str, manifest: Manifest) -> Manifest:
-        """Create an object, with its status, and give it back as it is then."""
+        """Create an object, with its status, and return it as it is then."""
         namespace = manifest["metadata"].get("namespace", "")
         await self.server.create(resource, manifest, namespace)
         if "status" in manifest:
@@ -196,7 +196,7 @@ def card(
 
 
 def device(name: str = "n1", *cards: Manifest, version: int = 1, **labels: str) -> Manifest:
-    """A Device object; two cards unless told otherwise."""
+    """A Device object; it has two cards by default."""
     return {
         "apiVersion": "scheduling.koordinator.sh/v1alpha1",
         "kind": "Device",

@@ -47,7 +47,7 @@ async def ask(world: World, path: str) -> tuple[int, Any]:
 
 
 async def test_scaling_changes_the_totals_live_and_a_bad_map_changes_nothing() -> None:
-    """Good, bad, good again: totals follow the good ones, the bad one is told on itself."""
+    """Good, bad, good again: totals follow the good ones, and an event on the bad one reports it."""
     async with world_of(namespaces=("kube-system",)) as world:
         await world.create("nodes", node())
         world.tell(device(**{"node.koordinator.sh/gpu-vendor": "nvidia"}))

@@ -1,4 +1,4 @@
-"""Node totals and labels: both name families, on change only, whoever else writes."""
+"""Node totals and labels: both name families, written on change only, beside any other writer."""
 
 import json
 from pathlib import Path
@@ -189,7 +189,7 @@ def test_equal_amounts_in_other_words_are_equal() -> None:
 
 
 async def test_a_foreign_edit_is_put_right_and_a_fight_slows_down() -> None:
-    """The first overwriting is corrected within seconds; the tenth waits for minutes, and is told."""
+    """The first overwriting is corrected within seconds; the tenth waits for minutes, with an event."""
     async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
@@ -209,7 +209,7 @@ async def test_a_foreign_edit_is_put_right_and_a_fight_slows_down() -> None:
 
 
 async def test_a_race_converges() -> None:
-    """A refused write, an old picture and a failing server end in the right totals."""
+    """A refused write, an old state and a failing server end in the right totals."""
     async with world_of() as world:
         await world.create("nodes", node())
         refusals: list[Any] = [404, 409, 500, 503]  # the first of a proxy, which knows no node
@@ -319,7 +319,7 @@ async def test_totals_can_be_left_to_another_manager() -> None:
 
 @pytest.mark.parametrize("vendor", ["huawei", "nvidia"])
 async def test_native_units_go_with_the_device_object_of_their_vendor(vendor: str) -> None:
-    """Of the vendor's own label it is known that a Device object described them."""
+    """The vendor's own label shows that a Device object described them."""
     async with world_of() as world:
         await world.create("nodes", node(totals={"huawei.com/npu-core": "20"}))
         npu = {"huawei.com/npu-core": "20", "koordinator.sh/gpu-memory": "32Gi"}

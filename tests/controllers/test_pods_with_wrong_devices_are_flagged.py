@@ -262,7 +262,7 @@ async def test_a_device_that_is_back_in_time_is_never_told() -> None:
 
 
 async def test_who_led_before_counts_no_problem_and_knows_no_grace() -> None:
-    """While its own grace runs, who leads then leaves the condition as it was: a lasting problem is not resolved."""
+    """During its grace a new leader leaves the condition as it was: a lasting problem is not resolved."""
     async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device("n1", card(1)))
@@ -283,7 +283,7 @@ async def test_who_led_before_counts_no_problem_and_knows_no_grace() -> None:
 
 
 async def test_labels_that_the_binding_did_not_carry_are_filled_in() -> None:
-    """QGPU's labels follow the record, whoever took them off."""
+    """QGPU's labels follow the record, also after another writer removed them."""
     async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device("n1", card(0), card(1), **{"node.koordinator.sh/gpu-vendor": "nvidia"}))

@@ -1,4 +1,4 @@
-"""Who is silent, from looks at leases: by changes alone, and only while nothing keeps us from looking."""
+"""Which agents are silent, by looks at leases: by changes alone, and only while the controller can look."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ def test_a_slow_answer_is_never_counted_against_an_agent() -> None:
 
 
 def test_silence_is_counted_afresh_after_an_outage() -> None:
-    """Nobody could renew while the API server was away; no node is closed on its return."""
+    """No agent could renew while the API server was away; no node is closed on its return."""
     beats = Heartbeats(LIMIT, GAP)
     beats.look({"a": "1", "b": "1"}, (), 0, 0)
     for _ in range(30):
@@ -82,7 +82,7 @@ def test_silence_is_counted_afresh_when_we_stood_still() -> None:
 
 
 def test_a_new_leader_keeps_what_is_closed_until_it_hears_the_agent() -> None:
-    """And closes nobody before it has looked for as long as the limit."""
+    """It closes no node before it has looked for as long as the limit."""
     beats = Heartbeats(LIMIT, GAP)
 
     first = beats.look({"a": "1", "b": "1"}, {"a"}, 0, 0)
@@ -93,7 +93,7 @@ def test_a_new_leader_keeps_what_is_closed_until_it_hears_the_agent() -> None:
 
 
 def test_a_gap_opens_nobody() -> None:
-    """That silence is counted afresh is no sign of life."""
+    """Counting silence from the beginning is no sign of life."""
     beats = Heartbeats(10, GAP)
     for now in (0, 10):
         beats.look({"a": "1"}, (), now, now)
@@ -104,7 +104,7 @@ def test_a_gap_opens_nobody() -> None:
 
 
 def test_a_node_without_a_lease_is_nobodys() -> None:
-    """Who never had an agent is not closed; whose lease was deleted is opened."""
+    """A node that never had an agent is not closed; one whose lease was deleted is opened."""
     beats = Heartbeats(LIMIT, GAP)
 
     assert beats.look({}, {"a"}, 0, 0).open == {"a"}
