@@ -93,7 +93,7 @@ def test_cards_that_are_nowhere_so_close_are_not_waited_for(
 
 
 def test_the_nearest_nodes_are_told_first(tmp_path: Path) -> None:
-    """Nodes that lack room come first, then nodes that keep the pod off, then what the pod says; rows of one reason are one."""
+    """Nodes that lack room come first, then nodes that keep the pod off, then what the pod says; like rows are one."""
     node = {"apiVersion": "v1", "kind": "Node", "status": {"allocatable": {"nvidia.com/gpu": "2"}}}
     documents = [{**node, "metadata": {"name": f"other-{number:02}"}} for number in range(20)] + [
         {

@@ -65,7 +65,7 @@ def is_cut(name: str, lines: list[str]) -> bool:
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_nothing_is_lost_or_broken(name: str, width: int) -> None:
-    """Every word of the wide table is there, but bars, headings of empty columns, protocols, and the middle of names."""
+    """Every word of the wide table is there, except bars, empty columns, protocols, and the middle of names."""
     narrow = shown(COMMANDS[name], width)
     lost = words(shown(COMMANDS[name], 400)) - words(narrow) - {"INSTANCES"}
 

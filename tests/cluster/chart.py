@@ -10,7 +10,7 @@ CHART = Path(__file__).parents[2] / "deploy" / "helm" / "partage"
 
 
 def helm(plane: ControlPlane, *arguments: str, program: Path = HELM) -> str:
-    """Run helm against the cluster, and give back what it prints.
+    """Run helm against the cluster, and return what it prints.
 
     Raises:
         AssertionError: it failed; says what it said.

@@ -1,4 +1,4 @@
-"""A genuine node whose agent offers two cards to ResourceClaims, and what is asked of it and of the API server."""
+"""A genuine node whose agent offers two cards to ResourceClaims, and questions to it and to the API server."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ export FAKE_NVML="$1/cards"
 shift
 exec "$@"
 """
-"""Runs a program where the kernel tells of NVIDIA's modules, and the stand-in of their library finds its cards."""
+"""Runs a program where procfs shows NVIDIA's modules, and the stand-in of their library finds its cards."""
 H100 = "GPU-5c3f0d6e-5a0b-4c55-9a44-2f6c3d1e7b90"
 CAPABILITIES = 510
 """Major number of the device files that give access to an instance."""
@@ -194,7 +194,7 @@ def empty(node: Node) -> None:
 
 
 def registered(node: Node) -> bool:
-    """Whether the kubelet has told the agent that it takes the driver."""
+    """Whether the kubelet has confirmed to the agent that the driver is registered."""
     return "registered with the kubelet" in node.agent.log.read_text()
 
 

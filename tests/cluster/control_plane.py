@@ -77,7 +77,7 @@ class Process:
         self.revive()
 
     def revive(self) -> None:
-        """Start it again where it has ended though nobody ended it, as a kubelet does."""
+        """Start it again where it has ended by itself, as a kubelet does."""
         with self.lock, self.log.open("ab") as log:
             if self.running or not self.wanted:
                 return
@@ -190,7 +190,7 @@ class ControlPlane:
         return next(token for token, (name, _) in self._tokens.items() if name == user)
 
     def kubeconfig(self, token: str | None = None, server: str | None = None) -> Path:
-        """A kubeconfig for the administrator, or for who has the token; written once, whole: programs may be reading it."""
+        """A kubeconfig for the administrator, or for the token's user; written once and whole, as programs may read it."""
         token = token or self.admin
         path = (
             self.folder

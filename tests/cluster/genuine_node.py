@@ -200,7 +200,7 @@ def settled(*nodes: Node) -> None:
         home = one.kubelet.folder.parent / "vgpu/containers"
         eventually("no folder is left", lambda home=home: not left(home), SLOW)
         log = plane.processes[f"agent-{one.name}"].log.read_text()
-        # The pod that nobody placed is found; of those that were placed nothing is.
+        # The pod that no scheduler placed is found; of those that were placed nothing is.
         told = [kind for kind in Kind if f": {kind}: " in log]
         assert set(told) <= {Kind.UNITS_WITHOUT_RECORD}, told
 
@@ -253,7 +253,7 @@ def running(stack: Stack, name: str) -> Any:
     """The pod, once the kubelet says that all its containers run.
 
     Raises:
-        AssertionError: they do not in time; says what was told of it.
+        AssertionError: they do not in time; says what its events say.
     """
 
     def ask() -> Any:
@@ -274,7 +274,7 @@ def running(stack: Stack, name: str) -> Any:
 
 
 def admitted(stack: Stack, manifest: dict[str, Any]) -> Any:
-    """The pod, running; made anew as controllers do while the kubelet knows no devices yet and fails it for good."""
+    """The pod, running; created again, as controllers do, while the kubelet knows no devices and fails it for good."""
     name = manifest["metadata"]["name"]
 
     def judged() -> Any:

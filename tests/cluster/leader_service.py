@@ -1,7 +1,7 @@
 """What a Service does that selects the leader's label: connections go to the pod that has it.
 
 Nothing routes to pods here, so pods of the scheduler service are objects that stand for processes:
-each process is told its pod's name, labels that pod as it would anywhere, and this forwards a port
+each process gets its pod's name, labels that pod as it would anywhere, and this forwards a port
 to whichever process has the label, as kube-proxy would.
 """
 
@@ -29,7 +29,7 @@ class LeaderService:
 
         Args:
             port: where.
-            leader: the port of who leads; None while nobody does, OSError where that is not known.
+            leader: the port of the leader; None while no instance does, OSError where that is not known.
             address: where the pods listen.
         """
         self._address = address

@@ -123,7 +123,7 @@ class Karpenter:
 
         Args:
             sizes: what a node of an instance type offers, by type; one costs what the number of its `cpu` says.
-            slices: specs of the ResourceSlices that a node of an instance type will publish, where it is told of them.
+            slices: specs of the ResourceSlices that a node of an instance type will publish, where it knows them.
             labels: keys of labels whose value a node has of the pods that it comes for.
         """
         run, folder = program("karpenter"), self.stack.plane.folder

@@ -1,4 +1,4 @@
-"""Somebody else's DRA driver, as far as a kubelet sees one: whatever it is asked to prepare has one device, which sets a variable."""
+"""A DRA driver of another vendor, as far as a kubelet sees one: each claim gets one device, which sets a variable."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -317,7 +317,7 @@ class Plugged:
         return why()
 
     def failures(self, name: str) -> int:
-        """How many failed attempts kube-scheduler has told of."""
+        """How many failed attempts kube-scheduler has reported."""
         about = f"involvedObject.name={name},reason=FailedScheduling"
         found = self.plane.call("GET", f"/api/v1/namespaces/default/events?fieldSelector={about}")
         return sum((one.get("series") or {}).get("count", 1) for one in found["items"])

@@ -98,11 +98,11 @@ AUDIT = {
         {"level": "None"},
     ],
 }
-"""Every request of our programs, and of nobody else."""
+"""Every request of our programs, and no other."""
 
 
 def eventually(what: str, ask: Callable[[], Any], seconds: float = WAIT_SECONDS) -> Any:
-    """Wait until something is true, and give it back.
+    """Wait until something is true, and return it.
 
     Raises:
         AssertionError: it is not, in time; says what it was instead.
@@ -400,7 +400,7 @@ class Stack:
     def restart(self, name: str, *, crash: bool = False) -> None:
         """End one of the processes and start it again; etcd and the API server until that is ready.
 
-        An API server that starts answers 403 to everybody until it has read the roles, which says
+        An API server that starts answers 403 to all until it has read the roles, which says
         nothing of ours: what it refused meanwhile does not count.
         """
         process = self.plane.processes[name]
@@ -517,7 +517,7 @@ class Stack:
 
     @contextmanager
     def forbidden_meanwhile(self, *, afterwards: bool = True) -> Iterator[None]:
-        """What is forbidden to our programs meanwhile, and afterwards, does not count: their rights are taken away."""
+        """Requests of our programs that are forbidden from here on do not count: their rights are taken away."""
         begun = now()
         yield
         self._starts.append((begun, "9999" if afterwards else now()))

@@ -50,7 +50,7 @@ def emptied(stack: Stack) -> Iterator[None]:
     path = "/api/v1/namespaces/default/pods"
     stack.plane.call("DELETE", f"{path}?gracePeriodSeconds=0")
     eventually("all pods are gone", lambda: not stack.plane.call("GET", path)["items"])
-    eventually("nothing is handed out", lambda: used(stack) == 0)
+    eventually("nothing is allocated", lambda: used(stack) == 0)
 
 
 def totals(stack: Stack) -> dict[str, str]:
@@ -110,7 +110,7 @@ def test_labels_travel_in_the_binding(stack: Stack, node: str) -> None:
 
 
 def test_pods_without_devices_are_not_ours(stack: Stack, node: str) -> None:
-    """They are bound as ever, without a record."""
+    """They are bound as without Partage, without a record."""
     stack.create(pod("plain", {"cpu": "100m"}))
     assert RECORD not in (stack.bound("plain")["metadata"].get("annotations") or {})
     assert node
@@ -148,7 +148,7 @@ def test_nothing_is_handed_out_twice_when_all_come_at_once(stack: Stack, node: s
 
 
 def test_a_released_card_goes_to_who_waits(stack: Stack, node: str) -> None:
-    """The pod that waits is bound soon after another is gone, without the five-minute flush."""
+    """The waiting pod is bound soon after another is gone, without the five-minute flush."""
     stack.create(pod("all", {"nvidia.com/gpu": "8"}))
     stack.bound("all")
     stack.create(pod("next", {"nvidia.com/gpu": "1"}))
@@ -199,15 +199,15 @@ SELDOM = {
     ("get", "nodes"): "a lock of a single vendor's plugin is taken off",
     ("get", "pods"): "a Binding that was never answered is read back",
     ("patch", "events"): "the same happens again",
-    ("patch", "pods/status"): "a pod's devices are not as booked, or it is nominated",
+    ("patch", "pods/status"): "a pod's devices differ from the ledger, or it is nominated",
     ("watch", "leases"): "another instance leads",
     ("delete", "pods"): "preemption",
     ("create", "pods/eviction"): "preemption",
     ("list", "poddisruptionbudgets"): "preemption",
-    ("create", "tokenreviews"): "somebody reads an explanation",
-    ("create", "subjectaccessreviews"): "somebody reads an explanation",
+    ("create", "tokenreviews"): "a user reads an explanation",
+    ("create", "subjectaccessreviews"): "a user reads an explanation",
 }
-"""Rights of the scheduler service that a quiet cluster does not need; that its source uses them a test of the chart says."""
+"""Rights of the scheduler service that a quiet cluster does not need; a test of the chart finds where it uses them."""
 
 
 def test_services_use_the_rights_that_they_have(stack: Stack, node: str) -> None:
@@ -215,7 +215,7 @@ def test_services_use_the_rights_that_they_have(stack: Stack, node: str) -> None
     stack.create(pod("share", {"koordinator.sh/gpu": "50"}))
     stack.bound("share")
     stack.create(pod("waits", {"koordinator.sh/gpu": "1600"}))
-    eventually("it is told why", lambda: stack.events("waits"))
+    eventually("an event says why", lambda: stack.events("waits"))
 
     def unused(name: str) -> set[tuple[str, str]]:
         return stack.rights(name) - stack.used(name) - SELDOM.keys()

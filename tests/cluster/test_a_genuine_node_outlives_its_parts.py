@@ -90,7 +90,7 @@ def test_what_started_unasked_is_evicted(cuda: Node) -> None:
 
 
 def test_the_agents_use_every_right_that_they_have(cuda: Node) -> None:
-    """All that their roles give was asked for and allowed; what is refused to them fails the module."""
+    """Everything that their roles allow was used and allowed; a refusal to them fails the module."""
     stack = cuda.stack
     stack.create(pod("told", container("main", SHARE)))
     running(stack, "told")
@@ -100,7 +100,7 @@ def test_the_agents_use_every_right_that_they_have(cuda: Node) -> None:
 
     rights = stack.rights("partage-agent")
     assert rights >= {("create", "pods/eviction"), ("patch", "pods/status"), ("watch", "pods")}
-    # Conditions are told and followed a moment later.
+    # Conditions are written and followed a moment later.
     eventually("all is used", lambda: rights <= stack.used("partage-agent"), SLOW)
 
 

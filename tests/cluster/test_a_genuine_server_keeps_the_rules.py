@@ -130,7 +130,7 @@ async def create(client: Client, manifest: Manifest, namespace: str = "default")
 
 
 async def install(client: Client, endpoint: Endpoint, *kinds: str) -> None:
-    """Apply what `--manifests` prints, anew."""
+    """Delete and create again what `--manifests` prints."""
     for one in installation(endpoint, Context.of(Settings(), FAMILIES), Admission(), claims=True):
         if one["kind"] not in kinds:
             continue
@@ -315,7 +315,7 @@ async def test_only_who_may_allocate_makes_a_claim_look_begun(plane: Plane) -> N
 
 
 async def test_no_user_keeps_a_claim_from_being_written(plane: Plane) -> None:
-    """All room for annotations may be used up: the next leader would wait for that one claim, and all pods with it."""
+    """Annotations may have used up all their room: the next leader, and with it all pods, would wait for that claim."""
     body = {
         "metadata": {"name": "full", "annotations": {"a": "x" * (2**18 - 1)}},
         "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}},
@@ -465,7 +465,7 @@ async def test_a_pod_of_many_containers_stays_within_the_budget(plane: Plane, ma
 async def test_only_device_pods_wait_for_the_webhook_and_it_makes_itself_trusted(
     plane: Plane,
 ) -> None:
-    """Away, it stops pods with devices and nobody else; there, it completes and judges them."""
+    """Without the webhook, only pods with devices wait; with it, it completes and judges them."""
     port = free_port()
     endpoint = Endpoint(url=f"https://127.0.0.1:{port}")
     device_pod = pod("share", SHARE)

@@ -103,7 +103,7 @@ def gone(cluster: Wired, name: str) -> None:
 
 
 def work(cluster: Wired) -> None:
-    """Two pods get the two cards, a third waits, and gets what the first gives back."""
+    """Two pods get the two cards, a third waits, and gets the card that the first releases."""
     comes(cluster, "a", WHOLE)
     comes(cluster, "b", HALF)
     for name in "ab":
@@ -139,7 +139,7 @@ def test_a_binding_may_fail_in_every_way(cluster: Wired, fault: str) -> None:
 @pytest.mark.parametrize("fault", ["conflict", "too many requests", "no answer though done"])
 @pytest.mark.parametrize("write", WRITES)
 def test_other_writes_may_fail(cluster: Wired, write: str, fault: str) -> None:
-    """Whatever it was for, it is written in the end, or was not needed."""
+    """Whatever the write was for, it is made in the end, or was not needed."""
     where = WRITES[write]
     before = hit(cluster, where["path"])
     fails(cluster, Fault(**where, **WAYS[fault], times=2))
@@ -159,7 +159,7 @@ def cut(cluster: Wired) -> None:
 
 
 def expire(cluster: Wired) -> None:
-    """All watches are told in their stream that their version is too old."""
+    """Each watch's stream says that its version is too old."""
     cluster.do(cluster.wire.expire_watches)
 
 
@@ -170,7 +170,7 @@ def gone_at_the_start(cluster: Wired) -> None:
 
 
 def held_back(cluster: Wired) -> None:
-    """Watches tell nothing for a while, and all at once then."""
+    """Watches send nothing for a while, and then all at once."""
     cluster.do(cluster.wire.hold_back)
     cluster.do(lambda: cluster.loop.call_later(3.0, cluster.wire.let_go))
 
@@ -181,7 +181,7 @@ def doubled(cluster: Wired) -> None:
 
 
 def away(cluster: Wired) -> None:
-    """Nothing gets through for a while."""
+    """No request gets through for a while."""
     cluster.do(lambda: setattr(cluster.wire, "cut", True))
     time.sleep(1.0)
     cluster.do(lambda: setattr(cluster.wire, "cut", False))
@@ -189,7 +189,7 @@ def away(cluster: Wired) -> None:
 
 @pytest.mark.parametrize("breaks", [cut, expire, gone_at_the_start, held_back, doubled, away])
 def test_watches_may_break_while_pods_come_and_go(cluster: Wired, breaks: Any) -> None:
-    """What was missed is made up for: a pod that went, one that came anew under its name."""
+    """The service catches up on what it missed: a pod that went, another one that came under its name."""
     comes(cluster, "a", WHOLE)
     comes(cluster, "b", WHOLE)
     for name in "ab":
@@ -207,7 +207,7 @@ def test_watches_may_break_while_pods_come_and_go(cluster: Wired, breaks: Any) -
 
 
 def test_a_binding_may_arrive_after_its_sender_was_killed(cluster: Wired) -> None:
-    """Carried out unheard by one that is gone: who comes after counts it, and gives it to nobody."""
+    """A dead instance sent it and read no answer: the next one counts it, and allocates the card to no other pod."""
     before = hit(cluster, "/binding")
     fails(cluster, Fault(**BINDING, delay=3.0))
     comes(cluster, "a", WHOLE)
@@ -227,7 +227,7 @@ def placed(cluster: Wired) -> Any:
 
 
 def test_a_card_is_bound_again_and_again_after_each_release(cluster: Wired) -> None:
-    """Twenty releases with somebody who waits, and requests that fail now and then."""
+    """Twenty releases while a pod waits, and requests that fail now and then."""
     comes(cluster, "p0", {"koordinator.sh/gpu": "200"})
     cluster.stack.bound("p0")
     for number in range(1, 21):

@@ -117,7 +117,7 @@ def test_it_starts_and_wakes_pods_where_no_kind_is_defined(program: Path, tmp_pa
 
 
 def test_a_refusal_is_one_attempt_and_one_event(cluster: Plugged) -> None:
-    """What kube-scheduler writes on a refused pod is no reason to try it again; its author's changes are."""
+    """What kube-scheduler writes on a refused pod is no reason to try it again; changes by its author are."""
     for name in ("one", "two"):
         cluster.pod(name, BOTH)
         cluster.bound(name)
@@ -282,7 +282,7 @@ def test_a_pod_goes_where_its_volume_may_be(zoned: Plugged) -> None:
 
 
 def test_the_least_important_go_for_devices_and_what_they_leave_is_kept(cluster: Plugged) -> None:
-    """One is enough, a budget spares the other, and nobody else gets the room meanwhile."""
+    """One victim is enough, a budget spares the other, and no other pod gets the room meanwhile."""
     budget = {
         "metadata": {"name": "guarded"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"guarded": "yes"}}},
@@ -312,7 +312,7 @@ def test_the_least_important_go_for_devices_and_what_they_leave_is_kept(cluster:
 
 
 def test_room_is_made_for_devices_and_cpu_at_once(cluster: Plugged) -> None:
-    """On one node, by pods with devices and by others; who is in neither's way stays."""
+    """On one node, by pods with devices and by others; a pod that is in neither's way stays."""
     cpu = [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "2"}}}]
     cluster.fills("cards", BOTH)
     cluster.fills("hog", containers=cpu)
@@ -446,7 +446,7 @@ def test_a_restarted_kube_scheduler_is_followed(cluster: Plugged) -> None:
 
 
 def test_a_pod_that_is_nested_deeper_than_decoders_go_stops_nothing(cluster: Plugged) -> None:
-    """Anybody may write such one; the engine hears of it, and then has it in its first list."""
+    """Any user may write such a pod; the engine receives it, and then has it in its first list."""
     fields = b'{"f:a":' * 9000 + b"{}" + b"}" * 9000
     entry = b'{"manager":"x","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":%s}'
     written = b'{"metadata":{"name":"deep","managedFields":[%s]},"spec":{"schedulerName":"nobody","containers":[%s]}}'
@@ -471,7 +471,7 @@ def test_a_pod_that_is_nested_deeper_than_decoders_go_stops_nothing(cluster: Plu
 
 
 def test_each_process_may_be_killed_while_a_queue_is_bound(cluster: Plugged) -> None:
-    """Wherever that meets a pod between Reserve and the end of Bind: each is bound once, no card is over."""
+    """The kill meets a pod at any step between Reserve and the end of Bind: each is bound once, no card is over."""
     queue = [f"queued-{i}" for i in range(16)]  # as many quarters as there are
     for name in queue:
         cluster.pod(name, QUARTER)
@@ -491,7 +491,7 @@ def test_each_process_may_be_killed_while_a_queue_is_bound(cluster: Plugged) -> 
 
 
 def test_a_leader_without_its_engine_leaves_to_another(cluster: Plugged) -> None:
-    """Where no other replica is ready it stays; where one is, it gives up the Lease and ends."""
+    """Without another ready replica it stays; with one, it releases the Lease and ends."""
     cluster.plane.processes["plugged"].stop()
     cluster.replica("us", ready=True)
     cluster.replica("others", ready=False)

@@ -1,4 +1,4 @@
-"""A leader that stands still is left, whatever connections to it are open.
+"""Callers leave a leader that stands still, whatever connections to it are open.
 
 Not covered: a leader whose machine is cut off (the same to kube-scheduler: nothing comes back).
 """
@@ -59,7 +59,7 @@ def test_a_leader_that_stands_still_is_left(stack: Stack, second: str) -> None:
     print(f"bound {took:.1f} s after the leader stood still, at most {PROMISED} are promised")  # noqa: T201 # a measurement
     assert stack.leader() == stack.instances[second][0]
 
-    # Who comes back does not lead, and tells a caller that still has a connection to go elsewhere.
+    # The old leader does not lead when it is back, and sends a caller that still has a connection to another one.
     leader.signal(signal.SIGCONT)
     stack.create(pod("last", {"koordinator.sh/gpu": "10"}))
     stack.bound("last")

@@ -223,7 +223,7 @@ def test_a_card_that_falls_ill_takes_no_new_pod(nodes: dict[str, Node]) -> None:
         for name in asked:
             assert granted(running(stack, name), "main").uuid == cards[1 - ill]
         eventually(
-            "the one that needs both is told why it waits",
+            "an event says why the one that needs both waits",
             lambda: any("unhealthy" in one["message"].lower() for one in stack.events("both")),
             SLOW,
         )
@@ -269,7 +269,7 @@ def test_a_container_that_restarts_waits_for_who_injects(nodes: dict[str, Node])
         eventually("it waits for the agent", lambda: waiting("PreStartContainer"), SLOW)
         cuda.agent.start()
         words = "the container would get no devices"
-        told = eventually("it is told why", lambda: waiting(words), SLOW)
+        told = eventually("its status says why", lambda: waiting(words), SLOW)
         assert "NRI is off" in told["containerStatuses"][0]["state"]["waiting"]["message"]
     finally:
         cuda.agent.start()
@@ -281,7 +281,7 @@ def test_a_container_that_restarts_waits_for_who_injects(nodes: dict[str, Node])
 
 
 def test_a_node_whose_agent_is_away_takes_nobody_new(nodes: dict[str, Node]) -> None:
-    """Who runs there runs on; who comes waits, instead of failing at the kubelet, and starts when the agent does."""
+    """Its pods run on; a new pod waits, instead of failing at the kubelet, and starts when the agent does."""
     cuda = nodes["cuda"]
     stack, here = cuda.stack, {"kubernetes.io/hostname": "cuda"}
     share = {GPU: "1", "nvidia.com/gpumem": "1000"}
@@ -297,7 +297,7 @@ def test_a_node_whose_agent_is_away_takes_nobody_new(nodes: dict[str, Node]) -> 
         eventually("the node is closed", silent, SLOW)
         stack.create(pod("comes", container("main", share), nodeSelector=here))
         eventually(
-            "it is told why it waits",
+            "an event says why it waits",
             lambda: any("AgentSilent" in one["message"] for one in stack.events("comes")),
             SLOW,
         )
@@ -395,7 +395,7 @@ def test_a_kubelet_that_restarts_is_told_again(nodes: dict[str, Node]) -> None:
 
 
 def test_a_pod_that_nobody_placed_gets_nothing(nodes: dict[str, Node]) -> None:
-    """The API server takes none, and one that the kubelet has from a file has no record: it is refused."""
+    """The API server refuses such a pod, and the agent refuses one from a kubelet's file, which has no record."""
     cuda = nodes["cuda"]
     made = pod("forced", container("main", {GPU: "1"}), nodeName="cuda")
     with pytest.raises(urllib.error.HTTPError) as caught:

@@ -107,7 +107,7 @@ def placed(cluster: Plugged, name: str) -> str:
 
 @pytest.mark.parametrize("bump", ["", "1000000"], ids=["as-it-was", "as-etcd-advises"])
 def test_the_books_become_what_the_api_server_says(cluster: Plugged, bump: str) -> None:
-    """Pods came back, went, and are bound no more, while the leader led on; then all get their places."""
+    """Pods came back, went, and are bound no more, while the leader stayed the same; then all get their places."""
     for name in ("kept", "ended"):
         cluster.pod(name, WHOLE)
         cluster.bound(name)

@@ -1,6 +1,6 @@
 """Scenario 9: the webhook answers too late, in drops, or with something else than it was asked.
 
-A genuine API server decides whom to ask by itself, so pods without devices are created as ever,
+A genuine API server decides by itself which webhook to ask, so pods without devices are created,
 and so do running device pods live and end; new device pods are refused with what went wrong, never
 let through unread, and are admitted as soon as the webhook is itself again.
 """
@@ -40,14 +40,14 @@ def says(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200) -> Non
 
 
 def review(asked: dict[str, Any], **response: Any) -> bytes:
-    """An answer that allows, unless told otherwise."""
+    """An answer that allows by default."""
     answer = {"uid": asked["request"]["uid"], "allowed": True} | response
     head = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
     return json.dumps({**head, "response": answer}).encode()
 
 
 def late(handler: BaseHTTPRequestHandler, asked: dict[str, Any]) -> None:
-    """Allow, when nobody waits any more."""
+    """Allow, after the API server has given up."""
     time.sleep(GIVES_UP + 2)
     says(handler, review(asked))
 
@@ -122,7 +122,7 @@ def refused(stack: Stack, name: str) -> str | None:
 
 @contextmanager
 def in_its_place(stack: Stack, answer: Answering) -> Iterator[None]:
-    """Somebody else answers where the webhook did, with its certificate."""
+    """Another program answers in the webhook's place, with its certificate."""
     secret = stack.plane.call("GET", f"/api/v1/namespaces/{SYSTEM}/secrets/partage-webhook-tls")
     for key in ("tls.crt", "tls.key"):
         (stack.plane.folder / f"lies-{key}").write_bytes(base64.b64decode(secret["data"][key]))

@@ -78,7 +78,7 @@ def test_every_plain_manifest_is_taken(own: Path, profile: str) -> None:
     ],
 )
 def test_a_mistake_is_found(own: Path, change: dict[str, Any], told: str) -> None:
-    """What kubeconform is there for."""
+    """A schema finds each mistake, and kubeconform prints it."""
     found = yaml.safe_load_all(generate.rendered(str(HELM), "default"))
     one = next(o for o in found if o and o["kind"] == "Deployment")
     spec = {**one["spec"], **change}
@@ -91,5 +91,5 @@ def test_a_mistake_is_found(own: Path, change: dict[str, Any], told: str) -> Non
 
 
 def test_a_kind_without_a_schema_is_not_passed_over(own: Path) -> None:
-    """Nothing is taken for want of a schema."""
+    """A kind without a schema is reported, and not accepted."""
     assert schemas.judged(own, "{apiVersion: example.com/v1, kind: Unknown, metadata: {name: a}}")

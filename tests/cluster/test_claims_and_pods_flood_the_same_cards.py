@@ -1,7 +1,8 @@
 """More pods than there are places come to eight cards at once: half by a protocol's names, half by ResourceClaims.
 
 Two genuine kube-schedulers decide: one asks Partage for the pods, the other one allocates claims by itself. What is
-held is added up anew at every change that the API server tells, in its own order. `PARTAGE_FLOOD` says how many pods come, 96 at least.
+held is added up again at every change that the API server reports, in its own order. `PARTAGE_FLOOD` says how many pods
+come, 96 at least.
 """
 
 import json
@@ -55,13 +56,13 @@ pytestmark = [
 
 @dataclass
 class History:
-    """Every change of pods and claims, as the API server told it.
+    """Every change of pods and claims, as the API server reported it.
 
     Attributes:
         told: version, collection, kind of change, object.
-        most: the most that a card ever had given out, by card and what of it.
+        most: the most of a card that was ever allocated, by card and kind.
         shared: cards that were held by pods and by claims at the same moment.
-        ended: set when enough was told.
+        ended: set when enough was reported.
     """
 
     stack: Stack
@@ -86,7 +87,7 @@ class History:
                     self.told.append((int(since), path, event["type"], event["object"]))
 
     def over(self) -> list[str]:
-        """Moments at which more of a card was given out than it has."""
+        """Moments at which more of a card was allocated than it has."""
         held: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
         wrong = []
         for version, path, kind, item in sorted(self.told, key=lambda one: one[0]):
@@ -213,7 +214,7 @@ def emptied(stack: Stack, path: str) -> bool:
 
 
 def test_no_card_is_over_its_means_at_any_moment(big: Stack) -> None:
-    """All places are taken, by both; as many go, and others come; then all go, and the whole node is offered again."""
+    """All places are taken, by both; as many are released, and others come; then all go, and the node is free again."""
     request = {"devices": exactly(share("10", "2Gi"))}
     template = {"metadata": {"name": "flood"}, "spec": {"spec": request}}
     big.plane.call("POST", f"{API}/namespaces/default/resourceclaimtemplates", template)

@@ -97,7 +97,7 @@ def test_with_the_webhook_dead_claims_of_ours_wait_and_no_others(cuda: Node) -> 
 
 
 def test_a_container_has_devices_of_two_drivers(cuda: Node) -> None:
-    """The kubelet asks each driver for its own claim, and what both give is in the container; both have it back."""
+    """The kubelet asks each driver for its own claim; the container has both devices, and each driver gets its own back."""
     stack, folder = cuda.stack, cuda.kubelet.folder
     cdi = cuda.runtime.folder / "cdi"
     with (
@@ -118,7 +118,7 @@ def test_a_container_has_devices_of_two_drivers(cuda: Node) -> None:
 
 
 def test_a_pod_with_a_claim_cannot_end_without_its_driver(cuda: Node) -> None:
-    """Why pods with claims go before the chart does: it is kept until the driver is back, or taken away by force."""
+    """Pods with claims must go before the chart: such a pod stays until the driver is back, or is deleted by force."""
     stack = cuda.stack
     names = ("kept", "forced")
     for name in names:

@@ -97,7 +97,7 @@ def uid(node: Node, name: str) -> str:
 
 
 def died(node: Node) -> None:
-    """Wait until the agent has ended itself, and start it anew, as its DaemonSet does."""
+    """Wait until the agent has ended itself, and start it again, as its DaemonSet does."""
     eventually("the agent is dead", lambda: not node.agent.running, SLOW)
     assert node.agent.popen is not None
     assert node.agent.popen.returncode == -signal.SIGKILL
@@ -138,7 +138,7 @@ def test_an_agent_is_killed_at_a_step(
 
 
 def boots(node: Node, *, checkpoint: bool) -> None:
-    """The machine starts anew: every process and all that was in memory is gone, and so is what the kubelet knew."""
+    """The machine boots: every process and everything in memory is gone, and so is what the kubelet knew."""
     node.agent.kill()
     node.kubelet_process.kill()
     node.runtime.kill()
@@ -194,7 +194,7 @@ def test_the_machine_starts_anew(cuda: Node, steps: Path, *, checkpoint: bool) -
     cuda.runtime.start()
     cuda.agent.start()
     cuda.kubelet_process.start()
-    eventually("it runs anew", lambda: identity(stack, "stays")[0] != kept[0], SLOW)
+    eventually("it runs again", lambda: identity(stack, "stays")[0] != kept[0], SLOW)
     seen = environment(cuda, running(stack, "stays"), "main")
     assert seen["CUDA_DEVICE_MEMORY_LIMIT_0"] == "15360m"
     assert allocated(stack, "stays")["device"] == before["stays"]
@@ -244,7 +244,7 @@ def test_the_kubelet_asks_until_the_disk_takes_it(cuda: Node, steps: Path) -> No
 
 
 def test_pods_come_and_go_while_the_kubelet_is_away(cuda: Node, steps: Path) -> None:
-    """One that came runs; for one that went nobody asks; what one had that went is given back."""
+    """One that came runs; the kubelet never asks for one that went; what one had that went is released."""
     stack = cuda.stack
     for name in ("had", "went", "came"):
         claim(stack, name, **half(40, "1Gi"))
@@ -312,7 +312,7 @@ def test_a_pod_whose_claim_is_not_allocated_does_not_run(cuda: Node, steps: Path
 
 
 def test_each_container_has_the_claim_that_it_names(cuda: Node, steps: Path) -> None:
-    """An init container before the one that has the same share, another claim beside, and one that nobody names."""
+    """An init container has the same share as the one after it; there is another claim, and one without a container."""
     stack = cuda.stack
     for name, memory in (("shared", "2Gi"), ("other", "3Gi"), ("spare", "4Gi")):
         claim(stack, name, **half(20, memory))
@@ -332,7 +332,7 @@ def test_each_container_has_the_claim_that_it_names(cuda: Node, steps: Path) -> 
 
 
 def test_a_pod_that_is_done_gives_its_claims_back(cuda: Node) -> None:
-    """Nothing is reserved or prepared any more, and the claim that was made for it is deleted."""
+    """No device stays reserved or prepared, and the claim that was made for the pod is deleted."""
     stack, plane = cuda.stack, cuda.stack.plane
     claim(stack, "kept", **half(10, "1Gi"))
     templates = f"{API}/namespaces/default/resourceclaimtemplates"
@@ -397,7 +397,7 @@ def test_an_agent_that_is_back_soon_keeps_its_slices(cuda: Node) -> None:
     }
     assert after == before
     cuda.agent.kill()
-    eventually("nobody knows", lambda: health(cuda, "seen") == "Unknown", SLOW)
+    eventually("its health is unknown", lambda: health(cuda, "seen") == "Unknown", SLOW)
     cuda.agent.start()
     eventually("its device is healthy", lambda: health(cuda, "seen") == "Healthy", SLOW)
     eventually("slices are there", lambda: devices(stack, "cuda"), SLOW)

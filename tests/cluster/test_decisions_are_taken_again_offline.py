@@ -25,7 +25,7 @@ WAITS = "p5"
 PODS = "/api/v1/namespaces/default/pods"
 SEAMS = ("extender", "plugin")
 BOOKS = 3
-"""Exit code of replay and explain where somebody waits."""
+"""Exit code of replay and explain where a pod waits."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def crowd(stack: Stack) -> None:
         stack.create(pod(f"p{number}", limits))
     for number in range(len(ASKS) - 1):
         stack.bound(f"p{number}")
-    eventually("the last one is told why", lambda: told(stack))
+    eventually("an event says why the last one waits", lambda: told(stack))
 
 
 def told(stack: Stack) -> str:
@@ -118,8 +118,8 @@ def outward() -> str:
 def test_questions_reach_the_service_through_the_api_server(stack: Stack) -> None:
     """`--service` asks by the API server's proxy, with nothing but the kubeconfig.
 
-    The proxy passes no token on, and the chart binds names of pods to what the caller may read: so
-    amounts are told and names are not, and an explanation is refused with what to do instead.
+    The proxy passes no token on, and the chart shows names of pods only to callers who may read them: so the answer has
+    amounts and no names, and an explanation is refused with what to do instead.
     """
     address = outward()
     if not address or address.startswith("127."):

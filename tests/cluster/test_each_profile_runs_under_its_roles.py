@@ -76,7 +76,7 @@ def test_a_pod_of_its_protocol_is_placed(profile: tuple[str, Stack], tmp_path: P
         told = stack.plane.call("GET", "/api/v1/nodes/n1")["status"]["allocatable"]
         return told.get("koordinator.sh/gpu-core") == "200"
 
-    eventually("the node's totals are told", totals)
+    eventually("the node has its totals", totals)
     stack.create(pod("share", ASKS[name]))
     found = stack.bound("share")
 

@@ -51,11 +51,11 @@ def emptied(stack: Stack) -> Iterator[None]:
     stack.plane.wait_ready()
     for path in (PODS, "/api/v1/namespaces/kube-system/pods"):
         stack.plane.call("DELETE", f"{path}?gracePeriodSeconds=0")
-    eventually("nothing is handed out", lambda: not held(stack))
+    eventually("nothing is allocated", lambda: not held(stack))
 
 
 def held(stack: Stack) -> dict[str, Any]:
-    """Who has what, by the debug API."""
+    """The allocations of all pods, by the debug API."""
     found: dict[str, Any] = stack.get(f"/apis/v1/plugins/DeviceShare/nodeDeviceSummaries/{NODE}")[
         "allocateSet"
     ]
@@ -127,7 +127,7 @@ def test_the_orders_are_all_there_are_of_two() -> None:
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: f"{order[0]} first")
 def test_any_part_may_be_restarted_under_load(stack: Stack, order: list[str]) -> None:
-    """Ten pods are on their way while all parts restart, the control plane's by a crash: nobody gets a card twice."""
+    """Ten pods are on their way while all parts restart, the control plane's by a crash: no card is allocated twice."""
     for number in range(5):
         stack.create(pod(f"before-{number}", HALF))
     for name in order:
@@ -140,7 +140,7 @@ def test_any_part_may_be_restarted_under_load(stack: Stack, order: list[str]) ->
 
 
 def test_a_follower_takes_over_from_a_leader_that_crashed(stack: Stack) -> None:
-    """The second instance serves what the first had not; what the first gave stays given."""
+    """The second instance serves what the first had not; what the first allocated stays allocated."""
     stack.start_scheduler_service("second")
     for number in range(6):
         stack.create(pod(f"before-{number}", HALF))

@@ -1,8 +1,8 @@
 """HAMi's own scheduler and webhook beside Partage's engine: fit and choice of one pod after another, in the same state.
 
-The worlds are those of tests/fidelity, where HAMi's rules are written anew; here its program is asked. The state is what
-Partage's earlier decisions led to, which HAMi reads from the annotations that Partage writes. PARTAGE_CASES says how many
-worlds; what came out goes to build/neighbours/hami.json, of which docs/compatibility/hami.md has the table.
+The worlds are those of tests/fidelity, which states HAMi's rules in its own code; here its program is asked. The state
+is what Partage's earlier decisions led to, which HAMi reads from the annotations that Partage writes. PARTAGE_CASES
+says how many worlds; the outcome goes to build/neighbours/hami.json, of which docs/compatibility/hami.md has the table.
 """
 
 import json

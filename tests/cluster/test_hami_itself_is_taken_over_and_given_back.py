@@ -138,7 +138,7 @@ def waits(stack: Stack, name: str) -> bool:
 def test_what_hami_placed_counts_and_hami_counts_what_partage_placed(
     both: tuple[Stack, Hami],
 ) -> None:
-    """Each gives out what the other left, to the MiB, and nothing more."""
+    """Each allocates what the other left, to the MiB, and nothing more."""
     stack, hami = both
     assert sum(hamis(stack).values()) == 12288
     eventually("HAMi's pods are in the books", lambda: ours(stack) == hamis(stack))

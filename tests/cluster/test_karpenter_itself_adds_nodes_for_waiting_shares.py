@@ -36,7 +36,7 @@ from partage.vendors.names import CLAIMS_LABEL, CLAIMS_TRANSLATE, QGPU_CORE, QGP
 CLAIMS, NAMES = "claims", "default"
 """Namespaces: whose pods become claims, and whose stay as they are."""
 CARDS = {"one": 1, "two": 2, "untold": 2}
-"""Cards of a node by its instance type; of the last one Karpenter is not told the slices."""
+"""Cards of a node by its instance type; Karpenter does not know the slices of the last one."""
 MORE = {"one": 2, "two": 1}
 """Nodes above the fewest, at most. kube-scheduler takes one pod after the other and moves none: best fit in any order
 needs up to two more of one card."""
@@ -87,7 +87,7 @@ class Machines:
 
     def _live(self) -> None:
         while not self.quiet.wait(0.2):
-            # On a busy machine the API server may not answer in time: the next look reports anew.
+            # On a busy machine the API server may not answer in time: the next look reports again.
             with suppress(OSError, KubeError):
                 for one in self.stack.plane.call("GET", "/api/v1/nodes")["items"]:
                     if one["metadata"]["uid"] not in self._reported:
@@ -350,7 +350,7 @@ def test_by_names_totals_hide_that_no_card_has_as_much_left(stack: Stack) -> Non
 
 
 def test_a_provider_that_tells_no_slices_has_no_node_for_a_claim(stack: Stack) -> None:
-    """Karpenter's kwok provider as it is: what devices a node will have is not known before it is there."""
+    """Karpenter's kwok provider as it is: the devices of a node are not known before the node is there."""
     ask(stack, CLAIMS, "untold", "pod", (60, 10))
 
     said = says(stack, CLAIMS, "pod", "FailedScheduling")

@@ -1,8 +1,9 @@
 """Koordinator's own scheduler beside Partage's engine: fit and choice of one pod after another, in the same state.
 
-The worlds are those of tests/fidelity, where Koordinator's rules are written anew; here its program is asked. The state is what
-Partage's earlier decisions led to, which Koordinator reads from the annotations that Partage writes. PARTAGE_CASES says how many
-worlds; what came out goes to build/neighbours/koordinator.json, of which docs/compatibility/koordinator.md has the table.
+The worlds are those of tests/fidelity, which states Koordinator's rules in its own code; here its program is asked. The
+state is what Partage's earlier decisions led to, which Koordinator reads from the annotations that Partage writes.
+PARTAGE_CASES says how many worlds; the outcome goes to build/neighbours/koordinator.json, of which
+docs/compatibility/koordinator.md has the table.
 """
 
 import json

@@ -180,7 +180,7 @@ def placed(stack: Stack) -> bool:
 
 
 def taken(stack: Stack) -> bool:
-    """Whether the leader's books have given the card."""
+    """Whether the leader's books have allocated the card."""
     core = stack.get("/api/node/one")["core_milli"]
     return bool(core["used"] == core["total"])
 
@@ -193,7 +193,7 @@ def emptied(stack: Stack) -> bool:
 
 
 def outlived(stack: Stack, ended: signal.Signals) -> str:
-    """Have a write outlive its leader; why it did not, and empty where the next one had given the card away by then.
+    """Have a write outlive its leader; why it did not, and empty where the next one had allocated the card by then.
 
     Raises:
         AssertionError: the card is given twice, or not at all.

@@ -39,7 +39,7 @@ def partage(tmp_path: Path) -> Iterator[Stack]:
 
 
 def test_nothing_is_left(partage: Stack) -> None:
-    """Where nobody holds devices at once; where pods do, when they are gone; what others wrote stays."""
+    """At once where no pod holds devices; otherwise when those pods are gone; what others wrote stays."""
     others = [one for one in documents(EXAMPLES / "host04.yaml") if one["kind"] == "Device"]
     partage.add_nodes([node("n1", OPERATOR), node("host04", {"pool": "b"})])
     before = {name: shown(partage, name) for name in ("n1", "host04")}
@@ -83,7 +83,7 @@ def test_nothing_is_left(partage: Stack) -> None:
         "kubectl get $(kubectl api-resources --verbs=list -o name | paste -sd, -) -A "
         "-l app.kubernetes.io/part-of=partage -o name --ignore-not-found"
     ).split()
-    # The definitions, kept on purpose, and the Job that told what it left, with its pod.
+    # The definitions, kept on purpose, and the Job that reported what it left, with its pod.
     assert {one for one in left if not one.startswith("customresourcedefinition")} <= {
         f"job.batch/{JOB}",
         *(one for one in left if one.startswith(f"pod/{JOB}-")),
@@ -100,7 +100,7 @@ def node(name: str, labels: dict[str, str]) -> dict[str, Any]:
 
 
 def shown(stack: Stack, node: str) -> dict[str, Any]:
-    """What of a node somebody may have written: labels, annotations, totals."""
+    """What other writers may have written of a node: labels, annotations, totals."""
     found = stack.plane.call("GET", f"/api/v1/nodes/{node}")
     head = found["metadata"]
     # Kubernetes' own keys come when they come.

@@ -227,7 +227,7 @@ def test_a_vendors_plugin_may_still_turn_its_key(away: Away) -> None:
 
 
 def test_a_gate_comes_off(away: Away) -> None:
-    """A queueing controller lets a waiting pod go on, and tells it where."""
+    """A queueing controller lets a waiting pod go on, and sets its node selector."""
     change = {"spec": {"nodeSelector": {"example.com/pool": "a"}}}
     away.plane.call("PATCH", f"{PODS}/gated", change, kind=MERGE)
     away.plane.call("PATCH", f"{PODS}/gated", {"spec": {"schedulingGates": None}}, kind=MERGE)
@@ -255,7 +255,7 @@ def test_status_is_reported(away: Away) -> None:
 
 
 def test_a_tainted_node_sends_its_pods_away(away: Away) -> None:
-    """Kubernetes' own controller deletes what does not tolerate it; the last test, for it takes all."""
+    """Kubernetes' own controller deletes what does not tolerate it; the last test, because it takes all."""
     taint = {"key": "example.com/out", "value": "1", "effect": "NoExecute"}
     away.plane.call("PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": [taint]}}, kind=MERGE)
 

@@ -91,7 +91,7 @@ def paced(cluster: Plugged) -> Iterator[Plugged]:
 
 
 def test_gangs_that_fail_leave_no_reservation(paced: Plugged) -> None:
-    """Four of five have a card reserved within the group's cycle; build/neighbours/gangs.json says how soon all are given back."""
+    """Four of five have a card reserved in the group's cycle; build/neighbours/gangs.json says when all are free."""
     took = []
     for number in range(FAILURES):
         mine = f'"default/fails{number}"'
@@ -149,7 +149,7 @@ def test_less_important_pods_go_for_a_gang(cluster: Plugged) -> None:
 
 
 def going(cluster: Plugged, names: list[str]) -> list[str]:
-    """Wait until two of these pods are sent away; those."""
+    """Wait until two of these pods are being evicted; those."""
     cluster.eventually(
         "two victims", lambda: len([one for one in names if cluster.leaves(one)]) == 2
     )
@@ -158,7 +158,7 @@ def going(cluster: Plugged, names: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("ended", [0, 1, 2])
 def test_a_gang_that_preempts_may_be_deleted_in_the_middle(cluster: Plugged, ended: int) -> None:
-    """What was kept for it is there for others at once, however many of its victims had ended by then."""
+    """The room that was kept for it is there for others at once, however many of its victims had ended by then."""
     low = gang(cluster, f"rest{ended}", 4, terminationGracePeriodSeconds=600)
     for name in low:
         cluster.bound(name)
@@ -178,7 +178,7 @@ def test_a_gang_that_preempts_may_be_deleted_in_the_middle(cluster: Plugged, end
 
 
 def test_a_victim_gang_may_be_half_evicted_when_kube_scheduler_dies(cluster: Plugged) -> None:
-    """Nobody else goes for the gang, and it comes."""
+    """No other pod is evicted for the gang, and it comes."""
     low = gang(cluster, "torn", 4, terminationGracePeriodSeconds=600)
     for name in low:
         cluster.bound(name)

@@ -92,18 +92,18 @@ def emptied(cuda: Node) -> Iterator[None]:
 
 
 def unschedulable(stack: Stack, name: str) -> str:
-    """Why a pod is not scheduled; empty while nobody has said so."""
+    """Why a pod is not scheduled; empty while its status has no reason."""
     conditions = stack.pod(name)["status"].get("conditions", [])
     return next((one.get("message", "") for one in conditions if one["status"] == "False"), "")
 
 
 def answered(stack: Stack, name: str) -> object:
-    """Whether a pod was placed, or is told why not."""
+    """Whether a pod was placed, or its status says why not."""
     return stack.pod(name)["spec"].get("nodeName") or unschedulable(stack, name)
 
 
 def test_a_container_has_the_share_that_the_scheduler_allocated(cuda: Node) -> None:
-    """From claim to process: card, limits, and no mark; a third claim waits until one is given back."""
+    """From claim to process: card, limits, and no mark; a third claim waits until one is released."""
     stack = cuda.stack
     for name in ("first", "second", "third"):
         claim(stack, name, **half(60, "4Gi"))
@@ -142,7 +142,7 @@ def test_a_container_has_the_share_that_the_scheduler_allocated(cuda: Node) -> N
 
 
 def test_pods_of_a_protocol_and_claims_share_the_cards(cuda: Node) -> None:
-    """What a pod holds is offered to no claim, and what a claim holds goes to no pod, until it is given back."""
+    """No claim is offered what a pod holds, and no pod gets what a claim holds, until it is released."""
     stack = cuda.stack
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "12000", "nvidia.com/gpucores": "10"}
     minor = granted(admitted(stack, pod("named", container("main", limits))), "main").minor
@@ -447,7 +447,7 @@ def test_an_ill_card_is_marked_and_given_to_nobody_new(cuda: Node) -> None:
 
 
 def test_claims_outlive_the_agent_and_the_kubelet(cuda: Node) -> None:
-    """Both are started anew; what was prepared is still counted, and is unprepared when its pod goes."""
+    """Both are restarted; what was prepared is still counted, and is unprepared when its pod goes."""
     stack = cuda.stack
     claim(stack, "lasting", **half(90, "1Gi"))
     stack.create(user("lasting", "lasting"))
@@ -462,7 +462,7 @@ def test_claims_outlive_the_agent_and_the_kubelet(cuda: Node) -> None:
     cuda.kubelet_process.start()
     # A kubelet that starts removes the slices of its node, and the driver's come back.
     eventually("slices are there", lambda: devices(stack, "cuda"), SLOW)
-    eventually("the runtime is told anew", lambda: prepared(cuda) == files, SLOW)
+    eventually("the runtime has the files again", lambda: prepared(cuda) == files, SLOW)
     claim(stack, "beside", **half(90, "1Gi"))
     stack.create(user("beside", "beside"))
     running(stack, "beside")

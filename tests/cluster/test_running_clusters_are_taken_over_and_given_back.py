@@ -332,7 +332,7 @@ def test_what_runs_counts_new_pods_go_around_it_and_all_goes_back(stack: Stack) 
     helm(stack.plane, "uninstall", RELEASE, "-n", SYSTEM, "--no-hooks")
     assert (hami_sees(stack), koordinator_sees(stack)) == before
     assert "koord-node" in stack.shell(f"kubectl get {DEVICES}")
-    # Nothing of ours is in their way: HAMi places who waits, and a new pod of its own.
+    # Nothing of ours is in their way: HAMi places its waiting pod, and a new pod of its own.
     stack.shell("kubectl delete pod hami-b --force --grace-period=0")
     after = of_hami("hami-after", HAMIS[1], 8192)
     eventually("the API server has forgotten our rules", lambda: taken(stack, after))

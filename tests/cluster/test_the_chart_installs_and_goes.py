@@ -221,7 +221,7 @@ def test_it_comes_changes_goes_back_and_leaves_nothing(plane: ControlPlane, prof
     helm(plane, "rollback", "partage", "1", "-n", space)
     assert plane.call("GET", config)["data"]["policy"] != "binpack"
     listed(plane)
-    helm(plane, "uninstall", "partage", "-n", space, "--no-hooks")  # nobody runs a Job here
+    helm(plane, "uninstall", "partage", "-n", space, "--no-hooks")  # no controller runs a Job here
     eventually("all of it is gone", lambda: gone(plane, found))
     assert deleted_at_first_try(plane)
     kinds = json.dumps(plane.call("GET", f"/api/v1/namespaces/{space}/secrets")["items"])
@@ -438,7 +438,7 @@ def webhooks_went_first(lines: list[str]) -> None:
             continue
         if what in WEBHOOKS and verb == "delete":
             away.add(what)
-        elif what in WEBHOOKS:  # the stand-in, about which nobody is asked
+        elif what in WEBHOOKS:  # the stand-in, which calls no webhook
             away.discard(what)
             assert not event["requestObject"].get("webhooks")
         elif what in {"deployments", "services"} and verb == "delete":
@@ -482,7 +482,7 @@ def jobs_done(plane: ControlPlane, namespace: str) -> Iterator[None]:
 
 
 def test_plain_manifests_go_and_leave_others_objects(plane: ControlPlane) -> None:
-    """What the page types deletes all programs, webhook configurations first, and nobody's Device."""
+    """What the page types deletes all programs, webhook configurations first, and no Device."""
     folder = DEPLOY / "kustomize" / "default"
     kubectl(plane, "apply", "-k", str(folder))
     device = {

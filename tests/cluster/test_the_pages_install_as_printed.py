@@ -176,7 +176,7 @@ def test_every_line_of_a_page_does_what_it_says(
 
 @pytest.mark.parametrize("line", [one for one in LINES if one.page == RUNNING], ids=str)
 def test_a_running_installation_is_looked_at(line: Any, stack: Stack, tmp_path: Path) -> None:
-    """Who leads is told by the Lease, and by the label of one pod."""
+    """The Lease and the label of one pod show the leader."""
     reader = Typist(tmp_path, stack.plane.kubeconfig(), kubectl=KUBERNETES / "kubectl")
 
     said = reader.type(line.text)

@@ -1,6 +1,6 @@
 """The qGPU and HAMi documents on installs with their profiles: namespace, names, port and commands are the documents'.
 
-Nodes' device plugins are pods of the chart's DaemonSet, which nobody runs here; what they would
+Nodes' device plugins are pods of the chart's DaemonSet, which no controller runs here; what they would
 report is in the examples' nodes. The port of every node is kube-proxy's work: a thread does it,
 by what the Service says.
 """
@@ -200,7 +200,7 @@ def policy(stack: Stack) -> str:
 
 
 def test_the_policy_is_the_nodes_label(qgpu: Stack) -> None:
-    """By name or abbreviation; a word that is none closes the node, and the pod is told so."""
+    """By name or abbreviation; an unknown word closes the node, and an event of the pod says so."""
     where = "/api/v1/nodes/t4-b"
     for number, label in enumerate(("bs", "fixed-share", "be")):
         qgpu.plane.call("PATCH", where, {"metadata": {"labels": {POLICY: label}}}, kind=MERGE)
@@ -213,6 +213,6 @@ def test_the_policy_is_the_nodes_label(qgpu: Stack) -> None:
     made["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "t4-b"}
     qgpu.create(made)
     eventually(
-        "it is told",
+        "an event says so",
         lambda: any("greedy" in one["message"] for one in qgpu.events("unknown")),
     )

@@ -251,7 +251,7 @@ def test_an_important_pod_preempts(
     """It takes the cards of one that matters less, and of no more than it needs.
 
     By names that kube-scheduler's own fit checks on the totals it proposes the victims; by names
-    that are left to the ledger, the service sends them away itself.
+    that are left to the ledger, the service evicts them itself.
     """
     rank(stack)
     for number in range(2):
@@ -264,7 +264,7 @@ def test_an_important_pod_preempts(
 
 
 def test_halves_of_different_cards_make_room_for_a_whole_one(stack: Stack, eight: None) -> None:
-    """The totals are enough and no card is: both sharers of one card go, nobody of another.
+    """The totals are enough and no card is: both sharers of one card are evicted, and no pod of another card.
 
     A budget spares its pods as long as others can go, and the API server's own account of it.
     """

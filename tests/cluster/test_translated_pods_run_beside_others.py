@@ -106,7 +106,7 @@ def shares(stack: Stack) -> dict[str, dict[str, Any]]:
 
 
 def labelled(stack: Stack, value: str | None) -> None:
-    """Give the namespace the label, or take it away."""
+    """Set the label of the namespace, or remove it."""
     body = {"metadata": {"labels": {names.CLAIMS_LABEL: value}}}
     stack.plane.call("PATCH", "/api/v1/namespaces/default", body, kind=MERGE)
 

@@ -130,7 +130,7 @@ class Cluster:
                     self.renew()
 
     def renew(self) -> None:
-        """What the agent of the quiet node says while it is there."""
+        """Renew the Lease of the quiet node, as its agent does while it is there."""
         body = {"spec": {"renewTime": now()}}
         self.plane.call("PATCH", f"{LEASES}/partage-agent-{QUIET}", body, kind=MERGE)
 
@@ -207,7 +207,7 @@ class Cluster:
         return False
 
     def tried(self, name: str) -> bool:
-        """Whether a kube-scheduler has said that it does not get a pod placed."""
+        """Whether a kube-scheduler has said that it cannot place a pod."""
         return any(one["reason"] == "FailedScheduling" for one in self.stack.events(name))
 
 
@@ -369,7 +369,7 @@ def default_scheduler(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def kube_scheduler(cluster: Cluster) -> Iterator[None]:
-    """The only one of the chart's; it gives its Lease back, so that nobody waits for that here."""
+    """The only one of the chart's; it releases its Lease, so that the next one need not wait for its end."""
     cluster.process("kube-scheduler").stop()
     try:
         yield
@@ -471,12 +471,12 @@ AWAY: dict[str, Callable[[Cluster], Any]] = {
     "service-of-two": service_of_two,
 }
 TELLS = {"agent", "service", "service-managed"}
-"""Where somebody is left who says of a pod that it waits."""
+"""Outages during which a part still says of a pod that it waits."""
 
 
 @pytest.mark.parametrize("outage", [pytest.param(o, id=o.id) for o in OUTAGES if o.id in AWAY])
 def test_what_stops_while_a_part_is_away(cluster: Cluster, outage: Outage) -> None:
-    """New pods do what the table says; those that run run on, and end as ever."""
+    """New pods do what the table says; running pods run on, and end as usual."""
     node = QUIET if outage.id == "agent" else MAIN
     fleet = cluster.quiet if outage.id == "agent" else Fleet(cluster, outage.id, node)
     if fleet is not cluster.quiet:  # that came while its node took pods

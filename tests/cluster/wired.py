@@ -2,7 +2,7 @@
 
 Everything that one instance of the scheduler service sends goes through the wire, TLS on both
 sides and with its own token; everybody else reaches the server directly. A watchman follows pods
-and Devices beside the wire and looks at I1 and I3 at every change.
+sides and with its own token; every other client reaches the server directly. A watchman follows pods
 """
 
 import asyncio
