@@ -190,7 +190,7 @@ class ControlPlane:
         return next(token for token, (name, _) in self._tokens.items() if name == user)
 
     def kubeconfig(self, token: str | None = None, server: str | None = None) -> Path:
-        """A kubeconfig for the administrator, or for the token's user; written once and whole, as programs may read it."""
+        """A kubeconfig for the administrator, or for the token's user; written whole, as programs may be reading it."""
         token = token or self.admin
         path = (
             self.folder

@@ -80,7 +80,7 @@ def device(name: str, cards: int = 2) -> Manifest:
 
 
 def pod(name: str, limits: Mapping[str, str] | None = None, **spec: Any) -> Manifest:
-    """A pod of one container; a whole card unless told otherwise."""
+    """A pod of one container, by default with a whole card."""
     amounts = {"koordinator.sh/gpu": "100"} if limits is None else dict(limits)
     return {
         "apiVersion": "v1",

@@ -67,7 +67,7 @@ def test_one_that_never_ran_can_be_stopped() -> None:
     """There is nothing to wait for."""
 
     async def run(_stop: asyncio.Event) -> None:
-        raise AssertionError("nobody started it")
+        raise AssertionError("it was not started")
 
     asyncio.run(Life("it", run).stop())
 

@@ -1,4 +1,4 @@
-"""One instance beside an API server: placing, waiting, waking, and giving back."""
+"""One instance beside an API server: it places pods, makes them wait, wakes them, and releases their devices."""
 
 import json
 

@@ -208,7 +208,7 @@ async def test_it_ends_while_it_leads_and_in_the_middle_of_ending(tmp_path: Path
 
 
 async def test_it_ends_though_the_api_server_falls_silent_while_it_leads(tmp_path: Path) -> None:
-    """The leader can give back neither its label nor its Lease."""
+    """The leader can release neither its label nor its Lease."""
     async with (
         world() as cluster,
         Proxy(cluster.url) as proxy,

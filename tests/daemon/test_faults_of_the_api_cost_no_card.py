@@ -90,7 +90,7 @@ async def test_a_binding_whose_outcome_is_unknown_is_read_back(lost: str) -> Non
 
 
 async def test_a_binding_that_was_repeated_on_the_way_is_bound() -> None:
-    """The second conflicts with the first. A refusal would free the card until a watch tells of the pod."""
+    """The second conflicts with the first. A refusal would free the card until a watch reports the pod."""
     async with disturbed() as (cluster, proxy, daemon):
         proxy.losing.append("repeat")
 
@@ -264,7 +264,7 @@ async def test_a_404_of_a_proxy_takes_no_devices_away(knows: str) -> None:
 
 
 class _Nobody:
-    """Hears changes and keeps nothing."""
+    """Receives changes and keeps nothing."""
 
     def changed(self, document: Document) -> None:
         """See `Facts`."""

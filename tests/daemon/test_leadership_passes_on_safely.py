@@ -157,7 +157,7 @@ async def test_a_binding_without_an_answer_is_waited_for_after_a_restart() -> No
 
 
 async def test_who_ends_before_its_wait_is_over_leaves_the_wait_to_the_next() -> None:
-    """It sent nothing itself, but the leader before it did, and never gave the Lease back."""
+    """It sent nothing itself, but the leader before it did, and never released the Lease."""
     async with world(nodes=1, cards=1) as cluster, Proxy(cluster.url) as wire:
         async with (
             SchedulerDaemon(await cluster.client(wire.url), options("dead")) as dead,

@@ -76,7 +76,7 @@ class Told:
         self.notices.hooks.refused(cast("Any", _entry(uid)), refusal)
 
     def kept(self) -> int:
-        """Objects that notices keep of what they were told."""
+        """Objects that notices keep of the messages so far."""
         recorder = self.notices.recorder._book
         lists = [recorder._records, recorder._later, recorder._budgets]
         lists += [self.notices._queue, self.notices._queue._failures]

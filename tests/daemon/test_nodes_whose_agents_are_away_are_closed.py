@@ -49,7 +49,7 @@ class Game:
         self.silence = self.another()
 
     def another(self, limit: float = 60.0) -> AgentSilence:
-        """Somebody who has not looked yet."""
+        """Another look at agents, which has not looked yet."""
         self.registry = CollectorRegistry()
         return AgentSilence(
             self.client,

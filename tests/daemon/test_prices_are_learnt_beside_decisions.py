@@ -45,7 +45,7 @@ HOST = {"cpu": 2000, "memory": 2**30}
 
 
 class Watch:
-    """A clock that stands still; whoever sleeps is woken at once."""
+    """A clock that stands still; every sleep ends at once."""
 
     def now(self) -> float:
         """Seconds since the epoch."""

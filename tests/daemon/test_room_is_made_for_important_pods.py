@@ -59,7 +59,7 @@ class Game:
         await self.refused(name)
 
     async def refused(self, name: str) -> None:
-        """Kube-scheduler tries a pod once more, in vain."""
+        """Kube-scheduler tries a pod once more and is refused."""
         assert not (await self.cluster.filter(self.daemon.url, name))["NodeNames"]
         condition = {
             "type": "PodScheduled",
@@ -80,7 +80,7 @@ class Game:
         }
 
     async def look(self) -> None:
-        """One look at who waits, here and now."""
+        """One look at the waiting pods, here and now."""
         client = await self.cluster.client()
         recorder = EventRecorder(client, component="test", instance="test")
         books = self.daemon.service

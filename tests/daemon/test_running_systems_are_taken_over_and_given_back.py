@@ -1,4 +1,4 @@
-"""A running cluster of HAMi or Koordinator is taken over, and is later given back to them.
+"""A running cluster of HAMi or Koordinator is taken over, and is later returned to them.
 
 Their pods have their annotations and nothing of ours. After the return the tests read as these systems
 do: from their annotations alone, by sums in this file that do not use the product.
@@ -40,7 +40,7 @@ Amounts = Counter[tuple[str, str, str]]
 
 
 def lock(pod_name: str, age: float) -> str:
-    """A lock's text: when it was taken, for whom."""
+    """A lock's text: its time, and its pod."""
     taken = datetime.now(UTC) - timedelta(seconds=age)
     return f"{taken.isoformat(timespec='seconds')},default,{pod_name}"
 

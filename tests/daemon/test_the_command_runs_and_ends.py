@@ -35,7 +35,7 @@ async def line_with(process: Process, text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("gates", ["Other=true", "DevicePluginAdaption", "DevicePluginAdaption=1"])
 async def test_a_gate_that_is_not_known_is_refused(tmp_path: Path, gates: str) -> None:
-    """Otherwise its user would wait for it in vain."""
+    """Otherwise its user would wait for it without end."""
     kubeconfig = tmp_path / "kubeconfig"
     write_kubeconfig(kubeconfig, "http://127.0.0.1:1")
     process = await started("--kubeconfig", str(kubeconfig), "--plain", "--feature-gates", gates)

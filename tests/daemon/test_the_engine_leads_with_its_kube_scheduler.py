@@ -148,7 +148,7 @@ async def test_a_busy_api_server_ends_no_lead(follower: Follower) -> None:
 
 @following
 async def test_a_proxy_that_answers_for_the_api_server_ends_no_lead(follower: Follower) -> None:
-    """Its 404 does not show that the Lease is gone; kube-scheduler would not claim it anew."""
+    """Its 404 does not show that the Lease is gone; kube-scheduler would not claim it again."""
     follower.lease.claim(True)
     await follower.pass_time(6, renews="ours")
     follower.api.fails, follower.api.error = True, NotServed("GET", "/", 404, ErrorStatus())

@@ -88,7 +88,7 @@ def hooks(found: World) -> list[dict[str, Any]]:
 
 
 def trusted(found: World) -> set[bytes]:
-    """The authorities that the API server is told, by configuration."""
+    """The authorities in the webhook configurations."""
     return {base64.b64decode(hook["clientConfig"].get("caBundle", "")) for hook in hooks(found)}
 
 

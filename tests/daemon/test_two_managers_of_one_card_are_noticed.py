@@ -93,7 +93,7 @@ def record(cluster: World, name: str) -> list[dict[str, Any]]:
 
 
 def woken(cluster: World, name: str) -> bool:
-    """Whether kube-scheduler is told to try a pod again."""
+    """Whether the service has asked kube-scheduler to try a pod again."""
     return names.WOKEN in cluster.stored(name)["metadata"].get("annotations", {})
 
 

@@ -93,7 +93,7 @@ def node(name: str = "n1") -> Manifest:
 
 
 def device(name: str, writer: str) -> Manifest:
-    """A Device object, last written by somebody, with an annotation of ours."""
+    """A Device object, last written by `writer`, with an annotation of ours."""
     return {
         "metadata": {
             "name": name,

@@ -135,7 +135,7 @@ def _compared() -> dict[str, str]:
 
 
 def test_what_the_comparison_claims_for_partage_is_shown() -> None:
-    """A yes has its test, a no is not in the program, the vendors are those that the program tells apart."""
+    """A yes has its test, a no is not in the program, the vendors are those that the program knows."""
     cells = _compared()
     vendors = cells.pop("vendors of cards")
 

@@ -1,4 +1,4 @@
-"""No block of a page is without a proof, and no entry of the tables is of a block that went."""
+"""Every block of a page has a proof, and every entry of the tables has its block."""
 
 import re
 from pathlib import Path
@@ -40,13 +40,13 @@ def test_a_block_is_typed_applied_or_proven(block: Block) -> None:
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if is_shell(b)], ids=str)
 def test_a_block_of_a_shell_has_lines(block: Block) -> None:
-    """A `console` block shows its commands behind a prompt; none is lost for want of one."""
+    """A `console` block shows its commands behind a prompt; no command without one is lost."""
     assert lines(block)
 
 
 @pytest.mark.parametrize("entry", [*GROUND, *UNTYPED], ids=" ".join)
 def test_an_entry_is_of_something_that_is_there(entry: tuple[str, str]) -> None:
-    """What went from a page goes from the tables."""
+    """An entry leaves the tables when its block leaves the page."""
     page, first = entry
     there = [b.first for b in BLOCKS if b.page == page] + [
         one.text for one in LINES if one.page == page

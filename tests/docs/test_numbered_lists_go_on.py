@@ -16,7 +16,7 @@ LIST = re.compile(r"<(/?)(ol|ul)\b")
 
 
 def faults(text: str) -> list[str]:
-    """What a reader would see wrong: a section whose numbers begin anew, a step that is no step."""
+    """What a reader would see wrong: a section whose numbers start again, a step that is no step."""
     html = markdown.markdown(text, extensions=list(EXTENSIONS))
     html = re.sub(r"<pre.*?</pre>", "", html, flags=re.DOTALL)
     found = []

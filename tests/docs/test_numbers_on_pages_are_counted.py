@@ -185,7 +185,7 @@ def test_profiles_of_instances_are_those_of_the_table() -> None:
 
 
 def test_the_folders_that_the_agents_pod_makes_are_told() -> None:
-    """Each that the kubelet makes on the node because the chart mounts it stands on the page about what stays."""
+    """The page about what stays names each folder that the kubelet makes because the chart mounts it."""
     agent = _values()["agent"]
     made = re.findall(
         r"hostPath: \{path: (.+), type: DirectoryOrCreate\}", _template("agent.yaml")

@@ -118,7 +118,7 @@ def test_nothing_is_cited_that_is_not_in_the_repository() -> None:
 
 @pytest.mark.parametrize("page", sorted(SECTIONS))
 def test_every_section_leads_to_what_was_read(page: str) -> None:
-    """To files at a tag or a commit, or to a published page, so that whoever doubts a sentence can read on."""
+    """To files at a tag or a commit, or to a published page, so that a reader can check each sentence."""
     assert list(unlinked((SOURCES / f"{page}.md").read_text("utf-8"))) == []
 
 

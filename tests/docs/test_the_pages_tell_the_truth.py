@@ -75,7 +75,7 @@ def test_a_gap_stands_for_lines_that_are_there() -> None:
 
 
 def test_a_capture_is_replaced_and_other_blocks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a block of one partage command with output below it is written anew."""
+    """Only a block of one partage command with output below it is replaced."""
     monkeypatch.chdir(ROOT)
     kept = "```console\n$ make run\n$ make test\n```\n"
     stale = "```console\n$ partage schedule examples/metax\nold\n```\n"

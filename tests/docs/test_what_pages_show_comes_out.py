@@ -320,7 +320,7 @@ def test_a_profile_that_is_too_small_is_told() -> None:
 
 
 def test_others_instances_are_told_as_printed() -> None:
-    """One that nobody here made, and a pod's beside it."""
+    """An instance that Partage did not make, and a pod's beside it."""
     sentence = block(INSTANCES, "needs 3g.40gb").text.strip()
     node = {
         "apiVersion": "v1",
@@ -571,7 +571,7 @@ def test_the_rules_have_the_name_that_the_page_loads() -> None:
 
 
 def test_the_drawing_names_packages() -> None:
-    """Who the architecture's picture says does it is there."""
+    """The packages that the architecture's picture names exist."""
     drawn = block("ARCHITECTURE.md", "manifests").text
 
     for name in ("wire", "placement"):

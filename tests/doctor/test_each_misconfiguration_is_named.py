@@ -176,7 +176,7 @@ def cardless(given: WORLD) -> None:
 
 
 def failing(**container: Any) -> Callable[[WORLD], None]:
-    """The agent of a profile, as its kubelet tells of it."""
+    """The agent of a profile, as its kubelet reports it."""
 
     def apply(given: WORLD) -> None:
         own = plugin("hami-device-plugin-x", "registry.example.com/partage:1")
@@ -188,7 +188,7 @@ def failing(**container: Any) -> Callable[[WORLD], None]:
 
 
 def lost(given: WORLD) -> None:
-    """An upgrade wrote kube-scheduler's manifest anew."""
+    """An upgrade replaced kube-scheduler's manifest."""
     given["ConfigMap"].clear()
     own = pod("kube-scheduler-a", containers=[{"name": "s", "command": ["kube-scheduler"]}])
     own["metadata"]["labels"] = {"component": "kube-scheduler"}
@@ -598,7 +598,7 @@ PLUGGED: dict[str, tuple[Callable[[WORLD], object], list[str]]] = {
 def test_what_is_wrong_with_the_plugin_is_told(
     breaks: Callable[[WORLD], object], found: list[str]
 ) -> None:
-    """And the missing extender is not."""
+    """The missing extender is no finding then."""
     given = plugged()
 
     breaks(given)
@@ -629,7 +629,7 @@ NO_FAULTS = {
 
 @pytest.mark.parametrize("one", NO_FAULTS.values(), ids=NO_FAULTS)
 def test_a_pod_that_breaks_no_rule_is_no_finding(one: WORLD) -> None:
-    """A gate is no mistake of its pod, and a pod of no device needs no record."""
+    """A gate is no mistake of its pod, and a pod without devices needs no record."""
     given = copy.deepcopy(world())
     added("Pod", one)(given)
 
@@ -640,7 +640,7 @@ def test_a_pod_that_breaks_no_rule_is_no_finding(one: WORLD) -> None:
     ("names_", "found"), [([], {"config-refused"}), (["other"], set())], ids=["any", "another"]
 )
 def test_a_config_map_that_is_not_read_is_no_finding(names_: list[str], found: set[str]) -> None:
-    """The service reads those alone that its options name."""
+    """The service reads only the ConfigMaps that its options name."""
     given = copy.deepcopy(world())
     broken = {"metadata": {"name": "partage-config", "namespace": "p"}, "data": {"policy": "best"}}
     given["ConfigMap"].append(broken)
@@ -690,7 +690,7 @@ _NO_CONFIGURATIONS = {
 
 @pytest.mark.parametrize("text", _NO_CONFIGURATIONS.values(), ids=_NO_CONFIGURATIONS)
 def test_what_a_tenant_writes_into_a_config_map_changes_no_finding(text: str) -> None:
-    """Doctor reads every ConfigMap that names a kube-scheduler's configuration, whoever wrote it."""
+    """Doctor reads every ConfigMap that names a kube-scheduler's configuration, also one of a tenant."""
     given = world()
     head = {"name": "mine", "namespace": "team-a"}
     given["ConfigMap"].append({"metadata": head, "data": {"x": f"kind: {KIND}\n{text}\n"}})
@@ -699,7 +699,7 @@ def test_what_a_tenant_writes_into_a_config_map_changes_no_finding(text: str) ->
 
 
 def of_a_tenant(one: WORLD) -> WORLD:
-    """An object in a namespace that no operator has to do with."""
+    """An object in a tenant's namespace, outside the operator's."""
     return {**one, "metadata": {**one["metadata"], "namespace": "team-a"}}
 
 
@@ -717,7 +717,7 @@ def test_no_config_map_of_a_tenant_stands_in_for_the_configuration() -> None:
 
 
 def test_no_pod_of_a_tenant_stands_in_for_a_program() -> None:
-    """What the scheduler service does is told by its own pods' options, not by whoever has such options."""
+    """The options of the scheduler service's own pods count, and not those of other pods."""
     agent, scheduler = (
         pod(name, containers=[{"name": "m", "args": [name, *given]}])
         for name, given in (("agent", ["--dra"]), ("scheduler", []))
@@ -733,7 +733,7 @@ def test_no_pod_of_a_tenant_stands_in_for_a_program() -> None:
 
 
 def test_the_webhook_tells_whose_namespaces_are_operators() -> None:
-    """Who may not list its configuration goes by labels, or every cluster would look wrong to him."""
+    """Without the right to list its configuration, doctor goes by labels; else every cluster would look wrong."""
     given = world()
     given["Pod"][0]["metadata"] = {
         "name": "agent",
@@ -756,7 +756,7 @@ def test_the_webhook_tells_whose_namespaces_are_operators() -> None:
     ids=["not text", "another kind", "of another shape", "too large"],
 )
 def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, data: bytes, says: str) -> None:
-    """Its checks would be left out in silence otherwise."""
+    """Otherwise doctor would leave out its checks in silence."""
     path = tmp_path / "config.yaml"
     path.write_bytes(data)
 
@@ -941,7 +941,7 @@ def test_a_broken_node_is_diagnosed(tmp_path: Path, path: str, text: str, check:
 
 
 def test_every_check_and_option_is_in_the_reference() -> None:
-    """Each name that can be told, and each option, stands in the page."""
+    """The page has each check and each option."""
     page = (Path(__file__).parents[2] / "docs/reference/doctor.md").read_text("utf-8")
     told = {check for _, check in CASES.values()} | {
         check for *_, check in FILES.values() if check
@@ -954,7 +954,7 @@ def test_every_check_and_option_is_in_the_reference() -> None:
 
 
 def test_what_agents_say_is_told_with_what_to_do() -> None:
-    """Each note; of a newer agent's too; an annotation that cannot be read says nothing."""
+    """Each note is a finding, of a newer agent too; an annotation that cannot be read says nothing."""
     given = copy.deepcopy(world())
     noted(given)
     annotations = given["Node"][0]["metadata"]["annotations"]
@@ -1040,7 +1040,7 @@ def test_rights_are_those_that_the_chart_gives() -> None:
 
 
 def test_a_part_that_starts_is_not_failing() -> None:
-    """Nor one that was restarted and is ready again, nor another's pod."""
+    """A restarted part that is ready again is not failing either, nor is another's pod."""
     given = world()
     failing(state={"waiting": {"reason": "ContainerCreating"}})(given)
     failing(state={}, lastState={"terminated": {"exitCode": 1}}, ready=True)(given)
@@ -1068,7 +1068,7 @@ def test_a_larger_cluster_is_looked_at_no_more_often() -> None:
 
 
 class Walked(list[WORLD]):
-    """A list that counts how often somebody goes through it."""
+    """A list that counts how often it is read."""
 
     walks = 0
 
@@ -1128,7 +1128,7 @@ def test_nodes_that_are_alike_are_examined_as_if_each_were_read(given: WORLD) ->
 
 
 def test_of_many_nodes_that_are_alike_one_is_read() -> None:
-    """And each on which something is held."""
+    """Doctor also reads each node on which a pod or a claim holds something."""
     given = world()
     for number in range(1, 40):
         for kind in ("Node", "Device"):

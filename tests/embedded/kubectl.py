@@ -1,4 +1,4 @@
-"""Who follows the documents' steps: a genuine kubectl where there is one, and plain HTTP always."""
+"""The users of the documents' steps: a genuine kubectl where there is one, and plain HTTP always."""
 
 import asyncio
 import os

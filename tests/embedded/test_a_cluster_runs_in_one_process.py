@@ -31,7 +31,7 @@ WHOLE = {"koordinator.sh/gpu": "100"}
 
 
 def test_a_pod_gets_its_part_of_a_card_and_runs() -> None:
-    """Created without a node; bound with its record, running, and its log tells what it has."""
+    """Created without a node; bound with its record, running, and its log shows what it has."""
 
     async def story() -> None:
         async with running([node()]) as w:
@@ -136,7 +136,7 @@ def test_a_broken_request_is_refused_with_its_rule() -> None:
 
 
 def test_records_cannot_be_forged() -> None:
-    """Nobody but Partage writes a reserved key, not even an administrator."""
+    """Only Partage writes a reserved key; an administrator may not."""
 
     async def story() -> None:
         async with running([node()]) as w:
@@ -150,7 +150,7 @@ def test_records_cannot_be_forged() -> None:
 
 
 def test_pods_that_pass_every_scheduler_by_close_next_to_nothing() -> None:
-    """None names its node, and one that another scheduler bound keeps nobody from the other cards."""
+    """None names its node, and one that another scheduler bound closes no other card."""
 
     async def story() -> None:
         little, other = {"nvidia.com/gpumem": "1"}, {"schedulerName": "volcano"}
@@ -315,7 +315,7 @@ def test_a_plain_node_has_the_labels_of_a_kubelet(tmp_path: Path) -> None:
 
 
 def test_priority_goes_first() -> None:
-    """Among those who wait, the more important one gets the card."""
+    """Among the waiting pods, the more important one gets the card."""
 
     async def story() -> None:
         async with running([node(cards=1)]) as w:
@@ -383,7 +383,7 @@ def test_the_extender_and_the_loop_share_one_ledger() -> None:
 
             await w.send("DELETE", f"{PODS}/by-hand-0", {})
             woken = await w.phase("one-more", "Running")
-            # The loop is told in the same process: no write of a pod is needed for that.
+            # The loop gets news in the same process: no write of a pod is needed for that.
             assert names.WOKEN not in woken["metadata"].get("annotations", {})
 
     run(story())
@@ -599,7 +599,7 @@ def test_pods_end_and_give_back() -> None:
 
 
 def test_the_examples_come_out_as_their_readmes_say() -> None:
-    """All four protocols side by side; who waits on purpose waits, with the code that is told."""
+    """All four protocols side by side; a pod that is meant to wait waits, with the code that is listed."""
 
     async def story() -> None:
         found = from_files(EXAMPLES)

@@ -65,7 +65,7 @@ def test_a_printed_device_serves_its_node(first: str) -> None:
 
 
 def test_a_dumped_cluster_goes_on(tmp_path: Path) -> None:
-    """Nodes keep their devices and workloads their pods, each on its card, and what owns what is as it was."""
+    """Nodes keep their devices and workloads their pods, each on its card, and all owners are as before."""
     dump = tmp_path / "dump.json"
 
     async def placed(w: World) -> dict[str, Any]:

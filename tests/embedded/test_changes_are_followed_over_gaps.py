@@ -16,7 +16,7 @@ async def created(server: ApiServer, name: str) -> None:
 
 
 def test_an_end_that_fell_into_a_gap_is_told() -> None:
-    """A deleted object, and one that was made anew under the same name."""
+    """A deleted object, and one that was created again under the same name."""
 
     async def story() -> list[tuple[str, str]]:
         server = ApiServer(Settings(history=5))

@@ -1,4 +1,4 @@
-"""ResourceClaims in `partage up`: slices of its nodes, claims allocated beside pods, and given up with their pods."""
+"""ResourceClaims in `partage up`: slices of its nodes, claims allocated beside pods, and released with their pods."""
 
 import asyncio
 from collections import Counter
@@ -61,7 +61,7 @@ def shown(w: World) -> dict[str, tuple[str, str]]:
 
 
 async def until(ask: Callable[[], Awaitable[Any]], true: Callable[[Any], object]) -> Any:
-    """What is asked for, once something is true of it."""
+    """The answer, once something is true of it."""
     return await eventually(ask, true)
 
 
@@ -109,7 +109,7 @@ def test_a_node_with_an_agent_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> 
 def test_pods_are_tried_again_for_a_claim_that_may_help_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For one that they name, and for one that gives up devices; not for each that comes."""
+    """Claims that they name, and claims that release devices; not every new claim."""
     monkeypatch.setattr(scheduling, "_FLUSH", 1000.0)
     tried = Counter[str]()
     open_ = ClaimPlaces.open
@@ -128,7 +128,7 @@ def test_pods_are_tried_again_for_a_claim_that_may_help_them(
         await made(w, *((f"other-{n}", wanted()) for n in range(20)))
         await w.create(PODS, user("first", resourceClaimName="all"))
         await w.phase("first", "Running")
-        # A few for slices, which told less of the card by then; none for each claim.
+        # A few for slices, which offered less of the card by then; none for each claim.
         assert tried["waits"] < before + 10
         before = tried["waits"]
         await w.send("DELETE", f"{PODS}/first", {})
@@ -316,7 +316,7 @@ async def test_each_claim_of_a_pod_is_found_without_a_look_at_all(
 
 
 def test_what_another_has_is_not_allocated() -> None:
-    """Whoever writes an allocation, the books are asked before it is stored."""
+    """The books decide before any allocation is stored, by any writer."""
 
     async def story(w: World) -> None:
         await w.create(PODS, pod("whole", {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 100}))

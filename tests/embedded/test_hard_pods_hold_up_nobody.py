@@ -114,7 +114,7 @@ async def probed(w: World, answers: list[float]) -> None:
 
 
 def test_an_ordinary_pod_beside_hard_ones_gets_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty nodes of eight cards; each of the pods alone stood everything still before."""
+    """Forty nodes of eight cards; each of the pods alone stopped everything before."""
 
     async def story() -> None:
         async with running([node(f"n{index}", cards=8) for index in range(40)]) as w:
@@ -211,7 +211,7 @@ ODD = {
 
 
 def test_odd_pods_are_answered_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nonsense in every field: an answer that clients can read, no long step, and others get their nodes."""
+    """Nonsense in every field: an answer that clients can read, no long step, and other pods get their nodes."""
 
     async def story() -> None:
         async with running([node(f"n{index}", cards=8) for index in range(40)]) as w:
@@ -345,7 +345,7 @@ def test_an_ordinary_pod_has_its_turn_before_hard_ones_have_their_next(
                 before = counts["filter refused"]
                 await w.create(PODS, pod("ordinary", {"koordinator.sh/gpu": "100"}))
                 await w.until("ordinary", lambda found: found["spec"].get("nodeName"))
-                # Of those that are tried again, whoever came back to the row before it was made is first.
+                # Among those that are tried again, the first to return to the row is the first in it.
                 assert counts["filter refused"] - before <= 2 * 120
             assert max(steps) < MOST
 

@@ -111,7 +111,7 @@ def test_the_pages_pod_gets_two_instances(model: str, profile: str, slots: list[
 
 
 def test_nobody_goes_where_others_cut_a_card() -> None:
-    """The pod waits and is told by what; totals stay; the place is given when it is free again."""
+    """The pod waits with what is in the way; totals stay; the place is allocated when it is free again."""
 
     async def story() -> None:
         simulated = node("n0", "H100-80GB-HBM3", 1)

@@ -113,7 +113,7 @@ def test_an_ill_card_leaves_the_totals_and_the_registration() -> None:
 
 
 def test_health_that_stays_the_same_changes_nothing() -> None:
-    """The object is equal to what it was, so nobody is told of news."""
+    """The object is equal to what it was, so there is no news to report."""
     device = device_manifest(node(), NOW)
     ill = with_health(device, {("gpu", 0)}, "dust", "2026-02-02T00:00:00Z")
 

@@ -89,7 +89,7 @@ def test_the_library_is_the_published_one() -> None:
 
 
 def test_the_fleet_comes_as_a_byte_a_card() -> None:
-    """In natural order; use, protocol and state are told apart."""
+    """In natural order; use, protocol and state have values of their own."""
 
     async def story() -> None:
         nodes = [node("n10", cards=1), node("n2", cards=2), node("n1", cards=0)]
@@ -244,7 +244,7 @@ class serving:  # noqa: N801 # reads as a verb
 
 
 def test_names_follow_the_readers_rights() -> None:
-    """Who may read one namespace gets its pods, and of the rest sums without names."""
+    """A reader of one namespace gets its pods, and sums without names of the rest."""
 
     async def story() -> None:
         async with serving(Team()) as (url, http):

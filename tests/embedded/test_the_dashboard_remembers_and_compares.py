@@ -1,4 +1,4 @@
-"""What the dashboard tells beyond the moment: cards' histories, fragmentation, other policies."""
+"""What the dashboard shows beyond the moment: cards' histories, fragmentation, other policies."""
 
 import asyncio
 from collections import Counter
@@ -83,7 +83,7 @@ def test_a_card_remembers_who_came_and_went() -> None:
 
 
 def test_what_is_there_at_first_is_no_change_and_old_changes_are_forgotten() -> None:
-    """A bounded number is kept; books that are made anew are compared as a whole."""
+    """A bounded number is kept; rebuilt books are compared as a whole."""
 
     async def story() -> None:
         moments = iter(BEGUN + timedelta(seconds=n) for n in range(10_000))

@@ -95,7 +95,7 @@ def test_every_view_shows_what_the_books_say() -> None:
 
 
 def test_the_overview_begins_with_what_needs_a_hand() -> None:
-    """Closed cards with their reasons, cordoned nodes and waiting pods, each with a link; nothing where all is well."""
+    """Closed cards with their reasons, cordoned nodes and waiting pods, each with a link; nothing when all is well."""
 
     async def story() -> None:
         panel = "document.querySelector('#view .attention')"
@@ -648,14 +648,14 @@ def test_what_was_typed_into_a_filter_stays_with_its_view() -> None:
 
 
 def test_what_is_not_there_is_said_with_a_way_on() -> None:
-    """An unknown node, a list that matches nothing; the scheduler goes away and comes back; a pod is deleted."""
+    """An unknown node, a list that matches nothing; the scheduler goes away and returns; a pod is deleted."""
 
     async def tell(world: World, page: Page, url: str) -> None:
         await page.open(f"{url}/#/node/nope", "document.querySelector('#view .alert')")
         text = await page.value("document.querySelector('#view').innerText")
         assert "there is no node nope." in text
         assert "Back to the overview" in text
-        assert len(page.problems) >= 1  # the browser itself tells of every 404
+        assert len(page.problems) >= 1  # the browser itself reports every 404
         page.problems.clear()
         for name in ("nope", "constructor"):
             await page.open(f"{url}/#/{name}", "document.querySelector('#view .alert')")
@@ -739,7 +739,7 @@ LAYOUT = """
 """Where each part lies, in twelfths of the window, in the order of reading; heights follow from fonts, so they are left out."""
 LAYOUTS = Path(__file__).with_name("layouts.json")
 LOOKS = Path(__file__).with_name("looks")
-"""A picture of each view at a quarter of its size, as somebody looked at it and found it good."""
+"""A picture of each view at a quarter of its size, as a person looked at it and accepted it."""
 FONT = "* { font-family: 'Liberation Sans' !important; animation: none !important; transition: none !important }"
 """Of the same measures wherever it is: Debian's Chromium needs it."""
 HAS_FONT = """

@@ -61,7 +61,7 @@ async def before(page: Page, *scripts: str) -> None:
 
 
 def test_five_thousand_nodes_are_on_one_screen() -> None:
-    """A cell for each of 40,000 cards, all in sight without scrolling, each to be told from its neighbours; keys reach the last."""
+    """A cell for each of 40,000 cards, all in sight, each distinct from its neighbours; keys reach the last."""
 
     async def tell(_world: World, page: Page, url: str) -> None:
         await before(page, FLEET % (MANY, CARDS))
@@ -126,7 +126,7 @@ def test_nodes_that_say_the_same_are_one_row_and_near_misses_come_first() -> Non
 
 
 def test_nodes_that_a_pod_does_not_want_come_last() -> None:
-    """However many they are: before them is the one that it wants, whose card is not idle."""
+    """Before any number of them comes the one that it wants, whose card is not idle."""
 
     async def story() -> None:
         nodes = [node(f"n{number}", cards=1) for number in range(5)]

@@ -54,7 +54,7 @@ spec:
   containers:
     - {name: main, image: busybox, resources: {limits: {koordinator.sh/gpu: 6400}}}
 """
-"""Beside the examples: what the pages call their reader's own. They take nobody else's pods."""
+"""Beside the examples: what the pages call their reader's own. They take no other pods."""
 DUMP = "docs/how-to/try-it-on-a-dump-of-your-cluster.md"
 RUNS = "--for=jsonpath={.status.phase}=Running --timeout=240s"
 

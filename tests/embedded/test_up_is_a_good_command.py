@@ -83,7 +83,7 @@ def test_a_missing_file_is_named(option: str) -> None:
 
 @pytest.mark.parametrize("option", ["--nodes", "-f"])
 def test_a_file_without_documents_is_named(tmp_path: Path, option: str) -> None:
-    """Exit code 2, as of the other commands; the usual nodes would be a surprise."""
+    """Exit code 2, as of the other commands; the reader would not expect the usual nodes."""
     file = tmp_path / "empty.yaml"
     file.write_text("# nothing yet\n", encoding="utf-8")
 
@@ -121,7 +121,7 @@ def test_a_node_that_is_refused_is_told(tmp_path: Path) -> None:
 
 
 def test_a_kubeconfig_of_another_cluster_is_not_replaced(tmp_path: Path) -> None:
-    """Whoever names their own configuration by mistake keeps it."""
+    """A user who names their own configuration by mistake keeps it."""
     file = tmp_path / "config"
     file.write_text("clusters: [{name: production}]\n", encoding="utf-8")
 
@@ -145,7 +145,7 @@ def test_a_state_file_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 def test_a_state_file_that_cannot_be_written_is_told_first(tmp_path: Path) -> None:
-    """Exit code 2 before anything is there to be lost."""
+    """Exit code 2 before any object exists that could be lost."""
     file = tmp_path / "none" / "state"
 
     result = CliRunner().invoke(up, ["--no-examples", "--state", str(file)])

@@ -1,4 +1,4 @@
-"""What `partage up` stores and no part of it acts on is told to its author, when it is stored."""
+"""The author of an object that `partage up` stores and no part of it acts on gets a warning when it is stored."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ ACTED_ON = {
     "deviceclasses.resource.k8s.io": "claim_places",
     "resourceslices.resource.k8s.io": "claim_slices",
 }
-"""Who acts on the other kinds, or for whom they are kept."""
+"""The parts that act on the other kinds, or the clients for which they are kept."""
 
 SELECTOR = {"matchLabels": {"app": "web"}}
 TEMPLATE = {
@@ -117,7 +117,7 @@ async def warned(w: World, method: str, path: str, body: dict[str, Any]) -> list
 
 
 def test_every_kind_is_acted_on_or_told() -> None:
-    """A kind that is served anew is to be put on one of the two lists."""
+    """A kind that is served for the first time belongs on one of the two lists."""
     stored = {kind.resource for kind in kinds() if kind.verbs != ("create",)}
 
     assert stored == set(UNACTED) | set(ACTED_ON)
@@ -189,7 +189,7 @@ def test_a_pod_with_a_claim_of_a_volume_that_is_not_there_is_warned_of() -> None
 
 
 def test_manifests_that_nothing_acts_on_are_noted() -> None:
-    """Those of `-f` are told with what became of the others."""
+    """A note on each of those of `-f`, with the outcome of the others."""
     value = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

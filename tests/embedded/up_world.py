@@ -27,7 +27,7 @@ DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 
 @dataclass
 class World:
-    """A running cluster and who talks to it."""
+    """A running cluster and its client."""
 
     cluster: EmbeddedCluster
     http: aiohttp.ClientSession
@@ -81,7 +81,7 @@ class World:
         return await self.until(name, lambda pod: pod["status"].get("phase") == phase)
 
     async def refused(self, name: str) -> str:
-        """Why the pod waits, once that is told."""
+        """Why the pod waits, once its status says so."""
         found = await self.until(name, _unscheduled)
         return str(_unscheduled(found))
 
@@ -96,7 +96,7 @@ def _unscheduled(pod: Document) -> str:
 async def eventually(
     ask: Callable[[], Awaitable[Document]], true: Callable[[Document], object]
 ) -> Document:
-    """What is asked for, once something is true of it."""
+    """The answer, once something is true of it."""
     end = time.monotonic() + PATIENCE
     while True:
         found = await ask()
