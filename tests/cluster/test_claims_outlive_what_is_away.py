@@ -97,7 +97,7 @@ def test_with_the_webhook_dead_claims_of_ours_wait_and_no_others(cuda: Node) -> 
 
 
 def test_a_container_has_devices_of_two_drivers(cuda: Node) -> None:
-    """The kubelet asks each driver for its own claim; the container has both devices, and both drivers prepare and unprepare."""
+    """The kubelet asks each driver for its own claim; the container has both devices; both claims are unprepared."""
     stack, folder = cuda.stack, cuda.kubelet.folder
     cdi = cuda.runtime.folder / "cdi"
     with (

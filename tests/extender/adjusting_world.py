@@ -158,7 +158,7 @@ class Writer:
         return document(self._world.store.pods[name])
 
     async def bind(self, _binding: object) -> Answered:
-        """Nobody binds by it here."""
+        """This world binds no pod by it."""
         raise NotImplementedError
 
 
@@ -168,7 +168,7 @@ class AdjustingWorld:
     Attributes:
         answers: the last refusal, by pod.
         kills: processes that ended so far.
-        refusals: how often a pod was told why not.
+        refusals: how often a pod got a refusal.
         calm: 1 where every answer arrives.
     """
 
@@ -195,7 +195,7 @@ class AdjustingWorld:
     # --- processes ---------------------------------------------------------------------------
 
     def step(self, who: str) -> None:
-        """Whoever this is may end here.
+        """The process of this name may end here.
 
         Raises:
             Killed: it does.
@@ -373,7 +373,7 @@ class AdjustingWorld:
                     yield name, one.uuid, one.memory_bytes, one.core_milli
 
     def check(self) -> None:
-        """No card is given out twice, at this very moment: by records, and by what is enforced."""
+        """No card is allocated twice at this moment: by records, and by what is enforced."""
         records = self.records()
         for uuid in ("GPU-0", "GPU-1"):
             mine = [one for grants in records.values() for one in grants if one.uuid == uuid]

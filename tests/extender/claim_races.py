@@ -209,7 +209,7 @@ class Races:
         return any(name == stored["metadata"]["name"] for name, *_ in self.writes)
 
     def _first_fit(self, core: int, memory: int, *, whole: bool) -> list[Manifest]:
-        """By claims alone, and those that were heard of: pods are not looked at."""
+        """By the claims that it has heard of alone: it does not look at pods."""
         used: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         for results in self._scheduler.values():
             for one in results:
@@ -229,7 +229,7 @@ class Races:
         return []
 
     def _write(self, manifest: Manifest) -> None:
-        """Store a claim and tell of it."""
+        """Store a claim and report it."""
         self._version += 1
         manifest["metadata"]["resourceVersion"] = str(self._version)
         self.claims[manifest["metadata"]["name"]] = manifest
@@ -259,7 +259,7 @@ class Races:
             self.leader.withdraw_review(question)
 
     async def _share_claim(self, one: int, two: int, _three: int) -> None:
-        """One more pod, or one less, uses an allocated claim; nobody is asked."""
+        """One more pod, or one less, uses an allocated claim; the leader gets no question."""
         stored = self.claims.get(f"claim-{one % 5}")
         if stored is not None and stored["status"].get("allocation"):
             pods = [{"resource": "pods", "name": f"p{n}"} for n in range(two % 4)]
@@ -326,13 +326,13 @@ class Races:
         self.leader.lead()
 
     async def _remake(self, _one: int, _two: int, _three: int) -> None:
-        """The books of the leader are made anew while allocations are on their way."""
+        """The books of the leader are rebuilt while allocations are on their way."""
         await self._list(self.leader)
 
     # --- the laws ------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """No card of the store is given beyond its means, by whichever way.
+        """No card of the store is allocated beyond its amounts, by pods and claims together.
 
         Raises:
             AssertionError: with the card and who is on it.
@@ -354,7 +354,7 @@ class Races:
             assert sum(memory for *_, memory in held) <= 16 * GIB, (card, held)
 
     async def settle(self) -> None:
-        """Everything is heard and every reservation has ended: the books are those of the store.
+        """Every fact has arrived and every reservation has ended: the books are those of the store.
 
         Raises:
             AssertionError: something leaked, or is missing.
@@ -386,7 +386,7 @@ class Races:
 
 
 def _free(name: str, uid: str) -> Manifest:
-    """A claim that nobody has begun to allocate."""
+    """A claim that no scheduler has begun to allocate."""
     made = claim(name=name, uid=uid)
     del made["metadata"]["finalizers"]
     return made

@@ -20,7 +20,7 @@ from partage.wire.documents import Document
 
 CARD_BYTES = 16 << 30
 LATE = 10.0
-"""Seconds for which a Binding that nobody answered may still arrive."""
+"""Seconds for which a Binding without an answer may still arrive."""
 _SHAPES = {"Pod": LivePod, "Node": LiveNode, "Device": LiveDevice}
 
 Manifest = dict[str, Any]
@@ -83,8 +83,8 @@ class ModelApi:
         fates: what becomes of the next Bindings.
         silent: reads that fail before one is answered again.
         late: Bindings on the wire whose sender has given up waiting, with the end of their time.
-        waiting: Bindings whose sender still waits, each until it is told its fate.
-        odd: pods that somebody else bound, or whose record somebody changed; they count for nothing.
+        waiting: Bindings whose sender still waits, each until it gets its fate.
+        odd: pods that another writer bound, or whose record was changed; they count for nothing.
         broken: laws that did not hold; must stay empty.
     """
 
@@ -224,7 +224,7 @@ class ModelApi:
 
 
 def _containers(record: str) -> list[Manifest]:
-    """Of a record; one that somebody has spoilt has none."""
+    """The containers of a record; a spoilt record has none."""
     try:
         found: list[Manifest] = json.loads(record)["containers"]
     except ValueError:

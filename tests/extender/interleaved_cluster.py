@@ -5,7 +5,7 @@ before it binds, and sends each Binding itself. A node reports its cards late, i
 agent admits each container by the record that its kubelet knows.
 
 Some things go beyond what the service can know: a Binding that arrives after every limit, a restored backup, a pod that
-somebody else bound, a forced deletion. Then the agents alone keep a card from being used twice.
+another writer bound, a forced deletion. Then the agents alone keep a card from being used twice.
 """
 
 import asyncio
@@ -251,7 +251,7 @@ class Cluster(Interleaving):
         self.number = 0
 
     async def _drop(self, one: int) -> None:
-        """Nobody waits for Bindings on the wire any more; one may be held up beyond every limit."""
+        """No sender waits for Bindings on the wire any more; one may be held up beyond every limit."""
         end = self.clock.monotonic() + LATE
         for number, (binding, _told) in enumerate(self.api.waiting):
             if (one >> number) % 3:
@@ -310,7 +310,7 @@ class Cluster(Interleaving):
         self.attempts.rebuilt()
 
     async def _hand(self, one: int, two: int, three: int) -> None:
-        """Somebody names the node in a pod, perhaps with the record of another one."""
+        """A user names the node in a pod, perhaps with the record of another one."""
         copied = self.api.written
         self._new(f"pod-{len(self.ever)}", one, 1, three)
         pod = self.ever[-1]
@@ -457,7 +457,7 @@ class Cluster(Interleaving):
             raise Broken(f"{life.id} uses {sorted(life.cards)}, the books have {sorted(known)}")
 
     def _told(self, uid: str) -> tuple[str, str] | None:
-        """None: kube-scheduler tells of its own rejections, after which a pod may wait for other devices."""
+        """None: kube-scheduler reports its own rejections, after which a pod may wait for other devices."""
 
     def _held(self, uid: str) -> bool:
         return super()._held(uid) or self.attempts._places.proposed == uid

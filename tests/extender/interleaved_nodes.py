@@ -1,7 +1,7 @@
 """Model nodes for interleavings: hardware, a kubelet, a runtime, and the product's own agent in between.
 
 The agent decides with the product's code and a journal on a disk. The runtime keeps its own account of the
-cards that running containers have open, from what it was told at their creation alone.
+cards that running containers have open, from what it got at their creation alone.
 """
 
 import copy
@@ -38,7 +38,7 @@ TALLIES = Tallies()
 """Of all agents: nothing here reads them, and making them takes longer than a container."""
 
 Amounts = tuple[int, int, bool]
-"""Thousandths of compute, bytes, and whether nobody else may have the card."""
+"""Thousandths of compute, bytes, and whether no other container may have the card."""
 
 
 def granted(record: str) -> dict[str, Amounts]:
@@ -73,7 +73,7 @@ class Life:
         return self.sandbox.annotations.get(names.ALLOCATION, "")
 
     def container(self) -> Container:
-        """As the runtime tells of it."""
+        """As the runtime describes it."""
         return Container(
             self.id,
             self.sandbox.id,
@@ -156,7 +156,7 @@ class Machine:
             self._journal = None
 
     def begin(self) -> None:
-        """An agent starts, and the runtime tells it what runs."""
+        """An agent starts, and the runtime sends it what runs."""
         self.end()
         self.look()
         self._journal = Journal(self._folder / self.name)

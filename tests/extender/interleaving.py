@@ -123,7 +123,7 @@ class Interleaving:
         await asyncio.gather(*self.binds, return_exceptions=True)
 
     async def _lead(self) -> None:
-        """List afresh, rebuild and serve; nothing older than the list is told any more."""
+        """List again, rebuild and serve; nothing older than the list arrives any more."""
         self.api.facts.clear()
         self.api.told.clear()
         kinds = {kind: self.api.listed(kind) for kind in ("Node", "Device", "Pod")}
@@ -334,7 +334,7 @@ class Interleaving:
             self.tell(fact)
 
     async def _repeat(self, one: int, _two: int, _three: int) -> None:
-        """Something that was told before is told again."""
+        """An earlier event is sent again."""
         if self.api.told:
             self.tell(self.api.told[one % len(self.api.told)], again=True)
 
@@ -421,11 +421,11 @@ class Interleaving:
         self.reasons.clear()
         self.service = self._made()
         await self._lead()
-        # Who was refused by the one before, the next cannot know: it wakes whoever waits.
+        # The new leader does not know which pods the old one refused: it wakes every waiting pod.
         self.woken.update(pod.uid for pod in self.api.pods.values() if not pod.node)
 
     async def _mend(self, one: int, two: int, three: int) -> None:
-        """The running service makes its books anew, as after an audit that found something."""
+        """The running service rebuilds its books, as after an audit that found something."""
         self.service.follow()
         while self.api.waiting:
             await self._answer(one, two, three)
@@ -473,10 +473,10 @@ class Interleaving:
                 raise Broken(f"{uid} is gone and waits")
             told = self._told(uid)
             if told is not None and told != (refusal.code.value, refusal.message):
-                raise Broken(f"{uid} waits for {refusal.message}, and was told {told}")
+                raise Broken(f"{uid} waits for {refusal.message}, and was reported as {told}")
 
     def _told(self, uid: str) -> tuple[str, str] | None:
-        """The reason that people were told of a pod's waiting."""
+        """The reason that was reported for a pod's waiting."""
         return self.reasons.get(uid)
 
     def _held(self, uid: str) -> bool:
@@ -484,11 +484,11 @@ class Interleaving:
         return uid in self.service.books.cycle.holds
 
     def _reserved(self, uid: str) -> bool:
-        """Whether somebody is to bind the pod, or to give its place back."""
+        """Whether a Binding of the pod, or its release, is in progress."""
         return uid in self.service.bindings.busy
 
     async def settle(self) -> None:
-        """Faults end, everything is told, kube-scheduler tries whoever was woken; then the laws.
+        """Faults end, all events arrive, kube-scheduler tries the woken pods; then the laws.
 
         Raises:
             Broken: with the law and who breaks it.
@@ -505,7 +505,7 @@ class Interleaving:
         await self._settled()
 
     async def _rest(self) -> None:
-        """Tell everything, and let kube-scheduler try until nobody is left to be tried."""
+        """Send all events, and let kube-scheduler try until it has no pod left to try."""
         self._hear()
         rounds, tried = 0, 2
         while tried:
@@ -516,7 +516,7 @@ class Interleaving:
             self.clock.pass_time(LATE + 1)
             await self.service.tick()
             for pod in list(self.api.pods.values()):
-                # Who was refused is tried again only when woken; others come back by themselves.
+                # A refused pod is tried again only when woken; others come back by themselves.
                 refused = self.answers.get(pod.uid) == [] and pod.uid not in self.woken
                 if not pod.node and not pod.deleting and not refused:
                     tried = 2
@@ -528,7 +528,7 @@ class Interleaving:
         await self._holds_end()
 
     async def _holds_end(self) -> None:
-        """And that is told."""
+        """Kept rooms end, and their ends are reported."""
         for _ in range(3):
             self.clock.pass_time(61.0)
             await self.service.tick()
@@ -562,7 +562,7 @@ class Interleaving:
             raise Broken(f"node {wrong} is {mine.get(wrong)}, rebuilt {theirs.get(wrong)}")
 
     def _reasons(self) -> None:
-        """Every pod that waits has a reason, the one that a fresh look gives; nobody else has."""
+        """Every pod that waits has a reason, the one that a fresh look gives; no other pod has one."""
         books = self.service.books
         waiting = {one.entry.pod.uid: one for one in books.waiting}
         for pod in self.api.pods.values():
@@ -574,7 +574,7 @@ class Interleaving:
             if pod.node or pod.deleting or pod.uid in books.cycle.holds:
                 continue  # what is held at last is for who was nominated
             if pod.uid not in waiting or pod.uid not in self.reasons:
-                raise Broken(f"{pod.uid} waits and nobody knows why")
+                raise Broken(f"{pod.uid} waits without a known reason")
             told = explain(books, "team", pod.name)
             if told is None or told["reason"] is None:
                 raise Broken(f"{pod.uid} waits, although it fits: {told}")

@@ -125,7 +125,7 @@ def test_namespaces_that_come_and_go_are_forgotten() -> None:
 
 
 async def churned(world: Plugged) -> int:
-    """Make an important pod, have kube-scheduler ask who could go for it, and delete it; how many nodes are offered."""
+    """Make an important pod, let kube-scheduler ask for victims, and delete it; how many nodes are offered."""
     name = f"vip{world.number}"
     world.create(of("bad", name, whole(2), priority=HIGH))
     refused = world.propose(name)

@@ -90,7 +90,7 @@ def sets(number: int) -> list[dict[str, str]]:
 
 
 def more_than_half(number: int) -> list[dict[str, str]]:
-    """Two never share a card: amounts alone rule every node out, and why is told of each."""
+    """Two never share a card: amounts alone rule every node out, and each gets a reason."""
     return [share(1, 100 + number, 51)] * 64
 
 
@@ -161,7 +161,7 @@ def codes(world: World, manifest: Manifest) -> set[str]:
 
 
 def row(world: World, manifests: list[Manifest]) -> Counter[str]:
-    """All of them come, and each is asked about once; how often which code was told."""
+    """All of them come, and each is asked about once; how often each code was the answer."""
     for manifest in manifests:
         world.create(manifest)
     found: Counter[str] = Counter()

@@ -127,7 +127,7 @@ class Model:
         self.pending.append(name)
 
     def nominated(self, name: str) -> str:
-        """Where room is kept for a pod, for which others were sent away."""
+        """Where room is kept for a pod, for which others were evicted."""
         return str(self.world.api.pods[name]["status"].get("nominatedNodeName", ""))
 
     def _one(self) -> str | None:
@@ -262,7 +262,7 @@ class Model:
             assert self.world.states.get(f"uid-{name}") is not State.RESERVED
 
     async def bind(self) -> None:
-        """With any outcome; one that nobody told of may have been carried out."""
+        """With any outcome; one without a report may have been carried out."""
         if not self.reserved:
             return
         name = self.chance.choice(list(self.reserved))

@@ -371,7 +371,7 @@ async def test_a_new_kube_scheduler_places_what_the_one_before_had_sent(world: P
 
 @plugged
 async def test_what_an_engine_before_proposed_is_proposed_anew(world: Plugged) -> None:
-    """Nobody is evicted for a pod whose rejected nodes this engine did not choose."""
+    """The engine evicts no pod for one whose rejected nodes it did not choose."""
     world.create(pod("web", half()))
     world.propose("web")
     late = wire.Another(1, "uid-web", world.number, ["n1"])
@@ -492,7 +492,7 @@ async def test_a_pod_is_bound_before_our_watch_shows_that_its_gates_came_off(
 
 @pytest.mark.parametrize("how", ["gone", "unreserved", "again"])
 def test_who_gives_up_while_the_pod_is_read_binds_nothing(how: str) -> None:
-    """An answer would reach nobody, and the cards would be kept until the Binding can no longer arrive."""
+    """The answer would not arrive, and the cards would be kept until the Binding can no longer arrive."""
 
     async def story() -> None:
         world = Plugged()

@@ -19,7 +19,7 @@ from partage.scheduler.events import Event
 
 
 def _free(world: World, name: str = "n1") -> list[tuple[int, int] | None]:
-    """Compute (milli) and memory (GiB) that is left of each card; None where it takes nobody."""
+    """Compute (milli) and memory (GiB) that is left of each card; None where it is closed."""
     ledger = world.service.books.engine.ledger
     cards = ledger.cards(DeviceType.GPU, ledger.index[name])
     return [None if one.closed else (one.core_free, one.memory_free >> 30) for one in cards]

@@ -50,7 +50,7 @@ def _review(world: World, *results: Any, **more: Any) -> str:
 
 
 def _used(world: World) -> int:
-    """Thousandths of all cards that the books have given."""
+    """Thousandths of all cards that the books have allocated."""
     ledger = world.service.books.engine.ledger
     return sum(one.core_milli for held in ledger.allocations() for one in held.charges)
 

@@ -267,7 +267,7 @@ async def test_a_pod_that_cannot_be_decoded_keeps_what_it_holds() -> None:
 
 @run
 async def test_a_node_and_its_pods_leave_nothing_behind() -> None:
-    """Whichever of them is deleted first: names of nodes change all the time where an autoscaler makes them."""
+    """In both orders of deletion: names of nodes change all the time where an autoscaler makes them."""
     world = await World().start()
     for number, first in enumerate(("node", "pod") * 2):
         await world.start(node(version=10 * number + 1), device(version=10 * number + 1))
@@ -629,7 +629,7 @@ async def test_an_audit_tells_what_leaked_and_what_is_missing() -> None:
     missing = world.service.audit([document(m) for m in [*world.api.pods.values(), grown]])
 
     assert leaked.leaked["core_milli"] == 500
-    assert set(leaked.pods) == {"uid-web"}  # the other was bound, and nothing was told of it yet
+    assert set(leaked.pods) == {"uid-web"}  # the other was bound, and no watch has reported it yet
     assert clean.missing == {}
     assert clean.clean
     assert missing.missing == {"core_milli": 500, "memory_bytes": 8 * 2**30, "slots": 1}

@@ -1,4 +1,4 @@
-"""Vendors' locks that could not be given back, and locks whose pod never arrives."""
+"""Vendors' locks whose release failed, and locks whose pod never arrives."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -27,7 +27,7 @@ THEIRS = {KEY: "2026-01-01T00:00:00Z,team,other"}
 
 
 async def left(*more: str, lost: int = 1) -> World:
-    """The Binding of pod `web` was refused, and so often its lock could not be given back."""
+    """The Binding of pod `web` was refused, and the release of its lock failed so often."""
     world = await metax_world("n1", *more)
     world.create(pod("web", sgpu()))
     world.api.answers.append(REFUSED)
@@ -116,7 +116,7 @@ async def test_a_lock_that_cannot_come_off_stops_its_node_alone() -> None:
 
 @run
 async def test_a_lock_that_arrives_late_comes_off_too() -> None:
-    """Its write had no answer, and it did not exist yet when it was given back."""
+    """Its write had no answer, and it did not exist yet when it was released."""
     world = await metax_world()
     world.create(pod("web", sgpu()))
     world.api.locks_late, world.api.lock_faults = True, [OSError("reset")]
@@ -160,7 +160,7 @@ def _asked(world: World) -> None:
 def _on(node: str) -> Callable[[World], None]:
     def bound(world: World) -> None:
         _asked(world)
-        world.api.pods["old"] = pod("old", sgpu(), nodeName=node)  # no watch has told it yet
+        world.api.pods["old"] = pod("old", sgpu(), nodeName=node)  # no watch has reported it yet
 
     return bound
 

@@ -159,7 +159,7 @@ async def test_only_nodes_whose_slices_kube_scheduler_has_seen_are_proposed() ->
     assert another(world, ["n2"]).again
     assert proposed(pools=wire.Pools(whole=["n1"], gone=["n3"])) == ["n1"]
     await world.start(*(one for name in ("n1", "n2", "n3") for one in (node(name), device(name))))
-    assert proposed("other") == ["n1", "n2"], "books made anew"
+    assert proposed("other") == ["n1", "n2"], "rebuilt books"
     assert proposed("wide", wide=True) == ["n1", "n2"]
 
     world.attempts.disconnected()

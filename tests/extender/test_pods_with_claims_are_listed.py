@@ -63,7 +63,7 @@ def books(device_class: str) -> Books:
 
 
 def listed(of: Books, query: PodQuery) -> list[str]:
-    """Names of the pods that are told."""
+    """Names of the pods in the list."""
     return [one["name"] for one in asyncio.run(pods_document(of, query))["pods"]]
 
 

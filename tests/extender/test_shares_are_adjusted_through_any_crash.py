@@ -78,7 +78,7 @@ async def happens(world: AdjustingWorld, turn: int) -> None:
 
 
 async def settle(world: AdjustingWorld) -> None:
-    """All news arrive and nobody ends any more, until nothing changes."""
+    """All news arrive and no process ends any more, until nothing changes."""
     await world.start_service()
     world.start_agent()
     for name in list(world.store.pods):
@@ -103,7 +103,7 @@ async def calm_down(world: AdjustingWorld) -> None:
 
 
 def is_answered(world: AdjustingWorld, name: str) -> None:
-    """A pod has what it asked, or was told why not."""
+    """A pod has what it asked, or got the reason why not."""
     said = world.store.pods[name]["metadata"]["annotations"]
     wish = dict(part.split("=") for part in said.get(names.ADJUST, "").split(",") if part)
     (grant,) = world.records()[name]
@@ -527,7 +527,7 @@ async def test_a_report_is_of_the_pod_that_was_read(tmp_path: Path) -> None:
 async def test_a_problem_that_comes_back_is_told_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once for as long as it lasts, and once more after a share was adjusted in between."""
+    """It is logged once for as long as it lasts, and again after a share was adjusted in between."""
     world = await one_pod(tmp_path, "compute=60")
     client = world.adjusting._client
     patch, told = client.patch_pod_status, []

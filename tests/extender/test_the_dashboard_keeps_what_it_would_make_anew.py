@@ -95,7 +95,7 @@ POD_QUERIES = [
 
 
 class Told:
-    """Books that are told of events, with versions that grow."""
+    """Books that receive events, with versions that grow."""
 
     def __init__(self) -> None:
         self.books = Books(ClusterCache(), Hooks())

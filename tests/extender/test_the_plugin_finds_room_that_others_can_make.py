@@ -52,7 +52,7 @@ async def runs(world: Plugged, manifest: Manifest, where: str = "n1") -> None:
 
 
 async def offered(world: Plugged, name: str, *budgets: msgspec.Raw) -> dict[str, list[str]]:
-    """Who would have to go for a pod that is refused, by node; empty where it is not worth asking."""
+    """The victims for a refused pod, by node; empty where kube-scheduler need not ask."""
     refused = world.propose(name)
     assert refused.code
     if not refused.preempt:

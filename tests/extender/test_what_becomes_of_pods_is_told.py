@@ -127,7 +127,7 @@ async def test_a_pod_that_goes_waiting_is_told_once() -> None:
 
 @run
 async def test_nothing_is_kept_of_a_pod_that_goes_during_its_bind() -> None:
-    """The bind is told after the end of the pod's span, and is the last of it."""
+    """The bind's span follows the end of the pod's span, and is the last of it."""
     kept = KeptSpans()
     w = await world(kept).start(node(), device())
     w.filter(w.create(pod("web", half())))

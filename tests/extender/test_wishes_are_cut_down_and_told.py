@@ -44,7 +44,7 @@ def notes(world: World, name: str) -> list[str]:
 
 
 def told_by(world: World) -> list[tuple[str, str]]:
-    """Hear of what is cut down from now on."""
+    """Collect what is cut down from now on."""
     found: list[tuple[str, str]] = []
     hooks = world.service.books.hooks
     object.__setattr__(hooks, "cut", lambda entry, said: found.append((entry.pod.name, said)))

@@ -55,7 +55,7 @@ def card(
 
 
 def device(name: str = "n1", *cards: Manifest, version: int = 1, **labels: str) -> Manifest:
-    """A Device object; two cards unless told otherwise."""
+    """A Device object; it has two cards by default."""
     return {
         "apiVersion": "scheduling.koordinator.sh/v1alpha1",
         "kind": "Device",
@@ -106,8 +106,8 @@ class FakeApi:
         sent: Bindings that came in.
         answers: what is said to the next Bindings; done when it is empty.
         locks: annotations by node.
-        given_back: when a lock was to be given back.
-        locks_late: a lock of which nobody is told arrives in `late` only.
+        given_back: when a lock was to be released.
+        locks_late: a lock whose write gets no answer arrives in `late` only.
         late: such locks.
     """
 
@@ -165,7 +165,7 @@ class FakeApi:
             raise self.lock_faults.pop()
         if self.refusing > 0:
             self.refusing -= 1
-            return Taken(Outcome.REFUSED, "held by somebody else")
+            return Taken(Outcome.REFUSED, "held by another")
         held = self.locks.get(node, {})
         if any(held[key] != instead.get(key) for key in annotations if key in held):
             return Taken(Outcome.REFUSED, "taken", held)

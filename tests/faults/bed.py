@@ -1,7 +1,7 @@
 """A cluster to break: everything that Partage meets, with a wire in between that can fail.
 
     churn, kubelets, kube-scheduler ── API server ── wire ── instances of the scheduler
-                    └──────────── relay: to who leads ───────────┘
+                    └──────────── relay: to the leader ───────────┘
 
 The API server, the stand-ins for kubelets, node agents and kube-scheduler are those of
 `partage up`; they reach the API server directly, so that every fault hits Partage alone.
@@ -96,7 +96,7 @@ def pod(
     meta: Document | None = None,
     **spec: Any,
 ) -> Document:
-    """A pod of one container; a whole card unless told otherwise."""
+    """A pod of one container, by default with a whole card."""
     inner = {"name": "main", "image": "busybox"}
     return {
         "apiVersion": "v1",
@@ -138,7 +138,7 @@ class Bed:
         server: the API server, for who stands beside the wire.
         url: of the API server itself.
         wire: what Partage's instances go through.
-        relay: where kube-scheduler finds who leads.
+        relay: where kube-scheduler finds the leader.
         kube: the stand-in for kube-scheduler.
         watchman: looks at the invariants at every change.
         handed: what the kubelets handed to containers.
@@ -229,7 +229,7 @@ class Bed:
         return str(found.value["spec"].get("holderIdentity") or "") if found else ""
 
     async def led(self, name: str = "") -> None:
-        """Wait until somebody serves; or this instance does."""
+        """Wait until an instance serves; or this one does."""
 
         async def serves() -> bool:
             leader = name or self.leader()
@@ -244,7 +244,7 @@ class Bed:
 
         end = time.monotonic() + PATIENCE
         while not await serves():
-            assert time.monotonic() < end, f"nobody leads: {self.leader()}"
+            assert time.monotonic() < end, f"no instance leads: {self.leader()}"
             await asyncio.sleep(0.02)
 
     # --- objects -----------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Bed:
         await self.server.patch(resource, namespace, name, body, sub=sub)
 
     async def delete(self, name: str, resource: str = "pods", grace: int | None = 0) -> None:
-        """Delete an object, by force unless told otherwise."""
+        """Delete an object, by default by force."""
         namespace = "default" if resource == "pods" else ""
         with contextlib.suppress(ApiError):
             await self.server.delete(resource, namespace, name, DeleteOptions(grace=grace))
@@ -320,7 +320,7 @@ class Bed:
     # --- what must hold ----------------------------------------------------------------------
 
     async def look(self) -> invariants.Findings:
-        """What can be seen from outside, by who leads."""
+        """What can be seen from outside, of the leader."""
         leading = self.relay.instances[self.leader()]
         return await invariants.look(self.http, self.url, leading.url)
 
@@ -328,10 +328,10 @@ class Bed:
         """Wait until all five invariants hold, which they must; and they did at every change.
 
         Args:
-            scenario: told to `PARTAGE_FAULTS` with the seconds that this took.
+            scenario: written to `PARTAGE_FAULTS` with the seconds that this took.
         """
         started = time.monotonic()
-        wrong: list[str] = ["nobody leads"]
+        wrong: list[str] = ["no instance leads"]
         while True:
             with contextlib.suppress(aiohttp.ClientError, KeyError, OSError, TimeoutError):
                 found = await self.look()

@@ -196,7 +196,7 @@ class Churn:
         del self._steps[uid]
 
     async def _created(self, name: str, drawn: str, seconds: float, *, asked: bool) -> str:
-        """Create a pod, as often as a controller would where admission cannot be asked."""
+        """Create a pod, as often as a controller would where admission does not answer."""
         shape = self._shapes[drawn]
         notes = {names.SIMULATE_LIFETIME: f"{seconds:.2f}s", **shape.notes}
         meta = {"annotations": notes, "labels": {ASKED: "yes"} if asked else {}}

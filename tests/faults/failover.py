@@ -91,7 +91,7 @@ async def run(cluster: Bed, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """A line for whoever waits."""
+    """A line for the user."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -36,7 +36,7 @@ class HandingKubelet(Kubelet):
     def _given(self, pod: Mapping[str, Any]) -> Injection:
         found = super()._given(pod)
         cards = self._cards(pod["spec"]["nodeName"])
-        # Whose node reports nothing at this moment cannot be told what it got.
+        # Of a pod whose node reports nothing at this moment, its cards are unknown.
         if pod["metadata"]["uid"] not in self.handed and cards:
             self.handed[pod["metadata"]["uid"]] = {
                 container: frozenset(
@@ -47,7 +47,7 @@ class HandingKubelet(Kubelet):
         return found
 
     def _cards(self, node: str) -> dict[str, str]:
-        """The uuids of a node's cards, by number; none where nobody here hands them."""
+        """The uuids of a node's cards, by number; none where no kubelet here hands them."""
         device = self._devices.get(DEVICES, "", node)
         if device is None or device.labels.get(_VENDOR) not in _OURS:
             return {}

@@ -152,7 +152,7 @@ class Spawned:
 
     @property
     def tracebacks(self) -> list[str]:
-        """Lines of the log that tell of a fault of the program."""
+        """Lines of the log that show a fault of the program."""
         return [
             line
             for line in self.log.read_text().splitlines()
@@ -161,7 +161,7 @@ class Spawned:
 
 
 class Relay:
-    """What a Service does that selects the leader: new connections go to whoever leads.
+    """What a Service does that selects the leader: new connections go to the leader.
 
     Connections that are open stay where they are, as with kube-proxy.
 
@@ -175,7 +175,7 @@ class Relay:
         """A relay.
 
         Args:
-            leader: the identity of who leads, empty when nobody does.
+            leader: the identity of the leader, empty without one.
         """
         self._leader = leader
         self._tasks: set[asyncio.Task[Any]] = set()

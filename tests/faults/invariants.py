@@ -4,13 +4,13 @@
     I2  the service's books say what the pods' records say, and its audit finds nothing
     I3  no pod runs on a device that its record does not name: its record is its own, of its node and
         of cards that are there, and its containers were handed exactly these
-    I4  nothing is reserved for nobody
-    I5  every pod that waits has a reason that holds now, as far as that can be told from outside: it
-        names nodes, cards and a quota that are there, and tells of no want, illness or closed node
+    I4  every reservation has an owner
+    I5  every pod that waits has a reason that holds now, as far as an outsider can see: it
+        names nodes, cards and a quota that are there, and states no want, illness or closed node
         where the records and the inventory show none
 
-A look takes a moment in which things change, and what was decided is still under way: whoever asks
-looks again until all holds, with a patience of his own.
+A look takes a moment in which things change, and what was decided is still under way: the caller
+looks again until all holds, with a patience of its own.
 
 How records are read is in `seen`, I5 in detail in `waiting`. Nothing of Partage is imported there
 or here: what is checked and what checks share no line.
@@ -71,7 +71,7 @@ def over_capacity(pods: Iterable[Document], cards: Cards) -> list[str]:
     for pod in pods:
         found = record(pod)
         if found is None or not live(pod) or found.get("uid") != pod["metadata"]["uid"]:
-            continue  # a record of another pod gives nothing; I3 tells of it
+            continue  # a record of another pod gives nothing; I3 reports it
         where = pod["spec"]["nodeName"]
         for uuid, amounts in taken(pod, found).items():
             used.setdefault((where, uuid), Counter()).update(amounts)
@@ -268,7 +268,7 @@ def _reasons(found: Findings, foreign: Collection[str]) -> list[str]:
         said = found.explained.get(head["uid"]) or found.explained.get(head["name"]) or {}
         reason = said.get("reason")
         if not reason or not reason.get("code"):
-            wrong.append(f"I5: pod {head['name']} waits and nobody says why: {said or 'unknown'}")
+            wrong.append(f"I5: pod {head['name']} waits without a reason: {said or 'unknown'}")
         else:
             told = [*absent(pod, reason, found), *untrue(pod, reason, room)]
             wrong += [f"I5: pod {head['name']} waits: {one}" for one in told]

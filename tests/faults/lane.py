@@ -1,4 +1,4 @@
-"""One card with a queue before it: how soon after a release the next one who waits is bound."""
+"""One card with a queue before it: how soon after a release the next waiting pod is bound."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from partage.vendors import names
 __all__ = ["LANE", "Lane"]
 
 LANE = "lane"
-"""Name and label of the node with the card; a taint keeps everybody else away."""
+"""Name and label of the node with the card; a taint keeps all other pods away."""
 _QUEUE = 4
 _LIFETIME = "0.5s"
 
@@ -26,7 +26,7 @@ class Lane:
     """
 
     def __init__(self, cluster: Bed, counts: Callable[[], bool]) -> None:
-        """Nobody queues yet.
+        """No pod queues yet.
 
         Args:
             cluster: where; it has a node of this name, label and taint.

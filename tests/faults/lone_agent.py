@@ -123,7 +123,7 @@ class Node:
     async def create(
         self, uid: str, milli: int = 300, **annotations: str
     ) -> CreateContainerResponse | Status:
-        """Ask for a container of a pod; with a share of the first card unless told otherwise."""
+        """Ask for a container of a pod, by default with a share of the first card."""
         found = json.loads((self.folder / "journal/node.json").read_text())["device"]["spec"]
         first = next(one for one in found["devices"] if one["type"] == "gpu")
         grant = Grant(

@@ -34,7 +34,7 @@ OPTIONS = SchedulerOptions(
 
 
 async def main(kubeconfig: str, port: str, name: str, socket: str = "") -> None:
-    """Serve until told to end; at a socket, for kube-scheduler's plugin."""
+    """Serve until SIGTERM; at a socket, for kube-scheduler's plugin."""
     options = replace(OPTIONS, identity=name, port=int(port))
     if socket:
         options = replace(options, plugin=PluginOptions(Path(socket)))

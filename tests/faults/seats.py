@@ -41,7 +41,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class _Elector(LeaderElector):
-    """One that may crash: then it gives nothing back."""
+    """One that may crash: then it releases nothing."""
 
     crashed = False
 
@@ -69,7 +69,7 @@ class Seat:
         *,
         lives: Callable[[], bool] = lambda: True,
     ) -> None:
-        """A seat that nobody has taken.
+        """A seat that no kube-scheduler has taken yet.
 
         Args:
             name: of the instance.
@@ -392,14 +392,14 @@ class PluggedKubeScheduler(KubeScheduler):
         return problem
 
     def forget(self, record: Record, choice: Choice) -> None:
-        """Have the seat take the reservation back."""
+        """Let the seat release the reservation."""
         if choice.attempt:
             self._tried.pop(record.uid).unreserve(record.uid, choice.attempt)
 
     async def _preempted(
         self, seat: Seat, record: Record, fitting: Sequence[str], attempt: int
     ) -> None:
-        """Send away who must go on the first node offered, and nominate the pod."""
+        """Evict the victims on the first node offered, and nominate the pod."""
         store = self._server.store
         budgets = [msgspec.Raw(one.text()) for one in store.all("poddisruptionbudgets.policy")]
         offer = await seat.ask(wire.Preempt(0, record.uid, attempt, budgets))

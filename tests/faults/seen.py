@@ -1,4 +1,4 @@
-"""What pods' records and Device objects say, as anybody can read them who knows the formats.
+"""What pods' records and Device objects say, read by their published formats alone.
 
 Nothing of Partage is imported here.
 """

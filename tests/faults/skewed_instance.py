@@ -8,7 +8,7 @@ from partage.kube.clock import SystemClock
 
 
 def wrong_by(seconds: float) -> None:
-    """Set the wall clock of this process; its monotonic one goes as ever."""
+    """Set the wall clock of this process; its monotonic one goes on unchanged."""
     SystemClock.now = lambda _: datetime.now(UTC) + timedelta(seconds=seconds)  # type: ignore[method-assign] # a machine's fault
 
 

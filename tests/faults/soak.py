@@ -96,8 +96,8 @@ class Soak:
 
     Attributes:
         audits: clean audits of a leader that were read.
-        dirty: audits that found something, or that nobody made.
-        fallen: processes that ended though nobody ended them.
+        dirty: audits that found something, or were missing.
+        fallen: processes that ended by themselves.
         memory: MiB of the steady instance, with the seconds since the start.
     """
 
@@ -162,7 +162,7 @@ class Soak:
         return self.trouble.calm(self.churn.waiting, int(max(self.given.rate, 1.0)))
 
     def _quiet(self) -> bool:
-        """Whether who waits must be served at once now."""
+        """Whether waiting pods must be served at once now."""
         return self.trouble.quiet() and self._calm()
 
     async def _count(self, seconds: float) -> None:
@@ -314,7 +314,7 @@ class Soak:
 
 
 def say(text: str) -> None:
-    """Tell who waits."""
+    """A line for the user."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

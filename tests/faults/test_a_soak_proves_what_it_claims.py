@@ -56,12 +56,12 @@ BROKEN: dict[str, tuple[str, Any]] = {
     "a crash": ("crashes", ["steady ended with 1"]),
     "a traceback": ("tracebacks.steady", 1),
     "something left": ("units_left_at_the_end", 500.0),
-    "nobody said what is left": ("units_left_at_the_end", None),
+    "no figure of what is left": ("units_left_at_the_end", None),
     "a fault that never came": ("faults.the leader is killed", 0),
     "no fault": ("faults", {}),
     "a late successor": ("leader_lost.killed.max_s", 28.5),
     "a late successor of one that stands still": ("leader_lost.stood still.max_s", 38.5),
-    "nobody was lost": ("leader_lost", {"killed": {"times": 0, "max_s": 0.0}}),
+    "no leader was lost": ("leader_lost", {"killed": {"times": 0, "max_s": 0.0}}),
     "a slow release": ("release_to_next_binding.p99_s", 3.2),
     "too few releases": ("release_to_next_binding.counted", 199),
     "memory that grows": ("memory_mib.late", 170),
@@ -87,7 +87,7 @@ def test_a_good_run_passes() -> None:
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_run_fails_for_each_single_lack(how: str) -> None:
-    """One sentence tells of it, and of nothing else."""
+    """One sentence names it, and nothing else."""
     assert len(failed(changed(*BROKEN[how]))) == (2 if how == "nothing bound" else 1)
 
 

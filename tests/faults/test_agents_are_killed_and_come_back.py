@@ -13,7 +13,7 @@ from partage.agent.nri.messages import CreateContainerResponse, Status
 
 
 async def test_an_agent_that_was_killed_gives_on_where_it_was(tmp_path: Path) -> None:
-    """What it gave is still given: who asks for more than is left is refused, the others come."""
+    """What it gave stays given: a request for more than is left is refused, the others are served."""
     async with node(tmp_path) as one:
         assert isinstance(await one.create("before"), CreateContainerResponse)
         await one.kill()

@@ -2,7 +2,7 @@
 
 What a node's agent gives depends on the pod's record, which the runtime brings, and on what the
 agent finds itself. So containers start and run as before; what cannot be verified is refused as
-before; a card that falls ill is known on the node at once, and everywhere once somebody can be told.
+before; a card that falls ill is known on the node at once, and everywhere once the API server is back.
 """
 
 import json
@@ -15,7 +15,7 @@ from partage.vendors import names
 
 
 async def test_an_agent_gives_refuses_and_looks_while_nobody_can_be_asked(tmp_path: Path) -> None:
-    """Also one that crashed and was started again meanwhile; afterwards all is told."""
+    """An agent that crashed and was started again meanwhile does too; afterwards it reports everything."""
     async with node(tmp_path) as one:
         assert isinstance(await one.create("before"), CreateContainerResponse)
         with one.wire.outage():

@@ -93,7 +93,7 @@ async def test_an_agent_that_can_open_no_file_waits_until_it_can(folder: Path) -
 
 
 async def _restarted(kubelet: FakeKubelet, one: Node) -> None:
-    """The runtime and the kubelet are started anew meanwhile."""
+    """The runtime and the kubelet are restarted meanwhile."""
     del one
     await kubelet.stop()
     await kubelet.start()

@@ -18,7 +18,7 @@ WRITES = {
 
 
 async def work(cluster: Bed) -> None:
-    """Two pods get the two cards, a third waits, and gets what the first gives back."""
+    """Two pods get the two cards, a third waits, and gets the card that the first releases."""
     await cluster.pod("a", WHOLE)
     await cluster.pod("b", HALF)
     await cluster.bound("a", "b")
@@ -53,7 +53,7 @@ async def test_a_write_that_fails_leaves_the_books_right(
 
 @pytest.mark.parametrize("fault", ["too many requests", "timeout though done", "no answer"])
 async def test_a_vendors_lock_is_given_back_whatever_is_answered(fault: str, seam: str) -> None:
-    """A MetaX pod's lock on its node: taken, or given back, by what the node says in the end."""
+    """A MetaX pod's lock on its node: taken, or released, by what the node says in the end."""
     metax = node("m0", 1, model="C500", mode="sgpu")
     asks = {"metax-tech.com/sgpu": "1", **HALF}
     async with bed(metax, seam=seam) as cluster:

@@ -56,7 +56,7 @@ async def admitted(cluster: Bed, name: str) -> None:
 
 
 async def series(cluster: Bed, url: str, name: str) -> float:
-    """What the webhook says of itself, to who does not mind its certificate."""
+    """What the webhook says of itself, to a client that does not check its certificate."""
     unminding = ssl.create_default_context()
     unminding.check_hostname, unminding.verify_mode = False, ssl.CERT_NONE
     async with cluster.http.get(f"{url}/metrics", ssl=unminding) as answer:
@@ -67,7 +67,7 @@ async def series(cluster: Bed, url: str, name: str) -> float:
 async def test_a_certificate_that_has_ended_is_refused_and_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Device pods stay out and are told why, others come; with the Secret back, all is well."""
+    """Device pods stay out with a reason, others come; with the Secret back, all is well."""
     clock = OldClock(days=100)
     async with bed(node(cards=1)) as cluster:
         await cluster.daemon()
@@ -84,7 +84,7 @@ async def test_a_certificate_that_has_ended_is_refused_and_replaced(
             clock.behind = timedelta()
             with caplog.at_level(logging.WARNING, "partage.daemon"):
                 await until(
-                    lambda: "certificates cannot be renewed now" in caplog.text, "it is told"
+                    lambda: "certificates cannot be renewed now" in caplog.text, "the log says so"
                 )
 
             said = await refusal(cluster, "device")

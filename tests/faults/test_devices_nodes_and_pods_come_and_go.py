@@ -1,4 +1,4 @@
-"""Scenarios 3, 4, 10, 12, 13 and 14: cards that fail, nodes that come anew, pods that end in any way."""
+"""Scenarios 3, 4, 10, 12, 13 and 14: cards that fail, nodes that are made again, pods that end in any way."""
 
 import time
 from typing import Any
@@ -30,7 +30,7 @@ async def runs(cluster: Bed, name: str) -> None:
 
 
 async def test_an_ill_card_takes_nobody_and_serves_again_once_it_is_well(seam: str) -> None:
-    """Its pod runs on and keeps what it has; who waits is bound as soon as the card is back."""
+    """Its pod runs on and keeps what it has; a waiting pod is bound as soon as the card is back."""
     async with bed(node(cards=2), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
@@ -62,7 +62,7 @@ async def test_an_ill_card_takes_nobody_and_serves_again_once_it_is_well(seam: s
 
 
 async def test_a_card_that_is_swapped_is_another_card(seam: str) -> None:
-    """A new UUID under the old number: what its pod has cannot be told, so the node takes nobody."""
+    """A new UUID under the old number: what its pod has is unknown, so the node takes no pod."""
     async with bed(node(cards=2), foreign={"before"}, seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
@@ -75,7 +75,7 @@ async def test_a_card_that_is_swapped_is_another_card(seam: str) -> None:
                 one["id"] = "GPU-swapped"
         await cluster.server.update(DEVICES, device)
 
-        await until(lambda: cluster.events("n0", "Quarantined"), "the operator is told")
+        await until(lambda: cluster.events("n0", "Quarantined"), "an event says so")
         for name in ("one", "two"):
             await cluster.pod(name, WHOLE)
             await cluster.told(name)
@@ -94,7 +94,7 @@ async def test_a_card_that_is_swapped_is_another_card(seam: str) -> None:
 async def test_a_node_that_comes_anew_under_its_name_is_another_node(
     cards: int, seam: str
 ) -> None:
-    """Its pods went with it; nothing of them is left, and the new cards are given out."""
+    """Its pods went with it; nothing of them is left, and the new cards are allocated."""
     async with bed(node(cards=2), node("n1", 1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
@@ -122,11 +122,11 @@ async def test_a_node_that_comes_anew_under_its_name_is_another_node(
         for number in range(cards):
             await cluster.pod(f"new-{number}", WHOLE)
         await cluster.bound(*(f"new-{number}" for number in range(cards)))
-        told("4: node anew: pods bound", time.monotonic() - started)
+        told("4: new node: pods bound", time.monotonic() - started)
 
         given = {uuid for number in range(cards) for uuid in cluster.cards(f"new-{number}")}
         assert given == {f"GPU-new-{number}" for number in range(cards)}
-        await cluster.sound(f"4: node anew with {cards} cards")
+        await cluster.sound(f"4: new node with {cards} cards")
 
 
 async def test_a_pod_that_is_deleted_with_grace_keeps_its_card_until_it_has_ended(

@@ -69,7 +69,7 @@ async def test_a_leader_that_is_killed_under_load_loses_and_doubles_nothing(
 async def test_a_leader_that_stood_still_gives_nothing_away_when_it_goes_on(
     tmp_path: Path,
 ) -> None:
-    """A bind waits in its socket while it is paused; by then the card belongs to somebody else."""
+    """A bind waits in its socket while it is paused; by then another pod has the card."""
     async with bed(node(cards=1), folder=tmp_path) as cluster:
         old = await cluster.spawn("old", quick=True)
         await cluster.led("old")
@@ -97,7 +97,7 @@ async def test_a_leader_that_stood_still_gives_nothing_away_when_it_goes_on(
         assert cluster.placed("late") == ""
         assert len(cluster.cards("other")) == 1
         await cluster.delete("late")
-        # Whoever leads by now: on a busy machine that one, too, may have lost the Lease meanwhile.
+        # The leader of now: on a busy machine, this one may have lost the Lease too.
         await cluster.sound("2: leader paused, goes on")
 
 
@@ -114,7 +114,7 @@ async def test_callers_leave_an_instance_that_does_not_lead_any_more() -> None:
 
         # Asked while it cannot get the Lease back, which it may do before the new one does.
         await cluster.pod("b", WHOLE)
-        await until(lambda: cluster.relay.opened > before, "its callers come back anew")
+        await until(lambda: cluster.relay.opened > before, "its callers come back")
 
         cluster.wire.heal()
         await cluster.daemon("new", quiet_period=0.3)

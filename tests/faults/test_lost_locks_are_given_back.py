@@ -1,4 +1,4 @@
-"""Scenarios 7 and 14: the write that gives a vendor's lock back is lost, and its leader may be too."""
+"""Scenarios 7 and 14: the write that releases a vendor's lock is lost, and its leader may be too."""
 
 import asyncio
 import time
@@ -65,7 +65,7 @@ async def test_a_lost_write_costs_seconds(way: str, seam: str) -> None:
 
 @pytest.mark.parametrize("first", ["one", "two"])
 async def test_a_lost_leader_leaves_no_lock_that_anybody_waits_for(first: str) -> None:
-    """It can neither bind nor give back; its lock's pod, or another, is bound by the next."""
+    """It can neither bind nor release; the next leader binds the lock's pod, or another."""
     async with (
         bed(node("m0", 1, model="C500", mode="sgpu")) as cluster,
         Wire(cluster.url) as wire,

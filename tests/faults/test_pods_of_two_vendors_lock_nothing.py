@@ -1,7 +1,7 @@
 """Scenario 14: a pod that asks two vendors, and what becomes of their locks.
 
 A node has cards of one vendor, so no node can serve such a pod: it waits, with a reason, and takes
-no lock that it would have to give back. Were there two locks to take, they are one write.
+no lock that it would have to release. Were there two locks to take, they are one write.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Extra: a quota is raised, lowered and taken away while pods run and wait.
 
-kube-scheduler does not look at quotas again, so whoever waits for one is woken by the service.
+kube-scheduler does not look at quotas again, so the service wakes the pods that wait for one.
 """
 
 import time
@@ -33,7 +33,7 @@ async def waits(cluster: Bed, name: str, text: str) -> None:
         found = cluster.events(name, "WaitingForDevice")
         return any(text in one["message"] for one in found)
 
-    await until(said, f"pod {name} is told {text!r}")
+    await until(said, f"pod {name} waits with {text!r}")
 
 
 async def reason(cluster: Bed, name: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ async def test_a_quota_that_is_raised_lets_in_who_waits_at_once(seam: str) -> No
 
 
 async def test_a_quota_that_is_lowered_ends_nobody_and_lets_nobody_in(seam: str) -> None:
-    """What runs goes on above it; who comes waits until enough have gone."""
+    """What runs goes on above it; a new pod waits until enough have gone."""
     async with bed(node(cards=2), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()
@@ -99,7 +99,7 @@ async def test_a_quota_that_is_lowered_ends_nobody_and_lets_nobody_in(seam: str)
 
 
 async def test_a_reason_moves_from_the_quota_to_the_cards_and_back(seam: str) -> None:
-    """What explain says is always what is in the way now."""
+    """`explain` always names what is in the way now."""
     async with bed(node(cards=1), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()

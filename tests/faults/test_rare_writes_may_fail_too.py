@@ -47,7 +47,7 @@ async def guarded(cluster: Bed) -> None:
 @pytest.mark.parametrize("fault", FEW)
 @pytest.mark.parametrize("write", PREEMPTION)
 async def test_room_is_made_though_a_write_of_it_fails(write: str, fault: str) -> None:
-    """The more important pod gets the card in the end, and nothing is kept for nobody."""
+    """The more important pod gets the card in the end, and no room is kept without a pod."""
     async with bed(node(cards=1)) as cluster:
         await classes(cluster)
         if write == "eviction":

@@ -42,7 +42,7 @@ BROKEN = {
 async def test_a_record_that_is_broken_under_a_running_pod_frees_nothing(
     how: str, seam: str
 ) -> None:
-    """What it held stays closed, the operator is told by name, and others go on elsewhere."""
+    """What it held stays closed, an event names the pod for the operator, and others go on elsewhere."""
     async with bed(node(cards=1), node("n1", 1), foreign={"a"}, seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
@@ -52,7 +52,7 @@ async def test_a_record_that_is_broken_under_a_running_pod_frees_nothing(
         await cluster.patch("a", {"metadata": {"annotations": {names.ALLOCATION: text}}})
         where = cluster.placed("a")
 
-        await until(lambda: cluster.events(where, "Quarantined"), "the operator is told")
+        await until(lambda: cluster.events(where, "Quarantined"), "an event says so")
         await cluster.pod("b", WHOLE)
         await cluster.bound("b")
         await cluster.pod("c", HALF)
@@ -70,7 +70,7 @@ async def test_a_record_that_is_broken_under_a_running_pod_frees_nothing(
 
 
 async def test_a_copied_record_gives_its_pod_nothing(seam: str) -> None:
-    """A pod that brings the record of another one is told of, and does not start."""
+    """A pod that brings the record of another one is reported, and does not start."""
     async with bed(node(cards=2), foreign={"thief"}, seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()

@@ -115,7 +115,7 @@ def waiting(limits: dict[str, str] | None = None) -> dict[str, Any]:
 def reason(
     code: str = "CardNotIdle", line: str = "", name: str = "n0", **card: Any
 ) -> dict[str, Any]:
-    """What is said to the pod that waits: of one node, by its only card."""
+    """The reason of the pod that waits: of one node, by its only card."""
     cards = [{"minor": 0, "code": code} | card]
     return {
         "reason": {"code": code, "message": line, "nodes": {name: {"code": code, "cards": cards}}}
@@ -167,7 +167,7 @@ def given(**pods: dict[str, str] | None) -> Callable[[Findings], object]:
 
 
 def told(**change: Any) -> Callable[[Findings], object]:
-    """The pod that waits is told something else."""
+    """The pod that waits has another reason."""
     return lambda seen: seen.explained.update(w=reason(**change))
 
 
@@ -178,7 +178,7 @@ def gone(seen: Findings) -> None:
 
 
 def free(change: Callable[[Findings], object]) -> Callable[[Findings], object]:
-    """Nobody has the card, and something else is so."""
+    """No pod has the card, and something else has changed."""
 
     def both(seen: Findings) -> None:
         gone(seen)
@@ -217,15 +217,15 @@ WRONG = {
         metric("partage_bindings_unknown", 1),
         "I4: partage_bindings_unknown",
     ),
-    "I4: kept for who waits": (given(w=HALF_HELD), "I4: n0 keeps devices for default/w"),
-    "I4: kept for nobody": (given(x=HALF_HELD), "I4: n0 keeps devices for default/x"),
-    "I5: nothing said": (lambda seen: seen.explained.clear(), "nobody says why"),
-    "I5: no code": (told(code=""), "nobody says why"),
+    "I4: kept for a waiting pod": (given(w=HALF_HELD), "I4: n0 keeps devices for default/w"),
+    "I4: kept without a pod": (given(x=HALF_HELD), "I4: n0 keeps devices for default/x"),
+    "I5: nothing said": (lambda seen: seen.explained.clear(), "waits without a reason"),
+    "I5: no code": (told(code=""), "waits without a reason"),
     "I5: no condition": (unsaid, "its condition does not say why"),
-    "I5: a node that is gone": (told(name="n7"), "node n7 is told of, which is not there"),
+    "I5: a node that is gone": (told(name="n7"), "it names node n7, which is not there"),
     "I5: a node in the line": (
         told(line="0/1 nodes: 1 x (asked 1, most free 0 on n8 card 0)"),
-        "node n8 is told of",
+        "it names node n8",
     ),
     "I5: a card that is gone": (told(minor=5), "cards [5] of n0 are not there"),
     "I5: a card in the line": (
@@ -234,20 +234,20 @@ WRONG = {
     ),
     "I5: more nodes than there are": (
         told(line="0/2 nodes: 2 x"),
-        "2 nodes are told of, there are 1",
+        "it names 2 nodes, there are 1",
     ),
-    "I5: no such quota": (told(code="QuotaExceeded"), "a quota is told of, and default has none"),
+    "I5: no such quota": (told(code="QuotaExceeded"), "it names a quota, and default has none"),
     "I5: want, and the card is free": (
         gone,
-        "CardNotIdle is told of n0, whose cards [0] have room",
+        "CardNotIdle is reported of n0, whose cards [0] have room",
     ),
     "I5: want, and half is free": (
         lambda seen: seen.pods.__setitem__(1, waiting(HALF)),
         "whose cards [0] have room",
     ),
-    "I5: ill, and all is well": (told(code="Unhealthy"), "told to be ill, and all are well"),
-    "I5: closed, and it is open": (told(code="NodeUnschedulable"), "told to be closed"),
-    "I5: no such taint": (told(code="Taint"), "told to have a taint, and it has none"),
+    "I5: ill, and all is well": (told(code="Unhealthy"), "reported as ill, and all are well"),
+    "I5: closed, and it is open": (told(code="NodeUnschedulable"), "reported as closed"),
+    "I5: no such taint": (told(code="Taint"), "reported with a taint, and it has none"),
 }
 """Of each invariant but I1 and I3: what is changed in a sound moment, and what must be said of it."""
 
@@ -259,7 +259,7 @@ def test_a_sound_moment_is_sound() -> None:
 
 @pytest.mark.parametrize("what", WRONG)
 def test_each_violation_is_named(what: str) -> None:
-    """By its invariant, in words that tell it from the others."""
+    """By its invariant, in words of its own."""
     change, words = WRONG[what]
     seen = moment()
 
@@ -289,7 +289,7 @@ def marked(seen: Findings) -> None:
 
 
 def promised(seen: Findings) -> None:
-    """The card is kept for somebody for whom room was made."""
+    """The card is kept for a pod for which room was made."""
     pod = waiting()
     pod["metadata"] |= {"uid": "v", "name": "v"}
     pod["status"]["nominatedNodeName"] = "n0"
@@ -298,7 +298,7 @@ def promised(seen: Findings) -> None:
 
 
 def torn(seen: Findings) -> None:
-    """A pod of the node has a record that nobody can read."""
+    """A pod of the node has an unreadable record."""
     half = moment().pods[0]
     half["metadata"]["annotations"][names.ALLOCATION] = "{"
     seen.pods.insert(0, half)
@@ -319,7 +319,7 @@ UNKNOWN = {
     "a card kept for another": promised,
     "a record that cannot be read": torn,
 }
-"""What makes a free card one of which it cannot be told from outside whether the pod may have it."""
+"""Cases in which an outsider cannot know whether the pod may have a free card."""
 
 
 @pytest.mark.parametrize("what", UNKNOWN)

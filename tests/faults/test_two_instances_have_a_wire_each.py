@@ -22,7 +22,7 @@ CARDS = 4
 ROOM = 2 * CARDS
 """Pods of half a card that have a place."""
 ALIVE = ROOM + 4
-"""Pods that there are at a time: somebody always waits."""
+"""Pods that there are at a time: at least one always waits."""
 PACE = 0.3
 """Seconds between two; what is sent last before the Lease is lost arrives after it is."""
 
@@ -33,7 +33,7 @@ def cut(wire: Wire) -> None:
 
 
 def black_hole(wire: Wire) -> None:
-    """Nothing gets through, and nothing breaks either: whoever asks waits."""
+    """Nothing gets through, and nothing breaks either: every request waits."""
     wire.hold_back()
     wire.chance = lambda _request: Fault(delay=12.0, drop=True)
 
@@ -51,7 +51,7 @@ def late(wire: Wire) -> None:
 
 
 def doubtful(wire: Wire) -> None:
-    """Writes are carried out and answered with a time-out, and no watch tells; its Lease is lost."""
+    """Writes are carried out and answered with a time-out, and no watch sends an event; its Lease is lost."""
     wire.hold_back()
     timeout = Fault(status=504, reason="Timeout", executed=True)
 
@@ -64,7 +64,7 @@ def doubtful(wire: Wire) -> None:
 
 
 def blind(wire: Wire) -> None:
-    """No watch tells anything any more, though all stay open; its Lease is lost."""
+    """No watch sends anything any more, though all stay open; its Lease is lost."""
     wire.hold_back()
     wire.fail(Fault(path="/leases/", drop=True, times=10**9))
 
@@ -87,7 +87,7 @@ class Load:
 
     Attributes:
         cluster: where.
-        alive: who is there.
+        alive: pods that are there.
         seen: node and record of all that were ever bound, by uid.
         made: how many there ever were.
     """
@@ -101,16 +101,16 @@ class Load:
         self.cluster.watchman.listeners.append(self.look)
 
     def look(self, _kind: str, pod: Document) -> None:
-        """Nobody's node or record changes once it is there."""
+        """No pod's node or record changes once it is there."""
         where = pod["spec"].get("nodeName")
         if where:
             head = pod["metadata"]
             what = (where, head["annotations"].get(names.ALLOCATION))
             if self.seen.setdefault(head["uid"], what) != what:
-                self.cluster.watchman.wrong.append(f"{head['name']} is bound anew: {what}")
+                self.cluster.watchman.wrong.append(f"{head['name']} is bound again: {what}")
 
     async def run(self) -> None:
-        """Pods come, and for each that is one too many the oldest goes; the slower, the longer nobody is bound."""
+        """Pods come, and for each that is one too many the oldest goes; the slower, the longer no pod is bound."""
         pace = PACE
         while True:
             self.alive.append(f"p{self.made}")
@@ -118,12 +118,12 @@ class Load:
             await self.cluster.pod(self.alive[-1], HALF)
             if len(self.alive) > ALIVE:
                 await self.cluster.delete(self.alive.pop(0))
-            # On a busy machine pods would go, over and over, before anybody comes to bind them.
+            # On a busy machine pods would go, over and over, before they could be bound.
             pace = PACE if any(map(self.cluster.placed, self.alive)) else pace * 1.1
             await asyncio.sleep(pace)
 
     async def end(self) -> None:
-        """Nobody is there any more, and who leads knows it."""
+        """No pod is there any more, and the leader knows it."""
         for name in self.alive:
             await self.cluster.delete(name)
         self.alive.clear()
@@ -131,7 +131,7 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
-        """While this lasts; then everybody who has room gets it."""
+        """While this lasts; then every pod with room is bound."""
         running = asyncio.create_task(self.run())
         try:
             yield
@@ -145,12 +145,12 @@ class Load:
 
 
 async def passes(load: Load, wire: Wire, loss: Callable[[Wire], None], to: str) -> float:
-    """Cut off the one that leads, and wait until the other does and binds; seconds that took."""
+    """Cut off the leader, and wait until the other one leads and binds; seconds that took."""
     cluster = load.cluster
     await load.end()
     started = time.monotonic()
     async with load.going_on():
-        # While there is room: what is sent at this moment is what nobody gets an answer to.
+        # While there is room: what is sent at this moment gets no answer.
         await until(lambda: any(map(cluster.placed, load.alive)), "the first is bound")
         loss(wire)
         await until(lambda: cluster.leader() == to, f"{to} has the Lease")

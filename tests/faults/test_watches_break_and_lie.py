@@ -29,7 +29,7 @@ async def full(cluster: Bed) -> SchedulerDaemon:
 
 @pytest.mark.parametrize("how", ["cut", "expired in the stream", "expired at the start"])
 async def test_what_happens_while_nothing_is_heard_is_made_up_for(how: str, seam: str) -> None:
-    """A pod goes, one comes anew under its name, a node comes: all of it unheard."""
+    """A pod goes, another comes under its name, a node comes: no watch reports any of it."""
     async with bed(node(cards=2), seam=seam) as cluster:
         daemon = await full(cluster)
 
@@ -52,7 +52,7 @@ async def test_what_happens_while_nothing_is_heard_is_made_up_for(how: str, seam
 
 
 async def test_a_pod_that_comes_is_bound_and_goes_unheard_leaves_nothing_behind(seam: str) -> None:
-    """The watch lags, its version expires, and the pod was never told of at all."""
+    """The watch lags, its version expires, and it never reported the pod at all."""
     async with bed(node(cards=1), seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
@@ -74,7 +74,7 @@ async def test_a_pod_that_comes_is_bound_and_goes_unheard_leaves_nothing_behind(
 
 
 async def test_events_that_come_late_mislead_nobody(seam: str) -> None:
-    """Kube-scheduler is ahead of the books; what is bound meanwhile is no leak and given once."""
+    """Kube-scheduler is ahead of the books; what is bound meanwhile is no leak and allocated once."""
     async with bed(node(cards=2), seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
@@ -95,7 +95,7 @@ async def test_events_that_come_late_mislead_nobody(seam: str) -> None:
 
 
 async def test_events_may_come_twice_or_only_as_bookmarks(seam: str) -> None:
-    """Every event is told twice, with bookmarks in between."""
+    """Every event is sent twice, with bookmarks in between."""
 
     def twice(event: bytes) -> list[bytes]:
         version = json.loads(event)["object"]["metadata"]["resourceVersion"]
@@ -115,7 +115,7 @@ async def test_events_may_come_twice_or_only_as_bookmarks(seam: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_events_of_different_pods_may_change_places(seed: int, seam: str) -> None:
-    """A server orders the events of one object only; here they are told in any other order."""
+    """A server orders the events of one object only; here they arrive in any other order."""
     chance = random.Random(seed)  # noqa: S311 # reproducible on purpose
     kept: list[bytes] = []
 
@@ -174,7 +174,7 @@ async def test_a_read_that_is_older_than_what_the_watch_told_changes_nothing(sea
 
 
 async def test_the_api_server_may_be_away_for_long(seam: str) -> None:
-    """Nothing is given while nobody can be asked; afterwards everything goes on by itself."""
+    """Nothing is allocated meanwhile; afterwards everything goes on by itself."""
     async with bed(node(cards=2), seam=seam) as cluster:
         daemon = await cluster.daemon()
         await cluster.led()
@@ -193,7 +193,7 @@ async def test_the_api_server_may_be_away_for_long(seam: str) -> None:
 
 @pytest.mark.parametrize("heard", ["together", "one by one"])
 async def test_who_came_while_the_watch_was_behind_is_woken(heard: str) -> None:
-    """Kube-scheduler asked about them, under the name of one that had gone, before we heard of it."""
+    """Kube-scheduler asked about them, under the name of a deleted pod, before our watch reported them."""
     async with bed(node(cards=2)) as cluster:
         await full(cluster)
         cluster.wire.hold_back()
@@ -228,7 +228,7 @@ async def test_who_is_woken_before_a_watch_told_of_it_is_woken_again() -> None:
         assert daemon.service.books.cluster_cache.pod_named("default", "zebra") is None
 
         cluster.wire.heal()
-        # kube-scheduler does not look again for a status; our watch tells of it.
+        # kube-scheduler does not look again for a status; our watch reports it.
         await cluster.patch("zebra", {"status": {"message": "any"}}, sub="status")
         await cluster.bound("zebra")
 

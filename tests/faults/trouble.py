@@ -40,7 +40,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 _CLOCKS = (0.0, 600.0, -600.0, 86_400.0)
 """Seconds by which the API server's clock may be wrong."""
 _AFTER_SECONDS = 3.0
-"""What a fault leaves behind is told, read again and tried again within this long."""
+"""What a fault leaves behind is reported, read again and tried again within this long."""
 KILLED, STOOD_STILL = "killed", "stood still"
 
 
@@ -92,14 +92,14 @@ class Trouble:
         kinds: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
             "requests fail": (6, self._requests),
             "watches are cut": (3, self._cut),
-            "watches are told 410": (2, self._gone),
+            "watches get 410": (2, self._gone),
             "no request gets through": (2, self._outage),
             "events come late": (2, self._late),
             "events come twice": (2, self._twice),
             "watches begin with 410": (2, self._gone_at_start),
             "a card is ill": (3, self._ill),
             "a node goes and comes back": (2, self._node),
-            "agents report anew": (2, self._agents),
+            "agents report again": (2, self._agents),
             "the clock is set": (2, self._clock),
             "the webhook is killed": (1, self._kill_webhook),
             "the webhook stands still": (1, self._pause_webhook),
@@ -205,7 +205,7 @@ class Trouble:
         self._cluster.wire.heal()
 
     async def _gone_at_start(self) -> None:
-        """New watches are told 410 before their first event, so that all is listed again."""
+        """New watches get 410 before their first event, so that all is listed again."""
         times = self._chance.randint(1, 12)
         self._cluster.wire.fail(Fault(status=410, reason="Expired", watch=True, times=times))
         self._cluster.wire.cut_watches()
@@ -276,7 +276,7 @@ class Trouble:
         self.wanted.discard(found.name)
 
     async def _taken(self, found: Spawned, *, kill: bool) -> None:
-        """Take the leader away, wait until another one binds, and give it back."""
+        """Take the leader away, wait until another one binds, and return it."""
         self.wanted.add(found.name)
         started = time.monotonic()
         with self._announcing():

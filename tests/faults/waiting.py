@@ -1,4 +1,4 @@
-"""I5 in detail: whether what a waiting pod is told holds, as far as that can be told from outside.
+"""I5 in detail: whether the reason of a waiting pod holds, as far as an outsider can see.
 
 A reason must name nodes, cards and a quota that are there. What it says of a node is judged where
 records and inventory alone decide: pods of one container that ask by Koordinator's names, on nodes
@@ -57,18 +57,18 @@ _MOST_FREE = re.compile(r"(?:most free|at most) \S+ on (\S+?)(?: card ([0-9]+))?
 
 
 def absent(pod: Document, reason: Document, found: Findings) -> list[str]:
-    """Nodes, cards and quotas that a reason tells of and that are not there."""
+    """Nodes, cards and quotas that a reason names and that are not there."""
     wrong = []
     space = pod["metadata"].get("namespace")
     limits = [one for one in found.quotas or () if one["metadata"].get("namespace") == space]
     if reason["code"] == "QuotaExceeded" and found.quotas is not None and not limits:
-        wrong.append(f"a quota is told of, and {space} has none")
+        wrong.append(f"it names a quota, and {space} has none")
     if not found.standing:
         return wrong
     line = str(reason.get("message") or "")
     count = re.match(r"0/([0-9]+) nodes", line)
     if count is not None and int(count[1]) > len(found.standing):
-        wrong.append(f"{count[1]} nodes are told of, there are {len(found.standing)}")
+        wrong.append(f"it names {count[1]} nodes, there are {len(found.standing)}")
     named: dict[str, set[int]] = {
         name: {card["minor"] for card in one.get("cards") or ()}
         for name, one in (reason.get("nodes") or {}).items()
@@ -82,7 +82,7 @@ def absent(pod: Document, reason: Document, found: Findings) -> list[str]:
     }
     for name, told in named.items():
         if name not in found.standing:
-            wrong.append(f"node {name} is told of, which is not there")
+            wrong.append(f"it names node {name}, which is not there")
         elif name in minors and not told <= minors[name]:
             wrong.append(f"cards {sorted(told - minors[name])} of {name} are not there")
     return wrong
@@ -97,18 +97,18 @@ def untrue(pod: Document, reason: Document, room: "Room") -> list[str]:
         if node is None:
             continue
         if code == "NodeUnschedulable" and not (node.get("spec") or {}).get("unschedulable"):
-            wrong.append(f"{name} is told to be closed, and it is not")
+            wrong.append(f"{name} is reported as closed, and it is not")
         if code == "Taint" and not (node.get("spec") or {}).get("taints"):
-            wrong.append(f"{name} is told to have a taint, and it has none")
+            wrong.append(f"{name} is reported with a taint, and it has none")
         if code == "Unhealthy" and room.plain(name) and all(room.well(name).values()):
-            wrong.append(f"cards of {name} are told to be ill, and all are well")
+            wrong.append(f"cards of {name} are reported as ill, and all are well")
         if code in _WANT and wish is not None and room.plain(name):
             closed = {
                 card["minor"] for card in one.get("cards") or () if card["code"] not in _WANT
             }
             fits = [minor for minor in room.fitting(name, wish[1]) if minor not in closed]
             if len(fits) >= wish[0]:
-                wrong.append(f"{code} is told of {name}, whose cards {fits} have room")
+                wrong.append(f"{code} is reported of {name}, whose cards {fits} have room")
     return wrong
 
 
@@ -153,7 +153,7 @@ class Room:
         self._unclear: set[str] = set()
         self._used: dict[tuple[str, str], Counter[str]] = {}
         self._odd: set[tuple[str, str]] = set()
-        # Room that was made for somebody is not free, though no record says so yet.
+        # Room that was made for a pod is not free, though no record says so yet.
         self._promised = any(
             (pod.get("status") or {}).get("nominatedNodeName") and not pod["spec"].get("nodeName")
             for pod in found.pods

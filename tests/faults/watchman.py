@@ -1,4 +1,4 @@
-"""Who looks at I1 and I3 at every single change of a pod."""
+"""Checks I1 and I3 at every single change of a pod."""
 
 import asyncio
 import json
@@ -28,14 +28,14 @@ class Watchman:
     Args:
         http: a session.
         api: URL of the API server.
-        handed: what containers were handed, kept by whoever starts them.
+        handed: what containers were handed, kept by what starts them.
         foreign: names of pods whose record is forged, or whose card was taken away.
 
     Attributes:
         wrong: what was ever wrong, in the order of time.
         seen: changes that were looked at.
         bound: pods that were bound, by uid, to when that was seen, on the loop's clock.
-        listeners: told every change of a pod.
+        listeners: called for every change of a pod.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""HAMi's choice of cards and node, written anew from its source (v2.10.0, commit 4707fb02): cards that are shared.
+"""HAMi's choice of cards and node, written again from its source (v2.10.0, commit 4707fb02): cards that are shared.
 
 Each rule names the file and function that it was read from, under
 https://github.com/Project-HAMi/HAMi/tree/v2.10.0/ . A rule that Partage keeps otherwise on purpose is marked with the row

@@ -1,4 +1,4 @@
-"""Koordinator's choice of devices, written anew from its source (after v1.8.0, commit a7a1b76b): the plugin DeviceShare.
+"""Koordinator's choice of devices, written again from its source (commit a7a1b76b, after v1.8.0): DeviceShare.
 
 Each rule names the function that it was read from, in
 https://github.com/koordinator-sh/koordinator/tree/master/pkg/scheduler/plugins/deviceshare . A rule that Partage keeps

@@ -1,4 +1,4 @@
-"""HAMi, its rules written anew, would decide what Partage decides: fit, cards and node of one pod after another.
+"""HAMi's rules, written again, decide what Partage decides: fit, cards and node of one pod after another.
 
 Each decision is compared in the state that the product's own earlier decisions led to.
 """

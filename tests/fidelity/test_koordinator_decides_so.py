@@ -1,4 +1,4 @@
-"""Koordinator, its rules written anew, would decide what Partage decides: fit, devices and node of one pod after another.
+"""Koordinator's rules, written again, decide what Partage decides: fit, devices and node of one pod after another.
 
 Each decision is compared in the state that the product's own earlier decisions led to. The policy is that of the profile
 `koordinator`, or at times `binpack`, which stands for MostAllocated.

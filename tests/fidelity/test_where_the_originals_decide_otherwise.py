@@ -32,7 +32,7 @@ ROWS = (
 
 @pytest.mark.parametrize("row", ROWS)
 def test_what_the_rules_keep_otherwise_is_a_row_of_the_page(row: str) -> None:
-    """A difference that the rules allow for is one that users are told."""
+    """Each difference that the rules allow for has its row on a page."""
     assert any(f"| {row} |" in page.read_text("utf-8") for page in PAGES.glob("*.md"))
 
 

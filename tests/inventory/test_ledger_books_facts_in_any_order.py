@@ -57,7 +57,7 @@ def test_a_nameless_record_never_joins_a_named_ghost(order: tuple[int, int]) -> 
 
 
 def test_cards_without_a_uuid_that_are_over_booked_are_told_apart() -> None:
-    """By their numbers; each is told with the pods on it."""
+    """By their numbers; each is reported with the pods on it."""
     cards = [replace(card(minor), uuid="") for minor in range(2)]
     pods = [held(name, grant(0, ""), grant(1, "")) for name in "abc"]
 
@@ -68,7 +68,7 @@ def test_cards_without_a_uuid_that_are_over_booked_are_told_apart() -> None:
 
 
 def test_a_record_that_names_one_card_twice_is_given_back_once() -> None:
-    """Grants with one UUID under two minors are booked together on that card, and undone."""
+    """Grants with one UUID under two minors are charged together on that card, and undone."""
     ledger = ledger_of(make_node(devices=[card(0)]))
     before = ledger.picture()
 
@@ -129,7 +129,7 @@ def test_a_fence_closes_its_scope_and_no_more(fence: Scope, closed: set[int]) ->
 
 
 def test_a_resource_seen_late_knows_who_holds_it_already() -> None:
-    """A foreign resource that a later node brings in is booked for earlier pods too."""
+    """Earlier pods hold a foreign resource, too, that a later node brings in."""
     early = make_node("early", allocatable={"cpu": 4000})
     late = make_node("late", allocatable={"example.com/x": 3})
     pods = [held("a", node="early", **{"example.com/x": 2})]

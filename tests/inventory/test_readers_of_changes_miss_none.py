@@ -1,4 +1,4 @@
-"""Whoever reads the log of changes sees every change, or is told to look at everything."""
+"""Every reader of the log of changes sees each change, or learns that it must look at everything."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ from partage.inventory.columns import ChangeLog, distinct
 def test_what_is_kept_is_told_and_what_is_not_is_admitted(
     changes: list[int], kept: int, seen: int
 ) -> None:
-    """The latest changes are there in order; older readers are sent to look at every node."""
+    """The latest changes are there in order; older readers must look at every node."""
     log = ChangeLog(kept)
     for index in changes:
         log.append(index)
@@ -26,7 +26,7 @@ def test_what_is_kept_is_told_and_what_is_not_is_admitted(
 
 
 def test_nobody_has_seen_less_than_nothing() -> None:
-    """A reader that has never looked is told to look at everything."""
+    """A reader that has never looked must look at everything."""
     assert ChangeLog().since(-1) is None
 
 
