@@ -1,6 +1,6 @@
 """NVIDIA's device plugin on a node whose agent serves the same name: genuine both, and the kubelet; the driver is a stand-in.
 
-The plugin loads the driver's library, `nvml_of_two_cards.c` here, which tells of the cards that the agent has.
+The plugin loads the driver's library, `nvml_of_two_cards.c` here, which reports the cards that the agent has.
 """
 
 import shutil

@@ -1,7 +1,7 @@
 """The faulty wire of `tests/faults` before the genuine API server, and the invariants behind it.
 
 Everything that one instance of the scheduler service sends goes through the wire, TLS on both
-sides and with its own token; everybody else reaches the server directly. A watchman follows pods
+sides and with its own token; every other client reaches the server directly. A watchman follows pods
 sides and with its own token; every other client reaches the server directly. A watchman follows pods
 """
 

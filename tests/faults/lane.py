@@ -20,8 +20,8 @@ class Lane:
     """Pods that ask for the same whole card, one after another.
 
     Attributes:
-        gaps: seconds from the moment at which the API tells that the card is free to the one at
-            which it tells of the next Binding; only of those that `counts` allows at both.
+        gaps: seconds from the moment at which the API shows that the card is free to the one at
+            which it shows the next Binding; only of those that `counts` allows at both.
         released: all releases.
     """
 

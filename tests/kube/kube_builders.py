@@ -71,7 +71,7 @@ def client_of(
     environ: dict[str, str] | None = None,
     **settings: Any,
 ) -> Client:
-    """A client that is not yet open, that waits for nothing unless given another clock."""
+    """A client that is not yet open, and that by default waits for nothing."""
     url = server if isinstance(server, str) else server.url
     settings.setdefault("backoff", Backoff(base=0.1, jitter=0.0))
     return Client(

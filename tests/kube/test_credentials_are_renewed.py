@@ -28,7 +28,7 @@ async def ask(client: Any) -> Pod:
 
 
 async def test_a_token_is_presented() -> None:
-    """And refused if it is another."""
+    """Another token is refused."""
     async with KubeServer() as server:
         put(server, "a")
         server.token = "good"  # noqa: S105
@@ -93,7 +93,7 @@ async def test_a_refused_token_file_is_read_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_token_file_that_is_gone_for_a_moment_keeps_the_last(tmp_path: Path) -> None:
-    """And is taken up when it is back."""
+    """The token is read again when the file is back."""
     clock = InstantClock()
     file = written(tmp_path / "token", "one")
     user = UserConfig(token_file=file)
@@ -220,7 +220,7 @@ async def test_a_plugin_that_hangs_holds_up_one_request_alone(tmp_path: Path) ->
 
 
 async def test_a_plugin_is_told_about_the_cluster_if_it_wants(tmp_path: Path) -> None:
-    """And always that it has no terminal."""
+    """It always gets the word that it has no terminal."""
     user, runs = plugin_of(tmp_path, provide_cluster=True)
     cluster = {
         "authority": Material(data=b"pem"),

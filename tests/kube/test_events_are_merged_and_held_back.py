@@ -107,7 +107,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_namespaces_have_turns_and_who_has_most_to_say_loses_some() -> None:
-    """Of many events of one namespace the oldest that are not written yet are dropped, and none of another's."""
+    """Of many events of one namespace the oldest unwritten ones are dropped, and none of another's."""
     book = book_of(waiting=5, lot=2)
     for index in range(10):
         book.note(WAITING._replace(regarding=POD._replace(name=f"p{index}")), "x", 0, MOMENT)
@@ -276,7 +276,7 @@ async def test_objects_without_a_namespace_report_to_default(name: str) -> None:
     "fault", [Fault(status=500), Fault(status=403), Fault(drop=True)], ids=str
 )
 async def test_a_failed_write_is_told_and_not_pressed(fault: Fault) -> None:
-    """The next time the topic is heard of, it is written with the full count."""
+    """The next event of the topic is written with the full count."""
     errors: list[Exception] = []
     async with (
         KubeServer() as server,

@@ -1,4 +1,4 @@
-"""What an observer hears, in which order, and what becomes of its faults and of a list that is asked for afresh."""
+"""What an observer receives, in which order, and what becomes of its faults and of a list that is asked for again."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ async def test_it_mirrors_the_scope() -> None:
 
 
 async def test_an_observer_hears_everything_in_the_order_of_the_stream() -> None:
-    """Markers and odd objects included, and finds the mirror already changed."""
+    """Markers and odd objects are included, and the observer finds the mirror already changed."""
     heard: list[Change[Pod]] = []
     async with KubeServer() as server:
         put(server, "a")

@@ -278,7 +278,7 @@ def test_the_environment_names_the_files(tmp_path: Path) -> None:
 def test_nothing_found_says_where_it_looked(
     environ: dict[str, str], options: dict[str, Any], message: str
 ) -> None:
-    """So that a person knows what to set."""
+    """A person then knows what to set."""
     with pytest.raises(ConfigError, match=message):
         load_config(environ, **options)
 

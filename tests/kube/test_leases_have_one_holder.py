@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass
 class Candidate:
-    """One process: its rules, and a clock that shows something else than everybody else's."""
+    """One process: its rules, and a clock that differs from all others."""
 
     election: Election
     offset: float
@@ -55,7 +55,7 @@ class Candidate:
 
     @property
     def stops(self) -> float:
-        """The moment, by nobody's clock, at which it stops to lead; long ago if it does not."""
+        """The moment, by the test's own time, at which it stops to lead; long ago if it does not."""
         until = self.election.leads_until
         return -1e9 if until is None else until - self.offset
 
@@ -84,7 +84,7 @@ def test_there_is_never_a_second_leader(
 ) -> None:
     """Slow networks, lost answers and skewed clocks: at every moment at most one leads.
 
-    And whoever takes over knows a moment from which nobody before it leads, even one who learns
+    A new leader knows a moment from which no earlier one leads, even one that learns
     only later that it had renewed; also where leases are deleted by hand, and processes killed and
     others begun that have seen nothing.
     """
@@ -182,9 +182,9 @@ HELD = LeaseSpec("other", 15, "", "2026-01-01T00:00:00.000000Z", 3)
         pytest.param(
             LeaseSpec("other", 1, "", "x", 3), 10.0, 110.0, id="a duration changed by hand"
         ),
-        pytest.param(LeaseSpec("", 1, "", "x", 3), 0.0, 100.0, id="given back"),
-        pytest.param(LeaseSpec("", 2, "", "x", 3), 0.0, 100.0, id="given back unsettled"),
-        pytest.param(LeaseSpec("", 1, "", "x", 3), None, 115.0, id="given back by others"),
+        pytest.param(LeaseSpec("", 1, "", "x", 3), 0.0, 100.0, id="released"),
+        pytest.param(LeaseSpec("", 2, "", "x", 3), 0.0, 100.0, id="released unsettled"),
+        pytest.param(LeaseSpec("", 1, "", "x", 3), None, 115.0, id="released by others"),
         pytest.param(LeaseSpec("", 2, "", "x", 3), None, 115.0, id="odd"),
         pytest.param(LeaseSpec("", 15, "", "x", 3), None, 115.0, id="emptied by hand"),
         pytest.param(LeaseSpec("", 15, "", "x", 3), 10.0, 110.0, id="a name taken out by hand"),
@@ -197,7 +197,7 @@ HELD = LeaseSpec("other", 15, "", "2026-01-01T00:00:00.000000Z", 3)
 def test_it_is_known_from_when_the_one_before_is_quiet(
     spec: LeaseSpec | None, stops: float | None, quiet: float
 ) -> None:
-    """Counted from when its last renewal was seen, which was after it was sent."""
+    """The time is counted from when its last renewal was seen, which was after it was sent."""
     election = Election("me", SETTINGS)
 
     election.observe(spec, "1", 100.0, stops)
@@ -238,7 +238,7 @@ def test_a_lease_of_which_all_was_taken_out_is_no_sign_that_its_holder_stopped()
 def test_what_comes_after_an_emptied_lease_does_not_end_the_wait(
     found: LeaseSpec | None, quiet: float
 ) -> None:
-    """Who held it before still has its time."""
+    """Its former holder still has its time."""
     election = Election("me", SETTINGS)
     election.observe(HELD, "1", 100.0, 10.0)
     election.observe(LeaseSpec("", 15, "", "x", 3), "2", 101.0)
@@ -261,7 +261,7 @@ def test_a_lease_that_was_given_back_ends_the_wait(duration: int) -> None:
 @pytest.mark.parametrize(
     ("spec", "stops"),
     [
-        pytest.param(LeaseSpec("", 1, "", "x", 3), 0.0, id="given back"),
+        pytest.param(LeaseSpec("", 1, "", "x", 3), 0.0, id="released"),
         pytest.param(LeaseSpec("me", 15, "", "x", 3), 10.0, id="ours"),
         pytest.param(LeaseSpec("she", 15, "", "x", 3), 10.0, id="a third one's"),
     ],
@@ -277,7 +277,7 @@ def test_a_lease_of_a_restored_backup_does_not(spec: LeaseSpec, stops: float) ->
 
 
 def test_a_lease_that_another_program_gave_back_does_not() -> None:
-    """Kubernetes' own clients do so without waiting for what they sent, and say nothing of it."""
+    """Kubernetes' own clients release without waiting for what they sent, and say nothing of it."""
     election = Election("me", SETTINGS)
     election.observe(HELD, "1", 100.0)
     election.observe(LeaseSpec("", 1, "", "y", 3), "2", 101.0)
@@ -288,7 +288,7 @@ def test_a_lease_that_another_program_gave_back_does_not() -> None:
 
 
 def test_what_a_holder_says_is_also_of_the_one_before_it() -> None:
-    """Who finds only the lease of the later one may have to wait for the earlier one."""
+    """A process that finds only the lease of the later one may have to wait for the earlier one."""
     election = Election("me", SETTINGS)
     election.observe(None, "", 100.0)
 
@@ -334,7 +334,7 @@ class Office:
     end: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def hold(self, name: str) -> None:
-        """Lead until told to end."""
+        """Lead until the test sets `end`."""
         self.log.append(f"{name} starts")
         self.leading += 1
         try:
@@ -386,13 +386,13 @@ async def passing(clock: SteppedClock, condition: Any, limit: float = 60.0) -> N
     """Let time pass in small steps, and the sockets work in between, until it holds."""
     end = clock.monotonic() + limit
     while not condition():
-        assert clock.monotonic() < end, "in vain"
+        assert clock.monotonic() < end, "it never held"
         await clock.advance(0.25)
         await asyncio.sleep(0.001)
 
 
 def left_in_order(server: KubeServer) -> None:
-    """The lease was given back by whoever held it."""
+    """The lease was released by its holder."""
     server.store.create(LEASES_PATH, "kube-system", given_back("lock", "kube-system", "stops"))
 
 
@@ -452,7 +452,7 @@ async def test_a_lease_given_back_is_taken_at_once() -> None:
     ],
 )
 async def test_a_leader_that_cannot_renew_stops_in_time(fault: Fault) -> None:
-    """Before the deadline is over nobody else leads, afterwards it does not either."""
+    """No other leads before the deadline, and this one does not lead after it."""
     clock, office = SteppedClock(), Office()
     errors: list[KubeError] = []
     async with (
@@ -539,7 +539,7 @@ async def test_a_lost_answer_is_made_good_by_the_next_try() -> None:
 
 
 async def test_a_leader_hears_of_a_restored_backup_and_leads_on() -> None:
-    """The lease is its own, of long ago: nobody led meanwhile, and what else was restored it must know at once."""
+    """The lease is its own, of long ago: no other led meanwhile, and it must know at once what else was restored."""
     clock, office, heard = SteppedClock(), Office(), list[float]()
     async with (
         KubeServer() as server,
@@ -576,7 +576,7 @@ async def test_a_stolen_lease_ends_the_work() -> None:
 
 @dataclass
 class Paused(SteppedClock):
-    """The clock of a machine that may be paused: its wall clock is set right afterwards."""
+    """The clock of a machine that may be paused: its wall clock is corrected afterwards."""
 
     ahead: float = 0.0
 
@@ -683,7 +683,7 @@ async def test_work_that_ends_gives_the_lease_back() -> None:
 
 
 async def test_work_that_fails_passes_its_error_on() -> None:
-    """After the lease was given back."""
+    """It passes the error on after it has released the lease."""
 
     async def fail() -> None:
         raise LookupError("boom")
@@ -712,7 +712,7 @@ async def test_what_others_keep_in_the_lease_stays() -> None:
 
 @pytest.mark.parametrize("settled", [True, False])
 async def test_the_next_leader_is_told_whether_anything_is_on_its_way(settled: bool) -> None:  # noqa: FBT001
-    """Who finds a lease given back in order need not wait for what its holder sent."""
+    """A process that finds a properly released lease need not wait for what its holder sent."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server:
         left_in_order(server)
@@ -728,7 +728,7 @@ async def test_the_next_leader_is_told_whether_anything_is_on_its_way(settled: b
             assert second.handed_over is settled  # renewing does not change what was found
 
 
-@pytest.mark.parametrize("how", ["expired", "emptied by hand", "given back by another program"])
+@pytest.mark.parametrize("how", ["expired", "emptied by hand", "released by another program"])
 async def test_a_lease_that_was_not_given_back_hands_nothing_over(how: str) -> None:
     """What its holder sent may still arrive."""
     clock, office = SteppedClock(), Office()
@@ -736,7 +736,7 @@ async def test_a_lease_that_was_not_given_back_hands_nothing_over(how: str) -> N
         spec = {"holderIdentity": "gone", "leaseDurationSeconds": 15}
         if how != "expired":
             spec["holderIdentity"] = ""
-        if how == "given back by another program":
+        if how == "released by another program":
             spec |= {"leaseDurationSeconds": 1, "renewTime": "y"}
         # Others leave what Partage said of an earlier moment as it was.
         body = given_back("lock", "kube-system", "stops") | {"spec": spec}
@@ -767,7 +767,7 @@ async def test_a_lease_that_never_was_is_one_that_was_deleted() -> None:
 
 @pytest.mark.parametrize("waited", [False, True], ids=["early", "in time"])
 async def test_a_lease_is_not_given_back_while_the_one_before_may_send(waited: bool) -> None:  # noqa: FBT001
-    """Who takes it next would not know of that one, and counts from the moment it was given back."""
+    """The next holder would not know of that one, and counts from the moment of the release."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server:
         spec = {"holderIdentity": "", "leaseDurationSeconds": 15, "renewTime": "x"}
@@ -805,7 +805,7 @@ async def test_a_lease_that_was_gone_is_not_given_back_as_settled(
 
 
 async def test_a_lease_given_back_is_seen_without_a_look_at_the_clock() -> None:
-    """Pending pods is told by a watch: no time passes here at all."""
+    """A watch reports it to pending instances: no time passes here at all."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server:
         left_in_order(server)
@@ -870,7 +870,7 @@ async def test_what_a_holder_says_holds_for_that_renewal_alone(mark: str, quiet:
 
 
 async def test_ten_minutes_without_an_api_server_cost_the_lease_and_nothing_else() -> None:
-    """The leader stops in time, nobody leads meanwhile, and one of the two does soon afterwards."""
+    """The leader stops in time, no instance leads meanwhile, and one of the two does soon afterwards."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server, electing(server, clock, office, "a", "b") as electors:
         await passing(clock, lambda: office.leading)

@@ -42,7 +42,7 @@ async def test_one_page_can_be_asked_for_at_a_time() -> None:
 
 
 async def test_large_objects_come_in_smaller_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever may make pods may make them of a megabyte each; a page of all of them took an agent's memory."""
+    """Any user who may make pods may make them of a megabyte each; a page of all of them took an agent's memory."""
     monkeypatch.setattr("partage.kube.client._PAGE", 4_000)
     async with KubeServer() as server, client_of(server, page_size=64) as client:
         for index in range(40):
@@ -148,7 +148,7 @@ async def test_what_is_no_list_is_told(body: bytes) -> None:
 
 
 async def test_a_list_without_an_end_is_told() -> None:
-    """Whatever is asked for, a cache on the way answers with the first page."""
+    """For any request, a cache on the way answers with the first page."""
     page = json.dumps({"metadata": {"resourceVersion": "1", "continue": "x"}, "items": []})
     async with KubeServer() as server, client_of(server) as client:
         server.fail(Fault(body=page.encode(), times=9))
@@ -158,7 +158,7 @@ async def test_a_list_without_an_end_is_told() -> None:
 
 
 async def test_a_compressed_answer_is_not_inflated() -> None:
-    """Nobody asked for one, and a small one may become of any size."""
+    """The client did not ask for one, and a small one may become of any size."""
     body = gzip.compress(b'{"metadata": {"resourceVersion": "1"}, "items": []}' + b" " * 2**20)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
 

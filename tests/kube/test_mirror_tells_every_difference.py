@@ -41,12 +41,12 @@ def bookmark(version: int) -> Bookmark:
 
 @dataclass
 class Believer:
-    """Someone who knows only what is told, and checks that it makes sense."""
+    """An observer that knows only what it receives, and checks that it makes sense."""
 
     known: dict[str, Pod]
 
     def hear(self, changes: Sequence[Change[Pod]]) -> None:
-        """Believe what is told."""
+        """Believe the changes."""
         for change in changes:
             if isinstance(change, Seen):
                 meta = change.object.metadata
@@ -89,7 +89,7 @@ def history(steps: Sequence[tuple[str, str]]) -> tuple[list[Frame[Pod]], list[di
 def test_who_is_told_believes_what_the_server_holds(
     steps: list[tuple[str, str]], data: st.DataObject
 ) -> None:
-    """Over a list at any moment, lost stretches with relists, and repeated events."""
+    """Over a list at any moment, lost stretches with new lists, and repeated events."""
     frames, states = history(steps)
     mirror: Mirror[Pod] = Mirror()
     believer = Believer({})
@@ -128,7 +128,7 @@ def test_reordered_events_end_in_the_same_state(
     old=st.dictionaries(NAMES, st.integers(1, 3)), new=st.dictionaries(NAMES, st.integers(1, 3))
 )
 def test_a_relist_tells_the_set_difference(old: dict[str, int], new: dict[str, int]) -> None:
-    """Vanished, changed and new objects, each once; what is the same is not told."""
+    """Vanished, changed and new objects, each once; nothing for those that are the same."""
     mirror = mirror_of(9, *(thing(name, version) for name, version in old.items()))
     new = {name: v if v == old.get(name) else v + 9 for name, v in new.items()}
 
@@ -153,7 +153,7 @@ def test_the_first_list_tells_all() -> None:
 
 
 def test_a_change_comes_with_the_state_before() -> None:
-    """So that who keeps books can undo it."""
+    """An observer that counts can then undo it."""
     mirror = mirror_of(1, thing("a", 1))
 
     assert mirror.apply([Modified(thing("a", 2))]) == [Seen(thing("a", 2), thing("a", 1))]
@@ -225,7 +225,7 @@ def test_another_object_of_the_same_name_ends_the_first() -> None:
 
 
 def test_a_bookmark_moves_the_version_only_forward() -> None:
-    """It is told nobody."""
+    """No change is reported."""
     mirror = mirror_of(5)
 
     assert mirror.apply([bookmark(9), bookmark(7)]) == []
@@ -265,7 +265,7 @@ def test_a_store_that_went_back_shows_whatever_its_version(
     listed: list[Pod],
     back: bool,  # noqa: FBT001
 ) -> None:
-    """Who restores a backup as etcd advises has the store begin with a version beyond all that were told."""
+    """After a restore as etcd advises it, the store begins with a version beyond all that it ever gave."""
     mirror = mirror_of(1, thing("b", 1))
     mirror.apply([Deleted(thing("b", 5)), Added(thing("a", 9))])
     mirror.expire()

@@ -59,7 +59,7 @@ def test_a_server_by_plain_http_is_told_of_nobody(user: dict[str, Any]) -> None:
     ids=["token", "password", "plugin"],
 )
 async def test_nor_does_a_program_send_any_to_another_machine(user: UserConfig) -> None:
-    """Whoever made the configuration; it is said before anything is sent."""
+    """In any configuration; the error comes before anything is sent."""
     for url in (
         "http://api.example",
         "http://10.0.0.1",
@@ -210,7 +210,7 @@ async def test_a_plugin_speaks_to_people_alone(
 
 
 async def test_a_plugin_that_needs_a_terminal_is_told_that_there_is_none() -> None:
-    """Before it is run."""
+    """The error comes before the plugin is run."""
     user = UserConfig(plugin=ExecPlugin("/no", interactive="Always"))
     async with client_of("https://x.invalid", user=user) as client:
         with pytest.raises(ConfigError, match="Always needs a terminal"):

@@ -1,4 +1,4 @@
-"""Whoever may write an object may nest parts of it thousands of levels deep, or break its texts; it is read, and so are all others.
+"""An object may be nested thousands of levels deep or have broken texts; it is read, and so are all others.
 
 A genuine API server keeps `managedFields` of 9,000 levels in a pod, and gives them to all who list pods.
 """
@@ -75,7 +75,7 @@ async def test_so_is_it_alone(levels: int) -> None:
 
 @pytest.mark.parametrize("levels", LEVELS)
 def test_a_watch_goes_on(levels: int) -> None:
-    """Its events and those after them are told."""
+    """Its events and those after them arrive."""
     stream = b'{"type":"ADDED","object":%s}\n{"type":"DELETED","object":%s}\n{"type":"ADDED","object":%s}\n'
 
     first, second, third = WatchDecoder(Pod).feed(

@@ -50,7 +50,7 @@ from partage.kube.retry import Backoff, RateLimit
 from partage.kube.sender import ClientSettings
 
 SLOW = 60.0
-"""Seconds that an answer takes which nobody waits for."""
+"""Seconds that an answer takes for which the client does not wait."""
 
 
 def patience(fault: Fault) -> float:
@@ -247,7 +247,7 @@ async def test_patience_ends() -> None:
 
 
 async def test_a_wait_beyond_patience_is_not_begun() -> None:
-    """A server that wants us back in an hour gets its error passed on now."""
+    """A server that asks for an hour's wait gets its error passed on now."""
     clock = InstantClock()
     async with KubeServer() as server, client_of(server, clock=clock) as client:
         server.fail(Fault(status=429, retry_after="3600"))
@@ -298,7 +298,7 @@ async def test_a_name_that_nobody_has_is_told() -> None:
 
 
 async def test_each_try_has_the_time_that_is_left() -> None:
-    """The server counts from when a try arrives, so it is told less each time; a fifth may go by before."""
+    """The server counts from when a try arrives, so each try names less time; a fifth may go by before."""
     clock = InstantClock()
     async with KubeServer() as server, client_of(server, clock=clock) as client:
         put(server, "a")

@@ -246,7 +246,7 @@ async def test_a_pod_is_bound_once() -> None:
 
 
 async def test_an_eviction_respects_budgets() -> None:
-    """Blocked is told at once and not tried again; allowed, the pod goes."""
+    """A blocked eviction is reported at once and not tried again; an allowed one removes the pod."""
     async with KubeServer() as server, client_of(server) as client:
         put(server, "a")
         server.budget_blocked = True
@@ -279,7 +279,7 @@ async def test_a_delete_may_name_its_very_object() -> None:
 
 
 async def test_a_dry_run_leaves_no_trace() -> None:
-    """What withdraws can be rehearsed, and what creates."""
+    """Withdrawals can be rehearsed, and creations."""
     async with KubeServer() as server, client_of(server) as client:
         await client.create(PODS, pod("a"), namespace="default", into=Pod)
         server.requests.clear()

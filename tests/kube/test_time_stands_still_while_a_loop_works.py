@@ -21,7 +21,7 @@ async def test_work_passes_next_to_no_time() -> None:
 
 
 async def test_a_wait_passes_what_it_was_made_for() -> None:
-    """And no more, however late it is woken."""
+    """The wait takes its own time and no more, however late the loop is woken."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     asyncio.get_running_loop().call_later(0.1, time.sleep, 0.5)

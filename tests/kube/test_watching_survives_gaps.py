@@ -1,6 +1,6 @@
 """`watch_once` and `follow` against a server whose watches are cut, outdated, garbled and refused.
 
-The informer's own file covers delivery; here it is what is told, and when.
+The informer's own file covers delivery; this one covers which changes arrive, and when.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ ALL = Scope(PODS)
 
 
 class Listener:
-    """Follows in the background and keeps what it is told."""
+    """Follows in the background and keeps the changes."""
 
     def __init__(self, client: Client, settings: WatchSettings = QUICK) -> None:
         self.told: list[Change[Pod]] = []
@@ -58,7 +58,7 @@ class Listener:
                 self.told += batch
 
     def names(self, kind: type[Seen[Pod]] | type[Gone[Pod]]) -> list[str]:
-        """The objects told so, in order."""
+        """The objects with a change of this kind, in order."""
         return [c.object.metadata.name for c in self.told if isinstance(c, kind)]
 
     def count(self, kind: type[Synced] | type[Interrupted]) -> int:
@@ -152,7 +152,7 @@ async def test_a_store_that_was_restored_is_listed_at_once() -> None:
 
 @pytest.mark.parametrize("in_stream", [False, True], ids=["by-status", "in-the-stream"])
 async def test_a_gap_is_bridged_by_a_list(in_stream: bool) -> None:  # noqa: FBT001
-    """After 410 what vanished unseen is told gone, with its last state."""
+    """After 410 an object that vanished unseen is reported as gone, with its last state."""
     async with KubeServer() as server:
         put(server, "kept")
         lost = put(server, "lost", nodeName="n1")
@@ -356,7 +356,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("fault", "kind"), REFUSALS)
 async def test_no_refusal_ends_it(fault: Fault, kind: type[RequestError]) -> None:
-    """Each is told; then it goes on, since roles and definitions may come later."""
+    """Each is reported; then it goes on, since roles and definitions may come later."""
     clock = InstantClock()
     async with KubeServer() as server:
         put(server, "a")
@@ -419,7 +419,7 @@ async def test_a_server_that_asks_for_patience_gets_it() -> None:
     "asked", ["86400", "9" * 400, "Fri, 01 Jan 2027 00:00:00 GMT"], ids=["a-day", "ever", "a-year"]
 )
 async def test_patience_has_an_end(asked: str) -> None:
-    """Or a proxy's nonsense, or another clock, would have what is followed grow old."""
+    """Otherwise a proxy's nonsense, or another clock, would make the followed objects old."""
     clock = InstantClock()
     async with KubeServer() as server:
         server.fail(Fault(watch=True, status=429, retry_after=asked))

@@ -1,4 +1,4 @@
-"""A node's credentials write its Node and Device without an end: each is read now and then, and nothing else waits for it."""
+"""A node's credentials write its Node and Device without an end: each is read now and then, and no other waits."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ NODES_PATH = "/api/v1/nodes"
 
 
 class Hearer:
-    """Keeps the changes of nodes that it hears of."""
+    """Keeps the changes of nodes that it receives."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -45,7 +45,7 @@ def write(server: KubeServer, name: str, turn: str) -> None:
 
 @contextlib.asynccontextmanager
 async def following(server: KubeServer, clock: SteppedClock) -> AsyncIterator[tuple[Hearer, Feed]]:
-    """A feed of nodes, and who hears of them."""
+    """A feed of nodes, and its receiver."""
     hearer = Hearer()
     kinds = [one for one in watched() if one.kind == "Node"]
     async with client_of(server, clock=clock) as client:
@@ -87,7 +87,7 @@ async def test_a_node_that_changes_all_the_time_is_read_now_and_then() -> None:
 
 
 async def test_a_node_that_goes_meanwhile_is_gone_and_may_come_back() -> None:
-    """Nothing is told of it after its end; another one of its name is told at once."""
+    """No change of it arrives after its end; another one of its name arrives at once."""
     clock = SteppedClock()
     async with KubeServer() as server, following(server, clock) as (hearer, _):
         for turn in range(50):
@@ -104,7 +104,7 @@ async def test_a_node_that_goes_meanwhile_is_gone_and_may_come_back() -> None:
 
 
 async def test_a_node_that_changes_now_and_then_is_told_at_once() -> None:
-    """Each change of one that rests between them."""
+    """Each change of a node that rests between them."""
     clock = SteppedClock()
     async with KubeServer() as server, following(server, clock) as (hearer, _):
         for turn in range(40):

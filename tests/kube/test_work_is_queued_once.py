@@ -84,7 +84,7 @@ async def test_a_delayed_key_is_handed_out_when_due() -> None:
 
 
 async def test_adding_outright_ends_a_delay() -> None:
-    """It is handed out once, not again when the delay is over."""
+    """The queue gives it out once, not again when the delay is over."""
     clock = SteppedClock()
     queue = queue_of(clock)
     queue.add_after("a", 5)
@@ -170,7 +170,7 @@ STEPS = st.lists(
 def test_any_history_hands_each_key_to_one_worker_and_loses_none(
     steps: Sequence[tuple[str, str]],
 ) -> None:
-    """Against a model: who was added after being taken comes again; nobody comes twice at a time."""
+    """Against a model: a key that is added after it was taken comes again; no key comes twice at a time."""
     asyncio.run(_replayed(steps))
 
 

@@ -56,7 +56,7 @@ def planned(
 @pytest.mark.parametrize("sizes", [[9] * 88, [19] * 40, [45] * 16], ids=["80", "40", "16"])
 @pytest.mark.parametrize("asks", SHAPES.values(), ids=SHAPES)
 def test_no_step_takes_more_than_a_decision(asks: list[int], sizes: list[int]) -> None:
-    """However many containers ask, and however many pods would have to be weighed."""
+    """However many containers ask, and however many pods there are to weigh."""
     engine, occupants = crowded(sizes)
     _, steps = planned(engine, asks, occupants)
     assert max(steps) <= MOST + MOST // 2
@@ -69,7 +69,7 @@ def test_no_step_takes_more_than_a_decision(asks: list[int], sizes: list[int]) -
     cards=st.integers(1, 8),
 )
 def test_nor_does_that_of_any_pod(asks: list[int], sizes: list[int], cards: int) -> None:
-    """What is planned makes room, and takes nobody who can be spared at the first try."""
+    """The plan makes room, and evicts no pod that can be spared at the first try."""
     engine, occupants = crowded(sizes, cards)
     plan, steps = planned(engine, asks, occupants)
     assert max(steps) <= MOST + MOST // 2
@@ -87,7 +87,7 @@ def test_nor_does_that_of_any_pod(asks: list[int], sizes: list[int], cards: int)
 
 
 def test_a_pod_of_eight_containers_gets_its_room_among_eighty() -> None:
-    """Ordinary pods of several containers have others sent away as pods of one do."""
+    """Ordinary pods of several containers get victims as pods of one container do."""
     engine, occupants = crowded([9] * 88)
     for asks in ([50] * 6, [25] * 8, SHAPES["six"], SHAPES["eight"]):
         plan, _ = planned(engine, asks, occupants)

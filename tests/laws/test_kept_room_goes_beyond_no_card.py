@@ -10,7 +10,7 @@ from partage.scheduler.events import BindSucceeded, NodeSeen, Placement, PodGone
 
 @given(st.data())
 def test_what_is_kept_was_free_and_grows_into_the_whole_place(data: st.DataObject) -> None:
-    """No card is booked beyond its means on the way, and the end is a hold that can be bound."""
+    """No card goes beyond its amounts on the way, and the end is a hold that can be bound."""
     engine = Engine(data.draw(policies()))
     for node in data.draw(node_lists(2)):
         engine.handle(NodeSeen(node))

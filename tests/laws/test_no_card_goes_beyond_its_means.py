@@ -11,7 +11,7 @@ from partage.scheduler.events import NodeSeen, Placement, PodGone
 
 @given(st.data())
 def test_what_the_engine_places_is_sound(data: st.DataObject) -> None:
-    """Sums over grants stay within each device, and nobody breaks into an exclusive one."""
+    """Sums over grants stay within each device, and no pod shares an exclusive one."""
     engine = Engine(data.draw(policies()))
     nodes = data.draw(node_lists())
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Whatever pods come, race and end: no more of them are online than an operator's rule lets, and books made anew agree."""
+"""Whatever pods come, race and end: no more are online than an operator's rule allows, and rebuilt books agree."""
 
 from collections import Counter
 from dataclasses import replace
@@ -138,7 +138,7 @@ def test_no_order_of_events_gives_more_than_the_rule(
 def test_books_made_anew_count_the_same(
     steps: list[tuple[str, int, Wish | None, str, str, object]],
 ) -> None:
-    """Of what is bound, whose records say who is online; rules of today are not asked."""
+    """They count bound pods, whose records say which are online; today's rules do not matter."""
     engine = Engine()
     for node in fleet().values():
         engine.handle(NodeSeen(node))  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ def test_books_made_anew_count_the_same(
 
 
 def test_a_burst_shares_what_there_is_and_an_end_gives_it_back() -> None:
-    """The pods beyond run as ordinary ones, told why; the next one after an end is online again."""
+    """The pods beyond run as ordinary ones, with a reason; the next one after an end is online again."""
     engine = Engine()
     for node in fleet().values():
         engine.handle(NodeSeen(node))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Who is told that a node cannot host a pod would have been refused by it."""
+"""A node that is ruled out for a pod would have refused it."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -24,7 +24,7 @@ def _columns(ledger: Ledger) -> dict[str, object]:
 
 @given(st.data())
 def test_apply_then_undo_changes_nothing(data: st.DataObject) -> None:
-    """What a pod took is given back exactly, in every column."""
+    """What a pod took is released exactly, in every column."""
     nodes = data.draw(node_lists(2))
     ledger = data.draw(ledgers(nodes))
     extra = data.draw(allocations("extra", [node.name for node in nodes]))

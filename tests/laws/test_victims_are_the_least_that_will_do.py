@@ -83,7 +83,7 @@ def test_nobody_goes_in_vain_and_the_important_stay(
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.data())
 def test_who_is_spared_is_who_would_be_one_by_one(sizes: list[int], data: st.DataObject) -> None:
-    """Sparing many at a time comes to the same, and asks about each at most a few times."""
+    """Sparing many at a time gives the same result, and asks about each at most a few times."""
     need = data.draw(st.integers(0, sum(sizes)))
     given_up = [str(number) for number in range(len(sizes))]
     asked = 0
@@ -141,7 +141,7 @@ def test_a_plan_that_is_not_finished_is_none() -> None:
 def test_what_a_budget_allows_is_not_kept_for_the_important(
     budgets: list[tuple[str, ...]], allowed: dict[str, int], goes: str
 ) -> None:
-    """Any one of three would do: it is the least important that its budget lets go."""
+    """Any one of three would do: the least important that its budget allows is evicted."""
     engine, occupants = _full([(100, 2), (100, 0), (100, 1)])
     occupants = [
         Occupant(one.uid, one.priority, one.born, mine)

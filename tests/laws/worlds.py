@@ -101,7 +101,7 @@ FOREIGN: Final = (
     (ForeignInstance(MigSlice("2g.4gb", 0, 2), ("MIG-a",)),),
     (ForeignInstance(MigSlice("1g.2gb+me", 0, 1)), ForeignInstance(MigSlice("2g.4gb", 2, 2))),
 )
-"""Instances on such a card that somebody else made."""
+"""Instances on such a card that Partage did not make."""
 
 PROTOCOLS: Final = ("koordinator", "hami", "qgpu")
 _GENERAL = Selector((Requirement("type", Operator.IN, ("general",)),))
@@ -149,7 +149,7 @@ def gpus(draw: st.DrawFn, node: str, minor: int, *, known: bool) -> Device:
         mode=mode,
         cutting=cutting,
         foreign=draw(sampled(FOREIGN)),
-        doubt=draw(_rarely("nobody can tell what is on it", "")),
+        doubt=draw(_rarely("what is on it is not known", "")),
         hidden_from=draw(_rarely(frozenset({"hami"}), frozenset())),
         vendor_cut=vendor == "huawei",
         seated=draw(st.booleans()),

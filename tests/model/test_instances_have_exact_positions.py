@@ -26,7 +26,7 @@ def test_the_axis_is_as_long_as_its_widest_instance_reaches() -> None:
 
 
 def test_an_axis_without_positions_has_no_length() -> None:
-    """A model whose positions nobody published can be described, but not cut."""
+    """A model without published positions can be described, but not cut."""
     axis = MigAxis("unknown", (MigProfile("one", 1, 1, (), 0, 500, 2),))
 
     assert axis.length == 0

@@ -1,4 +1,4 @@
-"""What the library stands in for, and what it need not, by the names that functions are asked for as."""
+"""What the library replaces, and what it need not, by the names that functions are asked for as."""
 
 import re
 
@@ -52,7 +52,7 @@ NOT_HOOKED: dict[str, tuple[str, ...]] = {
     "a process is stopped and goes on with what it had": (r"cuCheckpoint(?!ProcessRestore)\w+",),
     "tables of functions: documented as not covered": (r"cuGetExportTable",),
 }
-"""What no function of ours stands in for, by the name it is asked for as, and why not."""
+"""Functions that the library does not replace, by the name they are asked for as, and why not."""
 
 VARIANTS = {
     "cuDeviceTotalMem": "of before CUDA 3.2: says at most 4 GiB",

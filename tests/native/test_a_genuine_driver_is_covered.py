@@ -1,4 +1,4 @@
-"""Our table against NVIDIA's own: the names it exports, what `cuGetProcAddress` gives, and what nobody stands in for."""
+"""Our table against NVIDIA's own: the names it exports, what `cuGetProcAddress` gives, and what is not replaced."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ NOT_CAPPED = {
     "nvmlVgpuInstanceGetFbUsage": "of vGPU hosts",
     "nvmlVgpuTypeGetFbReservation": "of vGPU hosts",
 }
-"""Functions of NVML that tell of memory and are not the container's view, and why not."""
+"""Functions of NVML that report memory and are not the container's view, and why not."""
 
 
 def test_every_row_is_a_function_of_the_driver(driver: Driver) -> None:

@@ -1,4 +1,4 @@
-"""What a tenant can do to another through what they share: nothing but cost it time on the card.
+"""What a tenant can do to another through what they share: it can cost it time on the card, and nothing else.
 
 A neighbour that means harm may write its own seat and read the others'. Each attack runs while another tenant
 works; that one must end well, with its quota and its cap as they were.
@@ -99,7 +99,7 @@ ATTACKS = {
 
 @pytest.fixture(autouse=True)
 def _deaf() -> Iterator[None]:
-    """Who holds a lease is told by SIGIO that another opens the file; that ends a process that does nothing about it."""
+    """SIGIO tells the holder of a lease that another opens the file; it ends a process that does not handle it."""
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGIO, before)
@@ -134,7 +134,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_seat_under_attack_costs_its_neighbours_time_alone(checked: World, attack: str) -> None:
-    """Whatever is done to its own seat while a neighbour works: it works on, and ends well."""
+    """Whatever a neighbour does to its own seat meanwhile: the tenant works on, and ends well."""
     slot = list(ATTACKS).index(attack) + 10
     tenant = checked.tenant(slot, memory=512 * MIB, core=400, policy=Policy.BURST_SHARE)
     sanitized(tenant, "asan")
@@ -247,8 +247,8 @@ def test_locks_hold_nobody_up(world: World) -> None:
                 fcntl.fcntl(descriptor, fcntl.F_SETLEASE, lease)
                 break
             except OSError:
-                continue  # not its owner, or somebody has it open
-    # A lease holds up for so long who opens the file and may wait.
+                continue  # not its owner, or another process has it open
+    # A lease delays an open of the file, by a process that may wait, for so long.
     broken = int(Path("/proc/sys/fs/lease-break-time").read_text())
     begun = time.monotonic()
 

@@ -97,7 +97,7 @@ def test_a_fixed_share_is_kept_even_alone(world: World, options: list[str]) -> N
     ids=["kernel", "graph"],
 )
 def test_work_that_outlasts_patience_keeps_its_quota(world: World, options: list[str]) -> None:
-    """Of 400 ms each: two that nobody has measured yet, and one that passes them; then each waits until all is paid."""
+    """Of 400 ms each: two that were never measured, and one that passes them; then each waits until all is paid."""
     tenant = world.tenant(core=400, policy=Policy.FIXED_SHARE)
 
     started = time.monotonic()
@@ -258,7 +258,7 @@ def test_small_launches_do_not_keep_a_large_one_waiting(world: World, threads: i
 
 
 def test_a_tenant_that_ends_says_that_it_has_no_work(world: World) -> None:
-    """Nobody waits for it any more."""
+    """No other tenant waits for it any more."""
     tenant = world.tenant(core=400, policy=Policy.BURST_SHARE)
 
     assert tenant.run("load", "--seconds", "0.1").returncode == 0

@@ -266,7 +266,7 @@ class Grower:
             text=True,
         )
         assert self._line() == "ready"
-        # The driver itself, in the name of that process: what it takes so nobody counts.
+        # The driver itself, in the name of that process: the library does not count what it takes.
         self._driver = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._driver.connect(str(world.socket))
         self._ask(self.HELLO, self.process.pid)
@@ -307,7 +307,7 @@ class Grower:
         return taken
 
     def driver_takes(self, mib: int) -> None:
-        """Memory of the process that the library never hears of."""
+        """Memory of the process that the library does not see."""
         self._ask(self.TAKE, mib * MIB)
 
     def used(self) -> int:

@@ -47,7 +47,7 @@ def test_many_graphs_keep_the_card_as_busy_as_the_driver_does(
 
 @pytest.mark.parametrize("model", ["measured", "crowded", "hostile"])
 def test_alone_streams_run_beside_a_kernel_that_never_ends(build: Path, model: str) -> None:
-    """What is launched ahead has no bound while nobody waits and no quota holds: one long kernel keeps up nothing."""
+    """Without a quota and a waiting tenant, launches ahead have no bound: one long kernel keeps up nothing."""
     bare = replay(build, "beside-long", model, 0, "bare")["launches"]
 
     assert replay(build, "beside-long", model)["launches"] > 0.95 * bare
@@ -272,7 +272,7 @@ def test_a_turn_passes_on_soon_after_its_work_has_ended(
 def test_turns_begin_when_a_quota_or_a_priority_comes_and_end_with_it(
     build: Path, model: str, online: int
 ) -> None:
-    """Two tenants launch ahead as they may; nothing of theirs is made anew when a third comes and goes."""
+    """Two tenants launch ahead as they may; nothing of theirs is made again when a third comes and goes."""
     found = replay(build, "comes-and-goes", model, online)
 
     assert found["counted-before"] == found["counted-after"] == 0

@@ -1,8 +1,7 @@
 """Cross-compiled for aarch64 and run by an emulator against the modelled card of this machine.
 
-The emulator runs the code, not the memory model: it does not reorder what a processor may. Nor does it tell a process
-what others are told of it (when it started), so that processes of one container are taken for dead by each other: each
-container has one here.
+The emulator runs the code, not the memory model: it does not reorder what a processor may. A process does not see its
+own start time as others see it, so processes of one container take each other for dead: each container has one here.
 """
 
 import random

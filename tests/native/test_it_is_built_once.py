@@ -27,7 +27,7 @@ def clone(folder: Path, text: str) -> Path:
 
 
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Build a tree, check what came of it, and say which files were made."""
+    """Build a tree, check the result, and say which files were made."""
     monkeypatch.setattr(native_build, "ROOT", folder)
     out = native_build.built()
     assert (out / "program").read_text() == (folder / "native/library.c").read_text()
@@ -38,7 +38,7 @@ def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_gate_keeps_what_it_has_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next clone copies it; another source, and a source that was changed since, is built anew."""
+    """The next clone copies it; another source, and a source that was changed since, is built again."""
     monkeypatch.setattr(native_build, "CACHE", tmp_path / "cache")
     monkeypatch.delenv("PARTAGE_GATE", raising=False)
     assert made(clone(tmp_path / "by-hand", "one"), monkeypatch) == ["library", "program"]

@@ -107,7 +107,7 @@ def test_a_page_that_is_not_of_the_container_closes_the_card(world: World, what:
 
 
 def test_the_agent_reads_back_what_it_wrote(tmp_path: Path) -> None:
-    """And takes no page for that of other limits."""
+    """It does not take a page for that of other limits."""
     card = CardLimits(uuid(0), "card-0", 3, CAP, 300)
     other = replace(card, uuid=uuid(1), memory_bytes=2 * CAP, core_milli=400)
     page = tmp_path / NAME

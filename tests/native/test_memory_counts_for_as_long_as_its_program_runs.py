@@ -64,7 +64,7 @@ if len(sys.argv) < 12:
 
 
 def test_a_program_that_became_another_leaves_its_memory_to_others(world: World) -> None:
-    """The other one need not know of any card."""
+    """The other program need not know of any card."""
     tenant = world.tenant(memory=CAP)
     first = started(tenant, 'os.execv("/bin/sh", ["sh", "-c", "echo shell; read line"])')
     assert first.stdout is not None

@@ -343,7 +343,7 @@ def test_a_child_counts_for_itself(world: World, when: str, child: int, parent: 
 
 
 def test_a_child_of_a_bare_clone_leaves_its_parent_counted(world: World) -> None:
-    """It has its parent's handlers at the end, and is not told that it is another process."""
+    """It has its parent's handlers at the end, and does not know that it is another process."""
     done = world.tenant(memory=CAP).run("odd", "clone")
 
     assert lines(done.stdout, "parent") == [[64 * MIB]], done.stderr
@@ -375,7 +375,7 @@ def test_memory_passed_within_a_container_counts_once(
 
 
 def test_memory_of_the_pool_of_another_container_counts(world: World) -> None:
-    """Refused at the cap, and given back by either way to free it."""
+    """Refused at the cap, and released by either way to free it."""
     done = world.tenant(memory=CAP).run("odd", "import")
 
     assert lines(done.stdout, "refused") == [[2]], done.stderr
@@ -601,7 +601,7 @@ def test_memory_of_the_card_mapped_beside_the_hosts_is_given_back(world: World) 
 
 
 def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
-    """Destroying a pool does not give back what was allocated of it; freeing that does, in either way."""
+    """Destroying a pool does not release what was allocated of it; freeing that does, in either way."""
     done = world.tenant(memory=CAP).run("odd", "pools")
 
     assert lines(done.stdout, "refused") == [[2]], done.stderr

@@ -120,7 +120,7 @@ def test_what_was_measured_of_a_process_ends_with_its_last_context(world: World,
 
 
 def test_a_pool_gives_way_to_a_context(world: World) -> None:
-    """What it holds without use is given back before a context is refused."""
+    """What it holds without use is released before a context is refused."""
     done = world.tenant(memory=CAP, context=256 * MIB).run("contexts", "pooled")
 
     assert numbers(done.stdout, "used") == [[512 * MIB]], done.stderr
@@ -134,7 +134,7 @@ def test_a_context_that_is_given_the_name_of_another_keeps_its_memory(world: Wor
 
 
 def test_a_context_counts_until_its_last_user_detaches(world: World) -> None:
-    """It and its memory, which a second destruction does not give back again."""
+    """It and its memory, which a second destruction does not release again."""
     done = world.tenant(memory=CAP, context=16 * MIB).run("contexts", "attach")
 
     assert numbers(done.stdout, "used") == [[132 * MIB]] * 3 + [[16 * MIB]], done.stderr

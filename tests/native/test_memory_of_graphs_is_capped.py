@@ -73,7 +73,7 @@ def test_memory_used_twice_in_a_graph_counts_once(world: World) -> None:
 
 
 def test_graphs_take_turns_at_the_cap(world: World) -> None:
-    """Each waits for the work before it on its stream, and takes the memory that this gave back."""
+    """Each waits for the work before it on its stream, and takes the memory that this released."""
     steps = [
         "a=T600",
         "b=T600",

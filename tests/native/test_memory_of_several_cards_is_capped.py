@@ -1,4 +1,4 @@
-"""Memory with several cards: counted on the card that it lies on, whichever the thread's context is of."""
+"""Memory with several cards: counted on the card that it lies on, for any card of the thread's context."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ def numbers(text: str, word: str) -> list[list[int]]:
 @pytest.mark.parametrize("newer", [{}, {"FAKE_GPU_NEWER": "1"}], ids=["older", "newer"])
 @pytest.mark.parametrize("way", WAYS)
 def test_memory_counts_where_it_lies(tenant: Tenant, way: str, newer: dict[str, str]) -> None:
-    """It fills the second card's cap, leaves the first's alone, and all is given back, with a driver that says where pools lie or not."""
+    """It fills the second card's cap, leaves the first's alone, and releases all, whatever the driver says of pools."""
     tenant.environment.update(newer)
 
     done = tenant.run("cards", way)

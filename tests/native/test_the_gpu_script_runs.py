@@ -1,6 +1,6 @@
 """`bench/gpu.py`, which measures a real card in one call, runs as it is on the modelled one.
 
-Its figures mean nothing here; that each part begins, is judged and told is what is tried.
+Its figures mean nothing here; the test tries that each part begins, is judged and reported.
 """
 
 import json
@@ -193,7 +193,7 @@ def test_the_probes_know_what_the_library_asks_of_a_driver() -> None:
 def test_a_probe_that_falls_or_hangs_is_told_and_the_next_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A card that nobody has seen may break a process; the questions behind it are asked all the same."""
+    """An unknown card may break a process; the questions behind it are asked all the same."""
     script = tmp_path / "probes.py"
     script.write_text(
         "import json, os, sys, time\n"
@@ -267,7 +267,7 @@ def test_what_is_not_confirmed_is_to_be_switched_off(
 
 
 def test_every_probe_has_a_sentence_for_who_reads_the_page() -> None:
-    """What a card does that the library does not take it to is of use only with what to do about it."""
+    """A card that differs from the library's assumption is of use only with what to do about it."""
     told = (ROOT / "docs/how-to/first-card.md").read_text()
     figures = {"start", "totals", "lazy", "fills", "moved", "shown"}
 
@@ -357,7 +357,7 @@ def test_without_the_library_in_force_nothing_is_judged(world: World, elsewhere:
 
 
 def test_a_card_that_is_not_there_is_told(world: World) -> None:
-    """In words, not in a traceback."""
+    """The message is a sentence, not a traceback."""
     world.card.kill()
     world.card.wait()
 
