@@ -159,11 +159,11 @@ def grouped(expression: str) -> set[str]:
 def test_every_series_and_label_is_exported(
     where: str, expression: str, text: str, live: Exported
 ) -> None:
-    """A selected series has the labels by which it is selected, grouped and told."""
+    """A selected series has the labels by which it is selected, grouped and shown."""
     selected = [use for use in uses(expression) if not use.name.startswith(OTHERS)]
     assert selected, where
     for use in selected:
-        assert use.name in live.series, f"{where}: nobody exports {use.name}"
+        assert use.name in live.series, f"{where}: no program exports {use.name}"
         labels = live.labels([use.name])
         for label in use.labels:
             assert label in labels, f"{where}: {use.name} has no label {label}"

@@ -1,4 +1,4 @@
-"""deploy/release.py: one version everywhere, a dated changelog, and nothing without being told."""
+"""deploy/release.py: one version everywhere, a dated changelog, and no change without `--write`."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ def test_all_places_agree_now() -> None:
 
 
 def test_every_place_gets_the_new_version(tree: Path) -> None:
-    """The old one is nowhere left, and the changelog begins anew."""
+    """The old version is nowhere left, and the changelog has a new section."""
     for name, text in release.changes(tree, "9.8.7", TODAY).items():
         (tree / name).write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""deploy/evidence.py: what a release is made of, where it comes from, and that nobody changed it, by other programs' word too."""
+"""deploy/evidence.py: what a release is made of, where it comes from, and that it is unchanged, by other programs."""
 
 import base64
 import importlib.util
@@ -138,7 +138,7 @@ def changed(dist: Path) -> None:
 
 
 def added(dist: Path) -> None:
-    """A file that nobody signed."""
+    """A file without a signature."""
     (dist / "partage-0.1.1-py3-none-any.whl").write_bytes(b"another")
 
 
@@ -208,7 +208,7 @@ def test_the_bill_has_what_is_locked_and_what_the_image_installed(
 
 
 def test_the_statement_names_the_commit_and_the_locks(dist: Path) -> None:
-    """Who has the tree can build the same, and see that it is the same."""
+    """A reader of the tree can build the same, and see that it is the same."""
     assert run(dist).returncode == 0
     envelope = json.loads((dist / "provenance.intoto.json").read_text())
     payload = json.loads(base64.b64decode(envelope["payload"]))

@@ -34,7 +34,7 @@ def handlers() -> Iterator[tuple[str, set[str]]]:
 
 
 def test_who_expects_bad_json_expects_deep_json() -> None:
-    """The decoder raises `RecursionError` then, which is none of its own errors."""
+    """The decoder raises `RecursionError` for it, which is none of its own errors."""
     found = dict(handlers())
 
     assert len(found) > 40

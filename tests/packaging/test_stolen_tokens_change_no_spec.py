@@ -460,7 +460,7 @@ def test_an_agent_may_ask_what_the_api_server_would_keep() -> None:
 
 @pytest.mark.parametrize(("many", "fine"), [(256, True), (257, False)])
 def test_a_device_object_has_so_many_devices(many: int, fine: bool) -> None:  # noqa: FBT001 # a case
-    """Whoever follows them reads them all at each change."""
+    """Every program that follows them reads them all at each change."""
     device = {"metadata": {"name": "n1"}, "spec": {"devices": [{"minor": 0}] * many}}
     bare = {"metadata": {"name": "n1"}, "spec": {}}
     assert (not refused(AGENT, device, bare, "devices")) is fine

@@ -1,4 +1,4 @@
-"""A right goes with what it is for: who switches a rule off takes its rights away."""
+"""A right goes with what it is for: an operator who switches a rule off takes its rights away."""
 
 import re
 import subprocess
@@ -45,7 +45,7 @@ def test_a_silence_that_no_agent_keeps_is_refused(seconds: str) -> None:
 
 @pytest.mark.parametrize("certificate", ["", "partage-system/webhook"])
 def test_with_another_certificate_the_webhook_changes_nothing(certificate: str) -> None:
-    """Whoever may change a webhook configuration reads all that is written; without it no token of Partage's can."""
+    """An account that may change a webhook configuration reads all that is written; no token of Partage's can then."""
     text = generate.rendered(str(HELM), "default", "--set", f"webhook.certificate={certificate}")
     objects = objects_of(text)
     rights = {

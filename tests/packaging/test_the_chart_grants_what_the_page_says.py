@@ -1,4 +1,4 @@
-"""Every right that the chart gives anybody is in the tables of docs/reference/rbac.md, and they promise no more."""
+"""Every right that the chart gives is in the tables of docs/reference/rbac.md, and they promise no more."""
 
 import re
 from collections.abc import Iterator
@@ -116,7 +116,7 @@ def told(*, idle: bool = False) -> Iterator[Right]:
     """What the page's tables say; the line above each says of which role it is.
 
     Args:
-        idle: only what nobody needs, by its row.
+        idle: only what no program needs, by its row.
     """
     program = where = ""
     for line in (ROOT / "docs/reference/rbac.md").read_text().splitlines():
@@ -161,7 +161,7 @@ def test_no_program_has_a_right_that_it_cannot_use() -> None:
         assert {one.program for one in given} == can.keys()
         unused = {one for one in given if (one.verb, one.resource) not in can[one.program]}
         assert unused <= idle
-        # What is idle is found to be: the source's calls are told apart.
+        # A right that the page calls idle is unused by the source's calls.
         assert {one for one in idle if one.program == "scheduler"} <= unused
     for profile in generate.NAMESPACES.keys() - {"qgpu"}:
         assert not idle & set(granted(profile))
@@ -216,7 +216,7 @@ STOLEN = re.compile(r"`(create|update|patch|delete)` of ((?:[a-z/.]+(?:, (?!`))?
 
 
 def test_the_worst_of_each_stolen_token_is_told() -> None:
-    """Every right to change what others depend on is in the row of its program, and no row tells of another."""
+    """Every right to change what others depend on is in the row of its program, and no row has another."""
     page = (ROOT / "docs/reference/rbac.md").read_text().partition("## What a stolen token")[2]
     rows = {
         PROGRAMS[cells[1]]: {
@@ -257,7 +257,7 @@ def test_the_worst_of_each_stolen_token_is_told() -> None:
 
 @pytest.mark.parametrize("alone", ["dra.enabled", "devicePlugin.enabled", "mig"])
 def test_an_agent_that_follows_pods_may_list_them(alone: str) -> None:
-    """Whichever of its parts it is that follows them, and none of the others is on."""
+    """This holds for each of its parts that follows them, with the others off."""
     given = set(granted("default", "--set", f"agent.enabled=true,agent.{alone}=true"))
     verbs = {one.verb for one in given if (one.program, one.resource) == ("agent", "pods")}
 

@@ -63,7 +63,7 @@ def test_both_ends_of_the_socket_name_each_others_user() -> None:
 
 @needs_helm
 def test_the_service_takes_its_options() -> None:
-    """As the command reads them: no credential, because the verbs answer nobody."""
+    """The command reads them: no credential, because no client calls the verbs."""
     engine, _ = _pod(_chart())["containers"]
     command, *rest = engine["args"]
     assert command == scheduler.name
@@ -104,7 +104,7 @@ def test_one_lease_decides_by_the_name_of_the_other_seam() -> None:
 
 @needs_helm
 def test_nothing_of_the_extender_is_left() -> None:
-    """No port, Service, Secret, account or Deployment of it; and the service itself may delete nobody."""
+    """No port, Service, Secret, account or Deployment of it; and the service itself may delete no pod."""
     found = _chart("networkPolicy.enabled=true")
     names = {(one["kind"], one["metadata"]["name"]) for one in found}
 
@@ -167,7 +167,7 @@ def test_images_follow_the_seam(seam: str) -> None:
     ],
 )
 def test_the_plugins_image_is_beside_ours(given: str, image: str) -> None:
-    """One registry and one tag are told once; each may be told apart."""
+    """One registry and one tag serve both by default; each may be set apart."""
     assert [one["image"] for one in _pod(_chart(given))["containers"]][1] == image
 
 

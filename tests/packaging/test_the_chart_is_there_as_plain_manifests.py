@@ -1,4 +1,4 @@
-"""`deploy/kustomize`: all of the chart, in two files of which the one that is deleted takes nobody else's objects along."""
+"""`deploy/kustomize`: all of the chart, in two files, of which the one that is deleted deletes no object of others."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from charts import HELM, generate, needs_helm, objects_of
 ROOT = Path(__file__).parents[2]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 LASTING = ("Namespace", "CustomResourceDefinition")
-"""Kinds with which everybody's objects go."""
+"""Kinds whose deletion takes the objects of all users along."""
 
 
 def read(profile: str, name: str) -> list[dict[str, Any]]:

@@ -106,7 +106,7 @@ def test_tenants_of_mps_cannot_fill_the_host() -> None:
 
 @needs_helm
 def test_no_other_provider_has_it() -> None:
-    """Nobody mounts anything without need."""
+    """No other provider mounts it."""
     assert "initContainers" not in _agent("isolation.provider=partage")
 
 
@@ -122,7 +122,7 @@ def test_no_other_provider_has_it() -> None:
 def test_memory_is_held_unless_somebody_else_was_chosen(
     values: tuple[str, ...], provider: str
 ) -> None:
-    """By Partage's library, without compute; nobody computes on simulated cards."""
+    """By Partage's library, without compute; simulated cards do not compute."""
     given = _agent(*values)["containers"][0]["args"]
 
     assert f"--isolation={provider}" in given

@@ -1,4 +1,4 @@
-"""What fails fails; what may not be tried again on the genuine cluster is not, what was is named, and what was not run is said last."""
+"""What fails fails; no finding on the genuine cluster is tried again; retries and skipped tests are listed last."""
 
 import json
 import re

@@ -137,7 +137,7 @@ def test_simulated_cards_are_not_cut() -> None:
     ("profile", "told"), [("qgpu", "qgpu-device-enable=enable"), ("hami", "gpu=on")]
 )
 def test_the_notes_say_which_nodes_it_runs_on(profile: str, told: str) -> None:
-    """Without the label nothing would run, and nobody would know why."""
+    """Without the label no pod would run, and no message would say why."""
     values = str(generate.CHART / "profiles" / f"{profile}.yaml")
     command = [str(HELM), "install", "x", str(generate.CHART), "--dry-run=client", "-f", values]
 

@@ -33,7 +33,7 @@ def test_names_that_kube_scheduler_takes_for_its_own_are_left_to_it() -> None:
 
 
 def test_a_pod_takes_its_turn_for_claims_after_it_has_waited_for_its_volumes() -> None:
-    """Any tenant can name a volume that nobody provides: sixteen such pods would keep all others with claims waiting."""
+    """Any tenant can name a volume without a provider: sixteen such pods would keep all others with claims waiting."""
     for profile in kube_scheduler_config(None, [])["profiles"]:
         named = [one["name"] for one in profile["plugins"]["preBind"]["enabled"]]
         # kube-scheduler runs those that a point names in this order, and then its others.

@@ -29,14 +29,14 @@ def _described(node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def test_the_schema_is_what_the_comments_make_of_it() -> None:
-    """A comment that changes is told by `deploy/generate.py schema`."""
+    """When a comment changes, `deploy/generate.py schema` brings it up to date."""
     assert SCHEMA.read_text() == generate.schema()["values.schema.json"], (
         "run deploy/generate.py schema"
     )
 
 
 def test_the_readme_is_what_the_values_make_of_it() -> None:
-    """A value that changes is told by `deploy/generate.py schema`."""
+    """When a value changes, `deploy/generate.py schema` brings it up to date."""
     made = generate.readme()["README.md"]
     assert (generate.CHART / "README.md").read_text() == made, "run deploy/generate.py schema"
     assert "| `scheduler.podAnnotations` |" in made
@@ -60,7 +60,7 @@ def _ends(node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[st
 
 
 def test_every_value_is_described() -> None:
-    """Whoever sets a value finds what it does, in the editor and in the reference."""
+    """A user who sets a value finds what it does, in the editor and in the reference."""
     schema = json.loads(SCHEMA.read_text())
     ends = {".".join(path) for path in _ends(schema)} - HELMS_OWN
     told = {name for name, description in _described(schema) if description.strip()}

@@ -48,7 +48,7 @@ def declared(extras: tuple[str, ...], groups: tuple[str, ...]) -> list[Requireme
 def test_what_is_declared_is_locked(
     name: str, extras: tuple[str, ...], groups: tuple[str, ...]
 ) -> None:
-    """Each package, in versions that pyproject.toml allows; `make lock` writes them anew."""
+    """Each package, in versions that pyproject.toml allows; `make lock` writes them again."""
     have = locked(name)
 
     for one in declared(extras, groups):

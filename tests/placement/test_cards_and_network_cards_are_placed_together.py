@@ -148,7 +148,7 @@ def test_cards_are_chosen_where_network_cards_are_free() -> None:
 def test_the_order_of_types_and_requests_does_not_matter(
     types: tuple[DeviceType, ...], *, flip: bool
 ) -> None:
-    """Whichever type is primary and whichever is listed first, both share a switch."""
+    """Primary types and lists in both orders: both devices share a switch."""
     engine = engine_of(make_node(devices=f1_devices()))
     place(engine, "full", joint(rdma(1000, whole=True)))
     requests = [whole(), rdma()]

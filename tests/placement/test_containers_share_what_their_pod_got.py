@@ -125,7 +125,7 @@ def test_containers_get_their_part(
 
 
 def test_rounding_stays_with_the_last_container() -> None:
-    """Amounts that do not divide are still handed out to the last unit."""
+    """Amounts that do not divide are still allocated to the last unit."""
     grants = grants_for(
         share(core_milli=100, memory_bytes=GIB + 1), ("a", MAIN, 1), ("b", MAIN, 1), ("c", MAIN, 1)
     )

@@ -33,7 +33,7 @@ def minors(found: tuple[Grant, ...] | NodeReason) -> list[int]:
 
 
 def test_a_limit_of_sharers_binds_the_pods_next_container() -> None:
-    """A container that shares with nobody keeps its card from the pod's other container."""
+    """A container that does not share keeps its card from the pod's other container."""
     pod = make_pod("a", share(10, 1, sharers=1), share(10, 1))
 
     found = placed(pod.request, card(0), card(1))

@@ -1,4 +1,4 @@
-"""The choice among candidates weighs what is gained against who pays for it."""
+"""The choice among candidates weighs what is gained against the pods that pay for it."""
 
 import sys
 from collections.abc import Mapping
@@ -99,7 +99,7 @@ def test_the_list_of_candidates_stays() -> None:
 
 @needs_solver
 def test_the_choice_is_the_same_again() -> None:
-    """Whoever makes prices anew gets those of the record."""
+    """A second learner of prices gets those of the record."""
     mix = Mix.of(SEEN, stock())
 
     once, again = (chosen(mix, stock()) for _ in range(2))
@@ -156,7 +156,7 @@ def test_without_a_solver_a_stand_in_is_chosen(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_nothing_is_learnt_where_nobody_asks_for_cards() -> None:
-    """Nor on a cluster without any."""
+    """There are none on a cluster without cards either."""
     plain = {Ask(4000, 4096): 20}
     bare = Stock.of([make_node("n", allocatable={"cpu": 8000, "memory": 2**33})])
 
@@ -277,7 +277,7 @@ def test_pods_that_all_differ_make_no_large_mix() -> None:
 def test_nothing_is_learnt_from_a_pod_that_no_node_hosts(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One such pod is more than all others, and would leave no prices to anybody."""
+    """One such pod is more than all others, and would leave no prices to any pod."""
     told: list[Mapping[Ask, int]] = []
 
     def noted(tables: Tables, counts: Mapping[Ask, int], *_more: object) -> Tables:

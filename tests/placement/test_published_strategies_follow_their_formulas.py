@@ -258,7 +258,7 @@ def test_large_nodes_keep_their_order() -> None:
 
 
 def test_nodes_that_tell_no_cpu_are_scored_by_cards() -> None:
-    """BestFit prefers the fuller node where CPU is not told."""
+    """BestFit prefers the fuller node where CPU is not known."""
     ledger = Ledger()
     for number, cards in enumerate((8, 2)):
         devices = tuple(Device(DeviceType.GPU, i, f"{number}/{i}") for i in range(cards))

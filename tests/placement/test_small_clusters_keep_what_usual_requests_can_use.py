@@ -23,7 +23,7 @@ HALVES = Workload.of([Shape(1000, 500, 1)])
 def engine_of(
     free: Mapping[str, Sequence[int]], expected: Workload, cpu: Mapping[str, int] | None = None
 ) -> Engine:
-    """Nodes with so many percent free on each card, and so much CPU, 64 cores unless told."""
+    """Nodes with so many percent free on each card, and so much CPU, 64 cores by default."""
     engine = Engine()
     for name, percents in free.items():
         cards = [card(i, prefix=name, model="A") for i in range(len(percents))]
@@ -140,7 +140,7 @@ def test_a_card_with_a_tenant_of_memory_alone_is_whole_no_more(
 
 
 def test_nodes_without_devices_take_pods_without() -> None:
-    """Cards that such pods strand serve nobody."""
+    """Cards that such pods strand serve no pod."""
     engine = engine_of({"x": [100]}, HALVES)
     engine.handle(
         NodeSeen(make_node("bare", allocatable={"cpu": 64_000, "memory": 2**38, "pods": 9}))

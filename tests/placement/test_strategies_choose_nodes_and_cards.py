@@ -98,7 +98,7 @@ def test_tables_of_the_elastic_gpu_scheduler(
     ids=str,
 )
 def test_spread_prefers_the_node_with_more_room(better: list[int], worse: list[int]) -> None:
-    """Free percents of two nodes, whichever comes first."""
+    """Free percents of two nodes, in both orders."""
     for first, second in ((better, worse), (worse, better)):
         engine = engine_of(
             Policy(SPREAD, SPREAD),
@@ -402,7 +402,7 @@ def test_a_card_whose_compute_is_taken_refuses_who_asks_for_none() -> None:
 
 @pytest.mark.parametrize(("sharers", "slots", "most"), [(16, 100, 16), (None, 10, 10), (4, 3, 3)])
 def test_a_card_takes_so_many_sharers(sharers: int | None, slots: int, most: int) -> None:
-    """The protocol's limit or the card's, whichever is less; one more is refused."""
+    """The protocol's limit or the card's, the lower of both; one more is refused."""
     engine = engine_of(Policy(), make_node("n", [card(0, slots=slots)]))
 
     fit = [

@@ -88,7 +88,7 @@ def image(request: pytest.FixtureRequest) -> Image:
 
 
 def test_nobody_is_root_by_default(image: Image) -> None:
-    """The chart gives root to the agent alone, and nothing in the image gives it to anybody."""
+    """The chart gives root to the agent alone, and nothing in the image gives it to any user."""
     user = image.config["config"]["User"]
     assert re.fullmatch(r"6553[23]:65532", user)
     assert not [name for name, one in image.files.items() if one.isfile() and one.mode & 0o6000]
@@ -121,7 +121,7 @@ def test_it_is_small(image: Image) -> None:
 
 @pytest.mark.parametrize("what", NOT_IN_IT)
 def test_nothing_is_in_it_that_helps_an_intruder_alone(image: Image, what: str) -> None:
-    """What was needed to build it, and what nobody needs."""
+    """What only the build needed, and what no program needs."""
     found = [
         name
         for name, one in image.files.items()

@@ -227,7 +227,7 @@ def test_the_published_manifests_run(cluster: Cluster) -> None:
 
 
 def test_the_published_manifest_of_metax_runs(cluster: Cluster) -> None:
-    """After an upgrade that gives every node other cards; MetaX's plugin is played, as far as it tells of its units."""
+    """After an upgrade that gives every node other cards; a stand-in for MetaX's plugin reports its units."""
     units = {"status": {"capacity": {SGPU: "16"}, "allocatable": {SGPU: "16"}}}
     for node in cluster.machines:
         cluster.kubectl(
@@ -379,8 +379,8 @@ def started(one: Json) -> str:
 def test_a_node_that_loses_its_power_comes_back(cluster: Cluster) -> None:
     """Pods run again with the devices that they had, and the parts that were there are ready.
 
-    What a device plugin serves is otherwise, whoever's it is: a kubelet that starts admits such pods before the plugin is
-    there, and fails them for good, so that their controller makes new ones.
+    For what a device plugin serves, of any vendor, this is not so: a kubelet that starts admits such pods before the
+    plugin is there, and fails them for good, so that their controller makes new ones.
     """
     there = {"kubernetes.io/hostname": "b"}
     create(cluster, sleeper("kept", {"koordinator.sh/gpu": "50"}, nodeSelector=there))

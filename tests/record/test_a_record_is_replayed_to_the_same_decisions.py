@@ -99,7 +99,7 @@ def test_a_file_that_was_turned_is_replayed_alone(tmp_path: Path) -> None:
 
 
 def test_another_policy_decides_otherwise(tmp_path: Path) -> None:
-    """What if: under spread some pod goes elsewhere, and that is told."""
+    """What if: under spread some pod goes elsewhere, and the replay reports that."""
     path = tmp_path / "record"
     recorded(path, steps=30)
 
@@ -162,7 +162,7 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_a_record_goes_on_after_a_file_that_could_not_be_begun(tmp_path: Path) -> None:
-    """A disk may be full just when the next file begins; the record begins anew when there is room."""
+    """A disk may be full just when the next file begins; a new record begins when there is room."""
     folder = tmp_path / "folder"
     path = folder / "record"
 

@@ -28,7 +28,7 @@ def called(*arguments: object) -> Result:
 
 
 async def filled(world: World) -> None:
-    """A placed pod, a pod that waits, and things that are nobody's business."""
+    """A placed pod, a pod that waits, and things that must stay private."""
     private = {"env": [SECRET], "args": ["--token=hunter2"], "image": "corp.example/secret:1"}
     meta = {"annotations": {"example.com/note": "hunter2"}, "labels": {"team": "payroll"}}
     await world.create(PODS, pod("fits", HALF, container=private, meta=meta))
@@ -121,7 +121,7 @@ def test_a_snapshot_decides_as_the_service(tmp_path: Path) -> None:
 
 
 def test_a_mask_is_the_same_under_the_same_key() -> None:
-    """And another under another one; a node has one mask wherever it stands."""
+    """Another key gives another mask; a node has one mask wherever it stands."""
     pod_ = {
         "kind": "Pod",
         "metadata": {

@@ -290,7 +290,7 @@ class Containerd:
             self.popen.wait(_READY)
 
     def forget(self) -> None:
-        """Lose what it had in memory, as a machine that starts anew; nothing of it may run.
+        """Lose what it had in memory, as a machine that boots; nothing of it may run.
 
         What it keeps on the disk, images and the names of containers, stays.
         """
@@ -304,7 +304,7 @@ class Containerd:
             path.unlink(missing_ok=True)
 
     def spec(self, container: str) -> Mapping[str, Any]:
-        """What the runtime was told to make."""
+        """What the runtime got as the specification of a container."""
         path = self.folder / "state/io.containerd.runtime.v2.task/k8s.io" / container
         found: dict[str, Any] = json.loads((path / "config.json").read_text())
         return found

@@ -220,7 +220,7 @@ class Cri:
             self.remove(pod)
 
     def remove_found(self) -> None:
-        """Every pod that there is, whoever ran it."""
+        """Every pod that there is, whatever started it."""
         for one in Sandboxes.decode(self.call("ListPodSandbox", Identity())).items:
             self.call("StopPodSandbox", Identity(one.id))
             self.call("RemovePodSandbox", Identity(one.id))

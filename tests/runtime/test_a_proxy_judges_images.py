@@ -79,7 +79,7 @@ def started(machine: Node) -> Iterator[Callable[..., Node]]:
 def test_an_image_that_cannot_load_the_library_runs_without_it(
     started: Callable[..., Node], image: str, why: str
 ) -> None:
-    """As by NRI: the loader is told of nothing, and the room says why."""
+    """As by NRI: the loader's list is empty, and the room says why."""
     node = started()
     pod = node.cri.run_pod("share", "u1", record("u1", SHARE))
     main = node.cri.start(node.cri.create(pod, image=image))

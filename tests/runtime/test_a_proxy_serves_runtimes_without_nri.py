@@ -95,7 +95,7 @@ def test_a_container_reports_what_it_was_given(node: Node) -> None:
 
 
 def test_a_sidecar_and_a_pod_without_a_record_choose_no_cards(node: Node) -> None:
-    """Neither the image's variables nor the author's show a card to who was granted none."""
+    """Neither the image's variables nor the author's show a card to a container that was granted none."""
     pod = node.cri.run_pod("whole", "u2", record("u2", WHOLE))
     sidecar = node.cri.start(node.cri.create(pod, "sidecar", image=cri.GREEDY))
     assert "NVIDIA_VISIBLE_DEVICES=void\n" in node.cri.says(sidecar, "env")
@@ -129,7 +129,7 @@ def test_what_cannot_be_trusted_is_not_made(
 
 
 def test_a_card_is_refused_while_it_is_full(node: Node) -> None:
-    """What has ended by itself frees its card without anybody telling the proxy."""
+    """A container that has ended by itself frees its card without a message to the proxy."""
     first = node.cri.run_pod("first", "u4", record("u4", WHOLE))
     held = node.cri.create(
         first, command=("/bin/sh", "-c", "until [ -e /go ]; do sleep 0.1; done")
@@ -147,7 +147,7 @@ def test_a_card_is_refused_while_it_is_full(node: Node) -> None:
 
 
 def test_a_pod_without_devices_is_kept_from_cards_and_untouched(node: Node, machine: Node) -> None:
-    """What the runtime is told to make is the same, asked directly and through us, but for one variable."""
+    """The specification is the same, asked directly and through us, but for one variable."""
     specs = []
     for client in (node.cri, machine.cri):
         pod = client.run_pod("web", "u6", labels={"app": "web"})
@@ -209,7 +209,7 @@ def _outcome(channel: Any, method: str, request: bytes) -> tuple[str, str, bytes
 
 
 def test_what_was_given_outlives_a_crash_of_the_proxy(node: Node) -> None:
-    """Killed and started again: who holds what is known, and a full card stays refused."""
+    """Killed and started again: it knows which container holds what, and a full card stays refused."""
     pod = node.cri.run_pod("first", "u8", record("u8", WHOLE))
     node.cri.start(node.cri.create(pod))
     node.agent.kill()
@@ -224,7 +224,7 @@ def test_what_was_given_outlives_a_crash_of_the_proxy(node: Node) -> None:
 
 
 def test_a_runtime_that_restarts_is_served_again(node: Node) -> None:
-    """Meanwhile the kubelet is told that nobody is there, as the runtime itself would."""
+    """Meanwhile the kubelet gets UNAVAILABLE, as from the runtime itself."""
     pod = node.cri.run_pod("first", "u10", record("u10", SHARE))
     node.cri.start(node.cri.create(pod))
     node.runtime.stop()

@@ -74,7 +74,7 @@ def _seen(node: Node, container: str) -> set[str]:
 
 
 def test_a_container_sees_its_own_card_and_no_other(node: Node) -> None:
-    """The files that discovery found, with the host's numbers; AMD's own runtime is told of none."""
+    """The files that discovery found, with the host's numbers; AMD's own runtime gets no card."""
     pod = node.cri.run_pod("second", "u1", record("u1", SECOND))
     main = node.cri.start(node.cri.create(pod, env={"AMD_VISIBLE_DEVICES": "all"}))
 

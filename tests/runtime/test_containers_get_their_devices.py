@@ -154,7 +154,7 @@ def test_a_card_is_refused_while_it_is_full(node: Node) -> None:
 
 
 def test_a_pod_without_devices_is_kept_from_cards_and_untouched(machine: Node) -> None:
-    """What the runtime is told to make is the same with and without the agent, but for one variable."""
+    """The specification is the same with and without the agent, but for one variable."""
     specs = []
     for with_agent in (False, True):
         with contextlib.ExitStack() as cleanup:
@@ -173,7 +173,7 @@ def test_a_pod_without_devices_is_kept_from_cards_and_untouched(machine: Node) -
 
 
 def _without_pids(spec: dict[str, Any]) -> dict[str, Any]:
-    """Namespaces of the sandbox are told as /proc/PID/ns/..., which differs with every pod."""
+    """The path of a sandbox's namespace, /proc/PID/ns/..., differs with every pod."""
     for namespace in spec["linux"]["namespaces"]:
         namespace.pop("path", None)
     return spec
@@ -202,7 +202,7 @@ def test_twenty_pods_that_run_are_known_after_a_restart_of_the_runtime(node: Nod
 
 
 def test_what_started_while_the_agent_was_away_is_reported(node: Node) -> None:
-    """Nobody asked the agent: the container has nothing, and is counted as unprotected."""
+    """The runtime did not ask the agent: the container has nothing, and is counted as unprotected."""
     node.agent.stop()
     pod = node.cri.run_pod("early", "u7", record("u7", SHARE))
     main = node.cri.start(node.cri.create(pod))

@@ -132,7 +132,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 def _made(machine: Node, adjustment: Adjustment | None, cdi: tuple[str, ...]) -> tuple[str, Any]:
-    """A container that runs, and what the runtime told its own runtime to make.
+    """A container that runs, and its specification for the lower runtime.
 
     Without the times of files, which are those at which each container was made.
     """

@@ -1,6 +1,7 @@
-"""One test for all providers of isolation: what a container of a genuine containerd finds, and what it is told of limits.
+"""A test for all providers of isolation: what a container of a genuine containerd finds, and what is said of its limits.
 
-No card is needed: files, variables, mounts and limits are looked at from inside, and the provider's own word beside them.
+No card is needed: files, variables, mounts and limits are looked at from inside, and the provider's own word beside
+them.
 """
 
 import dataclasses
@@ -38,7 +39,7 @@ class Found:
         env: variables of a provider, all of them.
         mounts: where something of a provider's is mounted, all of them; and whether it may be written.
         limits: of the room's file, card by card; none without a room.
-        said: of the limits, by the agent's series; None where nobody knows.
+        said: of the limits, by the agent's series; None where it is unknown.
         refused: by what words; none where the container starts.
     """
 

@@ -226,7 +226,7 @@ def test_a_tenant_cannot_change_its_limits(node: Node) -> None:
 
 
 def test_an_old_image_runs_without_the_library(node: Node) -> None:
-    """Its C library is too old: the loader is told of nothing, and the room says why."""
+    """Its C library is too old: the loader's list is empty, and the room says why."""
     main = node.run("u1", OLD)
 
     assert node.cri.says(main, "cat", "/etc/ld.so.preload") == ""
@@ -249,7 +249,7 @@ def test_rooms_go_with_their_containers(node: Node) -> None:
 
 
 def test_what_was_decided_is_in_the_runtimes_books(node: Node) -> None:
-    """By it an agent that comes back tells what was given from what was only written down."""
+    """A restarted agent tells by it what was given from what was only written down."""
     main = node.run("u1")
     node.agent.stop()
     node.agent.start()
@@ -260,12 +260,12 @@ def test_what_was_decided_is_in_the_runtimes_books(node: Node) -> None:
 
 
 def test_the_agent_says_whether_limits_hold(node: Node) -> None:
-    """Told from the container's processes: held by the library, then one that shook it off."""
+    """By the container's processes: one held by the library, then one that left it out."""
     main = node.run("u1")
     series = 'partage_agent_limits_in_force{container="main",namespace="team",pod="u1",provider="partage"}'
     node.agent.until(series, 1)
 
-    # Another object before ours: the loader's variable is a process's own to set. What it is nobody can read.
+    # Another object before ours: a process sets the loader's variable itself. The agent cannot read that object.
     node.cri.says(
         main,
         "sh",
@@ -296,7 +296,7 @@ class Driver:
         return int(used)
 
     def takes(self, size: int) -> None:
-        """Memory of the process that the library does not hear of."""
+        """Memory of the process that the library does not see."""
         self._ask(self.TAKE, size)
 
     def used(self) -> int:

@@ -110,7 +110,7 @@ def test_an_unknown_outcome_is_read_back(answer: PodRead, *, free: bool) -> None
 
 
 def test_an_answer_after_a_time_out_still_counts() -> None:
-    """A late refusal of a Binding that timed out gives back at once."""
+    """A late refusal of a Binding that timed out releases at once."""
     engine = reserved()
     engine.handle(BindUnknown(UID))
 
@@ -202,7 +202,7 @@ def test_finished_pods_hold_nothing_though_they_are_there() -> None:
 
 
 def test_pods_wait_for_their_node() -> None:
-    """A pod seen before its node is booked when the node comes, and survives its going."""
+    """A pod seen before its node is counted when the node comes, and stays when the node goes."""
     engine = Engine()
     engine.handle(PodSeen(seen(Record((HALF,)))))
     engine.audit()
@@ -295,7 +295,7 @@ def test_an_audit_finds_what_should_not_be() -> None:
     ids=["unhealthy", "another card", "none"],
 )
 def test_a_hold_on_a_card_that_failed_is_not_bound(devices: tuple[Device, ...]) -> None:
-    """Bind looks again at the held card: broken or exchanged since, it is not handed out."""
+    """Bind looks again at the held card: a card that broke or was exchanged since is not allocated."""
     engine = engine_of()
     assert isinstance(engine.hold(make_pod("a", share(10))), Placement)
     engine.handle(NodeSeen(make_node(devices=devices, version=1)))
@@ -332,7 +332,7 @@ def test_placing_on_a_node_obeys_faults_and_quotas_too() -> None:
 
 
 def test_tables_take_part_in_decisions_from_their_event_on() -> None:
-    """New tables make classes anew."""
+    """New tables make new classes."""
     engine = Engine(Policy(Strategy.RANDOM, Strategy.RANDOM))
     for i in range(8):
         engine.handle(NodeSeen(make_node(f"n{i}", devices=[card(0, prefix=f"n{i}")])))
@@ -393,7 +393,7 @@ def test_a_cluster_may_grow_between_decisions() -> None:
 
 
 def test_allocations_are_told_by_pod_and_by_node() -> None:
-    """The ledger's questions: who is where, and who holds a card."""
+    """The ledger's questions: which pod is where, and which holds a card."""
     engine = reserved()
     ledger = engine.ledger
 

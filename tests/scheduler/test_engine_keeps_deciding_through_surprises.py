@@ -57,7 +57,7 @@ def test_a_record_of_a_vanished_card_does_not_break_known_classes() -> None:
     "twin", [card(1, uuid="GPU-0"), card(0, uuid="GPU-1")], ids=["one uuid", "one minor"]
 )
 def test_cards_that_cannot_be_told_apart_are_closed(twin: Device) -> None:
-    """Devices that share a UUID or minor may be one card reported twice: nobody gets them."""
+    """Devices that share a UUID or minor may be one card reported twice: no pod gets them."""
     engine = engine_of(make_node(devices=[card(0), twin, card(2)]))
 
     first = engine.schedule(make_pod("a", whole()))

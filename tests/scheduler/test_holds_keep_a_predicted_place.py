@@ -20,7 +20,7 @@ def _engine(*names: str) -> Engine:
 
 
 def test_two_pods_filtered_together_do_not_get_the_same_card() -> None:
-    """A hold counts like a reservation for everybody else."""
+    """A hold counts like a reservation for all other pods."""
     engine = _engine("a", "b")
 
     first, second = engine.hold(make_pod("one", whole())), engine.hold(make_pod("two", whole()))
@@ -164,7 +164,7 @@ def test_what_pods_take_beside_devices_is_taken_in_alone() -> None:
     changes, room = engine.ledger.node_changes.count, engine.ledger.made_room
     told = replace(there, taken={"cpu": 3000, "pods": 4}, version=2)
     assert engine.handle(NodeSeen(told)) == []
-    assert engine.ledger.node_changes.count == changes, "nobody judges its labels anew"
+    assert engine.ledger.node_changes.count == changes, "its labels are not judged again"
     assert engine.ledger.host_left(0, ("cpu", "pods")) == {"cpu": 4000, "pods": 6}
     assert engine.ledger.made_room == room, "refused classes need no new look"
     engine.ledger.validate()

@@ -228,7 +228,7 @@ def test_several_containers_fit_whatever_their_order() -> None:
 
 
 def test_cards_in_mode_mig_that_cannot_be_cut_are_told_of() -> None:
-    """An operator hears of it when the node is seen, and pods are refused there."""
+    """The operator gets a report when the node is seen, and pods are refused there."""
     old = replace(_card(0), model="Tesla V100", cutting=None)
     engine = Engine()
 

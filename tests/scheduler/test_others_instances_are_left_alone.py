@@ -1,4 +1,4 @@
-"""Instances that somebody else made take their places, engines and amounts, and nobody is put on them."""
+"""Instances that Partage did not make take their places, engines and amounts, and no pod is put on them."""
 
 from dataclasses import replace
 
@@ -143,14 +143,14 @@ def test_a_card_of_either_use_still_gives_instances() -> None:
 
 
 def test_engines_count() -> None:
-    """The media engines of an A100 are there once, whoever has them."""
+    """The media engines of an A100 are there once, for Partage and others together."""
     refusal = refused(engine_of(card(MigSlice("1g.5gb+me", 6, 1))), "a", ask("1g.5gb+me"))
 
     assert "of which a card has 1 at most" in refusal.message
 
 
 def test_a_pod_that_wants_no_neighbours_counts_others() -> None:
-    """Alone on a card means alone, whoever the neighbour is."""
+    """Alone on a card means without any neighbour."""
     engine = engine_of(card(HIGH), card(minor=1))
 
     (grant,) = placed(engine, "a", ask("1g", unused=True))
@@ -161,7 +161,7 @@ def test_a_pod_that_wants_no_neighbours_counts_others() -> None:
 
 
 def test_amounts_are_used_and_come_back() -> None:
-    """What others have is not free; when it goes, it is, and who waits can come."""
+    """What others have is not free; when it goes, it is, and the waiting pod gets it."""
     engine = engine_of(card(HIGH))
     refused(engine, "a", ask("7g"))
     (before,) = engine.ledger.cards(DeviceType.GPU, 0)
@@ -195,7 +195,7 @@ def test_what_a_pods_record_names_is_that_pods() -> None:
 
 
 def test_a_record_across_anothers_instance_closes_the_card() -> None:
-    """Two at one place cannot both be true, so nobody else comes."""
+    """Two at one place cannot both be true, so no other pod comes."""
     engine = engine_of(card(MigSlice("2g.10gb", 4, 2)))
     engine.handle(PodSeen(bound("a", HIGH)))
 

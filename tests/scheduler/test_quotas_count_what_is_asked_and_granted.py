@@ -89,7 +89,7 @@ def small(name: str, *minors: int) -> Node:
 
 @pytest.mark.parametrize("order", ["big first", "small first"])
 def test_a_smaller_card_is_taken_where_the_best_goes_beyond_the_quota(order: str) -> None:
-    """Half of a card counts what the card has; who may have 4 GiB does not wait for a card of 4."""
+    """Half of a card counts what the card has; a pod that may have 4 GiB does not wait for a card of 4."""
     big = make_node("big", devices=[card(0, prefix="big")])
     nodes = [big, small("small", 0)]
     engine = engine_of({MEMORY: 4 * 1024}, *(nodes if order == "big first" else nodes[::-1]))
@@ -101,7 +101,7 @@ def test_a_smaller_card_is_taken_where_the_best_goes_beyond_the_quota(order: str
 
 
 def test_a_quota_that_no_card_meets_is_told_of_the_best() -> None:
-    """However many sizes of cards there are, and where none is left of the smaller ones."""
+    """For any number of sizes of cards, and where none is left of the smaller ones."""
     big = make_node("big", devices=[card(0, prefix="big")])
     engine = engine_of({MEMORY: 1024}, big, small("one", 0, 1), small("two", 0))
 
@@ -129,7 +129,7 @@ def test_only_the_nodes_asked_about_are_taken_instead() -> None:
 
 
 def test_an_explicit_nothing_blocks() -> None:
-    """A hard limit of 0 keeps every pod away that asks for the key, and nobody else."""
+    """A hard limit of 0 refuses every pod that asks for the key, and no other."""
     engine = engine_of({MEMORY: 0})
 
     assert isinstance(engine.schedule(counted("a", share(memory=1))), Refusal)

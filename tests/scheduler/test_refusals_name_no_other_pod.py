@@ -1,4 +1,4 @@
-"""A pod is told why it waits, and not whose pods are in its way: these may be of other namespaces."""
+"""A refusal gives a pod's reason, and not whose pods are in its way: these may be of other namespaces."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A pod that waits is told why: one line, a code, and each node's own reason with figures."""
+"""A pod that waits has its reason: one line, a code, and each node's own reason with figures."""
 
 import pytest
 
@@ -335,7 +335,7 @@ def test_devices_speak_before_kubernetes_rules() -> None:
 
 
 def test_a_card_that_is_named_and_nowhere_is_told() -> None:
-    """The line says which was asked, as what each card is would be one of many."""
+    """The line says which card was asked; the kinds of all cards would be too many."""
     asked = CardFilter(use_uuids=tuple(f"GPU-{number}" for number in range(20, 30)))
     nodes = [make_node(f"n{i}", devices=[card(i)]) for i in range(3)]
 
@@ -347,7 +347,7 @@ def test_a_card_that_is_named_and_nowhere_is_told() -> None:
 
 @pytest.mark.parametrize("sign", ["\u200b", "\ufeff", "\u202e", "\n", "\x00"], ids=ascii)
 def test_a_sign_that_nobody_sees_is_shown(sign: str) -> None:
-    """Otherwise the line says that the card is A100 and that A100 was asked."""
+    """Otherwise the line would say that the card is A100 and that A100 was asked."""
     nodes = [make_node("n", devices=[card(0, model="A100")])]
 
     by_type = refusal(

@@ -41,7 +41,7 @@ def _keep(engine: Engine, *leaving: str) -> list[object]:
 
 
 def test_the_free_part_of_a_card_is_kept_until_all_of_it_is_there() -> None:
-    """Nobody squeezes in between two victims that end one after another."""
+    """No other pod gets room between two victims that end one after another."""
     engine = _engine()
     _bound(engine, make_pod("one", share(50, 8)), make_pod("two", share(30, 4)))
     leaving = ("uid-one", "uid-two")
@@ -66,7 +66,7 @@ def test_the_free_part_of_a_card_is_kept_until_all_of_it_is_there() -> None:
 
 
 def test_a_part_is_never_bound() -> None:
-    """Who is bound too early is refused, as without the kept part."""
+    """A pod that is bound too early is refused, as without the kept part."""
     engine = _engine()
     _bound(engine, make_pod("one", share(50, 8)))
     _keep(engine, "uid-one")
@@ -77,7 +77,7 @@ def test_a_part_is_never_bound() -> None:
 
 @pytest.mark.parametrize("event", [HoldEnded("uid-vip"), PodGone("uid-vip")])
 def test_kept_room_is_given_back(event: HoldEnded | PodGone) -> None:
-    """When it is given up, and when the pod is gone."""
+    """It is released when the pod gives it up, and when the pod is gone."""
     engine = _engine()
     _bound(engine, make_pod("one", share(50, 8)))
     _keep(engine, "uid-one")
@@ -101,7 +101,7 @@ def test_a_gone_pod_and_a_reserved_one_keep_nothing_more() -> None:
 
 
 def test_kept_room_that_moves_says_where_room_appeared() -> None:
-    """Whoever was refused because of it is woken."""
+    """A pod that was refused because of it is woken."""
     engine = _engine(2)
     _bound(engine, make_pod("one", share(50, 8)), make_pod("two", share(60, 8)))
     first = engine.grants_without(VIP, "a", ("uid-one",))
@@ -127,7 +127,7 @@ def test_room_on_an_unknown_node_is_not_kept() -> None:
 
 
 def test_one_crowded_card_is_spared_for_one_with_a_single_pod() -> None:
-    """Among equals as few as will do, whoever came first."""
+    """Among equals as few as needed, in any order of their coming."""
     engine = _engine(2)
     first, *rest = (make_pod(n, share(c, 1)) for n, c in (("a", 90), ("b", 50), ("c", 50)))
     _bound(engine, first, *rest)
@@ -177,7 +177,7 @@ def test_those_who_leave_anyway_are_waited_for_and_promised_once() -> None:
 
 
 def test_a_less_important_claim_yields() -> None:
-    """Room that is kept for somebody of lower priority is no obstacle."""
+    """Room that is kept for a pod of lower priority is no obstacle."""
     engine = _engine()
     engine.hold(make_pod("claim", whole(), priority=1))
 
