@@ -111,7 +111,7 @@ async def documents(world: World) -> None:
             fresh, size, tag = await timed(http, path, {}, 1)
             same, _, _ = await timed(http, path, {"If-None-Match": tag})
             print(
-                f"{path:32} {fresh * 1e3:8.2f} ms anew, {size / 1024:.0f} KiB; {same * 1e3:.2f} ms "
+                f"{path:32} {fresh * 1e3:8.2f} ms new, {size / 1024:.0f} KiB; {same * 1e3:.2f} ms "
                 f"unchanged, {same / plain:.1f} times /healthz"
             )
 

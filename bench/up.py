@@ -110,7 +110,7 @@ async def burst(cluster: EmbeddedCluster, bound: Bound, count: int) -> None:
     )
     print(f"  Bindings tried again: {cluster.conflicts}; fullest card: {most / 10:g} %")
     if most > 1000:
-        raise SystemExit("a card was given out twice")
+        raise SystemExit("a card was allocated twice")
 
 
 async def releases(cluster: EmbeddedCluster, bound: Bound, cards: int, count: int) -> None:

@@ -75,7 +75,7 @@ def test_tokens_that_are_replaced_while_they_are_read_are_read_again(tmp_path: P
 def test_a_damaged_file_keeps_the_tokens_that_were_good(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half-written secrets must not lock the scheduler out; it is told loudly."""
+    """Half-written secrets must not lock the scheduler out; the log says so."""
     file, now = tmp_path / "tokens", Now()
     file.write_text(f"{TOKEN}\n")
     tokens = TokenFile(file, now)
@@ -193,7 +193,7 @@ def test_a_server_shows_its_new_certificate_without_a_restart(tmp_path: Path) ->
 
 
 def test_an_authority_that_was_removed_is_trusted_no_more(tmp_path: Path) -> None:
-    """Its clients are refused from the next look at the files on; those of the new one have their answers."""
+    """Its clients are refused from the next look at the files on; those of the new one get their answers."""
     pairs = Certificates(tmp_path)
     tls = pairs.tls(clients=True, required=True)
 
@@ -375,7 +375,7 @@ def test_a_port_that_is_taken_is_told() -> None:
 async def test_a_client_that_goes_away_is_no_fault_of_ours(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An answer that nobody reads to its end is not logged as an error."""
+    """An answer that its client does not read to the end is not logged as an error."""
     caplog.set_level(logging.DEBUG, logger="partage")
     ended = asyncio.Event()
 

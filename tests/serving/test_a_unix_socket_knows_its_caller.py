@@ -30,7 +30,7 @@ with socket.socket(socket.AF_UNIX) as one:
 
 
 class Echo:
-    """Says what it is told."""
+    """Repeats what it receives."""
 
     def __init__(self, link: Link, begun: list[Link]) -> None:
         begun.append(link)
@@ -54,7 +54,7 @@ def folder() -> Iterator[Path]:
 
 @asynccontextmanager
 async def listening(*users: int) -> AsyncIterator[tuple[Path, list[Link]]]:
-    """A server for these users; with whom it began to speak."""
+    """A server for these users, and the links with which it began to speak."""
     begun: list[Link] = []
     with folder() as made:
         path = made / "s"
@@ -67,7 +67,7 @@ async def listening(*users: int) -> AsyncIterator[tuple[Path, list[Link]]]:
 
 
 async def asks(path: Path, user: int | None = None) -> str:
-    """What a process of that user hears; empty where it is refused."""
+    """What a process of that user receives; empty where it is refused."""
     given = [str(path)] if user is None else [str(path), str(user)]
     run = await asyncio.to_thread(
         subprocess.run,
@@ -81,7 +81,7 @@ async def asks(path: Path, user: int | None = None) -> str:
 
 
 def test_who_is_not_named_is_turned_away_before_a_byte_is_read() -> None:
-    """Whoever may open the socket may still be somebody else."""
+    """A user who may open the socket may still be another one."""
 
     async def test() -> None:
         async with listening(os.getuid()) as (path, begun):
@@ -96,7 +96,7 @@ def test_who_is_not_named_is_turned_away_before_a_byte_is_read() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may start processes of other users")
 def test_another_user_may_be_named() -> None:
-    """As kube-scheduler's container has a user of its own; then the engine's own may not come."""
+    """kube-scheduler's container has a user of its own, for example; then the engine's own may not come."""
 
     async def test() -> None:
         async with listening(OTHER) as (path, begun):

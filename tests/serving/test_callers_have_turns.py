@@ -45,7 +45,7 @@ async def test_each_asker_has_its_turn_however_many_of_another_wait() -> None:
 
 
 async def test_where_too_many_wait_the_network_with_most_gives_up() -> None:
-    """Not who came last, nor each address for itself."""
+    """Neither the last to come, nor each address for itself."""
     turns = Turns(2, 8, 4)
     refused: Counter[str] = Counter()
     done: list[str] = []
@@ -70,7 +70,7 @@ async def test_where_too_many_wait_the_network_with_most_gives_up() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_no_place_is_lost_or_given_twice(seed: int) -> None:
-    """Whoever goes away, fails, waits elsewhere or has to give up meanwhile."""
+    """Askers go away, fail, wait elsewhere or give up meanwhile."""
     chance = random.Random(seed)  # noqa: S311 # not for secrets
     turns = Turns(3, 10, 5)
     inside = 0
@@ -201,7 +201,7 @@ async def test_a_request_that_waits_for_others_holds_no_place() -> None:
 
 
 async def test_a_port_full_of_requests_that_wait_has_room_for_another_address() -> None:
-    """They may be closed as those that rest; who closes them makes no page for nobody."""
+    """The server may close them like idle ones, and makes no page for a closed connection."""
     go_on = asyncio.Event()
     made: Counter[str] = Counter()
 
@@ -221,7 +221,7 @@ async def test_a_port_full_of_requests_that_wait_has_room_for_another_address() 
             for _ in range(24)
         ]
         await asyncio.sleep(0.1)
-        # Their places are taken by who does not go on here; a third address is served as soon as one does.
+        # Waiting connections may hold their places; a third address is served as soon as one of them goes on.
         answer = asyncio.create_task(asked(port, HONEST, "/page"))
         await asyncio.sleep(0.1)
         go_on.set()

@@ -20,7 +20,7 @@ STRANGERS = {
     "a page of no origin": {"Host": "127.0.0.1:8001", "Origin": "null"},
     "a page by TLS": {"Host": "127.0.0.1:8001", "Origin": "https://127.0.0.1:8001"},
     "nonsense": {"Host": "[::1"},
-    "somebody at this machine": {"Host": "a@localhost"},
+    "a user at this machine": {"Host": "a@localhost"},
 }
 KNOWN = [
     {},
@@ -71,7 +71,7 @@ def test_the_api_of_a_trial_cluster_answers_none(name: str) -> None:
 
 
 def test_verbs_that_believe_this_machine_answer_none() -> None:
-    """A port for others answers whom it always did."""
+    """A port for others answers as before."""
 
     async def statuses(*, here: bool) -> list[int]:
         asked: list[bytes] = []

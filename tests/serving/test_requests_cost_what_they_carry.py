@@ -180,7 +180,7 @@ async def test_a_head_that_costs_too_much_is_refused(how: str, before: bytes) ->
     ids=["length", "chunked", "nowhere", "HEAD", "too large", "verb", "upgrade"],
 )
 async def test_hardly_anything_is_read_after_an_early_answer(head: bytes) -> None:
-    """The client has its answer, and then a reset or nobody who listens."""
+    """The client has its answer, and then a reset or a server that does not read."""
     async with served() as at:
         reader, writer = await at.open()
         writer.write(head)
@@ -284,4 +284,4 @@ def test_packets_of_slow_networks_are_taken(size: int) -> None:
     """However a body is split into packets, between chunks too."""
     for data, _ in HONEST.values():
         assert pieces(data, size) == -1
-    assert pieces(GET + b"\r\n", 1) == -1  # of whoever types
+    assert pieces(GET + b"\r\n", 1) == -1  # of a person who types

@@ -112,7 +112,7 @@ async def test_a_client_of_tls_knows_at_once() -> None:
 
 
 def test_the_next_line_counts_what_came_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
-    """And faults of ours are logged as ever."""
+    """Faults of ours are logged as before."""
     now = 0.0
     logger = quiet_logger("partage.serving.tried", lambda: now)
 

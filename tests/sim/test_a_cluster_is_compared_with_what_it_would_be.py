@@ -137,7 +137,7 @@ def test_shares_let_more_pods_run_on_the_same_cards(tmp_path: Path) -> None:
 
 
 def test_pods_with_many_cards_keep_them(tmp_path: Path) -> None:
-    """A share is for pods with one card; who asks for two gets two."""
+    """A share is for pods with one card; a pod that asks for two gets two."""
     _, shared = cases(tmp_path, manifests(node("a"), pod("many", TWO)), "--share", "10")
     assert shared["core_milli"] == {"total": 2000, "used": 2000}
 
@@ -159,7 +159,7 @@ def test_another_policy_places_running_pods_anew(tmp_path: Path) -> None:
 
 
 def test_closed_cards_are_no_room(tmp_path: Path) -> None:
-    """Unhealthy cards are told apart and count neither as cards nor as idle."""
+    """Unhealthy cards have a count of their own, and count neither as cards nor as idle."""
     text = manifests(node("a", 1), node("b", 2, healthy=False), pod("one", WHOLE))
     (today,) = cases(tmp_path, text)
     assert (today["cards"], today["closed_cards"], today["idle_cards"]) == (1, 2, 0)
@@ -183,7 +183,7 @@ def test_copies_share_no_identity_with_their_model() -> None:
 
 
 def test_copies_are_empty_and_healthy() -> None:
-    """Whatever is wrong with their model for now."""
+    """Whatever is wrong with their model at the moment."""
     known = assemble([decode("text", manifests(node("a", 1, healthy=False)).encode())])
     (model,) = known.nodes
     card = replace(

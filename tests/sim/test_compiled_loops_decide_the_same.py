@@ -77,7 +77,7 @@ constraints = sampled(
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> Node:
-    """A node of any size, with or without told resources."""
+    """A node of any size, with or without known resources."""
     model = draw(sampled(["T4", "G2"]))
     devices = tuple(
         Device(
@@ -188,7 +188,7 @@ def test_plain_requests_do_take_the_loops(strategy: Strategy) -> None:
 
 
 def test_requests_for_many_resources_take_the_other_way() -> None:
-    """More than four ordinary resources, or one that no node tells, still decide right."""
+    """More than four ordinary resources, or one that no node has, still decide right."""
     engine = Engine(Policy.parse("bestfit"), CompiledScorers())
     many = {"cpu": 1, "memory": 1, "pods": 1, "ephemeral-storage": 1, "x/y": 1}
     engine.handle(NodeSeen(Node("n", allocatable={**many, "z/z": 0})))

@@ -120,7 +120,7 @@ def test_without_a_solver_the_better_of_two_stands_in(
 def test_a_history_that_does_not_fit_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables are made anew from what came; a history that fits is kept."""
+    """New tables are made from what came; a history that fits is kept."""
     folder = write(tmp_path)
     monkeypatch.setitem(sys.modules, "highspy", None)
     write_history(tmp_path / "other.json", {Ask(96_000, 1024, 8, 1000): 50})

@@ -147,7 +147,7 @@ def test_only_pods_that_are_named_are_restarted(tmp_path: Path) -> None:
         ((pod("a", 4000, 0), pod("big", 39000)), 3, "no plan"),
         ((pod("big", 90000),), 3, "no plan"),
     ],
-    ids=["nobody waits", "nowhere to go", "too big for any card"],
+    ids=["no pod waits", "nowhere to go", "too big for any card"],
 )
 def test_what_cannot_be_planned_is_said(
     tmp_path: Path, pods: tuple[object, ...], code: int, told: str

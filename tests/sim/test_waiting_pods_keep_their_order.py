@@ -1,4 +1,4 @@
-"""The queue tries who waits in order of arrival, and nobody in vain who can know better."""
+"""The queue tries waiting pods in order of arrival, and leaves out those that cannot fit."""
 
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
@@ -19,7 +19,7 @@ KINDS = [kind(600), kind(300), kind(100, cpu=64_000), kind(500)]
 
 
 class World:
-    """One node with one card, and who was tried on it."""
+    """One node with one card, and the pods that were tried on it."""
 
     def __init__(self) -> None:
         self.engine = Engine()
@@ -43,14 +43,14 @@ class World:
         return isinstance(self.engine.schedule(pod, reasons=False), Placement)
 
     def retry(self, node: str = "n") -> list[int]:
-        """Who was tried when room appeared on a node."""
+        """The pods that were tried when room appeared on a node."""
         self.tried.clear()
         self.queue.retry(self.engine.ledger, node, self.place)
         return self.tried
 
 
 def test_earlier_pods_come_first_and_later_ones_take_what_is_left() -> None:
-    """A card of 1000 milli serves 600, then 300; who cannot fit any more is not tried."""
+    """A card of 1000 milli serves 600, then 300; a pod that cannot fit any more is not tried."""
     world = World()
     world.wait(3, 0, 1, 1)  # 500, 600, 300, 300
 
@@ -67,7 +67,7 @@ def test_who_asks_more_than_the_node_has_is_not_tried() -> None:
 
 
 def test_room_on_a_node_that_is_gone_is_no_room() -> None:
-    """A node that nobody knows is left alone."""
+    """A node that is not known is left alone."""
     world = World()
     world.wait(1)
 

@@ -32,7 +32,7 @@ def card(minor: int, *, mode: SliceMode = SliceMode.SHARE, memory: int = 40 * GI
 
 
 def node(name: str = "n1", *devices: Device) -> Node:
-    """A node with two cards for shares and one for instances, unless told otherwise."""
+    """A node, by default with two cards for shares and one for instances."""
     given = devices or (card(0), card(1), card(2, mode=SliceMode.MIG))
     return Node(name, devices=given)
 

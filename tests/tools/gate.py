@@ -1,4 +1,4 @@
-"""What the gate may not pass over: findings on the genuine cluster, what was tried again there, and tests that nobody ran.
+"""What the gate may not pass over: findings on the genuine cluster, retries there, and tests that never ran.
 
 `make test` tries nothing again. `tests/cluster/run` tries once more what failed while processes were killed on a busy
 machine, and the summary names it under RETRIED. A card that was given twice in one run of two is a defect all the same:
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what was run before, and have each worker begin with its part of the long tests."""
+    """Leave out what was run before, and let each worker begin with its part of the long tests."""
     if config.getoption("not_run_yet"):
         ran = _kept(_file()).ran
         config.hook.pytest_deselected(items=[one for one in items if one.nodeid in ran])

@@ -43,7 +43,7 @@ class _Waits(selectors.DefaultSelector):
         self.passed = self._back = time.monotonic()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait as ever."""
+        """Wait as the plain selector does."""
         begun = time.monotonic()
         self.passed += min(begun - self._back, _ROUND)
         if timeout:  # due by what has just passed
@@ -84,7 +84,7 @@ def run_steadily(main: Coroutine[Any, Any, Any], *, debug: bool | None = None) -
 
 @contextmanager
 def steady() -> Iterator[None]:
-    """Have tests that call `asyncio.run` themselves get such a loop."""
+    """Let tests that call `asyncio.run` themselves get such a loop."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "run", run_steadily)
         yield

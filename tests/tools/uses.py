@@ -1,8 +1,8 @@
 """Which requests a program's source can send to the API server: verbs and resources, read from its calls of the client.
 
-The modules are those that a program imports, wherever it does. What a call is about is told by the resource that it
+The modules are those that a program imports, wherever it does. The resource of a call is the one that it
 names; where that is a variable, all resources that the module names count. So more may be listed than is ever sent, and
-nothing that is sent is missing: what a role gives beyond this list, nobody can use.
+nothing that is sent is missing: what a role gives beyond this list, no program can use.
 """
 
 import ast
@@ -32,7 +32,7 @@ WHOLE = {
 }
 """Those that say by themselves what they are about."""
 FOLLOWING = {"Informer", "Watched", "follow"}
-"""Who lists and then watches."""
+"""Calls that list and then watch."""
 
 
 def can_send(*entries: str) -> set[tuple[str, str]]:

@@ -99,7 +99,7 @@ def test_a_pod_is_one_trace_from_admission_to_its_binding(collector: Collector) 
 def test_the_trace_goes_on_to_the_container(collector: Collector) -> None:
     """The agent on the pod's node, asked by a kubelet and a runtime: units taken, devices given.
 
-    It is a program of its own that knows of the pod what the runtime tells it.
+    It is a program of its own that knows of the pod what the runtime sends it.
     """
 
     async def story(folder: Path) -> None:
@@ -289,7 +289,7 @@ def test_an_authors_trace_goes_on(collector: Collector) -> None:
 
 
 def test_a_broken_traceparent_is_replaced_with_a_warning(collector: Collector) -> None:
-    """The author is told why, the span says it too, and the pod has a trace of its own."""
+    """The author gets the reason, the span has it too, and the pod has a trace of its own."""
 
     async def story() -> None:
         live = tracer()

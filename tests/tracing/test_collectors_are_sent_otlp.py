@@ -90,7 +90,7 @@ def test_the_standard_variables_hold(
 
 
 def test_a_ratio_samples_the_same_traces_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two programs agree on every trace by its id, and on who has said so before them."""
+    """Two programs agree on every trace by its id, and on what an earlier program decided."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
     one, other = tracer(), tracer()
@@ -115,7 +115,7 @@ def test_a_ratio_samples_the_same_traces_everywhere(monkeypatch: pytest.MonkeyPa
 def test_a_collector_that_refuses_costs_spans_alone(
     status: int, collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They are counted as failed and the reason is told; later ones arrive."""
+    """They are counted as failed and the reason is logged; later ones arrive."""
     collector.status = status
     live = tracer()
 
@@ -135,7 +135,7 @@ def test_a_collector_that_refuses_costs_spans_alone(
 def test_a_collector_that_is_away_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody listens: the spans are lost, the program ends in time."""
+    """The spans are lost, and the program ends in time."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     live = tracer()
@@ -153,7 +153,7 @@ def test_a_collector_that_is_away_is_told(
 def test_a_slow_collector_keeps_nobody_waiting(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spans queue up to the bound while it takes its time, and who tells goes on."""
+    """Spans queue up to the bound while it takes its time, and the sender goes on."""
     collector.delay = 3600.0
     live = tracer(OTEL_BSP_MAX_QUEUE_SIZE="20", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="10")
     live.emit(TRACE, None, lambda: ONE)

@@ -1,4 +1,4 @@
-"""A pod's trace follows from its annotation or its UID, the same way for everybody."""
+"""A pod's trace follows from its annotation or its UID, in the same way for every program."""
 
 import random
 import uuid

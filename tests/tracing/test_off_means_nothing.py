@@ -1,4 +1,4 @@
-"""Without --traces nothing is imported, written or told; with it and without the extra, one line says why."""
+"""Without --traces nothing is imported, written or sent; with it and without the extra, one line says why."""
 
 import subprocess
 import sys

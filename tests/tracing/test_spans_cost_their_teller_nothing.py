@@ -1,4 +1,4 @@
-"""Whatever becomes of spans is counted, and nothing of it comes back to who told them."""
+"""Every outcome of a span is counted, and none of it comes back to the code that made the span."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ ONE = Span(FILTER, 1, 2)
 
 
 class Collector:
-    """Keeps what it is sent; says no, raises or waits where a test wants it."""
+    """Keeps what it receives; says no, raises or waits where a test wants it."""
 
     def __init__(self) -> None:
         self.got: list[Sent] = []
@@ -89,7 +89,7 @@ def test_spans_within_a_span_belong_to_it() -> None:
 
 
 def test_a_full_queue_drops_and_counts() -> None:
-    """A collector that never answers: who tells does not wait, and the rest is counted."""
+    """A collector that never answers: the sender does not wait, and the rest is counted."""
     collector = Collector()
     collector.open.clear()
     live = tracer(collector, QueueSettings(size=10, batch=5, delay=0.001))
@@ -144,7 +144,7 @@ def test_what_is_not_taken_is_counted(
 
 
 def test_a_fault_in_words_is_not_one_of_the_decision(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be told is left out, logged and counted."""
+    """A span that cannot be made is left out, logged and counted."""
     live = tracer(Collector())
 
     live.emit(TRACE, None, lambda: Span(FILTER, 1, int("x")))

@@ -1,4 +1,4 @@
-"""An embedded cluster whose pods are traced, and who plays its user."""
+"""An embedded cluster whose pods are traced, and its user."""
 
 import contextlib
 import random
@@ -89,7 +89,7 @@ def sound(spans: list[Received], above: str = "") -> dict[str, list[Received]]:
 
     Args:
         spans: of one pod.
-        above: the span of somebody else that they hang under.
+        above: the author's span that they hang under.
     """
     assert len({one.trace for one in spans}) == 1
     ids = {one.id for one in spans}

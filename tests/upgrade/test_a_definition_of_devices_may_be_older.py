@@ -36,7 +36,7 @@ def frozen(name: str) -> dict[str, Any]:
 
 
 def test_only_pods_wait_that_ask_for_what_it_does_not_keep() -> None:
-    """And say so; shares and whole cards are placed as ever."""
+    """They say so; shares and whole cards are placed as before."""
     texts = [path.read_bytes() for path in sorted((EXAMPLES / "koordinator").glob("*.yaml"))]
 
     outcome = scheduled([value for text in texts for value in yaml_values(text) if value])
@@ -59,7 +59,7 @@ def test_running_pods_count_as_before() -> None:
 
 
 def test_a_record_of_a_virtual_function_that_is_not_told_any_more_closes_its_cards() -> None:
-    """As every record does that cannot be checked: the definition must not go back under such pods."""
+    """Every record that cannot be checked does so: the definition must not go back under such pods."""
     outcome = scheduled(frozen("koordinator")["documents"])
 
     (suspicion,) = outcome.ledger.suspicions().values()

@@ -38,7 +38,7 @@ def opened(folder: Path, file: str) -> object:
 
 
 def test_what_the_release_left_is_taken_up(node: Path) -> None:
-    """Every container and instance, with every field; who has ended is forgotten."""
+    """Every container and instance, with every field; a container that has ended is forgotten."""
     journal = Journal(node)
 
     assert tuple(journal.entries.values()) == agent_files.CONTAINERS

@@ -45,7 +45,7 @@ def test_no_other_module_spells_a_vendors_name_number_or_file() -> None:
     found = [
         f"{path.relative_to(SOURCE)}:{line}: {value!r}"
         for path in sorted(SOURCE.rglob("*.py"))
-        # The published documents speak of vendors, as whoever wrote them did.
+        # The published documents speak of vendors, as their authors did.
         if path != ROWS_FILE and "testing" not in path.relative_to(SOURCE).parts
         for line, value in _literals(path.read_text())
         if _is_a_vendors(value)
@@ -79,7 +79,7 @@ def test_a_card_of_no_vendor_is_nvidias_and_one_of_an_unknown_vendor_has_nothing
 
 
 def test_whatever_is_found_simulated_or_adapted_has_a_row_with_files() -> None:
-    """Discovery, simulation and families speak of vendors that containers can be given cards of."""
+    """Discovery, simulation and families speak of vendors whose cards containers can get."""
     assert [row.name for row in ROWS if row.adapted] != []
     assert {row.name for row in ROWS if row.adapted} == {family.name for family in ADAPTING}
     assert set(ADAPTING) <= set(FAMILIES)
@@ -88,7 +88,7 @@ def test_whatever_is_found_simulated_or_adapted_has_a_row_with_files() -> None:
 
 
 def test_own_files_are_protected() -> None:
-    """Nobody has a card's own file without a grant, on a node with cards of its vendor."""
+    """No container has a card's own file without a grant, on a node with cards of its vendor."""
     for row in ROWS:
         pattern = re.compile("|".join(filter(None, (row.tampering, row.shared))) or "$.")
         for path in row.files(0):

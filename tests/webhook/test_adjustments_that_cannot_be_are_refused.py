@@ -88,7 +88,7 @@ def test_what_was_asked_before_holds_up_no_other_change() -> None:
 
 
 def test_the_nodes_report_is_partages_alone() -> None:
-    """A user who could write it would be given back what the node still enforces."""
+    """A user who could write it could have amounts released that the node still enforces."""
     forged = running(None, SHARE)
     forged["metadata"]["annotations"][names.ENFORCED] = "{}"
     before = running(None, SHARE)

@@ -18,7 +18,7 @@ DAY = timedelta(days=1)
 
 
 def trusts(trusted: bytes, certificate: bytes, now: datetime) -> bool:
-    """Whether who was told these authorities accepts the certificate."""
+    """Whether a client with these authorities accepts the certificate."""
     store = Store(x509.load_pem_x509_certificates(trusted))
     verifier = PolicyBuilder().store(store).time(now).build_server_verifier(x509.DNSName(NAMES[0]))
     try:
@@ -39,7 +39,7 @@ def test_the_first_bundle_can_be_served_at_once() -> None:
 
 
 def test_fifteen_years_pass_without_distrust() -> None:
-    """Looked at each day, every certificate is trusted by who was told a day before, or is told now."""
+    """With a look each day, every certificate is trusted by clients with the authorities of that day or the day before."""
     bundle = renewed(Bundle(), NAMES, START)
     told, certificates, authorities = bundle.trusted, set(), set()
 
@@ -115,7 +115,7 @@ def test_what_is_broken_is_refused(broken: int, text: bytes) -> None:
 
 
 def test_keys_of_another_certificate_are_refused() -> None:
-    """A pair that does not fit would be served to nobody's use."""
+    """A pair that does not fit would be of no use."""
     one, two = renewed(Bundle(), NAMES, START), renewed(Bundle(), NAMES, START)
 
     with pytest.raises(InvalidValue, match="belong"):

@@ -1,4 +1,4 @@
-"""Validation: records are Partage's alone, and broken requests are told at once."""
+"""Validation: records are Partage's alone, and broken requests are reported at once."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ def test_an_account_that_looks_like_partages_writes_no_record(user: str) -> None
 
 
 def test_partages_accounts_and_the_break_glass_group_may_write_records() -> None:
-    """The glass is whole unless somebody set a group."""
+    """The glass is whole unless an operator set a group."""
     asked = review(_annotated(names.ALLOCATION))
     ours = review(_annotated(names.ALLOCATION), userInfo={"username": SERVICE})
     admin = {"username": "root", "groups": ["system:masters"]}
@@ -160,7 +160,7 @@ def test_a_refusal_says_too_which_name_was_misspelt() -> None:
 
 
 def test_a_pod_that_only_wakes_a_plugin_is_warned() -> None:
-    """It is taken, as before, and its author hears that it gets no card."""
+    """It is taken, as before, and its author gets the warning that it gets no card."""
     manifest = pod(container(limits={"metax-tech.com/sgpu": "1"}))
 
     response = validated(review(manifest))
@@ -213,7 +213,7 @@ def test_a_pod_that_names_its_node_itself_is_refused() -> None:
 
 
 def test_a_privileged_container_may_not_share_by_hamis_protocol() -> None:
-    """It would see every card of its node; others, and whoever says so, may."""
+    """It would see every card of its node; others may, and so may all where the operator says so."""
     secure = {"securityContext": {"privileged": True}}
     hami = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10"}
     asked = review(pod(container(), container("gpu", limits=hami, **secure)))
@@ -262,7 +262,7 @@ def test_a_privileged_container_shares_by_no_protocol(limits: Json) -> None:
 
 
 def test_an_update_may_not_break_a_sound_request_that_still_waits() -> None:
-    """But a pod that is broken already, bound or going may be changed by anybody who could."""
+    """A pod that is broken already, bound or being deleted may still be changed."""
     sound = pod(container(limits=WHOLE))
     broken = pod(container(limits=WHOLE), meta={"annotations": {names.NODE_POLICY: "sideways"}})
     bound = {**broken, "spec": {**broken["spec"], "nodeName": "n1"}}

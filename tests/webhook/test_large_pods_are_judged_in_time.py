@@ -1,7 +1,7 @@
 """Pods that are large in one respect cost what their size says, and hold up no other review.
 
 What a review costs is counted, not timed: every call that Python makes on the way. Twice the size
-may take little more than twice the calls, whichever list of the pod is long.
+may take little more than twice the calls, for each list of the pod.
 """
 
 import asyncio
@@ -172,7 +172,7 @@ def reviewed(manifest: Json, operation: str = "CREATE") -> None:
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 @pytest.mark.parametrize("what", LONG)
 def test_twice_as_long_costs_twice_as_much(what: str, operation: str) -> None:
-    """Whichever list or map of a pod is long."""
+    """Each list and map of a pod is long in turn."""
     once, twice = (calls(lambda n=n: reviewed(LONG[what](n), operation)) for n in (1500, 3000))
 
     assert twice < RATIO * once
@@ -318,7 +318,7 @@ def test_what_json_alone_can_do_is_answered() -> None:
 
 
 def test_a_large_review_keeps_none_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one is decided, small ones and the probes are answered; too many at once are sent away."""
+    """While one is decided, small ones and the probes are answered; too many at once are refused."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(asked: Review, read: Context, admission: Admission) -> Verdict:

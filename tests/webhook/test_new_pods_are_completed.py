@@ -144,14 +144,14 @@ def test_hamis_defaults_are_written_where_hami_reads(limits: Json, expected: Jso
     ids=["negative count", "no number", "negative cores"],
 )
 def test_no_default_stands_for_a_broken_amount(limits: Json) -> None:
-    """It stays as its author wrote it, so it is refused: nobody gets a card for less than none."""
+    """It stays as its author wrote it, so it is refused: no pod gets a card for less than none."""
     result = mutated(review(pod(container(limits=limits))))
 
     assert _resources(result)["limits"] == limits
 
 
 def test_a_lone_count_gets_hamis_cores_only_from_hamis_scheduler() -> None:
-    """For everybody else it would become another protocol's request."""
+    """For all others it would become another protocol's request."""
     limits = {"nvidia.com/gpu": "1"}
 
     hami = mutated(review(pod(container(limits=limits), schedulerName="hami-scheduler")))
@@ -207,7 +207,7 @@ def test_koordinators_names_are_left_as_they_were_written() -> None:
 def test_device_pods_of_the_default_scheduler_become_partages(
     name: str | None, expected: str
 ) -> None:
-    """Other names that Partage serves stay: they tell whose a lone count is."""
+    """Other names that Partage serves stay: they show whose a lone count is."""
     spec = {} if name is None else {"schedulerName": name}
 
     result = mutated(review(pod(container(limits=HALF), **spec)))
@@ -216,7 +216,7 @@ def test_device_pods_of_the_default_scheduler_become_partages(
 
 
 def test_pods_of_other_schedulers_are_left_alone_and_warned() -> None:
-    """Their devices are not booked, and the user is told at once."""
+    """Partage does not reserve their devices, and the user gets a warning at once."""
     manifest = pod(container(requests=HALF), schedulerName="volcano")
     off = Admission(convert_default=False)
     default = pod(container(requests=HALF))

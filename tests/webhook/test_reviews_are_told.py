@@ -1,4 +1,4 @@
-"""Reviews as spans: whose are told, and which leave no trace at all."""
+"""Reviews as spans: which are sent, and which leave no trace at all."""
 
 import json
 from typing import Any

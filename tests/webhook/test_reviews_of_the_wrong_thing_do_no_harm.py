@@ -94,7 +94,7 @@ OTHERS = {
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("what", OTHERS)
 def test_what_is_not_ours_passes_as_it_is(what: str, path: str) -> None:
-    """Whoever registered us for it: it is allowed, unchanged, and answered by its own uid."""
+    """Under any registration: it is allowed, unchanged, and answered by its own uid."""
 
     async def test(ask: Asking) -> None:
         status, answer = await ask(path, OTHERS[what])
@@ -115,14 +115,14 @@ REFUSED = {
     "a record in an update whose old object is missing": of(
         DEVICE_POD, "pods", operation="UPDATE"
     ),
-    "a record in an operation that nobody knows": of(DEVICE_POD, "pods", operation="PATCH"),
+    "a record in an unknown operation": of(DEVICE_POD, "pods", operation="PATCH"),
     "a record in a pod of no kind": of({**DEVICE_POD, "kind": "Node"}, "pods"),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_no_detour_brings_a_record_in(what: str) -> None:
-    """By whichever door it comes, somebody's own record is refused."""
+    """A user's own record is refused in every operation, kind and subresource."""
 
     async def test(ask: Asking) -> None:
         status, answer = await ask("/webhook/validate", REFUSED[what])

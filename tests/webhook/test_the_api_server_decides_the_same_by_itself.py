@@ -98,7 +98,7 @@ def test_only_pods_that_concern_partage_depend_on_the_webhook(
     manifest: Json,
     expected: bool,  # noqa: FBT001 # a column of the table
 ) -> None:
-    """The mutating webhook is asked exactly where a device is named."""
+    """The API server calls the mutating webhook exactly where a device is named."""
     assert asked(MUTATE, request_of(manifest)) is expected
     assert asked(VALIDATE, request_of(manifest)) is expected
 
@@ -325,7 +325,7 @@ def test_forging_is_refused_without_the_webhook(
     before: Json | None,
     expected: bool,  # noqa: FBT001 # a column of the table
 ) -> None:
-    """The policy says no exactly where the webhook does, to everybody but the writers."""
+    """The policy says no exactly where the webhook does, to all but the writers."""
     request = request_of(after, before)
     verdict = validate(
         decode_review(json.dumps({**review(after), "request": request}).encode()),
@@ -405,7 +405,7 @@ def test_policy_and_webhook_refuse_the_same_keys(after: Json, before: Json | Non
 
 
 def test_own_and_system_namespaces_are_left_out_and_nothing_can_hang() -> None:
-    """So that what Partage runs on can start while Partage is down."""
+    """What Partage runs on can start while Partage is down."""
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         (hook,) = OBJECTS[kind, "partage"]["webhooks"]
         (elsewhere,) = hook["namespaceSelector"]["matchExpressions"]
@@ -428,7 +428,7 @@ def test_own_and_system_namespaces_are_left_out_and_nothing_can_hang() -> None:
 
 
 def test_a_claim_begins_to_be_allocated_by_its_finalizer_once() -> None:
-    """Only there does the policy ask who it is; other finalizers are anybody's, and what is begun may be changed."""
+    """Only there does the policy ask for the user; other finalizers are free, and a begun allocation may be changed."""
     made = installation(Endpoint(), context(), Admission(), claims=True)
     (begun,) = [
         one["spec"]
@@ -459,7 +459,7 @@ def test_a_claim_begins_to_be_allocated_by_its_finalizer_once() -> None:
 
 
 def test_only_the_namespace_that_partage_runs_in_is_left_out() -> None:
-    """Who may create a namespace of the usual name could forge records in it otherwise."""
+    """A user who may create a namespace of the usual name could forge records in it otherwise."""
     (validating,) = [
         one
         for one in manifests("--namespace", "elsewhere")

@@ -85,7 +85,7 @@ def test_every_choice_is_admitted(amounts: Json, policy: str) -> None:
     ids=["memory alone", "HAMi's memory alone", "MetaX"],
 )
 def test_a_policy_that_nobody_could_give_is_refused(amounts: Json, policy: str, why: str) -> None:
-    """It would be taken for a promise."""
+    """It would look like a promise."""
     response = validated(review(_asking(amounts, policy=policy)))
 
     assert not response["allowed"]
@@ -109,5 +109,5 @@ def test_a_policy_for_whole_cards_is_told_to_mean_nothing() -> None:
 
 
 def test_pods_without_devices_may_say_what_they_like() -> None:
-    """Nobody reads it."""
+    """No program reads it."""
     assert validated(review(_asking({"cpu": "1"}, policy="fair")))["allowed"]

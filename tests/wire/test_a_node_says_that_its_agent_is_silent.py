@@ -50,14 +50,14 @@ def test_the_moment_and_the_limit_are_told() -> None:
 
 
 def test_the_moment_is_written_in_one_zone() -> None:
-    """Whoever writes it sits where he likes."""
+    """The writer may be in any time zone."""
     moment = MORNING.astimezone(timezone(timedelta(hours=8)))
 
     assert silence_text(moment, 90.5) == "2026-11-22T08:00:00Z 90.5"
 
 
 def test_a_record_keeps_it() -> None:
-    """A replay decides by the same."""
+    """A replay decides in the same way."""
     seen = NodeSeen(_read(SILENT))
     lines = [header_line(Header("one")), encode_entry("one/1", seen)]
 

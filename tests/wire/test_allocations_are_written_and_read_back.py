@@ -36,7 +36,7 @@ def whole(protocol: str = "nvidia", container: str = "main") -> Grant:
 
 
 def test_no_device_means_no_keys() -> None:
-    """Such a pod is none of our business."""
+    """Such a pod is no concern of Partage's."""
     assert render(placed(pod("p")), Settings(), cluster().context.families) == Rendering()
 
 

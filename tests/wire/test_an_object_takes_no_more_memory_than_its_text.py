@@ -1,4 +1,4 @@
-"""Whoever may make pods or claims may make them of a megabyte each, and all instances keep all of them.
+"""A user may make pods or claims of a megabyte each, and all instances keep all of them.
 
 A pod of a megabyte of short values took seventeen, so that ninety pods without any device ended every instance.
 """
@@ -107,7 +107,7 @@ def test_a_pod_takes_hardly_more_memory_than_its_text(what: str) -> None:
 
 
 def test_so_does_a_claim() -> None:
-    """The drivers of its parameters stay: it is said when one is ours."""
+    """The drivers of its parameters stay: they show whether one is ours."""
     found, times = kept(CLAIM, LiveClaim)
     assert times < 2.5
     assert isinstance(found, LiveClaim)

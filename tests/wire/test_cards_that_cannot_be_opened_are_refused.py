@@ -1,4 +1,4 @@
-"""A card whose device files nobody knows is refused when a pod is placed, not handed out without them."""
+"""A card with unknown device files is refused when a pod is placed, and not allocated without them."""
 
 import pytest
 from manifests import card, cluster, container, device, node, pod
@@ -38,7 +38,7 @@ def test_a_card_of_a_vendor_without_known_files_is_refused(vendor: str, amount: 
 
 
 def test_other_devices_of_the_node_are_given() -> None:
-    """Its network card has its files, whoever made its cards."""
+    """Its network card has its files, for any maker of its cards."""
     assert on("acme", **{"koordinator.sh_rdma": "100"}).refusal is None
 
 

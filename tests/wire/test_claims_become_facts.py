@@ -34,7 +34,7 @@ def booked(found: Claim, there: Node = NODE) -> Ledger:
 
 
 def room(ledger: Ledger, minor: int = 0, name: str = "n1") -> tuple[int, int] | None:
-    """Compute and memory that is left of a card; None where it takes nobody."""
+    """Compute and memory that is left of a card; None where it is closed."""
     cards = ledger.cards(DeviceType.GPU, ledger.index[name])
     (found,) = [one for one in cards if one.device.minor == minor]
     return None if found.closed is not None else (found.core_free, found.memory_free)
@@ -100,7 +100,7 @@ def test_every_place_of_an_instance_has_a_name_of_its_own() -> None:
 
 
 def test_devices_of_others_and_access_for_administrators_take_nothing() -> None:
-    """Another driver's pool may bear the node's name; who watches a device does not use it up."""
+    """Another driver's pool may bear the node's name; access for administrators does not use a device up."""
     assert read(claim(result(driver="gpu.nvidia.com"))).facts() == ()
     watching = read(claim(share(adminAccess=True)))
     assert watching.facts() == ()
@@ -108,7 +108,7 @@ def test_devices_of_others_and_access_for_administrators_take_nothing() -> None:
 
 
 def test_what_is_not_allocated_holds_nothing() -> None:
-    """A claim that waits, and one that was given back."""
+    """A claim that waits, and one that was released."""
     assert read(claim()).facts() == ()
     assert read(claim(reservedFor=[])).facts() == ()
 
@@ -213,7 +213,7 @@ def test_a_result_that_cannot_be_read_closes_the_cards_of_its_node() -> None:
 
 
 def test_a_claim_on_two_nodes_holds_on_both() -> None:
-    """No scheduler of Kubernetes allocates so; somebody's hand may."""
+    """No scheduler of Kubernetes allocates so; a user may write it by hand."""
     found = read(claim(share(), share(pool="n2")))
 
     one, other = found.facts()
@@ -266,4 +266,4 @@ def test_no_spoilt_result_frees_its_card(spoilt: dict[str, Any], minor: int) -> 
     elif found.records:
         assert left is None
     else:
-        assert found.problems  # it is told, and no API server keeps it
+        assert found.problems  # it is reported, and no API server keeps it

@@ -1,4 +1,4 @@
-"""Claims of manifests are allocated as Kubernetes' allocator would, and one that waits is told why, card by card."""
+"""Claims of manifests are allocated as Kubernetes' allocator would; one that waits has its reason, card by card."""
 
 import json
 from collections import Counter
@@ -705,7 +705,7 @@ def test_selectors_of_a_namespace_take_together_what_those_of_one_pod_may(
 
 
 def test_a_slice_that_cannot_be_read_leaves_out_its_pool_alone() -> None:
-    """Whoever runs one node may write its slices: an amount too large ended every answer about claims."""
+    """An account of one node may write its slices: an amount too large ended every answer about claims."""
     slices = _slices([*_node("n1"), *_node("n2")])
     for one in slices:
         if one["spec"]["nodeName"] == "n2":

@@ -1,4 +1,4 @@
-"""All documents together: who replaces whom, what workloads make, which quotas hold."""
+"""All documents together: which object replaces which, what workloads make, which quotas hold."""
 
 from typing import Any
 
@@ -255,7 +255,7 @@ def test_namespaces_and_foreign_maps_are_read_past() -> None:
 
 
 def test_a_pod_document_is_expected() -> None:
-    """Another kind is a mistake of the caller, told as an error of the document."""
+    """Another kind is a mistake of the caller, reported as an error of the document."""
     from partage.wire.pods import translate_pod  # noqa: PLC0415 # used here only
 
     (found,) = documents(node())

@@ -249,7 +249,7 @@ def test_the_node_config_may_be_written_in_any_case() -> None:
 
 
 def test_a_key_of_partages_own_that_is_not_known_is_told() -> None:
-    """It does nothing, and what it was to set stays at its default; in others' ConfigMaps keys are theirs."""
+    """It does nothing, and its setting stays at the default; in others' ConfigMaps keys are theirs."""
     (note,) = cluster(config_map("partage-config", polcy="spread")).notes
 
     assert note.endswith(

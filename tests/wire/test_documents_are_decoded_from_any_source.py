@@ -224,7 +224,7 @@ def test_aliases_cannot_multiply() -> None:
 
 
 def test_a_long_json_file_is_not_tried_as_yaml() -> None:
-    """A truncated dump is told at once, as JSON."""
+    """A truncated dump is reported at once, as JSON."""
     data = json.dumps({"kind": "List", "items": ["x" * 100] * 12_000}).encode()[:-2]
 
     with pytest.raises(InvalidDocument, match="not JSON"):
@@ -294,7 +294,7 @@ JSON_LIMITS = '{"kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"res
     "text", [LIMITS, JSON_LIMITS, JSON_LIMITS + JSON_LIMITS], ids=["yaml", "json", "concatenated"]
 )
 def test_quantities_that_no_decoder_holds_reach_their_reader(text: str, number: str) -> None:
-    """Whose fault they are depends on the name, which the decoder does not know."""
+    """Whether that is a fault depends on the name, which the decoder does not know."""
     document, *_others = decode("f", text.replace("NUMBER", number).encode()).documents
 
     assert isinstance(document.shape, shapes.Pod)
@@ -381,7 +381,7 @@ def test_what_cannot_be_decoded_is_named_with_its_key(text: str, message: str) -
     ],
 )
 def test_a_key_that_is_given_twice_is_told(text: str, notes: list[str] | None) -> None:
-    """Decoders keep one of the two without a word; which one was meant is not known."""
+    """Decoders keep one of the two without a word; which one was meant is unknown."""
     if notes is None:
         with pytest.raises(InvalidDocument):
             decode("f", text.encode())
@@ -411,7 +411,7 @@ TWICE = b'{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"n
 
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump])
 def test_fields_that_a_kind_lacks_are_told_with_the_nearest(write: Callable[[Any], str]) -> None:
-    """At any depth, by path; nothing is said of what was not typed: an object that a server gave."""
+    """At any depth, by path; an object that a server returned gets no such note."""
     told = decode("f", write(POD).encode(), written=True)
 
     where = "f: document 1 (Pod default/a): field"

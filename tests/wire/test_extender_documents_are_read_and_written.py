@@ -1,4 +1,4 @@
-"""What kube-scheduler sends besides what the service's tests send, and pods told apart at a glance."""
+"""What kube-scheduler sends besides what the service's tests send, and a quick check for pods with devices."""
 
 import json
 
@@ -87,13 +87,13 @@ def test_the_prepared_answer_is_the_plain_one() -> None:
     ids=["pod without a name", "node without a name", "node without metadata"],
 )
 def test_what_has_no_name_is_refused(body: object) -> None:
-    """Nobody could be answered about it."""
+    """No answer could name it."""
     with pytest.raises(InvalidDocument, match="name"):
         decode_filter(json.dumps(body).encode())
 
 
 def test_names_that_are_no_array_do_not_pass() -> None:
-    """They are given back unread only where they can be names."""
+    """They are returned unread only where they can be names."""
     args = decode_filter(json.dumps({"Pod": pod(), "NodeNames": {"a": 1}}).encode())
 
     with pytest.raises(InvalidDocument, match="array"):

@@ -1,4 +1,4 @@
-"""A misspelt resource or annotation does nothing, and Kubernetes takes it: only a note can tell its author."""
+"""A misspelt resource or annotation does nothing, and Kubernetes takes it: only a note can inform its author."""
 
 import pytest
 from manifests import container, pod, read
@@ -41,7 +41,7 @@ def test_a_misspelt_resource_is_told_with_the_nearest(resource: str, near: str, 
     ],
 )
 def test_what_others_serve_is_left_alone(resource: str) -> None:
-    """Names of other programs, and those that are nobody's guess."""
+    """Names of other programs, and those that resemble none of Partage's."""
     assert read(pod("p", container(limits={resource: 1}))).request.notes == ()
 
 
@@ -57,14 +57,14 @@ def test_what_others_serve_is_left_alone(resource: str) -> None:
     ],
 )
 def test_a_misspelt_annotation_is_told_with_the_nearest(key: str, near: str) -> None:
-    """Of those that a pod's author writes."""
+    """Among those that a pod's author writes."""
     found = read(pod("p", meta={"annotations": {key: "x"}})).request.notes
 
     assert found == (f"annotation {key} is none that Partage reads; did you mean {near}?",)
 
 
 def test_a_plugin_that_is_woken_alone_is_told() -> None:
-    """It finds no card that was given, and Partage books none; beside amounts nothing is to be said."""
+    """It finds no card that was allocated, and Partage reserves none; beside amounts there is no note."""
     alone = read(pod("p", container(limits={names.SGPU: 1}))).request.notes
     amounts = {names.KOORD_GPU_CORE: 10, names.KOORD_GPU_MEMORY: "1Gi"}
     beside = read(pod("p", container(limits={names.SGPU: 1, **amounts}))).request.notes

@@ -1,4 +1,4 @@
-"""What an allocation has beyond its claim's requests is told: more devices, more of an amount, another request."""
+"""Everything in an allocation beyond its claim's requests is reported: devices, amounts, other requests."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def asking(**exactly: Any) -> dict[str, Any]:
 
 
 def beyond(asked: dict[str, Any], *results: Any) -> str:
-    """What is told."""
+    """What is reported."""
     return beyond_asked(document(claim(*results)), document(asked))
 
 

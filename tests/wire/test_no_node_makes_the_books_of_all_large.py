@@ -1,4 +1,4 @@
-"""Whoever holds one node's credentials may write anything of that node, and the books have room for all nodes alike."""
+"""An account of one node may write anything of that node, and the books have room for all nodes alike."""
 
 import itertools
 import json
@@ -153,7 +153,7 @@ def test_kinds_of_card_that_are_gone_leave_the_books() -> None:
 
 
 def test_kinds_that_take_the_number_of_others_are_judged_afresh() -> None:
-    """What follows the books by the number of a kind is written again where a number is another's."""
+    """Data kept by the number of a kind are written again where a number is another's."""
     ledger, workload = Ledger(), Workload((Shape(1000, 500, 1, "B"),), (1.0,))
     ledger.upsert_node(Node("n0", devices=(Device(DeviceType.GPU, 0, "GPU-0", model="A"),)))
     gauge = Gauge(workload, ledger)
@@ -167,7 +167,7 @@ def test_kinds_that_take_the_number_of_others_are_judged_afresh() -> None:
 
 
 def test_resources_that_no_node_has_any_more_leave_the_books() -> None:
-    """A node that names others in each status; whoever asks for one still finds none."""
+    """A node that names others in each status; a pod that asks for one still finds none."""
     ledger = Ledger()
     for number in range(200):
         amounts = {"cpu": 8000, **{f"odd.example/{number}-{one}": 1 for one in range(20)}}
@@ -195,7 +195,7 @@ def test_a_node_has_so_many_resources_and_no_more() -> None:
 
 
 def told(number: int) -> MigAxis:
-    """A table of a model that nobody published."""
+    """A table of a model that is not published."""
     size = 2 + number
     return MigAxis("X", (MigProfile("1g.5gb", 1, 1, tuple(range(size)), 5 << 30, 100, size),))
 
@@ -287,7 +287,7 @@ def test_a_node_has_so_many_partitions_and_no_more() -> None:
 
 
 def test_tables_of_instances_are_made_once_for_cards_that_differ_in_memory_alone() -> None:
-    """Whoever reports another memory with each report has no tables made anew."""
+    """A node that reports another memory each time causes no new tables."""
     axis = MIG_CARDS["A100-80GB"].axis
     less = tuple(replace(one, memory_bytes=one.memory_bytes - 1) for one in axis.profiles)
     cuttings = [Cutting(one, frozenset()) for one in (axis, replace(axis, profiles=less))]
@@ -306,7 +306,7 @@ def mig_card(number: int) -> Device:
 
 
 def test_instances_that_are_gone_leave_the_books() -> None:
-    """A node that tells of another table in each report; who asks for instances finds what there is now."""
+    """A node that has another table in each report; a request for instances finds what there is now."""
     ledger = Ledger()
     ledger.upsert_node(Node("other", devices=(replace(mig_card(0), uuid="GPU-1"),)))
     asked = DeviceRequest(DeviceType.GPU, profile="1g.10gb", instances=True)
@@ -324,7 +324,7 @@ def test_instances_that_are_gone_leave_the_books() -> None:
 
 
 def test_ways_in_which_cards_lie_leave_the_books() -> None:
-    """A node that tells of other switches in each report."""
+    """A node that has other switches in each report."""
     ledger = Ledger()
     for number in range(1000):
         lie = [Topology(0, f"switch-{number >> bit & 1}") for bit in range(10)]

@@ -186,7 +186,7 @@ def test_a_repeated_number_closes_the_device() -> None:
 
 
 def test_a_repeated_identity_closes_both() -> None:
-    """Nobody can tell them apart."""
+    """They cannot be distinguished."""
     found = cluster(device("n1", card(0, id="X"), card(1, id="X"), card(2)), node())
 
     assert [d.healthy for d in found.nodes[0].devices] == [False, False, True]
@@ -283,7 +283,7 @@ def test_the_node_itself() -> None:
 
 
 def test_capacity_stands_in_for_allocatable() -> None:
-    """Where the node does not tell what is allocatable."""
+    """Where the node does not report what is allocatable."""
     assert one({**node(), "status": {"capacity": {"cpu": 4}}}).allocatable == {"cpu": 4000}
     assert one({**node(), "status": None}).allocatable == {}
 
@@ -530,7 +530,7 @@ GONE = "node.kubernetes.io/unreachable"
 def test_a_node_that_is_not_ready_is_tainted(
     status: str, taints: list[Manifest], keys: list[str]
 ) -> None:
-    """As Kubernetes taints it, and told."""
+    """As Kubernetes taints it, with a note."""
     manifest = node("n1", spec={"taints": taints})
     manifest["status"]["conditions"] = [
         {"type": "DiskPressure", "status": "False"},
@@ -587,7 +587,7 @@ def test_an_unreadable_registration_closes_the_node_to_devices() -> None:
 def test_cards_that_nothing_describes_are_told(
     totals: Manifest, beside: list[Manifest], *, told: bool
 ) -> None:
-    """A count says nothing of identity or memory, so no card can be handed out."""
+    """A count says nothing of identity or memory, so no card can be allocated."""
     notes = cluster(node("n1", allocatable={"cpu": "1", **totals}), *beside).notes
 
     assert any("no Device object or registration describes" in note for note in notes) is told

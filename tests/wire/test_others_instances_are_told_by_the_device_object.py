@@ -51,7 +51,7 @@ def test_an_instance_is_read_with_its_place() -> None:
 
 @pytest.mark.parametrize("written", [None, '{"v":1,"cards":{}}'])
 def test_nothing_told_is_nothing_there(written: str | None) -> None:
-    """Where nobody else cuts cards, or none was cut."""
+    """Where no other program cuts cards, or none was cut."""
     assert all((one.foreign, one.doubt) == ((), "") for one in devices(written))
 
 
@@ -114,7 +114,7 @@ def test_an_odd_annotation_closes_every_card(text: str) -> None:
 
 
 def test_a_card_that_an_operator_must_switch_gives_no_instances() -> None:
-    """In mode mig it takes nobody; in mode either it is shared; where nobody cuts, nothing changes."""
+    """In mode mig it takes no pod; in mode either it is shared; without cutting, nothing changes."""
     off = json.dumps({"v": 1, "cards": {"GPU-0": {"uncuttable": "MIG mode is off: an operator"}}})
 
     mig, either, shared = (devices(off, mode)[0] for mode in ("mig", "either", "hami-core"))
@@ -149,7 +149,7 @@ _CARDS = st.dictionaries(
 
 @given(_CARDS)
 def test_what_is_told_comes_back(cards: dict[str, OnCard]) -> None:
-    """Cards with nothing to tell are left out."""
+    """Cards without a report are left out."""
     told, problem = decode_foreign(encode_foreign(cards))
 
     assert problem == ""

@@ -68,7 +68,7 @@ def _wish(manifest: Any, rules: str = RULES) -> Wish | None:
 
 
 def test_the_first_rule_that_names_a_pod_decides() -> None:
-    """By namespace and service account; nobody who chooses another account gets what that one has."""
+    """By namespace and service account; a pod that chooses another account does not get what that one has."""
     assert _wish(_pod()) == SHOP
     assert _wish(_pod(namespace="labs")) == Wish(
         online=True,
@@ -135,7 +135,7 @@ def test_wishes_are_read_as_nodes_read_them(manifest: Any, *, online: bool) -> N
 
 
 def test_there_is_nothing_to_wish_without_a_share_or_without_rules() -> None:
-    """Whole cards have no neighbours; a cluster without rules is as ever."""
+    """Whole cards have no neighbours; a cluster without rules is as before."""
     assert _wish(_pod(limits=WHOLE)) is None
     assert _wish(_pod(), rules="") is None
     (outcome,) = _placed(_pod(), rules="[]")

@@ -191,7 +191,7 @@ def test_a_cluster_of_hami_nodes_decides() -> None:
 
 
 def test_no_node_changes_what_a_default_memory_says() -> None:
-    """Whoever held one node's account made whole cards of all shares, by one node without HAMi's annotation."""
+    """One node's account could make whole cards of all shares, by one node without HAMi's annotation."""
     text = "nvidia: {resourceCountName: nvidia.com/gpu, defaultMemory: 3000}"
     config = config_map("hami-scheduler-device", **{"device-config.yaml": text})
     lone = pod("p", container(limits={GPU: 1}))

@@ -41,7 +41,7 @@ def recovered(ours: tuple[Grant, ...] | None, *families: Family) -> Record | Non
 
 
 def test_nothing_written_is_no_record() -> None:
-    """Whether that matters, the engine knows."""
+    """The engine knows whether that matters."""
     assert recovered(None, family("one", None)) is None
 
 
@@ -51,7 +51,7 @@ def test_ours_alone_holds() -> None:
 
 
 def test_a_card_that_totals_told_of_is_the_one_of_its_index_once_it_is_known() -> None:
-    """As for a pod that another scheduler placed; of an index that the node has not, nothing is known."""
+    """As for a pod that another scheduler placed; an index that the node lacks stays unknown."""
     made, other = replace(GRANT, uuid="qgpu-n1-0"), replace(OTHER, uuid="qgpu-n1-1")
 
     assert recovered((made,), family("one", Record((GRANT,), "one"))) == Record(
@@ -177,7 +177,7 @@ def test_a_vendors_copy_may_be_partial() -> None:
 
 
 def test_a_malformed_record_beside_ours_is_a_problem() -> None:
-    """Nobody knows what its reader makes of it."""
+    """It is unknown how its reader takes it."""
     record = recovered((GRANT,), family("one", Record(source="one", problem="annotation x: bad")))
 
     assert record == Record((GRANT,), "partage", "annotation x: bad")

@@ -67,7 +67,7 @@ def test_a_share_waits_for_a_node_that_holds_what_it_needs(
 
 
 def test_whole_cards_go_anywhere() -> None:
-    """Nobody has to keep them."""
+    """No provider has to hold them."""
     assert _refused("compute", {**MAKER, **NEITHER}, WHOLE) == ""
 
 

@@ -438,7 +438,7 @@ def _kind(memory: int, *, vendor: str = "nvidia") -> Kind:
     ],
 )
 def test_an_annotation_that_somebody_wrote_is_refused(text: str) -> None:
-    """Anybody may write it, and templates are made of it."""
+    """Any user may write it, and templates are made of it."""
     with pytest.raises(InvalidValue):
         decode_translated(text)
 

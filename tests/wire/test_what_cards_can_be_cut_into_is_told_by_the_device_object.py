@@ -82,7 +82,7 @@ ODD = [
 
 @pytest.mark.parametrize("text", ODD)
 def test_what_cannot_be_read_leaves_the_table_in_force(text: str) -> None:
-    """Published figures hand out nothing twice; the agent refuses what its card cannot do."""
+    """With published figures nothing is allocated twice; the agent refuses what its card cannot do."""
     first, _ = devices(text)
 
     assert first.axis is None

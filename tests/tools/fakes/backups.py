@@ -18,7 +18,7 @@ def backup_of(store: Store) -> Backup:
 
 
 def restore(store: Store, backup: Backup) -> None:
-    """Have a store be what it was then, versions too; who watches on hears nothing of that."""
+    """Let a store be what it was then, versions too; an open watch hears nothing of that."""
     for history in store._histories.values():
         history._changes.clear()
     store._objects.clear()

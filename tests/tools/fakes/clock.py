@@ -32,7 +32,7 @@ class InstantClock:
         return self._epoch + timedelta(seconds=self._now - self._start)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass while nobody sleeps."""
+        """Let time pass without a sleeper."""
         self._now += seconds
 
     async def sleep(self, seconds: float) -> None:
@@ -78,7 +78,7 @@ class SteppedClock:
     async def advance(self, seconds: float) -> None:
         """Move time, waking sleepers one moment at a time and letting each go on.
 
-        Whoever is about to sleep goes to sleep first: a task that was made but has not begun would
+        A task that is about to sleep goes to sleep first: a task that was made but has not begun would
         otherwise count its seconds from the end.
         """
         await self._settle()

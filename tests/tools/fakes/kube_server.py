@@ -190,7 +190,7 @@ class Memory:
         return backup_of(self._store)
 
     def restored(self, backup: Backup) -> None:
-        """Be what it was then, versions too; who watches on hears nothing of that."""
+        """Be what it was then, versions too; an open watch hears nothing of that."""
         restore(self._store, backup)
 
     def _record(self, collection: str, namespace: str | None, name: str) -> Record:

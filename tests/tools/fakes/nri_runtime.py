@@ -41,11 +41,11 @@ class FakeRuntime:
     """One runtime.
 
     Attributes:
-        pods: told at Synchronize, one a message.
-        containers: told with the last of them.
+        pods: sent at Synchronize, one a message.
+        containers: sent with the last of them.
         refusal: why plugins are not registered; empty to take them.
         connections: how many there were.
-        name: of itself, told at Configure.
+        name: of itself, sent at Configure.
         version: likewise.
         plugin: set while a plugin is registered and knows everything.
     """
@@ -77,7 +77,7 @@ class FakeRuntime:
         return CreateContainerResponse.decode(response.payload)
 
     async def removed(self, container: Container) -> Response:
-        """Tell that a container is gone."""
+        """Report that a container is gone."""
         return await self.ask("StateChange", StateChange(Event.REMOVE_CONTAINER, None, container))
 
     async def ask(self, method: str, argument: Message, timeout: float = _CALL) -> Response:  # noqa: ASYNC109 # of the call

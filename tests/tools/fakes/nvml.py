@@ -72,7 +72,7 @@ class FakeNvml:
     """Cards of one model; it stands for `agent.mig.driver.NvidiaDriver`.
 
     Attributes:
-        made: how many UUIDs have been given out.
+        made: how many UUIDs have been used.
         before: called with the name of every changing call before it does anything; what it
             returns happens instead.
     """
@@ -98,7 +98,7 @@ class FakeNvml:
     def foreign(
         self, profile: str, start: int, *, card: str = "GPU-0", computes: int = 1
     ) -> GpuInstance:
-        """An instance that somebody else makes, without trouble."""
+        """An instance that another program makes, without trouble."""
         own = self.card(card).axis.profile(profile)
         number = self._make(self.card(card), own.at(start), own.id)
         for _ in range(computes):
@@ -145,7 +145,7 @@ class FakeNvml:
             there.on = on
 
     def make_gpu_instance(self, card: str, profile: int, start: int, size: int) -> None:
-        """Make a GPU instance; what is in its way is not told apart."""
+        """Make a GPU instance; every obstacle gives the same answer."""
         call = "nvmlDeviceCreateGpuInstanceWithPlacement"
         with self._changing(call, card) as there:
             if there is None:

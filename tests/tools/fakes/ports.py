@@ -1,4 +1,4 @@
-"""A port for a server of a test that has to be told one before it listens."""
+"""A port for a server of a test that needs a number before it listens."""
 
 import os
 import socket
@@ -12,11 +12,11 @@ _tried = count(os.getpid())
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on, and that nobody else of these tests is told.
+    """A port of the loopback on which no server listens, and that no other of these tests gets.
 
-    Between asking and listening another could take it: it lies below those that the kernel gives
-    away by itself, and each of several processes that test side by side has a range of its own.
-    Sessions that do not know of each other begin at different places of it.
+    Between asking and listening another could take it: it lies below those that the kernel assigns by itself, and each
+    of several processes that test side by side has a range of its own. Sessions that do not know of each other begin at
+    different places of it.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = _PORTS + worker * _PORTS_EACH

@@ -1,7 +1,7 @@
 """What is between a program and the API server, and everything that can go wrong there.
 
-A proxy that passes everything on, as long as no fault is set; the first that matches a request hits it. Watches can be
-cut, told that their version is too old, held back, and distorted event by event; reads can be answered with what was
+A proxy that passes everything on while no fault is set; the first that matches a request hits it. Watches can be
+cut, expired as too old, held back, and distorted event by event; reads can be answered with what was
 true before.
 """
 
@@ -170,7 +170,7 @@ class Wire:
                 request.transport.abort()
 
     async def expire_watches(self) -> None:
-        """Tell every open watch in its stream that its version is too old."""
+        """Say in every open watch's stream that its version is too old."""
         await self.send_raw(EXPIRED)
         for task in list(self._watches):
             task.cancel()

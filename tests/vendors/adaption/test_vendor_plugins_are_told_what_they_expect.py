@@ -281,7 +281,7 @@ def test_without_a_configmap_the_plugins_totals_tell_the_mode(
 
 
 def test_a_node_of_unknown_mode_is_taken_for_an_sgpu_node() -> None:
-    """It is told; a pod that needs the plugin is checked on the node's totals anyway."""
+    """A note says so; a pod that needs the plugin is checked on the node's totals anyway."""
     found = register(metax.FAMILY, metax_node())
 
     assert found.verdicts == ()
@@ -461,7 +461,7 @@ def test_two_containers_of_a_metax_record_may_share_a_card() -> None:
     [
         pytest.param("{", id="no JSON"),
         pytest.param("[" * 100_000, id="endless"),
-        pytest.param('[[{"uuid":"GPU-9","compute":5,"vRam":1}]]', id="card of nobody"),
+        pytest.param('[[{"uuid":"GPU-9","compute":5,"vRam":1}]]', id="unknown card"),
         pytest.param('[[{"uuid":"GPU-0","compute":-5,"vRam":1}]]', id="negative"),
         pytest.param('[[{"uuid":"GPU-0","compute":9000000000000000000,"vRam":1}]]', id="huge"),
         pytest.param('[[{"uuid":"GPU-0","compute":5,"vRam":65537}]]', id="too much memory"),
@@ -515,7 +515,7 @@ def test_a_cambricon_share_is_a_profile_and_a_lock() -> None:
 
 
 def test_no_cambricon_lock_without_its_plugin() -> None:
-    """A lock that nobody takes off would stand for five minutes."""
+    """A lock that no plugin removes would stand for five minutes."""
     device = card(0, "cambricon")
     view = pod(shared="1", core="5", memory="1Gi")
 

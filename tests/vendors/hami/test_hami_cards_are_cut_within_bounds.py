@@ -82,7 +82,7 @@ def test_no_layout_counts_more_than_the_card() -> None:
 
 
 def test_unknown_memory_is_the_part_of_the_axis() -> None:
-    """Nobody published the memory of an H20's instances."""
+    """The memory of an H20's instances is not published."""
     cutting, _ = cutting_of(facts("NVIDIA H20", 96), HamiSettings())
 
     assert cutting is not None

@@ -100,7 +100,7 @@ def read(settings: Settings, annotations: dict[str, str]) -> Record:
     ],
 )
 def test_what_is_written_is_read_back(settings: Settings) -> None:
-    """The very instances, at their places, whichever record the settings ask for."""
+    """The very instances, at their places, with each record that the settings may ask for."""
     record = read(settings, written(settings, FIRST, SECOND))
 
     assert record.problem == ""
@@ -178,7 +178,7 @@ def test_what_the_plugin_adds_is_read() -> None:
 
 @pytest.mark.parametrize("uuid", ["GPU-0", "GPU-0[7-0]"])
 def test_an_instance_without_a_place_takes_its_card(uuid: str) -> None:
-    """Case 50: nobody knows where it is, so nothing is made on that card."""
+    """Case 50: its place is unknown, so nothing is made on that card."""
     record = read(BOUNDED, {names.HAMI_ALLOCATED: f"{uuid},NVIDIA,10240,28:;"})
 
     (charge,) = charges_of(record.grants)

@@ -150,7 +150,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("text", MALFORMED, ids=range(len(MALFORMED)))
 def test_a_malformed_registration_is_a_note(text: str) -> None:
-    """No devices, no registrar, and the operator is told."""
+    """No devices, no registrar, and a note for the operator."""
     registration = register(text)
 
     assert registration.devices is None
@@ -257,7 +257,7 @@ def test_operating_mode_mig_switches_every_card_of_the_node() -> None:
 
 
 def test_the_configured_mode_goes_before_the_registered_one() -> None:
-    """The operator's word counts, and the difference is told."""
+    """The operator's word counts, and a note has the difference."""
     registration = register(JSON, own=HamiNodeSettings("n", operating_mode="mig"))
 
     assert only(registration).mode is SliceMode.MIG

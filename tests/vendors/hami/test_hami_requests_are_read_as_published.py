@@ -165,7 +165,7 @@ def test_nothing_asked_is_no_group(limits: dict[str, str | int], hami: dict[str,
 
 
 def test_a_count_that_no_default_makes_is_noted() -> None:
-    """Memory without a count is told, because it is likely a mistake."""
+    """A note mentions memory without a count, because it is likely a mistake."""
     (note,) = read(container({MEM: 10}), default_count=0).notes
 
     assert "main: nvidia.com/gpumem without nvidia.com/gpu asks for nothing" in note
@@ -199,7 +199,7 @@ def test_names_are_renameable() -> None:
 
 
 def test_all_compute_of_part_of_a_card_keeps_others_away() -> None:
-    """Compute 100 with less memory needs a card without tenants and lets nobody join."""
+    """Compute 100 with less memory needs a card without tenants and keeps others off it."""
     (group,) = read(container({GPU: 1, MEM: 3000, CORES: 100})).groups
 
     assert group.request.unused
@@ -363,7 +363,7 @@ def test_a_profile_that_cannot_be_meant_is_a_fault(profile: str, mode: str, told
 
 @pytest.mark.parametrize("text", ["mps", "MIG", "hami"])
 def test_a_mode_that_no_card_has_is_a_fault(text: str) -> None:
-    """A text with neither mode could never be placed; the pod is told so."""
+    """A text with neither mode could never be placed; the pod waits with that reason."""
     fault = read(container({GPU: 1}), annotations={names.HAMI_VGPU_MODE: text}).fault
 
     assert fault is not None
@@ -386,7 +386,7 @@ def test_a_mode_that_no_card_has_is_a_fault(text: str) -> None:
 def test_numa_bind_is_a_scope_for_several_cards(
     text: str, count: int, scope: Scope | None
 ) -> None:
-    """Go's texts for true bind; anything else counts as false, and is told where it is none of Go's for that."""
+    """Go's texts for true bind; anything else counts as false, with a note where it is none of Go's for that."""
     reading = read(container({GPU: count, MEM: 5}), annotations={names.HAMI_NUMA_BIND: text})
 
     odd = "annotation nvidia.com/numa-bind is 'yes', which counts as false; write true"
@@ -443,7 +443,7 @@ def test_the_card_policy_chain(text: str, order: CardOrder, unused: bool) -> Non
 
 
 def test_an_unknown_card_policy_is_noted() -> None:
-    """A word that is no policy is left out and told."""
+    """A word that is no policy is left out, with a note."""
     reading = read(container({GPU: 1}), annotations={names.HAMI_CARD_POLICY: "spread,best"})
 
     assert reading.card_order == CardOrder(Strategy.SPREAD)
@@ -480,7 +480,7 @@ def test_scoring_weights() -> None:
     ],
 )
 def test_malformed_weights_are_a_fault(text: str) -> None:
-    """Upstream fails the whole filter call; here the pod is told."""
+    """Upstream fails the whole filter call; here the pod waits with the reason."""
     fault = read(container({GPU: 1}), annotations={names.HAMI_WEIGHTS: text}).fault
 
     assert fault is not None

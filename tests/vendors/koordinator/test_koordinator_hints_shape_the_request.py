@@ -67,7 +67,7 @@ def hinted(kind: str, hint: dict[str, object], **asks: str) -> Reading:
 def test_a_field_that_is_not_known_is_told(
     key: str, value: dict[str, object], path: str, near: str
 ) -> None:
-    """It does nothing, here as upstream; so its author gets less than was meant, and hears of it."""
+    """It does nothing, here as upstream; so its author gets less than was meant, and a note says so."""
     (note,) = read({key: value}, gpu="100").notes
 
     hint = f"; did you mean {near}?" if near else ""
@@ -300,7 +300,7 @@ def test_a_malformed_annotation_is_refused_by_name(
 
 
 def test_a_malformed_annotation_of_a_pod_without_devices_is_nobodys_business() -> None:
-    """Nothing asked, nothing checked."""
+    """No device requested, so nothing is checked."""
     assert read({HINT: "{"}) == Reading()
 
 
@@ -372,7 +372,7 @@ def test_the_partition_wish_is_for_whole_cards(
 
 
 def test_single_numa_brings_each_types_devices_to_one_numa_node() -> None:
-    """The closer of both scopes holds; a wish that cannot be met is told as NUMA."""
+    """The closer of both scopes holds; a wish that cannot be met is reported as NUMA."""
     reading = read(
         {
             NUMA: {"numaTopologyPolicy": "SingleNUMANode", "singleNUMANodeExclusive": "Required"},

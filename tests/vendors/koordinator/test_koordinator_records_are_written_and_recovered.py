@@ -414,7 +414,7 @@ def test_functions_templates_and_units_are_recovered() -> None:
 
 
 def test_units_of_a_card_that_tells_none_are_all_of_it() -> None:
-    """Better closed than handed out twice."""
+    """The card is closed; otherwise it might be allocated twice."""
     card = entry(memory="12Gi")
     card["resources"]["huawei.com/npu-core"] = "4"
 
@@ -480,13 +480,13 @@ PROBLEMS = {
     "no minor": ({"gpu": [{"resources": {}}]}, "minor"),
     "listed twice": ({"gpu": [entry(0, ratio="50"), entry(0)]}, "gpu 0 is listed twice"),
     "other id": ({"gpu": [entry(0) | {"id": "GPU-1"}]}, "gpu 0 is GPU-0 on the node, not GPU-1"),
-    "id of nobody": ({"gpu": [entry(0) | {"id": "GPU-9"}]}, "not GPU-9"),
+    "unknown id": ({"gpu": [entry(0) | {"id": "GPU-9"}]}, "not GPU-9"),
     "negative": ({"gpu": [entry(core="-5")]}, "negative"),
     "huge": ({"gpu": [entry(core="9E")]}, "more than any device has"),
     "beyond 64 bits": ({"gpu": [entry(memory="9999999999999999999999")]}, "2**63"),
     "no quantity": ({"gpu": [entry(memory="lots")]}, "not a quantity"),
     "true for a number": ({"gpu": [entry(core=True)]}, "bool"),
-    "function of nobody": (
+    "unknown function": (
         {"rdma": [entry(1, rdma="1") | {"extension": {"vfs": [{"minor": 9, "busID": "x"}]}}]},
         "no virtual function 'x'",
     ),
@@ -501,7 +501,7 @@ PROBLEMS = {
 
 @pytest.mark.parametrize(("record", "problem"), PROBLEMS.values(), ids=PROBLEMS)
 def test_what_cannot_be_trusted_is_a_problem(record: object, problem: str) -> None:
-    """A record that contradicts itself or the node is told, with no grants."""
+    """A record that contradicts itself or the node is a problem, with no grants."""
     found = recover(record)
 
     assert found is not None

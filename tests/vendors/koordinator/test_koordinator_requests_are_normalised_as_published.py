@@ -197,7 +197,7 @@ INVALID = {
     "shared 2, core 101": ({"shared": "2", "core": "101", "memory": "1Gi"}, COMBINATION),
     "shared 1, core 101": ({"shared": "1", "core": "101", "ratio": "50"}, COMBINATION),
     "memory that vanishes over cards": ({"shared": "3", "memory": "2"}, COMBINATION),
-    "v1.4 names are told as written": (
+    "v1.4 names are quoted as written": (
         {"old_core": "1"},
         COMBINATION + "[kubernetes.io/gpu-core]",
     ),

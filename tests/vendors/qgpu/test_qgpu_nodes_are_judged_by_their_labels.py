@@ -82,7 +82,7 @@ def test_a_described_node_keeps_its_devices() -> None:
     ],
 )
 def test_odd_totals(core: str | int, memory: int | None, cards: int, note: str) -> None:
-    """Nothing is made up, and the operator is told."""
+    """Nothing is made up, and a note informs the operator."""
     registration = register(KNOWN, core=core, memory=memory)
 
     assert len(registration.devices or ()) == cards
@@ -209,7 +209,7 @@ def test_an_unreadable_driver_is_admitted_with_a_warning(text: str) -> None:
 
 
 def test_warnings_are_not_told_of_nodes_that_do_not_publish_qgpu() -> None:
-    """They stay a property, for whoever asks about a qGPU pod."""
+    """They stay a property, for questions about a qGPU pod."""
     registration = register({}, card())
 
     assert registration.notes == ()
