@@ -1,11 +1,13 @@
 """What people read says who does what: `nobody`, `is told` and their like go around a subject.
 
-Pages, help, what the program prints, every docstring and comment, the sources in Go, C and JavaScript, scripts, and the chart's
-values, templates and rules. What is not source, and every message, has the field's words besides: a card is allocated and not given out, a pod is evicted and not sent away.
+Pages, help, what the program prints, every docstring and comment (those of tests too), the sources in Go, C and
+JavaScript, scripts, and the chart's values, templates and rules. What is not source, and every message, has the
+field's words besides: a card is allocated and not given out, a pod is evicted and not sent away.
 """
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from partage.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PHRASES = re.compile(
-    r"\b(nobody|whoever|somebody|everybody|who waits|is told|are told|given back|gives? back)\b",
+    r"\b(nobody|whoever|somebody|everybody|who waits|given back|gives? back"
+    r"|(is|are|was|were|be|been|being|gets) told)\b",
     re.IGNORECASE,
 )
 UNCOMMON = re.compile(
@@ -93,6 +96,21 @@ def hits(path: Path, *phrases: re.Pattern[str]) -> list[str]:
     ]
 
 
+def remarks(path: Path) -> list[str]:
+    """Lines of docstrings and comments that have one of the phrases: the other texts of a test are data."""
+    with path.open("rb") as file:
+        tokens = [
+            one for one in tokenize.tokenize(file.readline) if one.string.startswith(("#", '"""'))
+        ]
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {hit[0]!r}"
+        for one in tokens
+        if one.type == tokenize.COMMENT or not one.line[: one.start[1]].strip()
+        for number, line in enumerate(one.string.splitlines(), one.start[0])
+        if (hit := PHRASES.search(NAMES.sub("", line)))
+    ]
+
+
 def helps(command: click.Command, name: str = "partage") -> Iterator[tuple[str, str]]:
     """The help of a command and of all below it."""
     yield name, command.help or ""
@@ -142,6 +160,13 @@ def test_functions_and_comments_name_the_subject() -> None:
     assert [hit for path in files for hit in hits(path, PHRASES)] == []
 
 
+def test_tests_name_the_subject() -> None:
+    """Their docstrings and comments, which say what is proven."""
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 600
+    assert [hit for path in files for hit in remarks(path)] == []
+
+
 def test_sources_in_other_languages_name_the_subject() -> None:
     """Their comments as those of Python; and their messages have the field's words."""
     there = {str(path.relative_to(ROOT)): path for path in OTHERS}
@@ -171,6 +196,9 @@ def test_the_phrases_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     page.write_text(
         "Nobody.\n`test_nobody` and [x](y#nobody)\nThe pod is\nIt is told.\nSent away\n"
     )
+    test = tmp_path / "test.py"
+    test.write_text('"""Of `nobody`.\n\nNobody.\n"""\nname = "nobody"  # is told\n')
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    assert remarks(test) == ["test.py:3: 'Nobody'", "test.py:5: 'is told'"]
     assert hits(page, PHRASES) == ["page.md:1: 'Nobody'", "page.md:4: 'is told'"]
     assert hits(page, UNCOMMON) == ["page.md:4: 'told'", "page.md:5: 'Sent away'"]

@@ -101,7 +101,7 @@ class Seat:
     async def run(self) -> None:
         """Live, die and come back with the instance, until cancelled."""
         while True:
-            while not self._lives():  # noqa: ASYNC110 # a process tells nobody that it lives
+            while not self._lives():  # noqa: ASYNC110 # a process sends no event that it lives
                 await asyncio.sleep(_AGAIN)
             self._elector = _Elector(
                 self._client,

@@ -37,7 +37,7 @@ FLEET = (node("n0", cards=2), node("n1", cards=2), node("n2", cards=4))
 
 async def churn(world: World, seed: int, steps: int) -> None:
     """Pods come and go by chance."""
-    chance = random.Random(seed)  # noqa: S311 # a story that can be told again
+    chance = random.Random(seed)  # noqa: S311 # a story that can be repeated
     alive: list[str] = []
     for step in range(steps):
         if alive and chance.random() < 0.4:

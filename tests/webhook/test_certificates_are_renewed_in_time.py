@@ -39,7 +39,7 @@ def test_the_first_bundle_can_be_served_at_once() -> None:
 
 
 def test_fifteen_years_pass_without_distrust() -> None:
-    """With a look each day, every certificate is trusted by clients with the authorities of that day or the day before."""
+    """With a look each day, clients with the authorities of that day or the day before trust every certificate."""
     bundle = renewed(Bundle(), NAMES, START)
     told, certificates, authorities = bundle.trusted, set(), set()
 

@@ -1,4 +1,4 @@
-"""Where API servers call from is unknown, so strangers may send reviews, too: by as many connections as the port takes."""
+"""Where API servers call from is unknown, so strangers may send reviews, by as many connections as the port takes."""
 
 import asyncio
 import json

@@ -271,7 +271,7 @@ class NodeLockKeeper:
         self, want: Want, instead: Mapping[str, str], where: Callable[[str], Whereabouts]
     ) -> Taken:
         # Our own earlier lock is removed first. If its value counted as a new lock, a late answer of
-        # the API server about the earlier lock could not be told from one about the new lock.
+        # the API server about the earlier lock could not be distinguished from one about the new lock.
         if not await self._settle(want.node, where):
             return Taken(Outcome.REFUSED, "an earlier lock of ours is not released yet")
         try:

@@ -152,7 +152,7 @@ def _amounts(document: Document, entry: shapes.DeviceEntry, field: str) -> _Amou
 
 
 def _unaddressable(entry: shapes.DeviceEntry) -> str:
-    """The reason why the device cannot be told from others; empty when it can."""
+    """The reason why the device cannot be distinguished from others; empty when it can."""
     if entry.type not in _TYPES:
         return f"type {(entry.type or '')[:_SHOWN]!r} is not one of {', '.join(DeviceType)}"
     if entry.minor is None or not 0 <= entry.minor < _MOST_MINOR:
@@ -268,7 +268,7 @@ def _closed(device: Device, why: str) -> Device:
 def _without_twins(
     found: Mapping[tuple[DeviceType, int], Device], document: Document, notes: list[str]
 ) -> tuple[Device, ...]:
-    """The devices in order; devices that share an identity are closed, because they cannot be told apart."""
+    """The devices in order; devices that share an identity are closed, because they cannot be distinguished."""
     if len({(device.type, device.uuid) for device in found.values()}) == len(found):
         return tuple([found[key] for key in sorted(found)])  # nearly always
     uses = Counter((device.type, device.uuid) for device in found.values())
