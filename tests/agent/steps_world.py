@@ -75,7 +75,7 @@ FOLDERS = "/usr/local/vgpu/containers"
 
 
 def uid_of(name: str) -> str:
-    """As an API server makes them."""
+    """A UID in the form of an API server."""
     return f"{name.encode().hex():0>32}"
 
 

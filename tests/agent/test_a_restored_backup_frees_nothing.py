@@ -20,7 +20,7 @@ from partage.wire.record import encode
 async def test_claims_that_the_backup_does_not_know_are_held_by_their_containers(
     folder: Path,
 ) -> None:
-    """Of one that is back the devices are prepared once those have ended; an instance is not removed under a program."""
+    """A claim that is back is prepared once those have ended; an instance is not removed under a program."""
     async with world_of(folder) as world:
         world.look = 0.01
         written = world.folder / "journal/claims"

@@ -147,7 +147,7 @@ def test_auditors_that_a_program_names_are_found(container: Container, tmp_path:
 
 
 def test_what_cannot_be_read_is_not_trusted(container: Container) -> None:
-    """Not a shared object, a pipe without a writer, a circle of links, a file that was removed, too many."""
+    """It may be no shared object, a pipe without a writer, a circle of links, a removed file, or too many."""
     opt = container.root / "opt"
     (opt / "text.so").write_text("text")
     os.mkfifo(opt / "pipe.so")

@@ -163,7 +163,7 @@ def test_the_node_reports_both_names_that_pods_ask(machine: Machine) -> None:
 
 @pytest.mark.parametrize("path", ["/dev/kfd", "/dev/dri/renderD129", "/dev/dri/card2"])
 def test_a_device_file_without_a_record_is_refused(machine: Machine, path: str) -> None:
-    """As for NVIDIA's."""
+    """The rule is that of NVIDIA's files."""
     place = Place(
         _node(machine.discover()), Settings(), FAMILIES, HostFacts(lambda *_: Instance())
     )

@@ -155,7 +155,7 @@ def test_whatever_is_set_no_card_opens(env: list[str]) -> None:
     ],
 )
 def test_other_vendors_runtimes_open_none_either(key: str, closed: str) -> None:
-    """To Habana's an empty value means all, to Ascend's it means none."""
+    """An empty value means all to Habana's and none to Ascend's."""
     for pod in (PLAIN, _pod(SHARE)):
         found = inject(pod, Container("c", "p", "main", env=(f"{key}=0",)), PLACE, ())
 

@@ -52,7 +52,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def reopened(folder: Path) -> Journal:
-    """As the next agent finds it."""
+    """The journal as the next agent reads it."""
     return Journal(folder / "journal")
 
 

@@ -511,7 +511,7 @@ async def test_the_kubelet_is_told_the_health_of_devices(folder: Path) -> None:
 
 
 async def test_what_is_no_message_is_refused(folder: Path) -> None:
-    """And so are more claims than any pod has."""
+    """More claims than any pod has are refused too."""
     async with world_of(folder) as world, world.agent():
         method = f"{said.SERVICES[0]}/NodePrepareResources"
         many = said.ClaimRequest((said.Claim("a", "b", "c"),) * 257).encode()

@@ -148,7 +148,7 @@ def offered(*manifests: dict[str, Any], claims: Iterable[Allocation] = ()) -> li
 
 
 def test_pods_that_another_scheduler_placed_are_withdrawn_too() -> None:
-    """As the service counts them; else claims would be allocated on their cards, and refused, again and again."""
+    """The service counts them too; otherwise claims would be allocated on their cards, and refused, again and again."""
     amounts = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
     record = json.dumps({"gpu": [{"minor": 0, "resources": amounts}]})
     theirs = whole("theirs", **{names.DEVICE_ALLOCATED: record})
@@ -160,7 +160,7 @@ def test_pods_that_another_scheduler_placed_are_withdrawn_too() -> None:
 
 
 def test_a_pod_without_a_record_closes_the_card_that_the_service_closes() -> None:
-    """As many idle ones as it asks for, and none that a claim holds; pods without devices close nothing."""
+    """It closes as many idle cards as it asks for, and none that a claim holds; pods without devices close nothing."""
     plain = {**whole("plain"), "spec": {"nodeName": "n1", "containers": [{"name": "main"}]}}
     mine = Allocation("c", "ns", "c", "n1", (held(),))
 

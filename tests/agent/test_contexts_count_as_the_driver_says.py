@@ -195,7 +195,7 @@ def test_contexts_that_grew_are_told_and_no_alarm(node: Node) -> None:
 def test_growth_is_accepted_up_to_a_bound(
     tmp_path: Path, processes: int, cap: int, slack: int, accepted: int
 ) -> None:
-    """So much a process that is there, of four; a tenth of the cap in any case. A byte more is not in force."""
+    """The slack counts for each process, up to four; a tenth of the cap in any case. A byte more is not in force."""
     node = Node(tmp_path, slack=slack, cap=cap)
     for more in range(1, processes):
         node.process(4000 + more, inner=7 + more)

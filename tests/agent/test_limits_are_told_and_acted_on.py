@@ -125,7 +125,7 @@ class World:
         (home / "maps").write_text("\n".join(maps) + "\n")
 
     def statements(self, *, evict: bool = False) -> Statements:
-        """Who looks after limits."""
+        """The loop that looks after limits."""
         settings = StatementSettings(0.01, evict, proc=self.proc)
         return Statements(self.keeper, self.tallies, self.meter, self.client, settings)
 
@@ -507,7 +507,7 @@ def _said(name: str, answer: Answer, message: str = "m") -> Statement:
 
 
 def test_a_condition_is_as_bad_as_its_worst_container() -> None:
-    """And names those."""
+    """It names those containers."""
     parts = [
         _said("a", Answer.YES),
         _said("b", Answer.NO, "no b"),

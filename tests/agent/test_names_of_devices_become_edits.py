@@ -63,7 +63,7 @@ def _inlined(
 
 
 def test_edits_of_a_file_come_once_before_those_of_its_devices(tmp_path: Path) -> None:
-    """Of two devices of one file the common edits come once; a file is YAML or JSON."""
+    """The common edits of two devices of one file come once; a file is YAML or JSON."""
     common = {"containerEdits": {"env": ["A=common"]}}
     spec = _spec(_device("0", env=["A=0"]), _device("1", env=["B=1"]), **common)
     (tmp_path / "a.json").write_text(json.dumps(spec))
@@ -217,7 +217,7 @@ def test_every_kind_of_edit_is_said(tmp_path: Path) -> None:
 
 
 def test_what_the_agent_gives_and_what_a_specification_says_go_together() -> None:
-    """Of one variable the specification's value holds, of one file or mount the agent's; nothing is there twice."""
+    """The specification's value of a variable counts, and the agent's file or mount; nothing is there twice."""
     adjustment = Adjustment(
         annotations={"a": "b"},
         env=(Variable("NVIDIA_VISIBLE_DEVICES", "GPU-0"), Variable("OURS", "1")),
@@ -372,7 +372,7 @@ def test_only_a_runtime_that_cannot_be_told_names_gets_edits(tmp_path: Path) -> 
 
 
 def test_a_device_file_is_looked_up_under_the_hosts_root(tmp_path: Path) -> None:
-    """As the host sees it: a link there is no device, as for a runtime."""
+    """The agent sees it as the host does: a link there is no device, as for a runtime."""
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/linked").symlink_to("/dev/null")
 

@@ -146,7 +146,7 @@ def test_a_rules_policy_bounds_what_is_asked_and_what_is_not(
 
 
 def test_a_container_is_given_by_the_permit_of_its_pod() -> None:
-    """As it is written beside the record; one of another pod gives nothing, and none leaves it to the node."""
+    """The permit stands beside the record; one of another pod gives nothing, and without one the node decides."""
     good = permit.encode(Permit("shop", online=True), "uid")
     for text, named, online in (
         (good, False, True),
@@ -174,7 +174,7 @@ def test_a_container_is_given_by_the_permit_of_its_pod() -> None:
 
 
 def test_it_is_said_of_the_container(tmp_path: Path) -> None:
-    """As long as the container lives, restarts of the agent included."""
+    """It is said for as long as the container lives, restarts of the agent included."""
     entry = Entry("c1", "u", "team/p", "main", "{}", "none", cut="online is not granted")
     Journal(tmp_path).give(entry)
     entries = Journal(tmp_path).entries

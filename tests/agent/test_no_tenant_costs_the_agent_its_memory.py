@@ -234,7 +234,7 @@ def test_empty_variables_cost_no_step_each(tmp_path: Path) -> None:
     st.booleans(),
 )
 def test_variables_are_those_between_the_ends(pieces: list[bytes], ended: bool) -> None:  # noqa: FBT001
-    """As by splitting all of it."""
+    """The result is the same as by splitting all of it."""
     text = b"\0".join(pieces) + (b"\0" if ended else b"")
     expected: dict[bytes, list[str]] = {b"A": [], b"AB": []}
     for piece in text.split(b"\0"):
@@ -804,7 +804,7 @@ def test_many_who_cost_nearly_too_much_share_a_bound(
 
 
 def test_it_is_said_once_and_in_the_same_words(node: Node) -> None:
-    """Not in force, with a cause of its own; the words do not change while it lasts."""
+    """The container is not in force, with a cause of its own; the words do not change while it lasts."""
     home = node.process(7)
     sparse(home / "maps")
     entry = Entry(HOSTILE, "u", "team/web", "main", "{}", "partage")

@@ -129,7 +129,7 @@ def _tree(folder: Path, entries: list[tuple[str, str, str, str | bytes]]) -> Roo
 def test_any_tree_of_files_has_an_inventory(
     entries: list[tuple[str, str, str, str | bytes]],
 ) -> None:
-    """And a Device object that the scheduler reads; a card without memory is closed."""
+    """It also has a Device object that the scheduler reads; a card without memory is closed."""
     with TemporaryDirectory() as folder:
         search = Search(_tree(Path(folder), entries), "n1", backends=BACKENDS)
         found = search()

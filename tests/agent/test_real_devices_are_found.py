@@ -145,7 +145,7 @@ def test_nvidia_cards_come_with_all_their_facts(cards: Cards) -> None:
 
 
 def test_cards_behind_switches_say_to_which_they_have_links(cards: Cards) -> None:
-    """As on a board of eight: no card has a link to another one."""
+    """On a board of eight no card has a link to another one."""
     cards.join("00000000:04:00.0", "00000000:05:00.0")
 
     found = cards.search()
@@ -220,7 +220,7 @@ def test_an_error_closes_a_card_for_as_long_as_it_should(
 
 
 def test_a_card_that_the_driver_did_not_count_for_a_while_was_away(cards: Cards) -> None:
-    """As after a reset of one card, while the others answer: they have other indexes meanwhile."""
+    """After a reset of one card, for example, while the others answer: they have other indexes meanwhile."""
     assert cards.healthy() == [True, True]
     cards.set(xid=48)
     assert cards.healthy() == [False, True]

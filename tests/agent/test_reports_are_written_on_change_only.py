@@ -340,7 +340,7 @@ async def test_an_agent_lives_by_its_lease_and_stops_when_told() -> None:
 
 
 async def test_an_api_server_that_is_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in every round; again once it answered in between."""
+    """The log says so once, not in every round; and again after an answer in between."""
     async with world_of() as world:
         away, told = asyncio.Event(), list[str]()
         tries: asyncio.Queue[None] = asyncio.Queue()

@@ -398,7 +398,7 @@ def test_terms_are_the_agents_word(machine: Machine) -> None:
 
 
 def test_no_two_tenants_have_the_same_seat_file(machine: Machine) -> None:
-    """Nor after a restart, nor where a seat could not be freed; neighbours hear it by the number of its file."""
+    """This holds after a restart, and where a seat could not be freed; neighbours see it by the number of its file."""
     rooms = machine.rooms()
     rooms.open("container-a", QUOTA)
     folder = rooms.rooms["container-a"].seats / "GPU-0"
@@ -835,7 +835,7 @@ NEW, OLD_LIBC = (b"\x7fELF\0GLIBC_2.2.5\0GLIBC_2.%d\0" % minor for minor in (41,
 def test_an_image_is_judged_by_its_layers_before_it_has_a_root(
     machine: Machine, layers: dict[str, dict[str, bytes | None]], why: str
 ) -> None:
-    """As the proxy sees it: nothing is put together yet, and no process is there."""
+    """The proxy sees it so: nothing is put together yet, and no process is there."""
     container = _container(args=("/bin/true",))
     keeper = machine.keeper()
     keeper.create(_pod(SHARE), container)
@@ -851,7 +851,7 @@ def test_an_image_is_judged_by_its_layers_before_it_has_a_root(
 def test_an_image_that_cannot_be_looked_at_is_not_started_where_that_is_the_rule(
     machine: Machine, *, required: bool
 ) -> None:
-    """Else the library stays; what comes of it is seen when it runs."""
+    """Otherwise the library stays; what comes of it is seen when it runs."""
     keeper = machine.keeper(required=required, proc=machine.folder)
     keeper.create(_pod(SHARE), _container())
 

@@ -310,7 +310,7 @@ async def test_a_writer_who_was_faster_is_found_out() -> None:
 
 
 def test_a_server_adds_the_time_of_a_taint() -> None:
-    """That alone is no difference."""
+    """A slice that differs in that alone counts as the one that was sent."""
     sent = {"devices": [{"taints": [{"key": "a", "effect": "NoSchedule"}]}]}
     stored = {"devices": [{"taints": [{"key": "a", "effect": "NoSchedule", "timeAdded": "now"}]}]}
     assert as_sent(stored) == sent

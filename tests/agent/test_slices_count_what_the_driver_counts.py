@@ -197,7 +197,7 @@ def test_names_of_profiles_stay_apart() -> None:
 
 
 def test_the_mode_of_a_card_says_what_is_offered() -> None:
-    """As for pods of the four protocols: shares, instances, or either."""
+    """The modes are those for pods of the four protocols: shares, instances, or either."""
     axis = MIG_CARDS["A100-80GB"].axis
     kinds = {
         mode: {

@@ -82,7 +82,7 @@ async def test_what_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFixt
 async def test_a_config_map_that_breaks_a_rule_leaves_what_was_in_force(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As the scheduler service does; the published defaults hold once the ConfigMap is deleted."""
+    """The scheduler service does the same; the published defaults hold once the ConfigMap is deleted."""
     where, name = "/api/v1/configmaps", "hami-device-plugin"
 
     def written(split: str) -> dict[str, Any]:
@@ -189,7 +189,7 @@ async def test_a_lease_is_renewed_although_the_node_cannot_be_read() -> None:
 
 
 async def test_a_search_before_its_report_is_no_change(tmp_path: Path) -> None:
-    """Else the node is read and written down twice in each period, for ever."""
+    """Otherwise the node would be read and written twice in each period, for ever."""
     (tmp_path / "devices.yaml").write_text("{model: Tesla-T4, cards: 1}")
     roots = Roots(simulated=tmp_path / "devices.yaml")
     options = DiscoveryOptions(roots, (), ReportingSettings(), kept=tmp_path)

@@ -142,7 +142,7 @@ def _get(url: str) -> tuple[int, str]:
 
 
 async def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
-    """Not ready before the runtime asks; counts what it refused; SIGTERM ends it with 0."""
+    """It is not ready before the runtime asks; it counts what it refused; SIGTERM ends it with 0."""
     probes = free_port()
 
     async with asyncio.timeout(240):

@@ -428,7 +428,7 @@ async def test_a_404_of_a_proxy_ends_no_eviction(
 
 
 async def test_units_that_cannot_be_told_are_noted(folder: Path) -> None:
-    """As long as there are more than a message may hold."""
+    """The note lasts as long as there are more units than a message may hold."""
     async with _world(folder) as world:
         assert world.notes.said == ()
         many = Settings(hami=HamiSettings(split_count=100_000))

@@ -39,7 +39,7 @@ def test_an_agent_that_makes_instances_opens_the_library_it_is_given(tmp_path: P
 
 
 def test_a_library_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
-    """Not silently passed over for another one."""
+    """The program does not take another one in silence."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/libnvidia-ml.so.1").write_text("no library")
 

@@ -139,7 +139,7 @@ def test_an_attempt_that_ended_unheard_leaves_the_next_ones_folder(world: World)
 
 
 def test_what_ended_while_the_agent_was_away_is_removed_at_its_start(world: World) -> None:
-    """And what runs still has its folder."""
+    """A running container still has its folder."""
     world.create(1)
     kept = world.create(2)
     world.start()

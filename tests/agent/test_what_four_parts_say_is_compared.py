@@ -115,7 +115,7 @@ class World:
 
 
 def test_four_parts_that_agree_have_no_finding() -> None:
-    """Also a pod that waits for its container, and one without devices."""
+    """Neither has a pod that waits for its container, nor one without devices."""
     world = World()
     world.pods += [
         Bound("b", "team", "b", record("b", *grants(1, 500, "main"))),

@@ -148,7 +148,7 @@ def test_who_put_away_files_of_other_names_is_known_to_the_driver(node: Node, fl
 
 
 def test_a_card_by_another_name_is_in_use(node: Node) -> None:
-    """So a program without the library is outside, whatever it calls the file; the control device is no card."""
+    """A program without the library is outside, whatever it calls the file; the control device is no card."""
     node.process(4007, "/dev/null", maps="/dev/mine")
     (node.proc / "devices").write_text("Character devices:\n  1 nvidia\n")
     sight = see({"container-a": node.room}, node.proc)

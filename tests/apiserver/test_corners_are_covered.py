@@ -295,5 +295,5 @@ def test_a_replaced_service_keeps_what_was_allocated() -> None:
 
 
 def test_times_are_written_as_kubernetes_does() -> None:
-    """To the second, in UTC."""
+    """Their precision is a second, and their zone UTC."""
     assert timestamp(0) == "1970-01-01T00:00:00Z"

@@ -51,7 +51,7 @@ def test_a_definition_is_served_from_the_next_request_on() -> None:
 def test_a_client_may_delete_a_definition_and_then_its_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As `kubectl delete -f` of one file does; a namespace and what is in it as well."""
+    """`kubectl delete -f` of one file does so; it holds for a namespace and its objects as well."""
     monkeypatch.setattr(module, "_TIDY_AFTER", 3600)
 
     async def story(w: World) -> None:
@@ -103,7 +103,7 @@ def test_objects_that_break_the_schema_are_refused(spec: dict[str, Any], why: st
 
 
 def test_unknown_fields_are_pruned_or_refused() -> None:
-    """As for built-in kinds, by `fieldValidation`."""
+    """`fieldValidation` decides, as for built-in kinds."""
 
     async def story(w: World) -> None:
         ok(await w.post(DEFINITIONS, definition()), 201)

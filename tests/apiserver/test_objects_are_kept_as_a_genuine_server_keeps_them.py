@@ -135,7 +135,7 @@ def test_a_missing_namespace_is_not_found() -> None:
 
 
 def test_a_stale_write_is_a_conflict() -> None:
-    """Of two writers from the same state, the second one gets an error that says to try again."""
+    """The second of two writers from the same state gets an error that says to try again."""
 
     async def story(w: World) -> None:
         old = ok(await w.post(CONFIGS, config(a="1")), 201)
@@ -425,7 +425,7 @@ def test_a_fault_in_one_namespace_leaves_the_others(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_first_namespaces_cannot_be_deleted() -> None:
-    """As in every cluster."""
+    """The same holds in every cluster."""
 
     async def story(w: World) -> None:
         answer = await w.delete("/api/v1/namespaces/default")
@@ -628,7 +628,7 @@ def test_applied_fields_that_a_kind_lacks_are_refused_always() -> None:
 
 
 def test_misspelt_fields_are_refused_warned_of_or_dropped() -> None:
-    """As `fieldValidation` says; without it, with a warning."""
+    """`fieldValidation` decides; without it they are dropped with a warning."""
 
     async def story(w: World) -> None:
         value = pod(nodeNam="n1")

@@ -628,7 +628,7 @@ def test_one_class_alone_is_the_default() -> None:
 
 
 def test_critical_classes_are_there() -> None:
-    """As in every cluster; one that is deleted is one no more."""
+    """Every cluster has them; a deleted one is gone."""
 
     async def story(w: World) -> None:
         path = "/apis/scheduling.k8s.io/v1/priorityclasses"

@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_init_containers_count_by_maximum_and_sidecars_by_sum() -> None:
-    """As the kubelet would need them."""
+    """The kubelet would need the same."""
 
     async def story(w: World) -> None:
         def one(name: str, cpu: int, **more: Any) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def test_scopes_limit_what_a_quota_counts(
 
 
 def test_a_crowd_does_not_pass_a_quota() -> None:
-    """Of many pods created at once exactly as many as fit are admitted."""
+    """Exactly as many of the pods created at once are admitted as fit."""
 
     async def story(w: World) -> None:
         ok(await w.post(QUOTAS, quota(pods=5)), 201)

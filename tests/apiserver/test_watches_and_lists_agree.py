@@ -376,7 +376,7 @@ def test_the_store_refuses_what_does_not_fit() -> None:
 
 
 def test_large_changes_are_forgotten_sooner() -> None:
-    """Else 20,000 changes of pods of a megabyte would be remembered; the last one always is."""
+    """Otherwise 20,000 changes of pods of a megabyte would be remembered; the last one always is."""
     store, large = Store(), "x" * 2**20
     for number in range(40):
         store.insert("x", {"metadata": {"name": f"a{number}"}, "large": large})

@@ -58,7 +58,7 @@ def test_both_ways_agree() -> None:
 
 
 def test_a_shell_completes_the_names_of_pods_and_nodes() -> None:
-    """Of the namespace that was typed; commands too; and nothing, at once, where no server is."""
+    """Names in the typed namespace, and commands; without a server nothing, and at once."""
 
     def completed(*typed: str) -> set[str]:
         asked = ShellComplete(main, {}, "partage", "_PARTAGE_COMPLETE")

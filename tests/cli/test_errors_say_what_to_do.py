@@ -202,7 +202,7 @@ def test_no_object_can_have_such_a_name(command: str, given: str) -> None:
 
 
 def test_a_kind_may_stand_before_a_name_as_after_kubectl_get() -> None:
-    """Also where it is a name itself."""
+    """It may also be a name itself."""
     for given in (["pod/x"], ["po/x"], ["pods/default/x"], ["pod", "x"], ["pod", "po/default/x"]):
         said = CliRunner().invoke(main, ["explain", *given, "-f", MIXED]).stderr
         assert "there is no pod default/x." in said
@@ -337,7 +337,7 @@ def test_a_misspelt_command_gets_a_suggestion(typed: str, meant: str) -> None:
 @pytest.mark.parametrize("text", ["", "# a comment\n---\n"])
 @pytest.mark.parametrize("command", ["schedule", "top -f"])
 def test_a_file_without_documents_is_an_error(tmp_path: Path, text: str, command: str) -> None:
-    """Not "0 of 0", as the wrong file was given; an empty file among others does no harm."""
+    """The output is not "0 of 0", because the wrong file was given; an empty file among others does no harm."""
     empty = tmp_path / "empty.yaml"
     empty.write_text(text)
 
@@ -429,7 +429,7 @@ def test_a_key_that_is_pressed_at_once_ends_it_without_a_word(module: str) -> No
     "typed", [["schedule", "-"], ["top", "-f", "-"], ["simulate", "cluster", "-"]]
 )
 def test_a_key_ends_a_command_that_works_by_its_signal(typed: list[str]) -> None:
-    """Not as an error of the command's own, of which the help knows no code."""
+    """The exit is not an error of the command's own, of which the help knows no code."""
     reset = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     run = [sys.executable, "-c", f"{reset}from partage.cli.entry import main; main()", *typed]
     with subprocess.Popen(run, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
@@ -467,7 +467,7 @@ def test_an_old_terminal_gets_what_it_can_show() -> None:
 
 @pytest.mark.parametrize("typed", [["schedule", MIXED], ["webhook", "--manifests"]])
 def test_a_reader_may_leave_early(typed: list[str]) -> None:
-    """As `head` does: no complaint about the closed pipe, and no port or file is blamed."""
+    """`head` does so: no complaint about the closed pipe, and no port or file is blamed."""
     with subprocess.Popen(
         [sys.executable, "-m", "partage.cli.main", *typed], stdout=PIPE, stderr=PIPE
     ) as process:

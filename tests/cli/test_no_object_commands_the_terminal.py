@@ -61,7 +61,7 @@ def test_a_command_is_shown_by_its_number(command: str) -> None:
 
 
 def test_ordinary_text_stays() -> None:
-    """Of every alphabet, over lines."""
+    """This holds for every alphabet, and over lines."""
     text = "ein Gerät\n\tлю 卡 ░█ 'q' \\x1b"
 
     assert visible(text) == text
@@ -111,7 +111,7 @@ def test_schedule_and_explain_print_none(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("command", [*COMMANDS, "\udc9b"], ids=ascii)
 def test_the_log_has_none(form: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As text and as JSON: in messages, tracebacks, and what a line belongs to."""
+    """Text and JSON: in messages, tracebacks, and names that a line belongs to."""
     with logging_as(form) as logger:
         logger.warning("pod a/%s", command, extra={"trace": command})
         logger.error("a fault", exc_info=ValueError(command))
@@ -139,7 +139,7 @@ def logging_as(form: str) -> Iterator[logging.Logger]:
 def test_no_word_of_an_object_begins_a_line_of_the_log(
     form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor does it command the terminal that shows the log; a traceback is set in."""
+    """It does not command the terminal that shows the log either; a traceback is indented."""
     forged = "2026-01-01T00:00:00.000Z error   partage.daemon: forged"
     with logging_as(form) as logger:
         logger.warning("pod a/b says %s", f"\x1b[2J\n{forged}")

@@ -366,7 +366,7 @@ def test_a_pod_with_claims_alone_says_how_it_failed_too(tmp_path: Path) -> None:
 
 
 def test_a_pod_that_succeeded_needs_no_reason(tmp_path: Path) -> None:
-    """Nor does it get a table of its containers."""
+    """It does not get a table of its containers either."""
     done = {"exitCode": 0, "reason": "Completed"}
     statuses = [{"name": "main", "state": {"terminated": done}}]
     file = ended(tmp_path, {"phase": "Succeeded", "containerStatuses": statuses})
@@ -561,7 +561,7 @@ def test_cards_of_a_pod_are_told_as_schedule_tells_them() -> None:
 
 
 def test_an_empty_list_says_that_it_is() -> None:
-    """And not a heading alone."""
+    """The output is more than a heading."""
     assert ask("top", "pods", "-n", "nope", "-f", MIXED).stdout == "no pod with devices there\n"
 
 
@@ -612,7 +612,7 @@ def test_nodes_come_by_what_is_used(order: str, sign: int) -> None:
 
 
 def test_a_card_that_two_nodes_claim_is_closed_by_every_command(tmp_path: Path) -> None:
-    """Of the same manifests `schedule`, `explain` and `top` say the same."""
+    """`schedule`, `explain` and `top` say the same of the same manifests."""
     path = tmp_path / "twins.yaml"
     mixed = (
         Path(MIXED, "nodes.yaml").read_text() + "\n---\n" + Path(MIXED, "pods.yaml").read_text()
@@ -638,7 +638,7 @@ def test_a_card_that_two_nodes_claim_is_closed_by_every_command(tmp_path: Path) 
 
 
 def test_compute_of_several_cards_is_told_in_cards() -> None:
-    """Not as 150 % of 400 %, which says neither how much nor of how many."""
+    """The output is not 150 % of 400 %, which says neither how much nor of how many."""
     said = ask("top", "-f", MIXED).stdout
 
     assert "6%: 0.5 of 9 cards" in said
@@ -649,7 +649,7 @@ def test_compute_of_several_cards_is_told_in_cards() -> None:
 
 
 def test_a_pod_that_only_waits_for_its_turn_gets_a_line_of_its_own() -> None:
-    """So that the line is folded on a narrow terminal, as all reasons are."""
+    """The line is then folded on a narrow terminal, as all reasons are."""
     answer = ask("top", "-f", MIXED)
     lines = answer.stdout.splitlines()
 

@@ -55,7 +55,7 @@ def test_it_is_as_before_when_the_service_fails() -> None:
 
 
 def test_what_outlives_a_look_at_all_objects_is_not_looked_at_again() -> None:
-    """Else each such look at a service's books stops it for longer than the one before."""
+    """Otherwise each such look at a service's books stops it for longer than the one before."""
     looked_at: list[int] = []
 
     async def service(_stop: asyncio.Event) -> None:
@@ -71,7 +71,7 @@ def test_what_outlives_a_look_at_all_objects_is_not_looked_at_again() -> None:
 
 
 def test_a_command_that_ends_soon_looks_through_what_it_gathers_hardly_ever() -> None:
-    """As a program; what tests and services run in their own process is left alone."""
+    """This holds for a program of its own; services, and commands in a test's process, are left alone."""
     script = (
         "import atexit, gc; from partage.cli.main import main;"
         "atexit.register(lambda: print(gc.get_threshold()[0])); main(['{}', '--help'])"

@@ -146,7 +146,7 @@ def test_claims_are_counted_beside_pods(pods: int, claims: int, told: str) -> No
 
 
 def long(name: str) -> str:
-    """As long as names may be; the end tells two of a controller apart."""
+    """A name as long as names may be; two of one controller differ at the end."""
     return f"{name}-{'middle-' * 9}"[:57] + f"-{sum(name.encode()) % 100000:05}"
 
 
@@ -213,7 +213,7 @@ def test_long_names_leave_numbers_their_room(name: str, manifests: str) -> None:
 
 @pytest.mark.parametrize("name", ["pods", "decisions"])
 def test_names_keep_both_ends(name: str, manifests: str) -> None:
-    """Of namespace, pod and node; each has a line of its own."""
+    """Namespace, pod and node keep both, each on a line of its own."""
     narrow = shown(LONG[name](manifests), 80)
 
     namespace, _slash, pod = POD.partition("/")

@@ -188,7 +188,7 @@ def test_a_pod_whose_claim_gets_a_card_is_told_which(tmp_path: Path) -> None:
 def test_without_the_library_other_pods_are_explained_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the pod with a claim waits with what is missing."""
+    """The pod with a claim waits, and its reason names what is missing."""
     monkeypatch.setitem(sys.modules, "celpy", None)
     monkeypatch.delitem(sys.modules, "partage.wire.cel", raising=False)
     monkeypatch.delattr("partage.wire.cel", raising=False)

@@ -89,7 +89,7 @@ class Kubelet:
 
     @property
     def boot(self) -> str:
-        """Which run of the machine it sees."""
+        """The run of the machine that it sees."""
         return (self.folder / "boot_id").read_text()
 
     def reboot(self) -> None:

@@ -65,7 +65,7 @@ class LeaderService:
                 back.join()
 
     def _target(self) -> int | None:
-        """Who leads; while the API server cannot say, who did."""
+        """The leader's port; the last known one while the API server cannot say."""
         if time.monotonic() > self._asked + BELIEVED_SECONDS:
             with suppress(OSError):
                 self._known = self._leader()

@@ -411,7 +411,7 @@ async def test_devices_come_to_a_pod_on_its_creation_alone(plane: Plane) -> None
 
 @pytest.mark.parametrize("many", [1_000, 4_000])
 async def test_a_pod_of_many_containers_stays_within_the_budget(plane: Plane, many: int) -> None:
-    """Of creation and of every update, by name and by webhook; its devices are found all the same."""
+    """This holds for creation and every update, by name and by webhook; its devices are found all the same."""
     crowd = pod("crowd")
     resources = {
         "limits": {"cpu": "1m", "memory": "1Mi"},

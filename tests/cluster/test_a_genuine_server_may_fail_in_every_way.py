@@ -164,7 +164,7 @@ def expire(cluster: Wired) -> None:
 
 
 def gone_at_the_start(cluster: Wired) -> None:
-    """So are new ones, before their first event."""
+    """New watches are expired too, before their first event."""
     fails(cluster, Fault(watch=True, status=410, reason="Expired", times=12))
     cut(cluster)
 

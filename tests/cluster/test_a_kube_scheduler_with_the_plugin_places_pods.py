@@ -61,7 +61,7 @@ def test_the_go_side_passes_its_own_tests(program: Path, package: str) -> None:
 
 
 def test_pods_with_devices_are_bound_with_their_record(cluster: Plugged) -> None:
-    """And pods without devices by kube-scheduler alone."""
+    """kube-scheduler alone binds pods without devices."""
     cluster.pod("half", HALF)
     cluster.pod("plain")
 
@@ -71,7 +71,7 @@ def test_pods_with_devices_are_bound_with_their_record(cluster: Plugged) -> None
 
 
 def test_a_pod_that_waits_says_why_and_comes_when_there_is_room(cluster: Plugged) -> None:
-    """Of each profile; the engine pushes, and nothing of the pod is changed for it."""
+    """This holds for each profile; the engine pushes, and nothing of the pod is changed for it."""
     for name in ("one", "two"):
         cluster.pod(name, BOTH)
         cluster.bound(name)

@@ -83,7 +83,7 @@ def arguments(stack: Stack) -> list[str]:
 
 
 def test_labels_that_a_binding_does_not_carry_come_afterwards(stack: Stack) -> None:
-    """As on Kubernetes 1.34 and before: bound without, labelled by the controllers."""
+    """On Kubernetes 1.34 and before, a pod is bound without labels, and the controllers add them."""
     since = stack.revision()
     stack.create(pod("labelled", QGPU))
     stack.bound("labelled")

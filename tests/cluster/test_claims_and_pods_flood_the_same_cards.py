@@ -286,7 +286,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def test_claims_of_every_shape_share_the_cards_with_pods(big: Stack) -> None:
-    """And pods that ask for a class by the name of a resource: whole cards, as many as by a protocol's names."""
+    """Some pods ask for a class by the name of a resource: whole cards, as many as by a protocol's names."""
     label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
     merge = "application/merge-patch+json"
     big.plane.call("PATCH", "/api/v1/namespaces/default", label, kind=merge)

@@ -177,7 +177,7 @@ def test_a_pod_that_fits_nowhere_waits_for_what_kube_scheduler_says(cluster: Plu
 
 
 def test_what_is_not_stored_yet_counts_for_the_next_pod(cluster: Plugged) -> None:
-    """Of two idle nodes, binpack sends the second pod after the first, whose claim the API server has not stored."""
+    """With two idle nodes, binpack sends the second pod after the first, whose claim the API server has not stored."""
     for name in ("left", "right"):
         cluster.node(name)
         publish(cluster, name, 16)
@@ -195,7 +195,7 @@ def test_what_is_not_stored_yet_counts_for_the_next_pod(cluster: Plugged) -> Non
 
 
 def test_a_pods_share_by_names_is_not_on_the_card_of_its_claim(cluster: Plugged) -> None:
-    """Of two idle cards the engine and the allocator would each take the first, which has no room for both."""
+    """The engine and the allocator would each take the first of two idle cards, which has no room for both."""
     cluster.node("pair")
     publish(cluster, "pair", 16)
     most = {"koordinator.sh/gpu-core": "80", "koordinator.sh/gpu-memory-ratio": "80"}

@@ -115,7 +115,7 @@ def died(node: Node) -> None:
 def test_an_agent_is_killed_at_a_step(
     cuda: Node, steps: Path, preparing: str, files: int, undoing: str, left: int
 ) -> None:
-    """Of prepare and of unprepare: the kubelet asks again, the pod runs with its share, and then nothing is left."""
+    """At each step of prepare and unprepare: the kubelet asks again, the pod runs, and then nothing is left."""
     stack = cuda.stack
     claim(stack, "mine", **half(90, "15Gi"))
     (steps / preparing).touch()
@@ -221,7 +221,7 @@ def restarted(node: Node) -> None:
 
 
 def test_the_kubelet_asks_until_the_disk_takes_it(cuda: Node, steps: Path) -> None:
-    """To prepare and to unprepare, the next kubelet too."""
+    """It asks to prepare and to unprepare, and so does the next kubelet."""
     stack = cuda.stack
     claim(stack, "tried", **half(90, "1Gi"))
     with failing(steps, "prepare-named"):
@@ -371,7 +371,7 @@ def test_a_pod_that_is_done_gives_its_claims_back(cuda: Node) -> None:
 
 
 def health(node: Node, name: str) -> str:
-    """Of the only device of a pod, as its status says."""
+    """The health of a pod's only device, by its status."""
     (status,) = node.stack.pod(name)["status"]["containerStatuses"]
     listed = status.get("allocatedResourcesStatus", [])
     return ",".join(one["health"] for part in listed for one in part.get("resources", []))

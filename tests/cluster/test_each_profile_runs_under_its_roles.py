@@ -21,7 +21,7 @@ ASKS = {
 
 
 def layout(profile: str, folder: Path) -> Layout:
-    """As the profile lays itself out, with its agent, which finds a folder of its own where a kubelet's would be."""
+    """The profile's layout, with its agent, which finds a folder of its own in place of a kubelet's."""
     return Layout(
         system="kube-system",
         scheduler=f"{profile}-scheduler",

@@ -313,7 +313,7 @@ def test_koordinator_itself_decides_what_partage_decides(koordinator: Koordinato
 def test_koordinators_manager_writes_the_totals_that_partage_writes(
     koordinator: Koordinator,
 ) -> None:
-    """Of a node with shares, of one with an ill card, and of one with network cards."""
+    """The cases are a full node, one with an ill card, and one with network cards."""
     plane = koordinator.plane
     nodes = [
         rules.Node("full", [rules.Device(minor, True, 0, "0") for minor in range(4)]),

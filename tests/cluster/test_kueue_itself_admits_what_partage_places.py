@@ -173,7 +173,7 @@ def charged(stack: Stack, space: str, name: str) -> dict[str, str] | None:
 def test_kueue_admits_by_card_totals_and_partage_places_the_shares(
     stack: Stack, space: str
 ) -> None:
-    """Of three protocols in one quota; what is over it waits suspended, and comes when another ends."""
+    """Three protocols share one quota; a Job beyond it waits suspended, and comes when another ends."""
     job(
         stack,
         space,

@@ -113,7 +113,7 @@ def test_gangs_that_fail_leave_no_reservation(paced: Plugged) -> None:
 
 
 def test_a_gang_that_waits_comes_when_there_is_room(cluster: Plugged) -> None:
-    """As a whole."""
+    """All of its pods come together."""
     cluster.pod("single", WHOLE)
     cluster.bound("single")
     names = gang(cluster, "late", 4)
@@ -128,7 +128,7 @@ def test_a_gang_that_waits_comes_when_there_is_room(cluster: Plugged) -> None:
 
 
 def test_less_important_pods_go_for_a_gang(cluster: Plugged) -> None:
-    """As many as it needs, and no more."""
+    """As many go as it needs, and no more."""
     low = [f"low-{i}" for i in range(4)]
     for name in low:
         cluster.pod(name, WHOLE, terminationGracePeriodSeconds=600)

@@ -281,7 +281,7 @@ def test_with_the_leader_away_claims_of_ours_wait_and_no_others(cuda: Node) -> N
 
 
 def test_the_pod_of_the_guide_runs(cuda: Node) -> None:
-    """As printed, but for the image, which no registry gives here, and what a bare kubelet cannot mount."""
+    """It is as printed, except the image, which no registry gives here, and mounts that a bare kubelet cannot make."""
     stack = cuda.stack
     page = next(one for one in BLOCKS if one.page == "docs/how-to/use-resource-claims.md")
     template, wanted = yaml.safe_load_all(page.text)
@@ -847,7 +847,7 @@ def test_what_schedule_foretells_the_genuine_allocator_does(cuda: Node) -> None:
 
 
 def _got(claim: dict[str, Any]) -> list[tuple[str, str, dict[str, int]]]:
-    """Of each device that a claim has: its request, its name, and how much of it, in base units."""
+    """The request, name and amounts in base units of each device that a claim has."""
     allocation = (claim.get("status") or {}).get("allocation", {})
     return [
         (

@@ -182,7 +182,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 def left(plane: ControlPlane, found: list[Manifest]) -> list[str]:
-    """Which of these objects the server has."""
+    """Those of these objects that the server has."""
     have = []
     for o in found:
         path = f"{collection(o)}/{o['metadata']['name']}"

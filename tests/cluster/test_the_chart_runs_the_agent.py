@@ -287,7 +287,7 @@ def test_another_nodes_device_is_out_of_reach(
 def test_conditions_are_of_its_own_pods(
     plane: ControlPlane, token: str, name: str, *, allowed: bool
 ) -> None:
-    """Of a pod on its node, not of one elsewhere."""
+    """The agent writes them of a pod on its node, not of one elsewhere."""
     condition = {"type": "partage.io/LimitsInForce", "status": "True", "reason": "InForce"}
 
     async def patch() -> str:

@@ -218,7 +218,7 @@ LOSSES: dict[str, tuple[Manifest, str]] = {
 async def test_a_pod_whose_device_goes_is_flagged_after_the_grace(
     after: Manifest, reason: str
 ) -> None:
-    """Not at once, because agents restart; then until the device is back."""
+    """The flag does not come at once, because agents restart; then it stays until the device is back."""
     async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())

@@ -166,7 +166,7 @@ def flood(readers: AccessReviews, many: int, address: str) -> list[asyncio.Task[
 
 
 async def test_made_up_tokens_cost_the_api_server_little() -> None:
-    """Of any number of strangers few wait, each for its turn, and the others get an answer at once."""
+    """Few of any number of strangers wait, each for its turn, and the others get an answer at once."""
     async with judged(rate=20.0) as (judge, readers, clock):
         judge.gate.clear()
         tokens = [one for n in range(100) for one in flood(readers, 20, f"10.0.{n}.1")]

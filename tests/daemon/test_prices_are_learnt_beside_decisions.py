@@ -212,7 +212,7 @@ def test_enough_pods_bring_new_tables_as_an_event() -> None:
 
 @pytest.mark.usefixtures("large")
 def test_what_runs_is_told_to_the_rehearsal() -> None:
-    """So the service chooses from the present books, as a replay does."""
+    """The service then chooses from the present books, as a replay does."""
     mine, told = shelf(), []
 
     class Ear(ThreadPoolExecutor):

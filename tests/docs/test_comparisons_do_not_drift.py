@@ -61,7 +61,7 @@ LATER: Final = [row for row in _rows() if re.match(r"later\b", row[2])]
 
 @pytest.mark.parametrize(("line", "first", "last"), SAME)
 def test_a_row_that_says_same_names_its_tests(line: str, first: str, last: str) -> None:
-    """And each of them exists."""
+    """Each of them exists."""
     assert _NAMED.search(last), f"{line}: {first}: no test is named"
     assert not _missing(last), f"{line}: {first}"
 

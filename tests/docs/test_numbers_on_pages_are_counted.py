@@ -70,7 +70,7 @@ def _source(folder: str) -> str:
 
 
 def test_the_page_names_every_dashboard() -> None:
-    """As many as there are, each by its file and its title."""
+    """It has all dashboards, each by its file and its title."""
     text = page("how-to/watch-it.md")
     found = sorted(OBSERVED.glob("*.json"))
     titles = {json.loads(one.read_text("utf-8"))["title"] for one in found}
@@ -94,7 +94,7 @@ def test_the_readme_compares_with_the_versions_that_were_read() -> None:
 
 
 def test_versions_are_those_of_the_chart() -> None:
-    """Of the plugin its own and the next minor, of claims what the chart refuses below."""
+    """The plugin's own and the next minor; for claims, the versions below which the chart refuses."""
     built = _values()["kubeScheduler"]["pluginImage"]["kubernetes"]
     major, minor = built.split(".")
     told = f"{built} and {major}.{int(minor) + 1}"

@@ -653,7 +653,7 @@ def test_a_config_map_that_is_not_read_is_no_finding(names_: list[str], found: s
 
 
 def test_cards_that_count_their_own_cores_have_no_total_of_compute() -> None:
-    """As the controller writes it: Huawei's cards have AI cores instead."""
+    """The controller writes it so: Huawei's cards have AI cores instead."""
     given = copy.deepcopy(world())
     given["Device"][0]["metadata"]["labels"] = {names.GPU_VENDOR: "huawei"}
     entry = given["Device"][0]["spec"]["devices"][0]
@@ -1117,7 +1117,7 @@ def pools(draw: st.DrawFn) -> WORLD:
 @settings(max_examples=60, deadline=None)
 @given_by(pools())
 def test_nodes_that_are_alike_are_examined_as_if_each_were_read(given: WORLD) -> None:
-    """Of many such nodes one is read, and what is found is the same."""
+    """One of many such nodes is read, and the findings are the same."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("partage.cli.doctor.alike", lambda _nodes: {})
         each = facts_of(told(given), NOW)

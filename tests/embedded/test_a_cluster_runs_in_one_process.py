@@ -244,7 +244,7 @@ def test_a_pod_stays_as_long_as_it_tolerates(
 
 
 def test_a_taint_sends_away_who_does_not_tolerate_it() -> None:
-    """Of a node that was serving, and of one that a pod tolerates for a time; its card is free again."""
+    """From a node that was serving, and from one that a pod tolerates for a time; its card is free again."""
     taint = {"spec": {"taints": [{"key": "ill", "effect": "NoExecute"}]}}
     for_a_time = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
 

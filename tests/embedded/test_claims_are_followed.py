@@ -279,7 +279,7 @@ async def test_a_claim_that_is_refused_leaves_other_pods_theirs() -> None:
 async def test_each_claim_of_a_pod_is_found_without_a_look_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also one whose name the pod's status lacks."""
+    """This includes one whose name the pod's status lacks."""
     server = ApiServer()
     await server.furnish()
     lives = ClaimLives(server)

@@ -128,7 +128,7 @@ def test_a_refusal_counts_its_reasons_in_kube_schedulers_words() -> None:
 
 
 def test_the_idlest_node_is_the_one_with_most_left() -> None:
-    """Of CPU and memory, in parts of what each has."""
+    """CPU and memory count, in parts of what each node has."""
     rooms = Rooms()
     for number in range(3):
         rooms.node_seen(Node(f"n{number}", allocatable={"cpu": 4, "memory": 8}))
@@ -141,7 +141,7 @@ def test_the_idlest_node_is_the_one_with_most_left() -> None:
 
 
 def test_more_kinds_of_pods_than_are_remembered_are_answered_rightly() -> None:
-    """Which nodes they leave is judged again."""
+    """The nodes that they leave are judged again."""
     rooms = Rooms()
     rooms.node_seen(Node("n0", labels={"k": "7"}, allocatable={"cpu": 4}))
     for round_ in range(2):

@@ -236,7 +236,7 @@ def test_policies_are_compared_by_the_engine_that_decides_live() -> None:
 
 
 def test_the_policy_in_force_is_compared_first() -> None:
-    """And only once."""
+    """It is compared only once."""
 
     async def story() -> None:
         async with running([node(cards=1)]) as world:

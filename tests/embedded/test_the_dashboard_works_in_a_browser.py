@@ -632,7 +632,7 @@ def test_a_text_cannot_turn_what_is_beside_it() -> None:
 
 
 def test_what_was_typed_into_a_filter_stays_with_its_view() -> None:
-    """Who follows a link right after typing is on the page of the link, at its address."""
+    """A reader who follows a link right after typing is on the page of the link, at its address."""
 
     async def tell(_world: World, page: Page, url: str) -> None:
         await page.open(f"{url}/#/nodes", shown("#/nodes"))

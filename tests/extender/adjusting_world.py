@@ -123,7 +123,7 @@ class Writer:
         self.dead = False
 
     async def _lives(self) -> None:
-        """Of a process that has ended nothing goes on."""
+        """A process that has ended does nothing any more."""
         await asyncio.sleep(0)
         try:
             if not self.dead:
@@ -255,7 +255,7 @@ class AdjustingWorld:
         )
 
     def pods(self) -> list[shapes.Pod]:
-        """As the agent's informer has them: of some moment, never an earlier one than before."""
+        """The agent's informer has them: a state of some moment, never an earlier one than before."""
         return [document(one).shape for one in self.store.history[self.seen].values()]  # type: ignore[misc]
 
     # --- what happens ------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class LoggedApi(ModelApi):
         self.strays: list[Binding] = []
 
     def carry_out(self, binding: Binding) -> Answered:
-        """As the genuine server, and remember it."""
+        """Act as the genuine server, and remember the Binding."""
         answer = super().carry_out(binding)
         if answer.outcome is Outcome.DONE:
             record = binding.annotations.get(names.ALLOCATION, "")

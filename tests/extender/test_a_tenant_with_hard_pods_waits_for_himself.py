@@ -80,7 +80,7 @@ def small_gap(number: int) -> list[dict[str, str]]:
 
 
 def all_different(number: int) -> list[dict[str, str]]:
-    """As many sizes as containers."""
+    """A pod with a different size for each container."""
     return [share(1, 100 + 7 * i + number, 13 + i % 5) for i in range(64)]
 
 

@@ -58,7 +58,7 @@ async def test_a_pod_is_proposed_reserved_and_bound(world: Plugged) -> None:
 
 @plugged
 async def test_the_time_from_waking_to_binding_is_measured(world: Plugged) -> None:
-    """As for pods that come by the extender, so that the alert on slow wake-ups sees them."""
+    """It is measured as for pods by the extender, so that the alert on slow wake-ups sees them."""
     await world.place(pod("full", whole(2)))
     world.create(pod("web", half()))
     assert world.propose("web").code

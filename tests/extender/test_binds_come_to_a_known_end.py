@@ -624,7 +624,7 @@ async def test_a_leader_that_stops_while_it_reads_goes_on_with_its_periodic_work
 
 @run
 async def test_a_binding_whose_time_is_over_can_arrive_no_more() -> None:
-    """Even if its pod was deleted before it could be read back; otherwise no lead could be handed over again."""
+    """This holds even if its pod was deleted before the read; otherwise no lead could be handed over any more."""
     world = await World().start(node(), device())
     manifest = world.create(pod("web", whole(2)))
     world.api.answers.append(UNKNOWN)

@@ -174,7 +174,7 @@ def test_instances_of_one_card_are_one_series_of_their_container() -> None:
 
 
 def test_other_tasks_run_between_two_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a family has a series for every pod; a piece has few lines."""
+    """This includes a family with a series for every pod; a piece has few lines."""
     monkeypatch.setattr("partage.extender.exposition._PIECE", 2)
     with _scene(pod_series=True) as site:
         for number in range(5):

@@ -84,7 +84,7 @@ async def cluster(*names: str, **settings: Any) -> Plugged:
 
 @run
 async def test_the_node_of_the_same_pod_by_names_comes_first_and_nothing_is_held() -> None:
-    """Of the nodes with enough amounts; kube-scheduler's own allocator takes the devices."""
+    """It is one of the nodes with enough amounts; kube-scheduler's own allocator takes the devices."""
     world = await cluster("n1", "n2", "n3")
     world.service.books.take([PolicyChanged(Policy.parse("binpack"))], 0.0)
     world.service.changed(document(_on("n3", share(cores="50", memory="8Gi"))))

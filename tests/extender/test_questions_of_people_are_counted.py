@@ -149,7 +149,7 @@ async def test_whose_end_makes_room_is_searched_for_at_the_namespaces_expense() 
 
 @run
 async def test_others_have_their_turn_while_a_plan_is_searched_for() -> None:
-    """Whose end would make room for a hard pod takes many questions, each of them a search."""
+    """The search for pods whose end makes room for a hard pod takes many questions, each of them a search."""
     world = await crowded()
     turns, others = 0, True
 

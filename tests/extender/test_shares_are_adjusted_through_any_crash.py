@@ -433,7 +433,7 @@ async def test_a_container_that_starts_later_has_the_amounts_of_now(tmp_path: Pa
 
 
 async def test_what_runs_keeps_its_amounts_though_its_pod_is_gone(tmp_path: Path) -> None:
-    """As after a restored backup; others have the released part, and a container of the pod may start again."""
+    """After a restored backup, for example; others have the released part, and the pod's container may start again."""
     world = await one_pod(tmp_path, "compute=10,memory=1Gi")
     await settle(world)
     adjusted = dict(world.keeper.journal.adjusted)

@@ -307,7 +307,7 @@ def test_lists_hold_what_the_books_hold_in_order(steps: list[tuple[Any, ...]]) -
 
 
 def test_a_look_takes_turns_with_others() -> None:
-    """Of thousands of pods and hundreds of nodes, a look reads only one piece at a time."""
+    """A look at thousands of pods and hundreds of nodes reads only one piece at a time."""
 
     async def story() -> None:
         told = Told()
@@ -365,7 +365,7 @@ async def test_a_pod_that_asks_for_no_device_is_not_counted() -> None:
 
 
 async def test_objects_that_cannot_be_read_are_named_to_their_readers_alone() -> None:
-    """And not all of very many: authors of pods or settings may make them unreadable."""
+    """The list of very many is cut: authors of pods or settings may make them unreadable."""
     books = Books(ClusterCache(), Hooks())
     for number in range(500):
         books.cluster_cache.problems[f"ConfigMap team/c{number:03}"] = "no number"

@@ -428,7 +428,7 @@ async def test_a_pod_whose_room_is_kept_is_woken_again() -> None:
 
 @run
 async def test_few_are_woken_again_at_a_time() -> None:
-    """Of many woken pods most only wait for their turn at kube-scheduler."""
+    """Most woken pods only wait for their turn at kube-scheduler."""
     world = await World().start(node(), device())
     await world.place(pod("full", whole(2)))
     for number in range(60):

@@ -36,7 +36,7 @@ async def test_an_agent_that_was_killed_gives_on_where_it_was(tmp_path: Path) ->
 def test_a_driver_is_asked_for_so_long_and_then_left_alone(
     failure: Failure, seconds: float
 ) -> None:
-    """As docs/reliability.md says: then once a minute."""
+    """After that it is asked once a minute, as docs/reliability.md says."""
     waits: list[float] = []
 
     while (pause := wait(len(waits) + 1, failure)) < REST:

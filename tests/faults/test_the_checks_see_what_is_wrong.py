@@ -77,7 +77,7 @@ def test_cards_over_their_capacity_are_seen(pods: list[dict[str, Any]], wrong: i
 
 @pytest.mark.parametrize("record", [{"uid": "other"}, {"node": "n9"}])
 def test_records_of_others_are_seen(record: dict[str, str]) -> None:
-    """Of another pod, of another node."""
+    """Records of another pod, and of another node."""
     assert misplaced([bound(MAIN)], CARDS) == []
     assert len(misplaced([bound(MAIN, **record)], CARDS)) == 1
 

@@ -241,7 +241,7 @@ def test_a_hundred_pods_that_ask_for_little_close_no_card_that_is_held() -> None
 
 
 def test_only_cards_of_the_vendor_that_was_asked_for_are_closed() -> None:
-    """And those whose vendor is not known; those that are ill or cordoned need no closing."""
+    """Cards of an unknown vendor are closed too; ill or cordoned ones need no closing."""
     cards = [
         card(0, vendor="metax"),
         card(1, vendor="nvidia"),
@@ -265,7 +265,7 @@ def test_only_cards_of_the_vendor_that_was_asked_for_are_closed() -> None:
 @settings(deadline=None)
 @given(st.data())
 def test_what_is_closed_follows_from_the_facts_in_any_order(data: st.DataObject) -> None:
-    """And is never more than what may be used, nor a card that is held."""
+    """It is never more than what may be used, nor a card that is held."""
     cards = [card(i, vendor="nvidia" if i % 2 else "") for i in range(5)]
     kinds = st.builds(MayUse, st.just(GPU), st.integers(1, 3), st.sampled_from([(), ("nvidia",)]))
     facts: list[Allocation | tuple[str, Suspicion]] = [

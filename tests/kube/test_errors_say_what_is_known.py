@@ -144,7 +144,7 @@ def test_long_messages_are_cut() -> None:
 
 
 def test_an_error_in_a_watch_has_only_its_code() -> None:
-    """And is a server's fault if it has none."""
+    """It is a server's fault if it has none."""
     assert isinstance(error_of_status("GET", "/x", errors.Status(code=410)), errors.Expired)
     assert isinstance(error_of_status("GET", "/x", errors.Status()), errors.ServerError)
 

@@ -107,7 +107,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_namespaces_have_turns_and_who_has_most_to_say_loses_some() -> None:
-    """Of many events of one namespace the oldest unwritten ones are dropped, and none of another's."""
+    """The oldest unwritten events of a namespace with many are dropped, and none of another's."""
     book = book_of(waiting=5, lot=2)
     for index in range(10):
         book.note(WAITING._replace(regarding=POD._replace(name=f"p{index}")), "x", 0, MOMENT)
@@ -262,7 +262,7 @@ async def test_a_taken_name_is_replaced() -> None:
 
 @pytest.mark.parametrize("name", ["n" * 250, f"{'n' * 199}-{'n' * 50}", f"{'n' * 199}.{'n' * 50}"])
 async def test_objects_without_a_namespace_report_to_default(name: str) -> None:
-    """As the API demands; the event's name is one too."""
+    """The API demands it; the event's name is one too."""
     async with KubeServer() as server, recording(server) as (recorder, _clock):
         recorder.warning(Regarding("v1", "Node", name), "Sick", "x")
         await eventually(lambda: stored(server, "default"))

@@ -83,7 +83,7 @@ def test_everything_a_cluster_may_say_is_read() -> None:
 
 
 def test_files_are_relative_to_their_document() -> None:
-    """As kubectl finds them; absolute ones stay."""
+    """kubectl finds them so; absolute ones stay."""
     config = parse(
         kubeconfig(
             {"certificate-authority": "ca.crt"},
@@ -301,7 +301,7 @@ def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
 
 
 def test_an_address_of_version_six_gets_brackets(tmp_path: Path) -> None:
-    """And what is not mounted has its default."""
+    """What is not mounted has its default."""
     written(tmp_path / "token", "t")
 
     config = in_cluster(POD | {"KUBERNETES_SERVICE_HOST": "fd00::1"}, tmp_path)

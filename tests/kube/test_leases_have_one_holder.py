@@ -162,7 +162,7 @@ def test_a_lease_is_free_only_after_it_was_seen_unchanged_for_its_time() -> None
 def test_a_wrong_duration_keeps_candidates_neither_for_years_nor_too_short(
     duration: int, free: float
 ) -> None:
-    """Of a lease that names a holder: a person or a broken program wrote the number once."""
+    """The lease names a holder: a person or a broken program wrote the number once."""
     election = Election("me", SETTINGS)
     election.observe(LeaseSpec("other", duration, "", "x", 3), "1", 100.0)
     assert not election.may_take(free - 0.1)
@@ -217,7 +217,7 @@ def test_a_lease_deleted_under_its_holder_is_no_sign_that_it_stopped() -> None:
 
 
 def test_a_lease_of_which_all_was_taken_out_is_no_sign_that_its_holder_stopped() -> None:
-    """As one that was deleted."""
+    """It counts as one that was deleted."""
     election = Election("me", SETTINGS)
     election.observe(HELD, "1", 100.0, 10.0)
     election.observe(LeaseSpec(), "2", 101.0)
@@ -666,7 +666,7 @@ async def test_a_renewal_that_hangs_does_not_outlast_the_deadline() -> None:
 
 
 async def test_work_that_ends_gives_the_lease_back() -> None:
-    """And `run` returns."""
+    """`run` returns."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server, client_of(server, clock=clock) as client:
         left_in_order(server)
@@ -821,7 +821,7 @@ async def test_a_lease_given_back_is_seen_without_a_look_at_the_clock() -> None:
 
 
 async def test_a_lease_that_runs_out_is_taken_at_that_moment() -> None:
-    """Not at the next look that happens to come; also where no watch is granted."""
+    """The moment is not that of the next look; it holds without a granted watch too."""
     clock, office = SteppedClock(), Office()
     async with KubeServer() as server:
         server.fail(Fault(method="GET", watch=True, status=403, times=9999))

@@ -187,7 +187,7 @@ def test_deletions_out_of_order_leave_the_newest_remembered() -> None:
 
 
 def test_a_deletion_tells_the_last_state() -> None:
-    """Also when it carries the version of the last change, as old servers do."""
+    """It does so even with the version of the last change, as old servers send it."""
     mirror = mirror_of(1, thing("a", 1), thing("b", 1))
 
     changes = mirror.apply([Deleted(thing("a", 2, priority=7)), Deleted(thing("b", 1))])
@@ -312,7 +312,7 @@ def test_an_odd_event_still_frees_what_is_gone(frame: Malformed) -> None:
 
 
 def test_a_late_odd_event_is_nothing() -> None:
-    """As any late event."""
+    """It counts as any late event."""
     assert mirror_of(5, thing("a", 5)).apply([Malformed(odd("a", 4), deleted=False)]) == []
 
 

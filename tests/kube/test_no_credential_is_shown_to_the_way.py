@@ -46,7 +46,7 @@ def document(server: str, user: dict[str, Any]) -> bytes:
     ids=lambda one: next(iter(one)),
 )
 def test_a_server_by_plain_http_is_told_of_nobody(user: dict[str, Any]) -> None:
-    """As kubectl does it, on this machine too."""
+    """kubectl does the same, on this machine too."""
     for server in ("http://127.0.0.1:8001", "http://api.example:8080"):
         assert parse_kubeconfig([(Path("/c"), document(server, user))]).user == UserConfig()
     for server in ("https://x", "HTTPS://x"):
@@ -74,7 +74,7 @@ async def test_nor_does_a_program_send_any_to_another_machine(user: UserConfig) 
 def test_a_plugin_beside_its_document_is_that_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not another one of its name in PATH, however the document was named."""
+    """Another one of its name in PATH is not run, however the document was named."""
     plugin = {"exec": {"command": "./plug.sh", "apiVersion": V1}}
     (tmp_path / "config").write_bytes(document("https://x", plugin))
     monkeypatch.chdir(tmp_path)
@@ -137,7 +137,7 @@ def test_the_environments_proxy_is_used(server: str, listed: str) -> None:
 
 @pytest.mark.parametrize(("server", "listed"), DIRECT)
 def test_what_no_proxy_lists_is_asked_directly(server: str, listed: str) -> None:
-    """And this machine always."""
+    """This machine is always asked directly."""
     assert proxy_of(server, {"HTTPS_PROXY": PROXY, "NO_PROXY": listed}) is None
 
 

@@ -65,7 +65,7 @@ async def test_a_list_with_one_is_whole(levels: int) -> None:
 
 @pytest.mark.parametrize("levels", LEVELS)
 async def test_so_is_it_alone(levels: int) -> None:
-    """As when a pod is read back."""
+    """A pod is read alone when it is read back."""
     async with KubeServer() as server, client_of(server) as client:
         server.fail(Fault(body=deep("b", levels)))
         found = await client.get(PODS, "b", namespace="default", into=Pod)

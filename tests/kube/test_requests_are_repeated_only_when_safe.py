@@ -330,7 +330,7 @@ async def test_no_try_begins_when_the_time_is_over() -> None:
 
 @pytest.mark.parametrize("left", [-1.0, 0.0, 0.0009])
 async def test_what_is_too_late_is_not_sent_at_all(left: float) -> None:
-    """To the server a time-out of nothing would mean none."""
+    """A time-out of nothing would mean none to the server."""
     clock = InstantClock()
     async with KubeServer() as server, client_of(server, clock=clock) as client:
         with pytest.raises(TimedOut, match="not sent") as caught:

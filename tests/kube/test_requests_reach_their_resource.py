@@ -198,7 +198,7 @@ async def test_an_object_is_changed_only_where_the_server_says_so(body: bytes) -
     ],
 )
 async def test_what_is_no_object_is_not_taken_for_another(body: bytes) -> None:
-    """Or the pod that was asked for would count as gone, and its cards as free."""
+    """Otherwise the requested pod would count as gone, and its cards as free."""
     async with KubeServer() as server, client_of(server) as client:
         put(server, "a")
         for into in (LivePod, dict[str, Any]):

@@ -229,7 +229,7 @@ async def test_a_watch_that_is_cut_after_each_event_goes_on_soon() -> None:
 
 
 async def test_a_server_that_refuses_a_watch_for_ever_is_asked_for_lists() -> None:
-    """As one that has compacted the version, and says so in a way of its own."""
+    """It may have compacted the version, and say so in a way of its own."""
     clock = InstantClock()
     broken = b'{"type":"ERROR","object":{"code":500,"message":"required revision has been compacted"}}\n'
     async with KubeServer() as server:
@@ -386,7 +386,7 @@ async def test_a_list_that_fails_late_is_no_watch_that_lasted() -> None:
 
 
 async def test_a_watch_that_is_refused_late_is_none_that_lasted() -> None:
-    """Else a server that can never watch from a version, and says so after many seconds, is asked for no list."""
+    """Otherwise a server that can never watch from a version, and says so late, is never asked for a list."""
     clock = InstantClock()
 
     def late(request: web.Request) -> Fault | None:

@@ -235,7 +235,7 @@ def test_a_node_of_which_a_card_is_another_is_searched_by_itself(changed: str) -
 
 
 def test_equal_nodes_are_searched_once() -> None:
-    """Of two nodes the second takes no work, and counts as much as the first."""
+    """The second of two nodes takes no work, and counts as much as the first."""
     listed = [
         make_node(f"n{i}", [card(minor, prefix=f"GPU-{i}") for minor in range(4)])
         for i in range(2)

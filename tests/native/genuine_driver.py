@@ -70,11 +70,11 @@ class Driver:
 
     @property
     def version(self) -> int:
-        """Of CUDA; of a branch that is not known the newest."""
+        """The version of CUDA; the newest for an unknown branch."""
         return BRANCHES.get(self.branch, 10**6)
 
     def path(self, library: str = CUDA) -> str:
-        """Of one of the libraries; skips where it is missing."""
+        """The path of one of the libraries; skips where it is missing."""
         if not (self.folder / library).exists():
             pytest.skip(f"the genuine driver has no {library}: Debian's non-free libnvidia-ml1")
         return str(self.folder / library)

@@ -13,13 +13,13 @@ FILES = "PARTAGE_GENUINE_RUNTIME"
 
 
 def version(file: Path) -> tuple[int, ...]:
-    """Of the runtime: 10.1."""
+    """The version of the runtime: 10.1."""
     found = re.search(r"libcudart\.so\.([0-9.]+)", file.name)
     return tuple(int(part) for part in found[1].split(".")) if found else (0,)
 
 
 def files() -> list[Path]:
-    """As the variable says, else what the Python packages of the runtime hold."""
+    """Files that the variable names, else those of the Python packages of the runtime."""
     if FILES in os.environ:
         return [Path(one) for one in os.environ[FILES].split(":") if one]
     return [

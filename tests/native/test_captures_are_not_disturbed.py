@@ -28,7 +28,7 @@ def test_a_stream_that_has_work_can_be_captured(world: World, how: str, own: str
 
 @pytest.mark.parametrize("how", ["null", "legacy"])
 def test_the_legacy_stream_is_left_alone_during_a_capture(world: World, how: str) -> None:
-    """Even to ask about it would spoil one of a stream that waits for it."""
+    """A question about it would already spoil a capture of a stream that waits for it."""
     assert answers(world, "legacy", how) == {"answer": 0}
 
 

@@ -97,7 +97,7 @@ def test_a_fixed_share_is_kept_even_alone(world: World, options: list[str]) -> N
     ids=["kernel", "graph"],
 )
 def test_work_that_outlasts_patience_keeps_its_quota(world: World, options: list[str]) -> None:
-    """Of 400 ms each: two that were never measured, and one that passes them; then each waits until all is paid."""
+    """Two launches of 400 ms were never measured, and one passes them; then each waits until all is paid."""
     tenant = world.tenant(core=400, policy=Policy.FIXED_SHARE)
 
     started = time.monotonic()

@@ -115,7 +115,7 @@ def test_kernels_of_all_lengths_keep_the_card_busy(build: Path, model: str, leas
 )
 @pytest.mark.parametrize("tenants", [0, 2, 4, 8, 16])
 def test_fixed_shares_are_kept(build: Path, model: str, points: int, tenants: int) -> None:
-    """Of 30 and 70 % (0) or even parts: never above the quota, and below it by no more than the model's costs (thousandths)."""
+    """Shares of 30 and 70 % (0) or even parts: never above the quota, and below it by at most the model's costs."""
     found = replay(build, "shares", model, tenants)
     quotas = [1000 // tenants] * tenants if tenants else [300, 700]
 
@@ -144,7 +144,7 @@ def test_a_fixed_share_is_kept_even_alone(build: Path, model: str, what: str, le
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_quota_that_changes_is_kept_within_a_second(build: Path, model: str) -> None:
-    """Of 30 % to 60 and to 20, while both tenants are busy: measured from one second after each change on."""
+    """From 30 % to 60 and to 20, while both tenants are busy: measured from one second after each change on."""
     # A change of context takes 0.4 ms of a turn's 20 on that model.
     lost = 35 if model == "hostile" else 20
     for seed in (1, 2, 3, 4):
@@ -156,7 +156,7 @@ def test_a_quota_that_changes_is_kept_within_a_second(build: Path, model: str) -
 
 @pytest.mark.parametrize("model", MODELS)
 def test_tenants_that_burst_share_in_proportion_to_their_quotas(build: Path, model: str) -> None:
-    """Of 10 and 40 %: the second gets four times as much, and together they have the card."""
+    """With 10 and 40 %, the second gets four times as much, and together they have the card."""
     found = replay(build, "bursts", model)
 
     assert 0.24 * found["large"] < found["small"] < 0.26 * found["large"]
@@ -313,7 +313,7 @@ def test_a_frameworks_program_alone_does_what_it_does_without(
 def test_a_kernel_that_stays_keeps_no_launch_from_its_turn(
     build: Path, model: str, mode: str
 ) -> None:
-    """Of two tenants, each with launches beside a kernel that the host ends after them; and of one beside PyTorch's program."""
+    """Two tenants, each with launches beside a kernel that the host ends later; and one beside PyTorch's program."""
     bare = replay(build, "trace-persistent", model, 2, "bare")["steps"]
 
     both = replay(build, "trace-persistent", model, 2, mode)
@@ -366,7 +366,7 @@ def parts(found: dict[str, int], card: int) -> list[int]:
 def test_frameworks_programs_get_even_parts(
     build: Path, trace: str, model: str, counts: tuple[int, ...], mode: str
 ) -> None:
-    """Of what all received of a card, within three points each; those with two cards of both."""
+    """Each gets its part of the received time within three points; programs with two cards get it of both."""
     for tenants in counts if mode == "fixed-share" else counts[::5]:
         found = replay(build, f"trace-{trace}", model, tenants, mode)
 
@@ -405,7 +405,7 @@ def test_contexts_without_the_library_take_of_all_quotas_alike(build: Path, tena
 
 
 def test_tenants_burst_in_proportion_beside_others(build: Path) -> None:
-    """Of 10 and 40 %, of what a display and clients of MPS leave."""
+    """With 10 and 40 %, of what a display and clients of MPS leave."""
     found = replay(build, "bursts", "crowded")
 
     assert 0.24 * found["large"] < found["small"] < 0.26 * found["large"]
@@ -443,7 +443,7 @@ PROGRAMS = [*TRACES, "persistent"]
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_page_has_the_figures_of_every_program_and_mode(build: Path, program: str) -> None:
-    """To the digit: bare, with memory capped alone, and by each policy, on each model, alone and two."""
+    """They agree to the digit: bare, with memory capped alone, and by each policy, on each model, alone and two."""
     command = [sys.executable, ROOT / "bench" / "models.py", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT)
     rows = done.stdout.splitlines()[2:]

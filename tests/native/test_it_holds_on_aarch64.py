@@ -54,7 +54,7 @@ def started(world: World, tenant: Tenant, *command: str) -> subprocess.Popen[str
 
 
 def test_it_needs_nothing_newer_than_the_first_c_library_of_that_machine(aarch64: Path) -> None:
-    """That is glibc 2.17; and pages of 64 KiB suit it."""
+    """That library is glibc 2.17; pages of 64 KiB suit it."""
     library = aarch64 / "libpartage-isolation.so"
     table = subprocess.check_output(["aarch64-linux-gnu-objdump", "-T", library], text=True)
     parts = subprocess.check_output(["aarch64-linux-gnu-objdump", "-p", library], text=True)
@@ -66,7 +66,7 @@ def test_it_needs_nothing_newer_than_the_first_c_library_of_that_machine(aarch64
 
 @pytest.mark.parametrize("way", ["dlsym", "proc", "linked"])
 def test_memory_is_capped_there(world: World, aarch64: Path, way: str) -> None:
-    """To the granule, by every way to the driver."""
+    """The cap holds to the granule, by every way to the driver."""
     tenant = world.tenant(
         memory=CAP, library=aarch64 / "libpartage-isolation.so", programs=aarch64
     )

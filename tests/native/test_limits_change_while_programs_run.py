@@ -71,7 +71,7 @@ def test_what_a_program_is_shown_of_its_card_changes_too(world: World) -> None:
 
 
 def test_limits_without_a_page_hold_as_they_are(world: World) -> None:
-    """As an agent wrote them that changes none."""
+    """An agent that changes no amounts wrote them."""
     tenant = world.tenant(memory=CAP)
     (tenant.folder / NAME).unlink()
 

@@ -180,7 +180,7 @@ print("held")
 
 @pytest.mark.parametrize("size", [2**63, 2**64 - 1, 2**46 + 1])
 def test_sizes_that_no_card_has_are_refused_and_leave_nothing(world: World, size: int) -> None:
-    """Also by several threads at once, whose sum comes round."""
+    """Several threads at once are refused too, even if their sum overflows."""
     program = f"""
 import threading
 threads = [threading.Thread(target=lambda: (cuda.cuCtxSetCurrent(context), take({size}))) for _ in range(8)]
@@ -209,7 +209,7 @@ print(left())
 
 
 def test_blocks_end_with_their_context(world: World) -> None:
-    """And another context has blocks of its own."""
+    """Another context has blocks of its own."""
     program = """
 held, second = take(2**19), ctypes.c_void_p()
 cuda.cuCtxCreate_v2(ctypes.byref(second), 0, device)
@@ -493,7 +493,7 @@ def test_an_imported_handle_counts_wherever_it_is_used(
 def test_a_module_counts_whatever_its_size(
     world: World, image: str, result: int, counted: int
 ) -> None:
-    """Of a load that took much the least of several measurements counts, without a neighbour's."""
+    """The least of several measurements of a large load counts, without a neighbour's."""
     done = world.tenant(memory=CAP).run("odd", "load", image)
 
     assert lines(done.stdout, "loaded") == [[result]], done.stderr
@@ -521,7 +521,7 @@ def test_a_name_given_again_belongs_to_its_new_owner(world: World) -> None:
 def test_an_array_without_memory_of_its_own_counts_as_what_is_mapped_to_it(
     world: World, how: str, used: list[int]
 ) -> None:
-    """That counts without its handle too, until something else is mapped there, it is unmapped or the array is gone."""
+    """The mapped memory counts without its handle too, until it is replaced or unmapped, or the array is gone."""
     done = world.tenant(memory=CAP).run("arrays", how)
 
     assert lines(done.stdout, "used") == [[one * MIB] for one in used], done.stderr
@@ -552,7 +552,7 @@ def test_threads_that_are_cancelled_leave_nothing_counted(world: World) -> None:
 
 
 def test_memory_freed_in_stream_order_is_given_back(world: World) -> None:
-    """Also where it was not allocated so, which the driver takes."""
+    """This includes memory that was not allocated so, which the driver accepts."""
     done = world.tenant(memory=CAP).run("odd", "ordered")
 
     assert lines(done.stdout, "used") == [[130 * MIB], [0]], done.stderr
@@ -618,7 +618,7 @@ def test_a_destroyed_pool_counts_until_its_memory_is_free(world: World) -> None:
 def test_a_destroyed_pool_of_which_nothing_is_in_use_ends(
     world: World, keeps: dict[str, str], first: int, least: int
 ) -> None:
-    """Also with a driver that keeps memory for a pool as long as it exists: then after some seconds."""
+    """It ends after some seconds with a driver that keeps memory for a pool as long as it exists."""
     tenant = world.tenant(memory=CAP)
     tenant.environment.update(keeps)
 

@@ -57,7 +57,7 @@ def test_what_a_context_is_set_to_take_counts(world: World, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["gl", "gl-old", "vdpau", "vdpau-old"])
 def test_contexts_for_graphics_and_video_count(world: World, what: str) -> None:
-    """As any other context does: beside the primary one three fit."""
+    """They count as any other context does: three fit beside the primary one."""
     done = world.tenant(memory=CAP, context=256 * MIB).run("contexts", what)
 
     assert numbers(done.stdout, "refused") == [[2, 3]], done.stderr
@@ -91,7 +91,7 @@ def test_a_context_made_after_its_process_was_measured_counts(world: World) -> N
 
 @pytest.mark.parametrize("how", ["cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"])
 def test_what_was_measured_of_a_process_ends_with_its_last_context(world: World, how: str) -> None:
-    """Also where no context has an estimate; the driver tells nothing of the process from then on."""
+    """This includes contexts without an estimate; the driver reports nothing of the process from then on."""
     tenant = world.tenant(memory=CAP)
     process = subprocess.Popen(
         [sys.executable, "-c", ENDS, how],

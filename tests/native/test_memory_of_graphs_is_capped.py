@@ -133,7 +133,7 @@ def test_a_graph_that_frees_what_it_kept_launches_again(world: World) -> None:
 
 @pytest.mark.parametrize("slow", [False, True], ids=["fast", "slow"])
 def test_threads_that_launch_at_once_stay_below_the_cap(world: World, *, slow: bool) -> None:
-    """Of eight graphs of 300 MiB three are launched, in any order; a launch in progress does not count twice."""
+    """Three of eight graphs of 300 MiB are launched, in any order; a launch in progress does not count twice."""
     letters = "abdefghj"
     steps = [f"{letter}=K300" for letter in letters] + [f"i:{letter}" for letter in letters]
 

@@ -84,7 +84,7 @@ def meaning(name: str, version: int, *, per_thread: bool, newest: int) -> str | 
 @pytest.mark.parametrize("inner", [False, True], ids=["exported", "inner"])
 @pytest.mark.parametrize("driver", ["newest", "older"])
 def test_each_version_is_given_the_library_s_own(build: Path, driver: str, *, inner: bool) -> None:
-    """Also where the driver is older than the version asked for, and where its addresses are those of no symbol."""
+    """This includes a driver older than the version asked for, and one whose addresses are those of no symbol."""
     newest = 12040 if driver == "older" else 99999
     environment = {
         **os.environ,

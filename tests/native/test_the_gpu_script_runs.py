@@ -134,7 +134,7 @@ def test_it_runs_to_its_end_with_nothing_but_python(world: World, tmp_path: Path
 
 
 def test_each_way_of_the_card_is_asked_for_itself(world: World) -> None:
-    """Of what the modelled card has, it says what it is built to do."""
+    """The script reports those properties of the modelled card that it is built to have."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", ROOT / "bench/card_probes.py"],
         env=world.plain_environment(),
@@ -286,7 +286,7 @@ def elsewhere(build: Path, tmp_path: Path) -> Path:
 
 
 def test_a_part_that_fails_is_told_and_the_next_begins(world: World, elsewhere: Path) -> None:
-    """As where a card's kernels cannot be loaded: memory is measured, and what needs kernels says why it is not."""
+    """If a card's kernels cannot be loaded, memory is measured, and each part that needs kernels says why it is not."""
     load = elsewhere / "build/native/load"
     load.unlink()
     load.write_text("#!/bin/sh\necho cuModuleLoadData: driver error 221 >&2\nexit 3\n")

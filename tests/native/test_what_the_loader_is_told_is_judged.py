@@ -277,7 +277,7 @@ def renamed(library: Path, name: str) -> None:
 
 
 def test_another_driver_by_its_folder_is_the_driver(world: World) -> None:
-    """As images with NVIDIA's compatibility package have it: the library takes the one that the program has."""
+    """Images with NVIDIA's compatibility package have it so: the library takes the one that the program has."""
     tenant = world.tenant(memory=256 * MIB)
     other = world.folder / "compat"
     other.mkdir()

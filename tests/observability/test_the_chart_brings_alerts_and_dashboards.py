@@ -75,7 +75,7 @@ def test_every_program_is_scraped_where_it_serves_metrics() -> None:
 
 @needs_helm
 def test_dashboards_are_found_by_their_label() -> None:
-    """As Grafana's sidecar looks for them, whole."""
+    """Grafana's sidecar looks for that label, and finds them whole."""
     found = objects(*WANTED, "metrics.dashboardLabel=example.com/board")
     made = generate.dashboards()
     boards = [o for o in of(found, "ConfigMap") if "example.com/board" in o["metadata"]["labels"]]

@@ -81,7 +81,7 @@ def test_definitions_stay_small(one: dict[str, Any]) -> None:
 
 
 def test_what_is_read_and_written_of_devices_is_described() -> None:
-    """And nothing but the two is, except what is said to be neither."""
+    """Nothing else is, except fields that are listed as neither."""
     known = dict(properties(SCHEMAS["devices.scheduling.koordinator.sh/v1alpha1"]))
     wanted = set(read(shapes.DeviceSpec, ("spec",)))
     device = device_manifest(fleet.DEFAULT_FLEET[0], "2026-01-01T00:00:00Z")

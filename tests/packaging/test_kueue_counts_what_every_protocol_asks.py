@@ -95,7 +95,7 @@ def test_every_name_has_a_row_or_a_reason() -> None:
 
 
 def test_the_file_tells_each_reason() -> None:
-    """Who reads only the file learns what is not counted, or not in cards."""
+    """A reader of the file alone learns what is not counted, or not in cards."""
     comments, head = dict(_comments()), _head()
 
     assert {row["input"] for row in ROWS if not row.get("outputs")} == {*UNCOUNTED}

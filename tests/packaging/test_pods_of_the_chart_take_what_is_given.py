@@ -74,7 +74,7 @@ def pods(seam: str) -> dict[str, dict[str, Any]]:
 
 @needs_helm
 def test_the_page_has_every_port() -> None:
-    """Of both seams; and none that no pod has."""
+    """It has those of both seams, and none that no pod has."""
     ports = {
         port["containerPort"]
         for seam in ("default", "extender")
@@ -91,7 +91,7 @@ def test_the_page_has_every_port() -> None:
 @needs_helm
 @pytest.mark.parametrize("seam", ["default", "extender"])
 def test_pods_but_the_agents_pass_the_strictest_pod_security(seam: str) -> None:
-    """As Kubernetes' standard `restricted` has it; the agent's does not, which the page says."""
+    """They pass Kubernetes' standard `restricted`; the agent's does not, which the page says."""
     strict = {name: _restricted(spec) for name, spec in pods(seam).items()}
 
     assert {name for name, passes in strict.items() if not passes} == {"partage-agent"}

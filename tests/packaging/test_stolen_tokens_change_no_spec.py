@@ -274,7 +274,7 @@ def test_what_the_programs_write_passes(
 
 @pytest.mark.parametrize(("path", "to"), BY_THE_SCHEDULER.values(), ids=BY_THE_SCHEDULER)
 def test_a_node_is_where_and_what_its_kubelet_says(path: tuple[Any, ...], to: Any) -> None:
-    """Of its status the scheduler's account writes amounts of devices alone."""
+    """The scheduler's account writes only amounts of devices in its status."""
     assert refused(SCHEDULER, changed(NODE, *path, to=to), NODE, "nodes/status")
 
 

@@ -169,7 +169,7 @@ def test_no_program_has_a_right_that_it_cannot_use() -> None:
 
 @pytest.mark.parametrize("profile", generate.NAMESPACES)
 def test_a_profile_as_it_comes_gives_no_more(profile: str) -> None:
-    """And the scheduler has its floor."""
+    """The scheduler may create Bindings in every profile."""
     given = set(granted(profile))
 
     assert given <= set(told())

@@ -82,7 +82,7 @@ def test_a_digest_goes_before_the_tag(key: str, seam: str) -> None:
 
 
 def test_rules_for_wishes_reach_the_scheduler(tmp_path: Path) -> None:
-    """As the page shows them: the ConfigMap that the chart makes reads as these rules."""
+    """The ConfigMap that the chart makes reads as the rules that the page shows."""
     page = (ROOT / "docs/isolation.md").read_text("utf-8")
     shown = tmp_path / "values.yaml"
     shown.write_text(re.findall(r"```yaml\n(isolation:.*?)```", page, re.DOTALL)[0])
@@ -139,7 +139,7 @@ def test_what_is_no_digest_is_refused(typed: str) -> None:
 def test_values_of_a_release_without_a_value_are_refused_by_its_name(
     path: tuple[str, ...], named: str, tmp_path: Path
 ) -> None:
-    """As `helm upgrade --reuse-values` brings them: all of the old release's, and none of the new chart's defaults."""
+    """`helm upgrade --reuse-values` brings all values of the old release, and none of the new chart's defaults."""
     old = tmp_path / "partage"
     shutil.copytree(generate.CHART, old)
     values = yaml.safe_load((old / "values.yaml").read_text())

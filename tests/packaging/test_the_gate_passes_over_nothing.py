@@ -55,7 +55,7 @@ def session(folder: Path, *options: str, **environment: str) -> tuple[int, str]:
 def test_a_finding_has_a_status_of_its_own(
     tmp_path: Path, what: object, code: int, workers: tuple[str, ...]
 ) -> None:
-    """So that no recipe tries it again."""
+    """No recipe tries it again then."""
     tree(tmp_path, faults_one=FAILS.format(what=what))
 
     assert session(tmp_path, *workers)[0] == code

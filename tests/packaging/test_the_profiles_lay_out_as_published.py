@@ -107,7 +107,7 @@ OWN = {
 def test_an_agent_reads_the_config_maps_that_are_left_in_force(
     more: list[str], names: list[str]
 ) -> None:
-    """Else it would register cards by the published defaults, and that goes before the operator's settings."""
+    """Otherwise it would register cards by the published defaults, which precede the operator's settings."""
     off = "configMaps.hami=false"
     found = _objects("default", "agent.enabled=true", off, "configNamespaces={gpu}", *more)
 

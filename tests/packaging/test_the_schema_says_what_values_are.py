@@ -16,7 +16,7 @@ SCHEMA = generate.CHART / "values.schema.json"
 VALUES = generate.CHART / "values.yaml"
 PAGE = ROOT / "docs" / "reference" / "values.md"
 HELMS_OWN = {"global"}
-"""Not a value of this chart: helm hands a parent chart's down by this name."""
+"""It is no value of this chart: helm passes a parent chart's down by this name."""
 ROW = re.compile(r"^\| `([^`]+)` \| [^|]*\| [^|]*\w[^|]*\|$", re.MULTILINE)
 """A row of the page with words in its last cell."""
 

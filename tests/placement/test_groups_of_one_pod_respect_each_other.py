@@ -42,7 +42,7 @@ def test_a_limit_of_sharers_binds_the_pods_next_container() -> None:
 
 
 def test_a_whole_card_is_closed_to_the_pods_next_container() -> None:
-    """Even a request for nothing does not join a card that another container has whole."""
+    """A request for nothing does not join a card either that another container has whole."""
     pod = make_pod("a", whole(), share())
 
     assert minors(placed(pod.request, card(0), card(1))) == [0, 1]

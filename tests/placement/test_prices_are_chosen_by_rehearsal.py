@@ -114,7 +114,7 @@ def test_the_choice_is_the_same_again() -> None:
 
 @needs_solver
 def test_candidates_that_are_behind_do_not_play_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of eight in the last round, four play a third run and three play all five."""
+    """Four of the eight in the last round play a third run, and three play all five."""
     whole, mix = stock(), Mix.of(SEEN, stock())
     nodes: list[int] = []
     play = Theatre.prices
@@ -192,7 +192,7 @@ ONE = Ask(2000, 8192, 1, 460)
 
 
 def test_before_anything_is_chosen_fgd_knows_the_requests_in_sight() -> None:
-    """Of a large cluster; nothing is known of pods to come."""
+    """In a large cluster nothing is known of pods to come."""
     found = refreshed(Tables(), {ONE: 1}, LARGE)
 
     assert found is not None
@@ -201,7 +201,7 @@ def test_before_anything_is_chosen_fgd_knows_the_requests_in_sight() -> None:
 
 
 def test_a_small_cluster_expects_what_came_and_generic_requests() -> None:
-    """Which stand for pods to come, and weigh more while sizes grow. Prices and stand-ins end."""
+    """Generic requests stand for pods to come, and weigh more while sizes grow. Prices and stand-ins end."""
     former = Tables(version=4, stand_in=Strategy.FIRST_FIT)
     few, many = (
         refreshed(former, {ONE: count}, stock(), trend) for count, trend in ((5, -0.2), (20, 0.6))
@@ -223,7 +223,7 @@ def test_a_small_cluster_expects_what_came_and_generic_requests() -> None:
 
 
 def test_a_cluster_that_grows_gives_up_its_usual_requests() -> None:
-    """And gets what larger ones have."""
+    """It gets the tables of larger ones."""
     small = refreshed(Tables(), {ONE: 20}, stock())
     assert small is not None
 

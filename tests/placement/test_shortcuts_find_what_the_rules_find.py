@@ -123,7 +123,7 @@ def test_cards_come_in_the_same_order(
 def test_what_goes_into_what_is_left_is_divided_alike(
     cells: list[tuple[int, int]], least: int | list[int], groups: int
 ) -> None:
-    """Of amounts as large as any, for one of all nodes and one of each."""
+    """Amounts may be of any size, one for all nodes or one for each."""
     serves, free = (np.array(one, np.int64).reshape(2, 2) for one in zip(*cells, strict=True))
     asked = least if isinstance(least, int) else np.array(least, np.int64)
 
@@ -138,7 +138,7 @@ def test_what_goes_into_what_is_left_is_divided_alike(
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
 def test_functions_of_one_group_are_judged_alike(listed: list[tuple[int, bool]]) -> None:
-    """As if each were asked about; in one group's row a selector is asked once."""
+    """The answer is as if each were asked about; a selector is asked once in one group's row."""
     groups = [{"type": f"g{number}"} for number in range(4)]
     functions = [
         VirtualFunction(place, f"bus-{place}", dict(groups[group]) if apart else groups[group])

@@ -153,7 +153,7 @@ def test_nodes_without_devices_take_pods_without() -> None:
 
 
 def test_a_cluster_without_cards_has_no_capacity() -> None:
-    """And its pods without devices have places."""
+    """Its pods without devices have places."""
     engine = Engine()
     engine.handle(
         NodeSeen(make_node("bare", allocatable={"cpu": 64_000, "memory": 2**38, "pods": 9}))

@@ -420,7 +420,7 @@ def test_a_node_that_loses_its_power_comes_back(cluster: Cluster) -> None:
 
 
 def test_the_other_seam_takes_its_place(cluster: Cluster) -> None:
-    """And gives it back: an upgrade that changes how kube-scheduler asks, and a roll-back."""
+    """An upgrade changes how kube-scheduler asks, and a roll-back changes it again."""
     other = "extender" if SEAM == "plugin" else "plugin"
     parts = {**TOGETHER, "kube-scheduler": 2 if other == "extender" else 0}
     cluster.helm(

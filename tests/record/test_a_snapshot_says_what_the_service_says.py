@@ -195,7 +195,7 @@ def test_a_missing_file_or_key_is_told(tmp_path: Path) -> None:
 
 
 def test_a_reader_of_a_snapshot_may_leave() -> None:
-    """As `head` does: nothing blames the output, which has no name."""
+    """`head` does so: nothing blames the output, which has no name."""
 
     def left(kubeconfig: Path) -> tuple[int, bytes]:
         command = [

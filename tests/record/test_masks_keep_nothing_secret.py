@@ -301,7 +301,7 @@ def test_a_selector_is_one_after_it_was_masked() -> None:
 
 
 def test_no_planted_word_is_left() -> None:
-    """Of more than a hundred, in keys and values, documents within texts and comments."""
+    """More than a hundred words are planted, in keys and values, documents within texts and comments."""
     objects = planted()
     found = [*masked(objects)]
 
@@ -332,7 +332,7 @@ def test_addresses_stay_and_short_names_of_their_letters_do_not() -> None:
 
 
 def test_addresses_of_machines_are_no_numbers() -> None:
-    """Of a node that is named by its own, and elsewhere; a driver's version is one."""
+    """This includes a node that is named by its own address; a driver's version is one."""
     node = {
         "kind": "Node",
         "apiVersion": "v1",

@@ -176,7 +176,7 @@ def test_a_shell_with_another_environment_is_held_too(node: Node) -> None:
 
 
 def test_two_containers_of_a_card_have_a_cap_each(node: Node) -> None:
-    """And the card's page holds a seat for both."""
+    """The card's page holds a seat for both."""
     first, second = node.run("u1"), node.run("u2")
 
     totals = [
@@ -235,7 +235,7 @@ def test_an_old_image_runs_without_the_library(node: Node) -> None:
 
 
 def test_rooms_go_with_their_containers(node: Node) -> None:
-    """Also with those that ended while the agent was away."""
+    """This includes containers that ended while the agent was away."""
     first = node.run("u1")
     node.agent.stop()
     node.cri.remove_all()

@@ -278,7 +278,7 @@ def test_strategies_order_cards(strategy: Strategy, minors: list[int]) -> None:
 
 
 def test_a_refusal_names_a_profile_that_the_operators_table_has() -> None:
-    """Not a smaller one that the hardware has and no geometry: the table gives the 3g more memory than the 4g has."""
+    """It names no smaller one without a geometry: the table gives the 3g more memory than the 4g has."""
     sizes = {"3g.20gb": 20 * GIB, "4g.20gb": 19 * GIB}
     profiles = (
         replace(one, memory_bytes=sizes.get(one.name, one.memory_bytes))

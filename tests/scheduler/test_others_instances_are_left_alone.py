@@ -207,7 +207,7 @@ def test_a_record_across_anothers_instance_closes_the_card() -> None:
 
 
 def test_a_card_in_doubt_takes_nobody() -> None:
-    """Not by instance, share or whole; its pods stay."""
+    """It gives no instance, no share and not itself; its pods stay."""
     doubtful = replace(card(), doubt="its instances are not known: no answer")
     for request in (ask("1g"), replace(WHOLE, instances=True)):
         refusal = refused(engine_of(doubtful), "a", request)

@@ -265,7 +265,7 @@ def test_what_lacks_is_called_what_it_is() -> None:
 
 
 def test_the_card_that_came_closest_leads() -> None:
-    """Of several reasons on one node the one nearest to success speaks for it."""
+    """The one nearest to success of several reasons on one node speaks for it."""
     devices = [
         card(0, healthy=False),
         card(1, memory_bytes=4 * GIB),
@@ -462,7 +462,7 @@ def test_summaries_of_nothing_and_of_plain_reasons() -> None:
 
 @pytest.mark.parametrize("copies", [1, 60])
 def test_each_model_of_a_mixed_fleet_is_named(copies: int) -> None:
-    """Not the first alone; in a large cluster too, where few nodes get a sentence."""
+    """The line names more than the first one, in a large cluster too, where few nodes get a sentence."""
     nodes = [
         make_node(f"{model}-{n}", devices=[card(0, model=model)])
         for model in ("T4", "A10", "L4")

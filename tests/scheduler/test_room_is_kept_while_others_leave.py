@@ -140,7 +140,7 @@ def test_one_crowded_card_is_spared_for_one_with_a_single_pod() -> None:
 
 
 def test_the_younger_goes_and_the_less_important_first() -> None:
-    """Of single pods that would each do."""
+    """The choice is among single pods that would each do."""
     engine = _engine(3)
     pods = [make_pod(name, whole()) for name in ("old", "young", "low")]
     _bound(engine, *pods)

@@ -224,7 +224,7 @@ def test_a_handshake_issues_nothing_that_nobody_takes_up(tmp_path: Path) -> None
 
 
 def test_missing_tls_files_are_told_at_the_start(tmp_path: Path) -> None:
-    """Not at the first connection."""
+    """The error does not wait for the first connection."""
     with pytest.raises(InvalidValue, match="TLS files"):
         _ = ServerTls(tmp_path / "none.pem", tmp_path / "none.key").context
 

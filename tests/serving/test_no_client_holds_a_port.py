@@ -263,7 +263,7 @@ async def test_what_comes_ahead_of_its_turn_counts_too(tmp_path: Path) -> None:
 
 
 async def test_a_head_counts_until_it_is_whole(tmp_path: Path) -> None:
-    """Not for as long as its connection stays."""
+    """It does not count for as long as its connection stays."""
     async with served(tmp_path, replace(LIMITS, held=2**16)) as at:
         held: list[Streams] = []
         for _ in range(3):

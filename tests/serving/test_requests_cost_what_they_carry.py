@@ -273,7 +273,7 @@ def pieces(data: bytes, size: int) -> int:
 
 @pytest.mark.parametrize("size", [1, 2, 16, 100])
 def test_segments_of_a_few_bytes_are_refused(size: int) -> None:
-    """Of heads and bodies; counted, since a kernel joins what waits."""
+    """This holds for heads and bodies; reads are counted, since a kernel joins what waits."""
     assert 0 < pieces(GET + b"X: " + b"a" * 60_000 + b"\r\n\r\n", size) < 1000
     assert 0 < pieces(POST + b"Content-Length: 1000000\r\n\r\n" + b"x" * 10**6, size) < 1000
     assert 0 < pieces(CHUNKED + (b"4000\r\n" + b"x" * 2**14 + b"\r\n") * 64 + b"0\r\n\r\n", size) < 1000  # fmt: skip

@@ -247,7 +247,7 @@ def test_changes_that_cannot_be_made_are_named(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """As `partage schedule` does."""
+    """`partage schedule` does the same."""
     result = CliRunner().invoke(main, ["simulate", "cluster", str(tmp_path / "none.yaml")])
     assert result.exit_code == 2
     assert "none.yaml" in result.stderr

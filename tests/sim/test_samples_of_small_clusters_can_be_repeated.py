@@ -31,7 +31,7 @@ def test_a_sample_follows_from_its_number(number: int) -> None:
 
 
 def test_each_half_has_every_size_and_both_sources() -> None:
-    """So that constants are chosen on clusters like those that are reported."""
+    """Constants are then chosen on clusters like those that are reported."""
     for half in (True, False):
         numbers = [n for n in range(24) if for_tuning(n) is half]
         assert {(sample(n, None).size, n % 2) for n in numbers} == {

@@ -116,7 +116,7 @@ def test_one_restart_makes_room(tmp_path: Path) -> None:
 
 
 def test_names_give_the_terminal_no_command(tmp_path: Path) -> None:
-    """Nor is a word in brackets taken for a style."""
+    """A word in brackets is not taken for a style either."""
     found = run(
         tmp_path, pod("a[red]", 4000, 0), pod("b\x1b[2J", 4000, 4), pod("big\x1b]0;x\x07", 19000)
     )

@@ -53,7 +53,7 @@ def placed(report: dict[str, Any]) -> Outcome:
 
 
 def test_an_engine_takes_what_the_agent_before_it_reports() -> None:
-    """As it takes what today's reports: the same places, and records that the older agent can read."""
+    """The places are those by today's report, and the older agent can read the records."""
     before, now = placed(FROZEN), placed(agent_files.reported())
 
     assert [one.allocation for one in before.pods] == [one.allocation for one in now.pods]

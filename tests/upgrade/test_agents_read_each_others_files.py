@@ -84,7 +84,7 @@ def test_a_journal_that_became_later_on_the_way_is_refused_too(node: Path) -> No
 
 
 def test_a_journal_from_before_it_was_marked_is_version_1(node: Path) -> None:
-    """And is marked as soon as it is opened."""
+    """It is marked as soon as it is opened."""
     marked = (node / CONTAINERS).read_text()
     (node / CONTAINERS).write_text(marked.removeprefix('{"v":1}\n'))
 

@@ -71,7 +71,7 @@ def test_rows_are_told_apart() -> None:
 
 
 def test_a_card_of_no_vendor_is_nvidias_and_one_of_an_unknown_vendor_has_nothing() -> None:
-    """As Koordinator reads a Device object without the label."""
+    """Koordinator reads a Device object without the label so."""
     assert traits_of("") is NVIDIA
     assert traits_of("dcu").name == "hygon"
     assert not files_known("acme")

@@ -188,7 +188,7 @@ VERSIONS = fields().versions
 
 
 def test_the_tables_reach_from_1_28_to_the_newest() -> None:
-    """And there is something in them."""
+    """The tables are not empty."""
     assert VERSIONS[0] == "1.28"
     assert VERSIONS[-1] >= "1.37"
     assert len(fields().kinds) > 1000
@@ -196,7 +196,7 @@ def test_the_tables_reach_from_1_28_to_the_newest() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_field_that_is_read_is_there(version: str) -> None:
-    """But those that are younger, which are absent in older clusters and read as such."""
+    """Younger fields are absent in older clusters, and read as absent."""
     found = {
         name
         for shape, kind in READ.items()

@@ -80,7 +80,7 @@ def test_whole_cards_and_unnamed_containers_are_refused_with_a_sentence() -> Non
 
 
 def test_what_was_asked_before_holds_up_no_other_change() -> None:
-    """As an older release admitted it, or a webhook that was away."""
+    """An older release admitted it, or the webhook was away."""
     before = running("nonsense", SHARE)
     assert validated(review(running("nonsense", SHARE), operation="UPDATE", before=before))[
         "allowed"
@@ -98,7 +98,7 @@ def test_the_nodes_report_is_partages_alone() -> None:
 
 
 def test_the_webhook_is_asked_where_the_annotation_changes() -> None:
-    """Also of bound pods, whose other changes it is not asked about."""
+    """This includes bound pods, whose other changes do not reach it."""
     (condition,) = conditions(VALIDATE, context())
     assert f"'{names.ADJUST}' in object.metadata.annotations" in condition["expression"]
 

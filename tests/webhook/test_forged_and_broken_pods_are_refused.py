@@ -319,7 +319,7 @@ VALUES = st.recursive(
 def test_a_pod_without_devices_passes_whatever_else_it_is(
     metadata: object, value: object, name: str
 ) -> None:
-    """Even one that the API server itself will refuse."""
+    """This includes one that the API server itself will refuse."""
     manifest = {
         "metadata": metadata,
         "spec": {"containers": [{"resources": {"limits": {name: value}}, "x": value}], "y": value},

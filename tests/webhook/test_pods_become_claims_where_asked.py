@@ -122,7 +122,7 @@ def test_a_percent_of_cards_and_a_gated_pod_become_claims_too() -> None:
     ],
 )
 def test_what_no_claim_can_say_keeps_to_its_protocol_and_says_so(manifest: Json, why: str) -> None:
-    """As a warning and on the pod, which is else as the mutating webhook leaves it."""
+    """A warning and an annotation say why; otherwise the pod is as the mutating webhook leaves it."""
     result, (warning,) = _stored(manifest)
     expected, _ = _stored(manifest, translated=False)
 
@@ -133,7 +133,7 @@ def test_what_no_claim_can_say_keeps_to_its_protocol_and_says_so(manifest: Json,
 
 
 def test_a_reason_of_before_is_taken_back() -> None:
-    """As on a copy of a pod that was not translated."""
+    """A copy of a pod that was not translated has one."""
     meta = {"annotations": {names.NOT_TRANSLATED: "for a reason"}}
     result, _ = _stored(pod(container(limits=HALF), meta=meta))
     assert result["metadata"]["annotations"][names.NOT_TRANSLATED] == ""

@@ -90,5 +90,5 @@ def test_a_pod_that_was_completed_is_judged_in_its_trace() -> None:
 
 
 def test_without_traces_the_patch_is_what_it_was() -> None:
-    """Not a word of them."""
+    """The patch has nothing of them."""
     assert _written(mutating(NO_TRACES)(_review(), CONTEXT, Admission())) == []

@@ -69,7 +69,7 @@ def test_a_record_keeps_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "yes", "2026-11-22T08:00:00Z", "today 60", "60 60 60"])
 def test_what_cannot_be_read_closes_the_node_too(text: str) -> None:
-    """And is shown as it is."""
+    """It is shown as it is."""
     (verdict,) = _read({names.AGENT_SILENT: text}).verdicts
 
     assert verdict.code is ReasonCode.AGENT_SILENT

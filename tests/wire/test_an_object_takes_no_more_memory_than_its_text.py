@@ -35,12 +35,12 @@ def pod(spec: Manifest | None = None, meta: Manifest | None = None, **amounts: s
 
 
 def many(one: Any) -> list[Any]:
-    """So many of it that they fill a pod."""
+    """As many copies as fill a pod."""
     return [one] * (SIZE // len(json.dumps(one, separators=(",", ":"))))
 
 
 def keyed(value: str) -> dict[str, str]:
-    """So many keys that they fill a pod."""
+    """As many keys as fill a pod."""
     return {f"example.com/{number:05}": value for number in range(SIZE // 22)}
 
 

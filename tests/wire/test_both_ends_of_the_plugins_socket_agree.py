@@ -36,7 +36,7 @@ def test_pushes_are_written_as_go_reads_them(example: dict[str, Any]) -> None:
 
 
 def test_every_field_has_an_example() -> None:
-    """Of every structure that this side knows."""
+    """Every structure that this side knows is covered."""
     text = json.dumps(EXAMPLES)
     for kind in (*wire.Question.__args__, wire.Answer, wire.Push, wire.Vocabulary):
         for field in msgspec.structs.fields(kind):

@@ -44,5 +44,5 @@ def test_other_devices_of_the_node_are_given() -> None:
 
 @pytest.mark.parametrize("vendor", ["", "nvidia", "NVIDIA", "amd", "hygon", "dcu", "kunlun"])
 def test_known_vendors_are_placed(vendor: str) -> None:
-    """Also a card of no vendor, which is NVIDIA's."""
+    """So is a card without a vendor, which counts as NVIDIA's."""
     assert on(vendor, **{"koordinator.sh_gpu": "100"}).refusal is None

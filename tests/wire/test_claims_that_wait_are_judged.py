@@ -229,7 +229,7 @@ def test_what_no_idle_card_has_is_named(request_: Manifest, code: ReasonCode, wh
 
 
 def test_no_claim_gets_more_than_32_devices() -> None:
-    """As from Kubernetes' allocator: by its requests together, and where it asks for all devices."""
+    """Kubernetes' allocator has the same bound: by all requests together, and where a request asks for all devices."""
     pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
     devices = [{"name": f"d{number}"} for number in range(40)]
     spec = {"driver": "x.example", "nodeName": "n1", "pool": pool, "devices": devices}
@@ -257,7 +257,7 @@ def test_no_claim_gets_more_than_32_devices() -> None:
 
 
 def test_a_claim_or_template_that_is_not_there_is_named() -> None:
-    """And what is made of a template is a claim of the pod's own."""
+    """What is made of a template is a claim of the pod's own."""
     pod = _pod("late", "missing")
     templated = _pod("made", "x")
     templated["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimTemplateName": "half"}]
@@ -273,7 +273,7 @@ def test_a_claim_or_template_that_is_not_there_is_named() -> None:
 
 
 def test_taints_are_borne_or_told() -> None:
-    """Of a device that fell ill, and of one that is closed for pods that have all of it."""
+    """Taints of a device that fell ill, and of one that is closed for pods that have all of it."""
     nodes = _node(cards=1)
     (card,) = _run(nodes).cluster.nodes[0].devices
     ill = _slices(nodes, devices=(replace(card, healthy=False),))
@@ -341,7 +341,7 @@ def test_constraints_are_kept_and_told() -> None:
 def test_values_agree_by_type_and_by_member(
     values: list[Manifest], *, alike: bool, different: bool
 ) -> None:
-    """As Kubernetes' allocator compares attributes, of any number of devices of one request."""
+    """Kubernetes' allocator compares attributes so, of any number of devices of one request."""
     slices = _slices(_node())
     for one, value in zip(slices[0]["spec"]["devices"], values, strict=False):
         one["attributes"]["group"] = value
@@ -395,7 +395,7 @@ def test_a_claim_that_is_allocated_says_where_its_pod_goes() -> None:
 
 
 def test_a_pod_with_devices_of_its_own_gets_both_on_one_node() -> None:
-    """Or waits, when no node has both."""
+    """The pod waits when no node has both."""
     share = {"gpu-core": "60", "gpu-memory-ratio": "60"}
     outcome = _run(
         _node("n1", cards=1),
@@ -409,7 +409,7 @@ def test_a_pod_with_devices_of_its_own_gets_both_on_one_node() -> None:
 
 
 def test_slices_stand_for_a_node_that_nothing_else_tells_of() -> None:
-    """As of another driver, whose cards the ledger does not count; an incomplete pool is left out."""
+    """Slices of another driver do so, whose cards the ledger does not count; an incomplete pool is left out."""
     slice_ = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -485,7 +485,7 @@ def test_amounts_that_neither_request_nor_slice_bound_are_all_of_the_device() ->
 
 
 def test_requests_of_one_claim_may_share_a_card_and_devices_of_one_request_may_not() -> None:
-    """As Kubernetes' allocator has it, which tells shares apart by an id."""
+    """Kubernetes' allocator does so, which distinguishes shares by an id."""
     two = [{"name": name, "exactly": _of(40, "1Gi")["exactly"]} for name in ("a", "b")]
     node = _node(cards=1)
     outcome = _run(node, _asking("two", *two), _asking("pair", _of(1, "1Mi", count=2)))
@@ -503,7 +503,7 @@ def test_all_devices_are_those_with_room() -> None:
 
 
 def test_a_selector_without_an_answer_ends_the_search_at_its_device() -> None:
-    """As Kubernetes' allocator has it; devices behind one that serves are not looked at."""
+    """Kubernetes' allocator does so; devices behind one that serves are not looked at."""
     node = _node()
     named = _selected(f'{OURS}.model == "NVIDIA-A100-SXM4-40GB"')
     for bare, place in (("gpu-0", None), ("gpu-1", "n1:0")):
@@ -558,7 +558,7 @@ def test_alternatives_beyond_those_that_are_tried_are_not_said_to_fail() -> None
 
 
 def test_an_amount_that_no_device_has_is_not_said_to_fit_with_less_of_others() -> None:
-    """Nor that a request asks for all sharers, as it names none."""
+    """The message does not say either that a request asks for all sharers, as it names none."""
     odd = _request(capacity={"requests": {"cores": "90", "memory": "1Gi", "bandwidth": "1"}})
     told = _told(_run(_node(), _asking("a", _of(20, "1Gi")), _asking("odd", odd)), "odd")
 
@@ -572,7 +572,7 @@ def test_an_amount_that_no_device_has_is_not_said_to_fit_with_less_of_others() -
 
 
 def test_access_for_administrators_is_not_counted_and_needs_room_for_a_share() -> None:
-    """As Kubernetes' allocator has it: a request that names no amounts asks for all of a card."""
+    """Kubernetes' allocator does so: a request that names no amounts asks for all of a card."""
     watches = _of(1, "1Mi", adminAccess=True)
     outcome = _run(
         _node(cards=1),
@@ -590,7 +590,7 @@ def test_access_for_administrators_is_not_counted_and_needs_room_for_a_share() -
 def test_requests_that_many_devices_meet_cost_little_beside_one_that_none_meets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or beside one for all devices, which are those with room for it."""
+    """The same holds beside a request for all devices, which are those with room for it."""
     looks = Counter[str]()
     miss = ClaimAllocator._miss
 

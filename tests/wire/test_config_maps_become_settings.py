@@ -261,7 +261,7 @@ def test_a_key_of_partages_own_that_is_not_known_is_told() -> None:
 
 @pytest.mark.parametrize(("text", "rule"), BAD_YAML, ids=[text[:60] for text, _ in BAD_YAML])
 def test_a_bad_device_config_names_field_and_rule(text: str, rule: str) -> None:
-    """And ConfigMap, and key."""
+    """It also names ConfigMap and key."""
     (note,) = cluster(config_map("hami-scheduler-device", device_config__yaml=text)).notes
 
     assert (

@@ -461,7 +461,7 @@ def test_doubts_are_bounded() -> None:
 
 
 def test_keys_given_twice_in_json_are_told_by_path() -> None:
-    """As YAML's are by line."""
+    """YAML's are reported by line."""
     (told,) = decode("f", TWICE, written=True).doubtful
 
     assert told.endswith("field spec.containers[0].name is given twice; the last holds")

@@ -366,7 +366,7 @@ def test_odd_config_maps(config: tuple[str, str, str], data: st.DataObject) -> N
     st.binary(max_size=200) | st.text(max_size=200).map(lambda t: t.encode(errors="surrogatepass"))
 )
 def test_any_bytes(data: bytes) -> None:
-    """Not even text is needed."""
+    """The bytes need not be text."""
     survive(data)
 
 

@@ -530,7 +530,7 @@ GONE = "node.kubernetes.io/unreachable"
 def test_a_node_that_is_not_ready_is_tainted(
     status: str, taints: list[Manifest], keys: list[str]
 ) -> None:
-    """As Kubernetes taints it, with a note."""
+    """Kubernetes taints it so; a note says so too."""
     manifest = node("n1", spec={"taints": taints})
     manifest["status"]["conditions"] = [
         {"type": "DiskPressure", "status": "False"},

@@ -76,7 +76,7 @@ IMPOSSIBLE = [
 
 @pytest.mark.parametrize(("instances", "why"), IMPOSSIBLE)
 def test_what_cannot_be_closes_its_card(instances: list[Any], why: str) -> None:
-    """And no other."""
+    """It closes no other."""
     first, second = devices(annotation(*instances))
 
     assert why in first.doubt

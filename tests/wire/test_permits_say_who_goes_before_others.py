@@ -88,7 +88,7 @@ def test_the_first_rule_that_names_a_pod_decides() -> None:
 
 
 def test_an_account_that_is_not_named_is_kubernetes_default() -> None:
-    """As the API server fills it in."""
+    """The API server fills it in."""
     manifest = _pod()
     del manifest["spec"]["serviceAccountName"]
     rules = "[{name: d, namespaces: [shop], serviceAccounts: [default], online: true}]"

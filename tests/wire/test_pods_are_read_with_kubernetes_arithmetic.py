@@ -361,7 +361,7 @@ def test_a_weight_that_kubernetes_refuses_is_a_fault(weight: int) -> None:
 
 @pytest.mark.parametrize("terms", [{"nodeSelectorTerms": []}, {}, {"nodeSelectorTerms": [{}]}])
 def test_required_affinity_without_terms_matches_nothing(terms: Manifest) -> None:
-    """As in Kubernetes."""
+    """Kubernetes does the same."""
     constraint = _constraint({"requiredDuringSchedulingIgnoredDuringExecution": terms})
 
     assert not constraint.matches("n1", {})
@@ -599,7 +599,7 @@ def test_quota_amounts(limits: Manifest, expected: dict[str, int]) -> None:
 
 
 def test_limits_of_the_whole_pod_and_overhead_count_for_quotas() -> None:
-    """As Kubernetes counts them: overhead only beside a limit."""
+    """Kubernetes counts them so: overhead only beside a limit."""
     spec = {
         "containers": [container(limits={"cpu": 1, "memory": 10})],
         "resources": {"limits": {"memory": 50}},

@@ -130,7 +130,7 @@ def test_a_profile_beside_another_protocol_is_told() -> None:
 
 
 def test_wishes_in_a_protocol_that_no_container_speaks_are_told() -> None:
-    """Of HAMi, Koordinator and MetaX beside qGPU; what the pod's own protocol reads is not among them."""
+    """HAMi's, Koordinator's and MetaX's beside qGPU; what the pod's own protocol reads is not among them."""
     others = {
         "nvidia.com/use-gputype": "A100",
         "scheduling.koordinator.sh/device-allocate-hint": "{}",

@@ -55,7 +55,7 @@ def test_a_number_may_be_negative(value: int) -> None:
 
 
 def test_words_of_a_fixed_size_are_pieces() -> None:
-    """Of eight and of four bytes."""
+    """Words have eight or four bytes."""
     data = bytes([1 << 3 | 1]) + struct.pack("<d", 0.5) + bytes([2 << 3 | 5]) + b"abcd"
 
     assert [(number, bytes(value)) for number, _, value in pieces(memoryview(data))] == [

@@ -51,7 +51,7 @@ def test_ours_alone_holds() -> None:
 
 
 def test_a_card_that_totals_told_of_is_the_one_of_its_index_once_it_is_known() -> None:
-    """As for a pod that another scheduler placed; an index that the node lacks stays unknown."""
+    """The same holds for a pod that another scheduler placed; an index that the node lacks stays unknown."""
     made, other = replace(GRANT, uuid="qgpu-n1-0"), replace(OTHER, uuid="qgpu-n1-1")
 
     assert recovered((made,), family("one", Record((GRANT,), "one"))) == Record(
@@ -98,7 +98,7 @@ def test_a_card_that_totals_told_of_is_the_one_of_its_index_once_it_is_known() -
     ],
 )
 def test_a_protocols_record_must_agree(theirs: tuple[Grant, ...], problem: str) -> None:
-    """As far as both tell; a disagreement keeps what we wrote, marked."""
+    """It must agree as far as both have the data; a disagreement keeps what we wrote, marked."""
     record = recovered((GRANT,), family("one", Record(theirs, "one")))
 
     assert record is not None

@@ -117,7 +117,7 @@ def test_the_same_request_goes_to_other_cards(vendor: str, limits: Manifest) -> 
     ],
 )
 def test_what_the_plugin_can_serve_is_placed(vendor: str, limits: Manifest) -> None:
-    """As upstream does, whether the pod wakes the plugin or not."""
+    """Upstream does the same, whether the pod wakes the plugin or not."""
     assert on(vendor, limits).allocation is not None
 
 

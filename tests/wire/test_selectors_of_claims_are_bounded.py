@@ -192,7 +192,7 @@ _MANY = "[" + ", ".join(["1"] * 200) + "]"
     ],
 )
 def test_an_expression_without_an_end_ends(expression: str) -> None:
-    """Of anybody who may make a claim; counted in steps, not in seconds."""
+    """Any user who may make a claim may write one; steps are counted, not seconds."""
     selectors = Selectors()
     found = selectors.judge(expression, CARD)
 
@@ -227,7 +227,7 @@ def test_what_it_takes_to_read_expressions_counts() -> None:
 
 
 def test_devices_that_an_expression_cannot_tell_apart_are_judged_once() -> None:
-    """So a question about thousands of nodes takes as much work as one about one node of each kind."""
+    """A question about thousands of nodes then takes as much work as one about one node of each kind."""
     selectors = Selectors(steps=400)
     expression = f'{MINE}.kind == "share"'
     for number in range(5_000):

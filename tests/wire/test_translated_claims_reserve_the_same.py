@@ -131,7 +131,7 @@ def _templates(cards: Mapping[Kind, int], *pods: Manifest) -> list[Manifest]:
 
 
 def _places(*manifests: Manifest) -> dict[str, list[tuple[int, int, str]]]:
-    """Of each pod that gets a place its devices: compute, memory, and which instance it is."""
+    """The devices of each pod with a place: compute, memory, and which instance it is."""
     lines = b"\n".join(json.dumps(one).encode() for one in manifests)
     outcome = schedule(assemble([decode("cluster.json", lines)]))
     return {
@@ -349,7 +349,7 @@ def test_choices_between_nodes_and_cards_are_no_claims(wish: dict[str, Any]) -> 
 
 
 def test_a_container_has_one_claim() -> None:
-    """And several containers have one each; a reason names the container."""
+    """Several containers have one each; a reason names the container."""
     two = shapes_of(PodRequest((_group(containers=("a",)), _group(containers=("b",)))))
     assert isinstance(two, dict)
     assert list(two) == ["a", "b"]

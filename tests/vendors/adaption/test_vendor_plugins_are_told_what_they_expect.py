@@ -152,7 +152,7 @@ def test_other_devices_of_the_pod_are_left_alone() -> None:
     ],
 )
 def test_pods_that_do_not_wake_the_plugin_are_not_metaxs(asks: dict[str, str]) -> None:
-    """Even an impossible quality of service is not ours to judge then."""
+    """An impossible quality of service is not ours to judge then either."""
     assert request(pod({QOS: "x"}, **asks), metax.FAMILY).filter.vendors == ()
 
 
@@ -317,7 +317,7 @@ def test_the_nodes_label_names_the_vendor_where_devices_do_not() -> None:
 
 @pytest.mark.parametrize("family", [metax.FAMILY, huawei.FAMILY, cambricon.FAMILY])
 def test_other_vendors_nodes_are_left_alone(family: Family) -> None:
-    """Even under a cluster-wide mode."""
+    """This holds under a cluster-wide mode too."""
     node = NodeView("n", devices=(card(0, "nvidia"),))
 
     assert register(family, node, metax=SEED_MODES) == Registration()
@@ -378,7 +378,7 @@ def test_the_quality_of_service_is_written_normalised(written: str | None, norma
 
 
 def test_a_whole_metax_card_is_all_its_compute() -> None:
-    """Also where only memory was asked; no quality of service is added."""
+    """This holds where only memory was asked, too; no quality of service is added."""
     device = card(0, "metax")
 
     found = render(metax.FAMILY, pod(ratio="100", sgpu="1"), (device,), whole(device))

@@ -332,7 +332,7 @@ def test_link_scores() -> None:
 
 
 def test_malformed_scores_are_a_note() -> None:
-    """And give no links."""
+    """They give no links."""
     registration = register(None, annotations={names.HAMI_SCORE: '{"a": 1}'})
 
     assert registration.links == {}

@@ -182,7 +182,7 @@ def test_a_whole_card_is_read_back_whole() -> None:
 
 
 def test_all_compute_of_part_of_a_card_is_read_back_exclusive() -> None:
-    """As it was asked."""
+    """The request asked for it."""
     record = recover(pod("main", HAMI_ALLOCATED="GPU-0,NVIDIA,3000,100:;"))
 
     assert record == Record((grant(cores=100, exclusive=True),), "hami")

@@ -91,7 +91,7 @@ def test_odd_totals(core: str | int, memory: int | None, cards: int, note: str) 
 
 
 def test_a_node_without_cards_is_not_judged() -> None:
-    """Nor is one whose cards are of another vendor."""
+    """A node whose cards are of another vendor is not judged either."""
     labels = {names.QGPU_POLICY: "nonsense"}
 
     assert register(labels) == Registration()
