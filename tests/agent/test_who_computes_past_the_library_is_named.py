@@ -43,7 +43,7 @@ class Node:
         loaded: str = "",
         maps: str = "/dev/nvidia0",
     ) -> None:
-        """A process of the container, as the host's procfs tells of it; inside it has number `pid - 4000`."""
+        """A process of the container, as the host's procfs shows it; inside it has number `pid - 4000`."""
         home = self.proc / str(pid)
         (home / "fd").mkdir(parents=True, exist_ok=True)
         (home / "cgroup").write_text("0::/kubepods/container-a\n")

@@ -249,7 +249,7 @@ def test_a_deleted_pod_goes(away: Away) -> None:
 
 
 def test_status_is_reported(away: Away) -> None:
-    """By the kubelet, and by who writes conditions."""
+    """The kubelet reports it, and so do other writers of conditions."""
     for phase in ("Running", "Failed"):
         away.report("lone", phase)
 

@@ -62,7 +62,7 @@ class Judge:
 
 @contextlib.asynccontextmanager
 async def judged(**settings: Any) -> AsyncIterator[tuple[Judge, AccessReviews, InstantClock]]:
-    """The judge, who asks it, and the clock."""
+    """The judge, its caller, and the clock."""
     judge, clock = Judge(), InstantClock()
     app = web.Application()
     app.router.add_post("/apis/authentication.k8s.io/v1/tokenreviews", judge.token)

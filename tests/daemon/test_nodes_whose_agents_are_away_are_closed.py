@@ -83,7 +83,7 @@ class Game:
         await until(lambda: ledger.node_at(ledger.index[node]).shut is closed)
 
     def sample(self, name: str, **labels: str) -> float | None:
-        """A series of who looks."""
+        """A series of the one that looks."""
         return self.registry.get_sample_value(name, labels)
 
 

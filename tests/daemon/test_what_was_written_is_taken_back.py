@@ -30,7 +30,7 @@ WRITERS = {
     "koord-manager": ("koordinator.sh/rdma",),
     "partage": ("kubernetes.io/gpu", "koordinator.sh/gpu-core"),
 }
-"""Who writes which totals."""
+"""The writer of each of the totals."""
 SLOWEST = 240.0
 """Seconds that a slow machine may take; nothing is measured by them."""
 
@@ -159,7 +159,7 @@ def _by(manager: str, client: Client) -> Client:
 
 
 async def written(server: ApiServer, client: Client) -> None:
-    """Two nodes and their Devices, each field written by who writes it; Leases of ours and of a kubelet."""
+    """Two nodes and their Devices, each field by its usual writer; Leases of ours and of a kubelet."""
     for name, writer in (("n1", "partage"), ("n2", "koordlet")):
         bare = node(name)
         head, status = bare["metadata"], bare["status"]

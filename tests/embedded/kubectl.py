@@ -104,7 +104,7 @@ class PlainHttp:
 
 
 USERS = pytest.mark.parametrize("binary", [pytest.param("", id="http"), *binaries()])
-"""Who plays the user of a test: plain HTTP, and every kubectl there is."""
+"""The user of a test: plain HTTP, and every kubectl there is."""
 
 
 def user(binary: Path | str, world: World, home: Path) -> "Kubectl | PlainHttp":

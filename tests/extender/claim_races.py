@@ -83,7 +83,7 @@ class Races:
 
     @property
     def leader(self) -> SchedulerService:
-        """Who is asked."""
+        """The instance that gets the questions."""
         return self.services[self._leader]
 
     async def start(self) -> None:
@@ -335,7 +335,7 @@ class Races:
         """No card of the store is allocated beyond its amounts, by pods and claims together.
 
         Raises:
-            AssertionError: with the card and who is on it.
+            AssertionError: with the card and what is on it.
         """
         used: dict[tuple[str, str], list[tuple[str, int, int]]] = defaultdict(list)
         for name, manifest in self.api.pods.items():

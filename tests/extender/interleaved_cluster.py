@@ -472,7 +472,7 @@ class Cluster(Interleaving):
         """See `Interleaving`; then every pod goes, and each card is there for one that asks for all of it.
 
         Raises:
-            Broken: with the law and who breaks it.
+            Broken: with the law and what breaks it.
         """
         self.leads = True
         for uid in list(self.reserved):

@@ -439,7 +439,7 @@ class Interleaving:
         """What holds at every moment.
 
         Raises:
-            Broken: with the law and who breaks it.
+            Broken: with the law and what breaks it.
         """
         if self.api.broken:
             raise Broken(self.api.broken[0])
@@ -491,7 +491,7 @@ class Interleaving:
         """Faults end, all events arrive, kube-scheduler tries the woken pods; then the laws.
 
         Raises:
-            Broken: with the law and who breaks it.
+            Broken: with the law and what breaks it.
         """
         self.api.silent = 0
         while self.api.waiting:
@@ -572,7 +572,7 @@ class Interleaving:
             if entry.pod.node != (pod.node or None):
                 raise Broken(f"{pod.uid} is on {pod.node}, and known on {entry.pod.node}")
             if pod.node or pod.deleting or pod.uid in books.cycle.holds:
-                continue  # what is held at last is for who was nominated
+                continue  # what is held at last is for the nominated pod
             if pod.uid not in waiting or pod.uid not in self.reasons:
                 raise Broken(f"{pod.uid} waits without a known reason")
             told = explain(books, "team", pod.name)

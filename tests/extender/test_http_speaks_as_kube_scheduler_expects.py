@@ -166,7 +166,7 @@ def test_the_verbs_are_served_by_the_leader_alone(running: Running) -> None:
     early = running.post("/scheduler/bind", {})
 
     assert standby[0] == summary[0] == 503
-    assert standby[1]["connection"] == "close"  # the next connection is for who leads
+    assert standby[1]["connection"] == "close"  # the next connection is for the leader
     assert json.loads(summary[2]) == {"message": "the instance is not leader"}
     assert ready[0] == 200
     assert early[0] == 503

@@ -135,7 +135,7 @@ class Bed:
     """The cluster.
 
     Attributes:
-        server: the API server, for who stands beside the wire.
+        server: the API server, for clients beside the wire.
         url: of the API server itself.
         wire: what Partage's instances go through.
         relay: where kube-scheduler finds the leader.
@@ -224,7 +224,7 @@ class Bed:
         return made
 
     def leader(self) -> str:
-        """Who holds the Lease."""
+        """The instance that holds the Lease."""
         found = self.server.store.get(LEASES, "default", "partage-scheduler")
         return str(found.value["spec"].get("holderIdentity") or "") if found else ""
 

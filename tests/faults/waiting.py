@@ -52,7 +52,7 @@ _OWN = (
     "scheduling.koordinator.sh/device-allocated",
     "scheduling.koordinator.sh/gpu-minors",
 )
-"""What is written on a pod, and not by who asks."""
+"""Fields that are written on a pod later, and not by its author."""
 _MOST_FREE = re.compile(r"(?:most free|at most) \S+ on (\S+?)(?: card ([0-9]+))?\)")
 
 

@@ -83,7 +83,7 @@ def test_everything_a_cluster_may_say_is_read() -> None:
 
 
 def test_files_are_relative_to_their_document() -> None:
-    """kubectl finds them so; absolute ones stay."""
+    """A relative file is beside its document, as for kubectl; absolute ones stay."""
     config = parse(
         kubeconfig(
             {"certificate-authority": "ca.crt"},

@@ -46,7 +46,7 @@ def document(server: str, user: dict[str, Any]) -> bytes:
     ids=lambda one: next(iter(one)),
 )
 def test_a_server_by_plain_http_is_told_of_nobody(user: dict[str, Any]) -> None:
-    """kubectl does the same, on this machine too."""
+    """The rule is that of kubectl, and holds on this machine too."""
     for server in ("http://127.0.0.1:8001", "http://api.example:8080"):
         assert parse_kubeconfig([(Path("/c"), document(server, user))]).user == UserConfig()
     for server in ("https://x", "HTTPS://x"):

@@ -63,7 +63,7 @@ def test_the_order_of_the_fields_does_not_matter() -> None:
 
 
 def test_an_object_of_another_type_is_set_aside() -> None:
-    """The stream goes on; who it was is known."""
+    """The stream goes on; the object's name is known."""
     decoder = WatchDecoder(Pod)
 
     odd, gone, good = decoder.feed(

@@ -129,5 +129,5 @@ def test_taints_repel_by_effect_and_print_as_kubectl_does() -> None:
 def test_requirements_print_as_people_write_them(
     operator: Operator, values: tuple[str, ...], text: str
 ) -> None:
-    """kubectl's selectors read the same."""
+    """The form is that of kubectl's selectors."""
     assert str(Requirement("zone", operator, values)) == text

@@ -187,7 +187,7 @@ def test_a_seat_that_a_former_tenant_kept_open_is_no_one_elses(checked: World) -
 def test_neighbours_hear_the_next_tenant_of_a_seat_and_no_former_one(
     build: Path, tmp_path_factory: pytest.TempPathFactory, sanitizer: str
 ) -> None:
-    """A program that ran before sees the seat's new file, and gives way to who has it now."""
+    """A program that ran before sees the seat's new file, and gives way to its present tenant."""
     if sanitizer:
         build = built(f"native-{sanitizer}", SANITIZERS[sanitizer])
     world = World(tmp_path_factory.mktemp("n"), build)

@@ -20,7 +20,7 @@ from partage.vendors.wishes import Policy, Priority
 
 
 def test_shares_are_within_a_point_in_virtual_time(build: object) -> None:
-    """Alone, pairs, up to 16 tenants, bursts, online first; and who wakes has its part within 50 ms."""
+    """Alone, pairs, up to 16 tenants, bursts, online first; a waking tenant has its part within 50 ms."""
     simulate = built() / "simulate"
 
     done = subprocess.run(

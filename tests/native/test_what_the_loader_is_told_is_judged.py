@@ -250,8 +250,8 @@ def test_what_a_loader_that_was_started_loads_first_is_named(world: World, how: 
 def test_a_dlopen_of_ones_own_is_judged_by_what_it_opens(world: World, name: str) -> None:
     """The driver from another folder is held to the limits; under another name it has no place in the account.
 
-    Profilers and sanitizers have a `dlopen` of their own, so having one says nothing. Who computes without a place is
-    found by the device that it has open.
+    Profilers and sanitizers have a `dlopen` of their own, so having one says nothing. A process that computes without a
+    place is found by the device that it has open.
     """
     tenant = world.tenant(memory=256 * MIB)
     other = world.folder / "other" / name

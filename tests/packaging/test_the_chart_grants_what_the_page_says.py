@@ -53,7 +53,7 @@ class Right(NamedTuple):
     """One verb on one resource.
 
     Attributes:
-        program: who has it, as `names` call it.
+        program: the holder of the right, as `names` call it.
         where: `cluster`, or the namespace.
         resource: with its group.
         named: whether it is for objects by their names only.

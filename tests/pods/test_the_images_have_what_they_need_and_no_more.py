@@ -1,4 +1,4 @@
-"""The images as `make image` makes them: who runs, what they are labelled with, how large, and what is not in them."""
+"""The images as `make image` makes them: their users, labels and sizes, and what is not in them."""
 
 import json
 import re

@@ -390,7 +390,7 @@ def test_what_is_replaced_is_replaced_alike() -> None:
 
 
 def test_rules_for_wishes_are_for_the_same_pods_under_a_mask() -> None:
-    """Namespaces and service accounts of rules and of pods, a permit beside a record, and who names no account."""
+    """Namespaces and service accounts of rules and of pods, a permit beside a record, and a pod without an account."""
     rules = """
         [{name: shop, namespaces: [acme, other], serviceAccounts: [acme-web, default], online: true, onlinePods: 9},
          {name: all, namespaces: ["*"], policy: bs}]

@@ -191,7 +191,7 @@ def test_two_containers_of_a_card_have_a_cap_each(node: Node) -> None:
 
 
 def test_the_next_container_of_a_seat_has_another_file(node: Node) -> None:
-    """Those that run see it in their mounts, and it is mounted for who has it now."""
+    """Running containers see it in their mounts, and it is mounted for the seat's present container."""
     first, second = node.run("u1"), node.run("u2")
 
     def seat(container: str) -> str:

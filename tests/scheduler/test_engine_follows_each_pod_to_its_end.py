@@ -164,7 +164,7 @@ def test_old_events_change_nothing() -> None:
 
 
 def test_pods_that_are_gone_are_remembered_up_to_a_bound() -> None:
-    """A service that runs for months forgets the oldest; who goes again is among the latest."""
+    """A service that runs for months forgets the oldest; a pod that goes again is among the latest."""
     engine = engine_of()
     engine.handle(PodGone(UID))
     for number in range(REMEMBERED - 1):

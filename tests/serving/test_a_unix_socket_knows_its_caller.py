@@ -129,7 +129,7 @@ async def test_what_others_make_meanwhile_has_the_usual_mode() -> None:
 def test_a_caller_that_floods_has_a_bound_and_the_log_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Connections that are held with half a frame, giant frames and strangers: who is there goes on being served."""
+    """It holds connections with half a frame, and sends giant frames; the present callers are still served."""
     monkeypatch.setattr("partage.serving.unix._MOST_LINKS", 8)
 
     async def closed(reader: asyncio.StreamReader) -> bool:

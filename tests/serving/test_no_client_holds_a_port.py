@@ -456,7 +456,7 @@ async def test_the_first_of_many_have_answers_before_the_last_are_accepted(tmp_p
                 clients.append(stack.enter_context(socket.create_connection(address)))
                 clients[-1].sendall(VERB)
             loop = asyncio.get_running_loop()
-            for one in clients:  # the loop goes on: who was asked has not answered yet
+            for one in clients:  # the loop goes on: an answer may still be due
                 one.setblocking(False)
                 assert await loop.sock_recv(one, 12) == b"HTTP/1.1 200"
         assert at.open[0] < many / 2

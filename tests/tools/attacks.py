@@ -23,7 +23,7 @@ class Attack:
     """One kind of harm.
 
     Attributes:
-        by: who does it.
+        by: the attacker.
         tried: what was tried, in how many shapes the tests have.
         noticed: what others notice of it.
         tests: below `tests/`; of a file all, or one by its name.

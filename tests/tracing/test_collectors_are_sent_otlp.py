@@ -40,7 +40,7 @@ def tracer(**environ: str) -> LiveTracer:
 
 
 def test_a_span_arrives_whole(collector: Collector) -> None:
-    """Ids, times, kind, attributes of every type, events, the problem and who sent it."""
+    """Ids, times, kind, attributes of every type, events, the problem and the sender."""
     live = tracer()
     span = Span(
         BIND,

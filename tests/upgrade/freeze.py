@@ -28,7 +28,7 @@ def read(values: list[Manifest]) -> Batch:
 
 
 def books(outcome: Outcome) -> dict[str, list[Manifest]]:
-    """What is left of every device, and who is on it, by node."""
+    """What is left of every device, and the pods on it, by node."""
     ledger = outcome.ledger
     return {
         name: [

@@ -14,7 +14,7 @@ _MOMENT = "2026-01-01T00:00:00.000000Z"
 def given_back(
     name: str, namespace: str, mark: str = names.LEASE_DEADLINE, *, settled: bool = False
 ) -> dict[str, Any]:
-    """A Lease that may be taken at once, by who then waits for what its last holder sent.
+    """A Lease that a candidate may take at once, and that makes it wait for what the last holder sent.
 
     Args:
         name: of the Lease.
