@@ -118,7 +118,7 @@ def test_an_object_in_the_librarys_place_is_named(
 def test_an_auditor_that_may_rebind_is_named(
     container: Container, tmp_path: Path, name: str
 ) -> None:
-    """Wherever it is found, as second too; what a profiler needs to watch is allowed, and so is a preload's."""
+    """This holds wherever it is found, as second too; a profiler's watching auditor and a preload's are allowed."""
     source = "int la_version(void) { return 1; } int la_objopen(void) { return 0; }\n"
     compiled(tmp_path, source).rename(container.root / "opt/watch.so")
     source += (

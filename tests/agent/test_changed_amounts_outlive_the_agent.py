@@ -155,7 +155,7 @@ def test_nothing_is_answered_while_the_files_name_may_be_lost(
 def test_a_full_disk_changes_nothing(
     tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in memory nor on the disk: what was enforced before counts."""
+    """Memory and disk stay as they are: what was enforced before counts."""
     journal = reopened(tmp_path)
     journal.give(entry("a"))
     name = "replace" if call == "rename" else call

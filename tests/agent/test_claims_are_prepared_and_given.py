@@ -466,7 +466,7 @@ async def test_a_claim_that_cannot_be_read_back_closes_the_node(folder: Path) ->
 
 
 async def test_a_claim_that_cannot_be_read_back_may_be_prepared_again(folder: Path) -> None:
-    """By what the API server says, unless its containers have other devices."""
+    """The API server's state counts, unless its containers have other devices."""
     async with world_of(folder) as world:
         claim = world.claim("one", share(0, 60, "1Gi"))
         async with world.agent():

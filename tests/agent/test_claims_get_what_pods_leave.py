@@ -69,7 +69,7 @@ def test_a_card_that_a_pod_has_alone_takes_no_claim() -> None:
 
 
 def test_a_card_that_can_be_cut_is_what_pods_made_of_it() -> None:
-    """With a pod's share it takes shares alone, with a pod's instance instances alone, as the books have it."""
+    """It takes shares alone beside a pod's share, and instances alone beside a pod's instance, as the books have it."""
     either = node("n1", card(0, mode=SliceMode.EITHER))
     place = AXIS.profile("2g.20gb").at(2)
 

@@ -155,7 +155,7 @@ TINY = [
 async def test_next_to_no_memory_is_not_all_of_it(
     folder: Path, name: str, memory: str, limits: dict[str, str]
 ) -> None:
-    """For each provider a limit of 0 is none."""
+    """A limit of 0 means none to each provider."""
     async with world_of(folder) as world:
         prepared_host(world, PROVIDERS[name][0])
         async with world.agent(mig=False):
@@ -167,7 +167,7 @@ async def test_next_to_no_memory_is_not_all_of_it(
 
 
 async def test_where_only_instances_are_kept_shares_are_refused(folder: Path) -> None:
-    """By a claim as by a record, with the same words."""
+    """A claim is refused as a record is, with the same words."""
     async with world_of(folder) as world:
         prepared_host(world, MigOnly())
         async with world.agent(mig=False):

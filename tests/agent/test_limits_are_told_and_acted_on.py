@@ -253,7 +253,7 @@ async def _looked(world: World) -> Statements:
 
 
 async def test_one_look_reads_everything_once(tmp_path: Path) -> None:
-    """However many judge what was read: tables of processes are long, and what they say is of one moment."""
+    """Many parts judge what one look read: tables of processes are long, and what they say is of one moment."""
     opened: Counter[str] = Counter()
     on = True
 
@@ -280,7 +280,7 @@ async def test_one_look_reads_everything_once(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_written_while_nothing_changes(tmp_path: Path) -> None:
-    """Neither does an agent that starts again."""
+    """An agent that starts again writes nothing either."""
     async with world_of(tmp_path) as world:
         world.process(7, await world.run_pod("train"))
         first = asyncio.create_task(world.statements().run())
@@ -569,7 +569,7 @@ async def test_a_pod_without_a_quota_says_that_its_compute_is_not_held(
 
 
 async def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) -> None:
-    """Beside that its limits hold, in the condition that `explain` prints; and the node's notes say it."""
+    """The condition that `explain` prints says so beside its limits; the node's notes say it too."""
     async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         world.process(7, container)
@@ -595,7 +595,7 @@ async def test_a_pod_says_that_its_cards_driver_was_not_tried(tmp_path: Path) ->
 async def test_the_log_tells_once_of_a_driver_that_nobody_tried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often the agent searches the node; of cards without that driver it says nothing."""
+    """The agent may search the node any number of times; of cards without that driver it says nothing."""
     async with world_of(tmp_path) as world:
         looked = world.statements()
         other = model.Device(DeviceType.GPU, 1, "GPU-1", vendor="amd", memory_bytes=GIB)
@@ -692,7 +692,7 @@ def test_cards_pods_and_containers_have_hamis_and_qgpus_series() -> None:
 
 
 def test_drivers_tell_memory_and_time_of_containers_that_no_library_counts(tmp_path: Path) -> None:
-    """By their processes; a container of which none is seen, or that is measured, is left out."""
+    """Their processes count; a container without a visible process, or with a measurement, is left out."""
     for pid, container in ((11, "a" * 12), (12, "a" * 12), (13, "b" * 12), (14, "c" * 12)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(f"0::/pods/cri-containerd-{container}.scope\n")
@@ -722,7 +722,7 @@ def test_drivers_tell_memory_and_time_of_containers_that_no_library_counts(tmp_p
 
 
 def test_what_drivers_sample_adds_up_to_device_time(tmp_path: Path) -> None:
-    """From look to look, and for a minute at most; what a container received outlives its processes, not the container."""
+    """Samples add up from look to look, for a minute at most; what a container received outlives its processes."""
     (tmp_path / "11").mkdir()
     (tmp_path / "11" / "cgroup").write_text(f"0::/pods/cri-containerd-{'a' * 12}.scope\n")
     clock = [100.0]

@@ -34,7 +34,7 @@ def _held(shares: Shares) -> dict[str, str]:
 
 
 def test_the_driver_is_told_memory_and_threads() -> None:
-    """By the number of each card in the container; variables that disturb the driver are not passed on."""
+    """It gets them by the number of each card in the container; variables that disturb it are not passed on."""
     kept = Mps("/m").keep(SHARES)
 
     assert kept.env == {

@@ -58,7 +58,7 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def test_nobody_gets_a_lease_on_what_others_need(machine: Machine) -> None:
-    """Neither on the terms nor on free seats, while an agent runs."""
+    """A lease is refused on the terms and on free seats, while an agent runs."""
     rooms = machine.rooms()
     room = rooms.open("container-a", QUOTA)
 

@@ -66,7 +66,7 @@ def test_the_less_of_both_is_given(asked: Policy, most: Policy) -> None:
     "how", [{"annotations": GREEDY}, {"known": VARIABLES}], ids=["annotations", "variables"]
 )
 def test_no_two_words_take_the_whole_card(how: dict[str, dict[str, str]]) -> None:
-    """Neither the node's label nor the agent's own policy is overruled."""
+    """The node's label and the agent's own policy both stay in force."""
     for policy, agents in (("fixed-share", Policy.BEST_EFFORT), ("", Policy.FIXED_SHARE)):
         kept = OwnLibrary(agents, compute=True).keep(shares(policy=policy, **how))
 
@@ -187,7 +187,7 @@ def test_it_is_said_of_the_container(tmp_path: Path) -> None:
 
 
 def test_the_operator_names_the_namespaces() -> None:
-    """By an option that may be repeated; none by default."""
+    """The option may be repeated; it is empty by default."""
     for words, expected in (([], set()), (["--online", "a", "--online", "*"], {"a", "*"})):
         given = agent.make_context("agent", ["--node", "n", *words]).params
         assert isolation_of(given).online == expected

@@ -749,7 +749,7 @@ def test_attempts_without_an_end_leave_others_their_looks() -> None:
 
 
 def test_looks_that_take_long_are_few() -> None:
-    """Where others wait, a tenant's looks may take so much time together; time that passes gives it back."""
+    """While others wait, a tenant's looks have a time limit together; time that passes restores it."""
     now = 0.0
 
     def slow() -> str:

@@ -186,7 +186,7 @@ async def test_devices_are_reported_and_containers_are_served(tmp_path: Path) ->
 
 
 async def test_settings_of_config_maps_hold_for_kubelet_and_containers(tmp_path: Path) -> None:
-    """From the start on: the published names of resources never reach the kubelet."""
+    """They hold from the start on: the published names of resources never reach the kubelet."""
     pytest.importorskip("grpc")
 
     async with world_of(tmp_path) as world:
@@ -205,7 +205,7 @@ async def test_settings_of_config_maps_hold_for_kubelet_and_containers(tmp_path:
 
 @pytest.mark.parametrize("way", ["annotation", "file"])
 async def test_a_simulated_card_breaks_on_demand(tmp_path: Path, way: str) -> None:
-    """By an annotation of the Node, or by the file; and is well again."""
+    """An annotation of the Node or the file breaks it; then it is well again."""
     async with world_of(tmp_path) as world:
 
         async def say(fault: str) -> None:

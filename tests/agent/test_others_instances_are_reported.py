@@ -52,7 +52,7 @@ Body = dict[str, Any]
 
 
 def test_only_what_is_not_ours_is_told() -> None:
-    """With the driver's name of the profile, the place, and the devices in it."""
+    """The report has the driver's name of the profile, the place, and the devices in it."""
     world = World()
     world.nvml.foreign("3g.40gb", 4)
     wanted = [want(world, "1g.10gb", 0)]

@@ -528,7 +528,7 @@ def test_links_in_a_ring_are_survived(node: Node) -> None:
 
 
 def test_memory_of_processes_is_told_by_card(cards: Cards) -> None:
-    """By their numbers on the host; nothing of a card with a process whose memory the driver does not report."""
+    """It has their numbers on the host; nothing of a card with a process whose memory the driver does not report."""
     cards.run((0, 4000, 300 * 2**20), (0, 4001, 5), (1, 4000, 0))
 
     uses = [one.use for one in cards.search().found]

@@ -374,7 +374,7 @@ async def test_an_api_server_that_is_away_is_told_of_once(monkeypatch: pytest.Mo
 async def test_no_search_waits_for_an_api_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, silent: str
 ) -> None:
-    """Neither for a read at the start nor for a write: what fails on the node is heard meanwhile, and reported later."""
+    """This holds for a read at the start and for a write: faults on the node are seen meanwhile, and reported later."""
     async with world_of(period=0.01) as world:
         await once(world.reporting)
         answers, asked = asyncio.Event(), asyncio.Event()

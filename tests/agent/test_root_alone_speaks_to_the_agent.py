@@ -35,7 +35,7 @@ async def test_a_socket_is_its_owners_whatever_the_umask() -> None:
 
 
 def test_every_server_of_the_agent_listens_so() -> None:
-    """By one function, which no part goes around."""
+    """They all use one function."""
     found = [
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")

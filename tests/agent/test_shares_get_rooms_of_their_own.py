@@ -248,7 +248,7 @@ def test_no_quota_is_best_effort(machine: Machine) -> None:
     ids=["policy", "class", "beyond", "no quantity"],
 )
 def test_a_wish_that_cannot_be_is_refused(annotations: dict[str, str], why: str) -> None:
-    """With the rule; memory of the host is allocated only where the operator allows it."""
+    """The refusal has the rule; memory of the host is allocated only where the operator allows it."""
     found = inject(_pod(SHARE, annotations=annotations), _container(), _place(), ())
 
     assert isinstance(found, Refusal)
@@ -477,7 +477,7 @@ def test_rooms_of_an_older_agent_are_kept(machine: Machine) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", ".hidden", "a\0b"])
 def test_no_name_leads_elsewhere(machine: Machine, name: str) -> None:
-    """Neither a container's identity nor a card's."""
+    """A container's identity does not, nor does a card's."""
     rooms = machine.rooms()
 
     with pytest.raises(InvalidValue):
@@ -549,7 +549,7 @@ def test_two_rooms_that_cannot_be_read_one_after_the_other_keep_their_seats(
 def test_seats_that_a_kill_left_half_made_are_made_whole(
     machine: Machine, left: tuple[str, ...]
 ) -> None:
-    """Beside a room that cannot be read too, for which no agent that starts removes a card's files."""
+    """This holds beside a room that cannot be read too, for which no agent that starts removes a card's files."""
     other = (replace(QUOTA[0], uuid="GPU-1"),)
     (machine.rooms().open("container-a", other).folder / "limits").unlink()
     whole = machine.rooms().open("container-b", QUOTA).seats / "GPU-0"
@@ -967,7 +967,7 @@ def test_without_compute_memory_alone_is_capped(machine: Machine) -> None:
 
 
 def test_hami_s_library_counts_cards_of_the_container(machine: Machine) -> None:
-    """By their numbers, not by the order of grants; what is not held has no limit of its neighbours'; a card counts once."""
+    """It counts them by number, not by the order of grants; a card counts once, and gets no neighbour's limit."""
     second = structs.replace(SHARE, minor=1, uuid="GPU-1", core_milli=500)
     shares = Shares("u", "main", {}, {}, {}, "", (second, SHARE))
 

@@ -356,7 +356,7 @@ def test_a_long_name_of_a_node_is_shortened_and_stays_its_own() -> None:
 
 
 def test_the_same_node_gives_the_same_slices() -> None:
-    """Whatever order its devices come in."""
+    """The order in which its devices come does not matter."""
     axis = MIG_CARDS["H100-80GB"].axis
     cards = [card(minor, axis) for minor in range(4)]
     assert slices(cards) == slices(reversed(cards))

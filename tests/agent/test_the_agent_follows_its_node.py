@@ -115,7 +115,7 @@ async def test_a_config_map_that_breaks_a_rule_leaves_what_was_in_force(
 
 
 async def test_an_agent_that_reports_nothing_says_that_it_is_there() -> None:
-    """By the lease that the scheduler looks at, through refusals."""
+    """It renews the lease that the scheduler looks at, through refusals."""
     async with KubeServer() as server, _client(server) as client:
         kept = "/apis/coordination.k8s.io/v1/leases"
         server.fail(Fault(path="/leases", status=403, reason="Forbidden", times=2))

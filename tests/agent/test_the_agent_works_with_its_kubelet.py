@@ -201,7 +201,7 @@ async def test_a_runtime_that_comes_back_in_time_is_not_missed(folder: Path) -> 
 async def test_who_holds_units_and_was_given_nothing_is_counted(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the kubelet's word alone: logged once, and shown in the metrics."""
+    """The kubelet's word alone counts: logged once, and shown in the metrics."""
     async with _world(folder) as world:
         world.runtime.ready.set()
         await world.kubelet.until(GPU, 20)
@@ -366,7 +366,7 @@ def _unprotected(keeper: Keeper, *names_: str) -> None:
 
 
 async def test_pods_of_unprotected_containers_are_evicted_once(folder: Path) -> None:
-    """By UID: one that is gone is left, and its successor of the same name is never hit."""
+    """They are evicted by UID: a missing one is left, and its successor of the same name is never hit."""
     async with _world(folder) as world:
         store = world.server.store
         store.create(PODS, "team", _pod("early", 0, {}))

@@ -431,7 +431,7 @@ def test_names_of_any_bytes_are_refused_in_words(tmp_path: Path) -> None:
 
 
 def test_starts_leave_nothing_behind(tmp_path: Path) -> None:
-    """Neither a file, nor a byte, nor a descriptor, however often an agent is started over the same state."""
+    """No file, no byte and no descriptor stays, however often an agent is started over the same state."""
     world = World(tmp_path, OwnLibrary(compute=True))
     first = world.agent()
     first.create(pod_of("a"), container_of("a"))

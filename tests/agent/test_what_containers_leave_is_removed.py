@@ -161,7 +161,7 @@ def test_a_container_that_was_never_made_leaves_nothing(world: World) -> None:
 
 
 def test_folders_of_pods_that_are_gone_are_removed_once_they_are_old(world: World) -> None:
-    """By name and age where the journal knows nothing: a pod that the runtime has keeps its own."""
+    """Name and age decide where the journal knows nothing: a pod that the runtime has keeps its own."""
     for number in (1, 2, 3):
         world.create(number)
     shutil.rmtree(world.folder / "journal")

@@ -302,7 +302,7 @@ def test_drivers_and_monitors_may_use_cards() -> None:
 
 
 def test_the_drivers_processes_are_those_of_containers(tmp_path: Path) -> None:
-    """By control group; processes of the host and of the agent, and ended ones, belong to no container."""
+    """Control groups decide; processes of the host and of the agent, and ended ones, belong to no container."""
     mine, own = "a" * 64, "b" * 64
     for pid, group in ((7, mine), (8, "system.slice"), (9, own), ("self", own)):
         (tmp_path / str(pid)).mkdir()

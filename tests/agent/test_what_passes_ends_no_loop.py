@@ -104,7 +104,7 @@ def test_a_program_that_cannot_be_opened_is_no_process_that_has_ended(
 
 
 def test_nothing_is_said_of_limits_that_nobody_could_look_at() -> None:
-    """Neither yes nor no, except for limits that other parts enforce."""
+    """The answer is neither yes nor no, except for limits that other parts enforce."""
     held = Statement("a", "u", "team/a", "main", "partage", Answer.YES, "InForce", "held")
     other = Statement("b", "u", "team/b", "main", "mig", Answer.YES, "HardwareInstance", "kept")
 

@@ -71,7 +71,7 @@ def test_what_is_given_is_told(keeper: Keeper, kept: KeptSpans) -> None:
 
 
 def test_what_is_refused_is_told(keeper: Keeper, kept: KeptSpans) -> None:
-    """With its rule; by the pod's UID where it brings no trace."""
+    """The span has its rule; it is in the trace of the pod's UID where the pod brings no trace."""
     keeper.create(_pod("u1", 900), Container("c1", "s", "main"))
     with pytest.raises(Refused, match="CardFull"):
         keeper.create(_pod("u2", 900), Container("c2", "s", "main"))
@@ -90,7 +90,7 @@ def test_a_decision_that_came_too_late_is_told(keeper: Keeper, kept: KeptSpans) 
 
 
 def test_containers_without_devices_are_not_told(keeper: Keeper, kept: KeptSpans) -> None:
-    """Neither for one that is left alone nor for one that is kept from choosing a card."""
+    """There is no span for one that is left alone, nor for one that is kept from choosing a card."""
     plain = PodSandbox("s", "p", "u3", "team")
 
     keeper.create(plain, Container("c", "s", "main"))
@@ -129,7 +129,7 @@ def test_marks_that_nobody_shows_are_forgotten(kept: KeptSpans) -> None:
 
 
 def test_without_traces_all_are_marked_alike() -> None:
-    """Nothing by chance, nothing remembered."""
+    """Marks are not random, and the agent remembers none."""
     found = Stories(NO_TRACES, "n1", lambda: pytest.fail("chance was asked"))
 
     assert found.mark("r", 1, 0) == "1"

@@ -81,7 +81,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_a_process_without_a_place_is_named_after_a_while(node: Node) -> None:
-    """With number and program, and nothing that a terminal would take for more; not before the fourth look."""
+    """The message has number and program, and no command for a terminal; it does not come before the fourth look."""
     node.process(4007, "/dev/null", "/dev/nvidia-uvm")
 
     assert node.said(3) == ""
@@ -266,7 +266,7 @@ def test_a_process_tells_its_number_by_no_name(name: bytes) -> None:
 
 
 def test_the_kernel_tells_a_forked_child_from_a_program() -> None:
-    """By the flag that the agent reads."""
+    """The agent reads a flag for that."""
     program = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     read, write = os.pipe()
     child = os.fork()

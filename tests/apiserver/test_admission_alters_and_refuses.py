@@ -41,7 +41,7 @@ def test_hooks_alter_before_validation() -> None:
 
 
 def test_hooks_see_user_operation_and_both_objects() -> None:
-    """For creation, update, status, binding and deletion."""
+    """They see them for creation, update, status, binding and deletion."""
     seen: list[tuple[str, str, bool, bool, str]] = []
 
     async def story(w: World) -> None:
@@ -201,7 +201,7 @@ def test_a_mutating_webhook_patches() -> None:
 
 
 def test_a_validating_webhook_denies() -> None:
-    """With its own code and message, or without either."""
+    """The denial has its own code and message, or neither."""
 
     async def story(w: World) -> None:
         answers = iter(
@@ -355,7 +355,7 @@ MATCHES: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize(("more", "matched"), MATCHES.values(), ids=MATCHES)
 def test_a_webhook_is_asked_about_what_it_matches(more: dict[str, Any], *, matched: bool) -> None:
-    """By rules, scope, namespace and labels."""
+    """Rules, scope, namespace and labels decide."""
 
     async def story(w: World) -> None:
         async with hook(lambda _request: {}) as (url, asked):

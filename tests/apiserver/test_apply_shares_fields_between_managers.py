@@ -73,7 +73,7 @@ UNTYPED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("change", "why"), UNTYPED.values(), ids=UNTYPED)
 def test_what_is_not_of_its_kind_is_named(change: dict[str, Any], why: str) -> None:
-    """By its path, as the genuine server does with an apply and with nothing else."""
+    """It is named by its path, as by the genuine server, for an apply and nothing else."""
 
     async def story(w: World) -> None:
         answer = await w.patch(PATH, {**config(), **change}, APPLY, fieldManager="one")
@@ -235,7 +235,7 @@ def test_the_status_is_applied_on_its_own() -> None:
 
 
 def test_custom_objects_are_applied_too() -> None:
-    """By their definition's shape."""
+    """They have their definition's shape."""
 
     async def story(w: World) -> None:
         ok(await w.post(DEFINITIONS, definition()), 201)

@@ -258,7 +258,7 @@ AGES = {
 
 @pytest.mark.parametrize("seconds", AGES)
 def test_ages_read_like_kubectls(seconds: int) -> None:
-    """From seconds to years."""
+    """They go from seconds to years."""
     assert age("2023-11-14T22:13:20Z", 1_700_000_000 + seconds) == AGES[seconds]
     assert age(None, 0) == age("never", 0) == "<unknown>"
 
@@ -319,7 +319,7 @@ def test_the_accept_header_is_honoured(accept: str, code: int) -> None:
 
 
 def test_yaml_bodies_are_read_and_curl_gets_readable_json() -> None:
-    """For people without kubectl."""
+    """They serve people without kubectl."""
 
     async def story(w: World) -> None:
         body = b"metadata:\n  name: settings\ndata:\n  a: 'yes'\n"

@@ -89,7 +89,7 @@ SPECS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("spec", "why"), SPECS.values(), ids=SPECS)
 def test_objects_that_break_the_schema_are_refused(spec: dict[str, Any], why: str) -> None:
-    """With the field and the rule."""
+    """The refusal has the field and the rule."""
 
     async def story(w: World) -> None:
         ok(await w.post(DEFINITIONS, definition()), 201)
@@ -247,7 +247,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("value", "why"), BROKEN.values(), ids=BROKEN)
 def test_malformed_definitions_are_refused(value: dict[str, Any], why: str) -> None:
-    """With the field and the rule."""
+    """The refusal has the field and the rule."""
 
     async def story(w: World) -> None:
         answer = await w.post(DEFINITIONS, value)
@@ -394,7 +394,7 @@ def test_patterns_are_left_out_without_their_library(monkeypatch: pytest.MonkeyP
     ids=["against a large enumeration", "below a long name"],
 )
 def test_a_million_problems_are_told_briefly(schema: dict[str, Any], value: Any) -> None:
-    """Neither the work nor the text of each grows with the values that it is compared with."""
+    """The work and the text of each do not grow with the values that it is compared with."""
     problems, begun = Problems(), process_time()
 
     structural.check(value, schema, "x", problems)
@@ -456,7 +456,7 @@ def test_jsonpaths_find_what_they_name(path: str) -> None:
 
 @given(st.text(max_size=30))
 def test_any_jsonpath_is_harmless(path: str) -> None:
-    """Whatever the text."""
+    """The text may be any."""
     assert isinstance(jsonpath.find_all(DOCUMENT, path), list)
 
 

@@ -55,7 +55,7 @@ async def test_who_comes_later_is_served(held: bytes) -> None:
 
 @pytest.mark.parametrize("held", HOLDS.values(), ids=HOLDS)
 async def test_who_does_not_go_on_is_closed(held: bytes) -> None:
-    """With an answer or without one, even when no other client needs the place."""
+    """It may get an answer or none, even when no other client needs the place."""
     async with served(FEW) as port:
         reader, writer = await opened(port, held)
 

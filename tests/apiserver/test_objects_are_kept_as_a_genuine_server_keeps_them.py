@@ -605,7 +605,7 @@ def test_a_patch_that_leads_to_no_object_is_shown() -> None:
 
 
 def test_applied_fields_that_a_kind_lacks_are_refused_always() -> None:
-    """By their paths with the keys of lists, whatever `fieldValidation` says."""
+    """The refusal has their paths with the keys of lists, whatever `fieldValidation` says."""
 
     async def story(w: World) -> None:
         value = {**pod(), "apiVersion": "v1", "kind": "Pod"}

@@ -310,7 +310,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("path", "body", "why"), CASES.values(), ids=CASES)
 def test_malformed_objects_are_refused(path: str, body: dict[str, Any], why: str) -> None:
-    """With the field and the rule."""
+    """The refusal has the field and the rule."""
 
     async def story(w: World) -> None:
         answer = await w.post(path, {"metadata": {"name": "x"}, **body})
@@ -587,7 +587,7 @@ def test_kubectl_finds_what_it_reads_without_looking() -> None:
 
 
 def test_an_autoscaler_is_stored_and_shown() -> None:
-    """With the defaults of Kubernetes; what it would measure is unknown."""
+    """It has the defaults of Kubernetes; what it would measure is unknown."""
 
     async def story(w: World) -> None:
         metrics = [
@@ -608,7 +608,7 @@ def test_an_autoscaler_is_stored_and_shown() -> None:
 
 
 def test_one_class_alone_is_the_default() -> None:
-    """Beside it a second one is refused, at creation and at an update; itself may change."""
+    """A second one beside it is refused, at creation and at an update; the default itself may change."""
 
     async def story(w: World) -> None:
         path = "/apis/scheduling.k8s.io/v1/priorityclasses"

@@ -114,7 +114,7 @@ BROKEN: dict[str, Any] = {
 
 @pytest.mark.parametrize("patch", BROKEN.values(), ids=BROKEN)
 def test_broken_json_patches_are_refused(patch: Any) -> None:
-    """With an error of its own, whatever is wrong."""
+    """The error is one of their own, whatever is wrong."""
     with pytest.raises(PatchError):
         json_patch({"l": [1, 2], "m": {"a/b": 1}}, patch)
 
@@ -231,13 +231,13 @@ def test_strategic_directives_for_plain_lists_and_maps() -> None:
     ids=["no object", "directive", "no merge key", "no item", "no list"],
 )
 def test_broken_strategic_patches_are_refused(patch: Any) -> None:
-    """With an error of its own."""
+    """The error is one of their own."""
     with pytest.raises(PatchError):
         strategic_patch(spec(), patch, POD)
 
 
 def test_the_server_applies_all_kinds_of_patches() -> None:
-    """By media type; anything else is refused with what is known."""
+    """The media type decides; an unknown one is refused with the known ones."""
 
     async def story(w: World) -> None:
         ok(await w.post(PODS, pod()), 201)

@@ -96,7 +96,7 @@ PRIORITIES = {
 
 @pytest.mark.parametrize(("spec", "outcome"), PRIORITIES.values(), ids=PRIORITIES)
 def test_priority_comes_from_the_class(spec: dict[str, Any], outcome: Any) -> None:
-    """By name, or the cluster's default; never from the pod itself."""
+    """It is named, or the cluster's default; it never comes from the pod itself."""
 
     async def story(w: World) -> None:
         classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -396,7 +396,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("value", "why"), REFUSED.values(), ids=REFUSED)
 def test_malformed_pods_are_refused(value: dict[str, Any], why: str) -> None:
-    """With the field and the rule."""
+    """The refusal has the field and the rule."""
 
     async def story(w: World) -> None:
         answer = await w.post(PODS, value)
@@ -446,7 +446,7 @@ AFFINITY = {
 
 @pytest.mark.parametrize(("value", "why"), AFFINITY.values(), ids=AFFINITY)
 def test_malformed_affinity_is_refused(value: dict[str, Any], why: str) -> None:
-    """With the field and the rule."""
+    """The refusal has the field and the rule."""
 
     async def story(w: World) -> None:
         answer = await w.post(PODS, value)
@@ -559,7 +559,7 @@ QUALITIES: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize(("limits", "requests", "name"), QUALITIES.values(), ids=QUALITIES)
 def test_quality_of_service(limits: Any, requests: Any, name: str) -> None:
-    """By CPU and memory alone."""
+    """CPU and memory alone decide it."""
     one = {"resources": {"limits": limits, "requests": requests}}
 
     assert quality({"containers": [one]}) == name
@@ -588,7 +588,7 @@ WORKLOADS = {
 
 @pytest.mark.parametrize(("value", "why"), WORKLOADS.values(), ids=WORKLOADS)
 def test_malformed_workloads_are_refused(value: dict[str, Any], why: str) -> None:
-    """With the field and the rule."""
+    """The refusal has the field and the rule."""
 
     async def story(w: World) -> None:
         answer = await w.post(f"{APPS}/deployments", value)

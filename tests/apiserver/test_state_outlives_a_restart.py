@@ -58,7 +58,7 @@ def test_objects_definitions_and_revisions_survive(tmp_path: Path) -> None:
     ids=["empty", "list", "nothing", "another version", "no metadata"],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
-    """With an error that names it; it is not overwritten."""
+    """The error names it; it is not overwritten."""
     path = tmp_path / "state.json"
     path.write_text(text)
 

@@ -252,7 +252,7 @@ FIELDS = {
 
 @pytest.mark.parametrize(("selector", "names"), FIELDS.values(), ids=FIELDS)
 def test_pods_are_selected_by_fields(selector: str, names: list[str]) -> None:
-    """By node, phase, name and namespace."""
+    """Node, phase, name and namespace are such fields."""
 
     async def story(w: World) -> None:
         ok(await w.post(PODS, pod("a", nodeName="n1")), 201)

@@ -246,7 +246,7 @@ ONE_FILE = {
 def test_no_file_is_written_that_another_option_names(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whatever it is called: a dump, a state or a key in it would be lost."""
+    """A dump, a state or a key in it would be lost."""
     monkeypatch.chdir(tmp_path)
     kept, again = tmp_path / "kept.yaml", tmp_path / "again.yaml"
     kept.write_text("kind: List\n")
@@ -299,7 +299,7 @@ def _told(node: ast.AST) -> str:
 
 
 def _messages() -> dict[str, str]:
-    """Where it stands, and every message that a command ends with, as far as it words it itself."""
+    """Place and text of every message that a command ends with, as far as the command words it itself."""
     folder = Path(importlib.import_module("partage.cli").__file__ or "").parent
     found = {}
     for module in folder.rglob("*.py"):
@@ -315,7 +315,7 @@ def _messages() -> dict[str, str]:
 
 @pytest.mark.parametrize(("where", "text"), _messages().items(), ids=str)
 def test_every_message_has_a_next_step(where: str, text: str) -> None:
-    """Whatever a command says of its own before it ends tells what to do, or a rule that does."""
+    """Every message before a command's end says what to do, or has a rule that does."""
     assert _STEP.search(text), f"{where}: {text}"
 
 
@@ -361,7 +361,7 @@ def test_a_file_without_documents_is_an_error(tmp_path: Path, text: str, command
     ],
 )
 def test_a_misspelt_field_is_told_and_refused_with_strict(tmp_path: Path, command: str) -> None:
-    """By file, document, path and the nearest name, in every command that reads manifests."""
+    """It has the file, document, path and the nearest name, in every command that reads manifests."""
     file = tmp_path / "pod.yaml"
     file.write_text(
         "kind: Node\nmetadata: {name: n}\n---\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}\n"
@@ -382,7 +382,7 @@ def test_a_misspelt_field_is_told_and_refused_with_strict(tmp_path: Path, comman
     "typed", [["--help"], ["schedule", MIXED], ["schedule", MIXED, "-o", "json"]]
 )
 def test_a_full_disk_is_told_in_one_line(typed: list[str]) -> None:
-    """Whatever the command prints, and exit code 2."""
+    """This holds for all that the command prints; the exit code is 2."""
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "partage.cli.main", *typed],

@@ -46,7 +46,7 @@ for line in sys.argv[1:]:
 
 
 def test_a_file_without_an_end_is_refused() -> None:
-    """With a sentence that names it, within 3 GiB of addresses."""
+    """The sentence names it, and the command stays within 3 GiB of addresses."""
     done = subprocess.run(  # our own program, and all commands in one process, as each imports for long
         [sys.executable, "-c", LIMITED, *COMMANDS],
         stdin=subprocess.DEVNULL,

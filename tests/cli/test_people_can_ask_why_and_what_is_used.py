@@ -530,7 +530,7 @@ def test_what_is_typed_for_kubectl_is_understood(typed: str, same: str) -> None:
     ],
 )
 def test_what_kubectl_has_and_this_has_not_is_answered(typed: str, says: str) -> None:
-    """With a way on."""
+    """The message says what to do instead."""
     words = typed.split()
     result = ask(*words, *(("-f", MIXED) if len(words) > 1 else ()))
 

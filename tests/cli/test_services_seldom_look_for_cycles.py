@@ -13,7 +13,7 @@ from partage.cli.loop import run_fast
 
 @pytest.fixture(autouse=True)
 def as_python_has_it() -> Iterator[None]:
-    """Whatever other tests in this process have left."""
+    """Thresholds as Python sets them, not as other tests in this process left them."""
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
     yield

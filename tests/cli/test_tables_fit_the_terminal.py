@@ -81,7 +81,7 @@ def test_a_usual_terminal_is_wide_enough(name: str) -> None:
 
 @pytest.mark.parametrize(("width", "drawn"), [(80, ""), (160, "░")])
 def test_bars_are_drawn_where_there_is_room(width: int, drawn: str) -> None:
-    """Where they are not, their heading stays above the numbers."""
+    """Without room, their heading stays above the numbers."""
     table = "\n".join(shown(COMMANDS["decisions"], width))
 
     assert set("░") & set(table) == set(drawn)
@@ -236,7 +236,7 @@ def narrow_table(width: int, *rows: tuple[str, str, str]) -> list[str]:
 
 
 def test_a_namespace_stands_above_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where both have no room in one line, so that a name can be copied; a card's number stays beside its kind."""
+    """They share a line only if both fit, so that a name can be copied; a card's number stays beside its kind."""
     monkeypatch.setenv("FORCE_COLOR", "1")
 
     lines = narrow_table(
@@ -370,7 +370,7 @@ def test_figures_of_policies_are_whole(tmp_path: Path) -> None:
 
 
 def test_figures_without_room_stand_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the first column again; headings fold, figures are aligned right and never broken."""
+    """The first column is repeated; headings fold, figures are aligned right and never broken."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_COLOR", "1")
     table = PlainTable("CASE", "POLICY", "OF VOLUME", "AT ONCE", "RUNNING", keys=2)

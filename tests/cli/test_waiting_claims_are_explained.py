@@ -104,7 +104,7 @@ EXPECTED = {
 
 
 def test_each_card_is_told_with_numbers(tmp_path: Path) -> None:
-    """From the cluster and from a snapshot of it; the snapshot holds nothing but what is asked for."""
+    """The cluster and its snapshot give the same; the snapshot holds nothing but what is asked for."""
     path = tmp_path / "cluster.json"
 
     async def story() -> None:

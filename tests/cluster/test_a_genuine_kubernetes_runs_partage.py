@@ -174,7 +174,7 @@ def test_a_broken_request_is_refused_as_it_is_made(stack: Stack, node: str) -> N
 
 
 def test_records_cannot_be_forged(stack: Stack, node: str) -> None:
-    """Neither on create, nor on update, nor in a Binding; not by an administrator either."""
+    """No create, update or Binding does so, not by an administrator either."""
     path = "/api/v1/namespaces/default/pods"
     forged = pod("forged", ASKS["qgpu"], annotations={RECORD: "{}"})
     assert RECORD in refused(stack, "POST", path, forged)
@@ -211,7 +211,7 @@ SELDOM = {
 
 
 def test_services_use_the_rights_that_they_have(stack: Stack, node: str) -> None:
-    """By the API server's audit log: the webhook all, the scheduler all but what is seldom needed."""
+    """The API server's audit log shows it: the webhook uses all, the scheduler all but what is seldom needed."""
     stack.create(pod("share", {"koordinator.sh/gpu": "50"}))
     stack.bound("share")
     stack.create(pod("waits", {"koordinator.sh/gpu": "1600"}))

@@ -347,7 +347,7 @@ MEMORY = {"nvidia.com/gpumem": "1"}
 
 
 async def test_no_pod_with_devices_names_its_node(plane: Plane) -> None:
-    """Whatever scheduler it names, by the administrator too; the node itself reports its own."""
+    """This holds for every scheduler name and for the administrator; the node itself reports its own."""
     async with plane.client() as client, plane.client(user=KUBELET) as kubelet:
         await install(
             client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"

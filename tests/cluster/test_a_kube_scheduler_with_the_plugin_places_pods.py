@@ -515,7 +515,7 @@ def test_a_leader_without_its_engine_leaves_to_another(cluster: Plugged) -> None
 
 
 def test_plugin_and_extender_at_once_are_refused_at_start(cluster: Plugged, program: Path) -> None:
-    """With a sentence."""
+    """The refusal is a sentence."""
     both = kube_scheduler_config(ExtenderAccess("http://127.0.0.1:1"), [])
     both["profiles"] = cluster.config["profiles"]
     cluster.plane.start_scheduler(

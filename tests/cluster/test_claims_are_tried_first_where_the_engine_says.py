@@ -152,7 +152,7 @@ def test_other_nodes_are_tried_where_the_first_ones_have_too_little(cluster: Plu
 
 
 def test_what_the_engine_has_nowhere_is_kube_schedulers_to_find(cluster: Plugged) -> None:
-    """By the slices it fits; no refusal of the engine is in the way."""
+    """It fits by the slices; no refusal of the engine is in the way."""
     claimant(cluster, "large", "32Gi")
 
     cluster.bound("large")

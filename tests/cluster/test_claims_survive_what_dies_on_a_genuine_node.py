@@ -406,7 +406,7 @@ def test_an_agent_that_is_back_soon_keeps_its_slices(cuda: Node) -> None:
 def test_an_agent_writes_slices_of_its_own_node_alone(
     cuda: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its own account: none of another node, and none of all nodes, can be made, changed or removed."""
+    """Its account can make, change or remove no slice of another node, and none of all nodes."""
     plane, path = cuda.stack.plane, f"{API}/resourceslices"
 
     def made(name: str, **where: Any) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def test_an_owner_that_leaves_its_pods_gets_rid_of_its_mark(away: Away) -> None:
     ids=["label", "annotation", "finalizer", "no finalizer", "deadline", "image", "toleration"],
 )
 def test_a_pod_that_runs_is_changed(away: Away, change: Json) -> None:
-    """By people and controllers."""
+    """People and controllers change it."""
     strategic = "application/strategic-merge-patch+json"
     away.plane.call("PATCH", f"{PODS}/patched", change, kind=strategic)
 
@@ -242,7 +242,7 @@ def test_a_drained_pod_goes(away: Away) -> None:
 
 
 def test_a_deleted_pod_goes(away: Away) -> None:
-    """With its grace period, then at once."""
+    """It goes with its grace period, and then at once."""
     away.plane.call("DELETE", f"{PODS}/deleted")
 
     eventually("the pod is gone", lambda: away.gone("deleted"))

@@ -103,7 +103,7 @@ def answered(stack: Stack, name: str) -> object:
 
 
 def test_a_container_has_the_share_that_the_scheduler_allocated(cuda: Node) -> None:
-    """From claim to process: card, limits, and no mark; a third claim waits until one is released."""
+    """It has the card and limits, and no mark; a third claim waits until one is released."""
     stack = cuda.stack
     for name in ("first", "second", "third"):
         claim(stack, name, **half(60, "4Gi"))
@@ -559,7 +559,7 @@ def test_a_driver_that_goes_leaves_no_slice(cuda: Node) -> None:
 
 
 def test_an_instance_is_made_for_its_claim_and_removed_after_it(cuda: Node) -> None:
-    """Beside one of a pod by names, on a card that serves shares before and after; the agent may be killed meanwhile."""
+    """It is beside a pod's by names, on a card with shares before and after; the agent may be killed meanwhile."""
     stack = cuda.stack
     with cutting(stack, "cut") as cut:
         here = {"nodeSelector": {"kubernetes.io/hostname": "cut"}}
@@ -659,7 +659,7 @@ def test_slices_of_eight_cards_are_stored_as_they_were_sent(cuda: Node, name: st
 
 
 def test_the_genuine_allocator_keeps_shares_and_instances_apart(cuda: Node) -> None:
-    """By counters alone: two halves of a card and no share; what they give up is free; a share, and no instance."""
+    """Counters alone decide: two halves of a card and no share; released parts are free; a share, and no instance."""
     stack, host = cuda.stack, "dgx"
     offers = {"cpu": "64", "memory": "512Gi", "pods": "110"}
     bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}

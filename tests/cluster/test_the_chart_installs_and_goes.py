@@ -377,7 +377,7 @@ def test_nothing_waits_for_a_webhook_that_is_gone(plane: ControlPlane, program: 
 def test_an_upgrade_brings_definitions_and_new_defaults(
     plane: ControlPlane, program: Path, tmp_path: Path
 ) -> None:
-    """With the page's option: what was set stays, the rest is the new chart's, kept definitions included."""
+    """With the page's option, set values stay; the rest is the new chart's, kept definitions included."""
     newer = tmp_path / "partage"
     shutil.copytree(CHART, newer)
     values, devices = newer / "values.yaml", newer / "files" / "devices.json"

@@ -46,7 +46,7 @@ def pod(*options: str) -> Manifest:
 
 
 def test_simulated_devices_need_no_privileges() -> None:
-    """Nothing of the host but the agent's own folder and the runtime's socket."""
+    """They need nothing of the host but the agent's own folder and the runtime's socket."""
     spec = pod(*SIMULATED)
 
     (container,) = spec["containers"]

@@ -200,7 +200,7 @@ def policy(stack: Stack) -> str:
 
 
 def test_the_policy_is_the_nodes_label(qgpu: Stack) -> None:
-    """By name or abbreviation; an unknown word closes the node, and an event of the pod says so."""
+    """The label has its name or abbreviation; an unknown word closes the node, and an event of the pod says so."""
     where = "/api/v1/nodes/t4-b"
     for number, label in enumerate(("bs", "fixed-share", "be")):
         qgpu.plane.call("PATCH", where, {"metadata": {"labels": {POLICY: label}}}, kind=MERGE)

@@ -302,7 +302,7 @@ async def test_claims_behind_a_404_of_a_proxy_do_not_count_as_none() -> None:
 
 
 async def test_a_kind_that_the_server_lacks_counts_as_none() -> None:
-    """By its own list of kinds, of a group that it lacks and of one that it has."""
+    """Its own list of kinds shows it, of a group that it lacks and of one that it has."""
     async with world(nodes=1) as cluster:
         client = await cluster.client()
         for group in ("odd.example", "resource.k8s.io"):

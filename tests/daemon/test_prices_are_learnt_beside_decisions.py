@@ -422,7 +422,7 @@ def test_pods_that_end_while_requests_are_looked_at_leave_nothing_behind() -> No
 
 
 def test_nodes_may_come_while_requests_are_looked_at() -> None:
-    """With cards of a new kind; the next look counts them."""
+    """They may have cards of a new kind; the next look counts them."""
     engine = shelf().engine
     found = asks_of(
         [make_pod("a", share(40), host=HOST), make_pod("b", share(50), host=HOST)],

@@ -262,7 +262,7 @@ def test_nothing_of_partage_is_left_and_all_of_others(tmp_path: Any) -> None:
 
 
 def test_a_node_whose_devices_are_held_is_left_and_told(tmp_path: Any) -> None:
-    """By a record, or by a resource name to be removed; an ended pod holds nothing."""
+    """A record holds them, or a resource name to be removed; an ended pod holds nothing."""
 
     async def story(
         server: ApiServer, withdraw: Callable[..., Awaitable[tuple[int, str]]]

@@ -76,7 +76,7 @@ def test_what_a_row_calls_later_is_not_there(line: str, first: str, last: str) -
 
 
 def test_the_summary_counts_the_rows() -> None:
-    """By system: what is the same, fixed and later."""
+    """It has the same, fixed and later rows of each system."""
     counted = re.findall(
         r"^\| \[([^\]]+)\]\(([^)#]+)#?([^)]*)\) \| (\d+) \| (\d+) \| (\d+) \|$",
         PAGE.read_text(encoding="utf-8"),

@@ -19,7 +19,7 @@ def test_the_page_has_the_table() -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda one: one.tried[:40])
 def test_its_tests_are_there(attack: Attack) -> None:
-    """By file and name."""
+    """Each exists by file and name."""
     for one in attack.tests:
         file, _, name = one.partition("::")
         text = (TESTS / file).read_text("utf-8")

@@ -84,21 +84,21 @@ def citations(text: str) -> Iterator[tuple[str, str]]:
 
 
 def test_every_cited_section_is_there() -> None:
-    """By page and number."""
+    """Page and number are checked."""
     found = [(name, *one) for name, text in TEXTS.items() for one in citations(text)]
     assert len(found) > 90
     assert [one for one in found if one[2] not in SECTIONS.get(one[1], ())] == []
 
 
 def test_every_cited_page_is_there() -> None:
-    """Without a section too."""
+    """A citation without a section counts too."""
     for name, text in TEXTS.items():
         for page in re.findall(r"docs/sources/(\w+)\.md", text):
             assert (SOURCES / f"{page}.md").is_file(), name
 
 
 def test_every_cited_decision_is_there() -> None:
-    """By its number."""
+    """Its number is checked."""
     for name, text in TEXTS.items():
         for numbers in DECISIONS.findall(text):
             for number in re.findall(r"\d{4}", numbers):

@@ -421,7 +421,7 @@ def test_what_is_free_in_sum_is_on_no_card_as_shown(tmp_path: Path) -> None:
 
 
 def plain(text: str) -> str:
-    """Without the width of the paper."""
+    """The text without the width of the paper."""
     return re.sub(r"\s+", " ", text).strip()
 
 

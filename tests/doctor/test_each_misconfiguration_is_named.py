@@ -614,7 +614,7 @@ def two_authorities(given: WORLD) -> None:
 
 
 def test_an_authority_that_is_none_now_is_no_authority() -> None:
-    """However long the others were, or will be valid."""
+    """It does not matter how long the others were, or will be, valid."""
     given = copy.deepcopy(world())
     two_authorities(given)
 
@@ -929,7 +929,7 @@ def test_who_may_not_read_a_folder_is_told(folder: str, kept: str) -> None:
 
 @pytest.mark.parametrize(("path", "text", "check"), FILES.values(), ids=FILES)
 def test_a_broken_node_is_diagnosed(tmp_path: Path, path: str, text: str, check: str) -> None:
-    """From its files alone; the command ends with 3 where something was found, else with 0."""
+    """Its files alone suffice; the command ends with 3 where something was found, else with 0."""
     file = tmp_path / path
     file.parent.mkdir(parents=True)
     file.write_text(text, "utf-8")
@@ -1008,7 +1008,7 @@ def test_rights_are_those_of_the_account_that_the_service_has() -> None:
 
 
 def test_rights_are_those_that_the_service_needs_by_its_options() -> None:
-    """Where it follows claims it writes them before it leads: refused, each new leader would wait for a minute."""
+    """If it follows claims it writes them before it leads: without the right, each new leader waits for a minute."""
     own = pod("partage-scheduler-7f6")
     own["spec"]["containers"] = [{"name": "main", "args": ["scheduler", "--plain"]}]
     assert not any("resourceclaims" in one for one in rights_of([own]))
@@ -1021,7 +1021,7 @@ def test_rights_are_those_that_the_service_needs_by_its_options() -> None:
 
 
 def test_rights_are_those_that_the_chart_gives() -> None:
-    """With a kube-scheduler apart, whose own roles the account does not have."""
+    """Kube-scheduler may be apart, with roles of its own that the account does not have."""
     text = (Path(__file__).parents[2] / "deploy/kustomize/extender/partage.yaml").read_text()
     granted = {
         (verb, group, resource)

@@ -582,7 +582,7 @@ def test_a_pod_that_names_devices_and_asks_for_none_runs(name: str) -> None:
 
 
 def test_pods_end_and_give_back() -> None:
-    """By their annotation or their command; what they held is free again."""
+    """Their annotation or their command ends them; what they held is free again."""
 
     async def story() -> None:
         async with running([node(cards=1)]) as w:

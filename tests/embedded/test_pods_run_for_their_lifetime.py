@@ -145,7 +145,7 @@ def test_what_a_status_says_goes_on(turn: Turn) -> None:
 
 
 def test_pods_fail_as_their_commands_do() -> None:
-    """For good, once every container has ended; or again and again, with a pause."""
+    """They fail for good, once every container has ended; or again and again, with a pause."""
 
     def script(text: str) -> dict[str, Any]:
         return {"command": ["sh", "-c", text]}

@@ -135,7 +135,7 @@ def test_health_that_stays_the_same_changes_nothing() -> None:
 def test_devices_are_declared_unhealthy(
     text: str, devices: set[tuple[str, int]], reason: str
 ) -> None:
-    """By number, by type and number, or all; with or without a reason."""
+    """The text has a number, a type and number, or all; with or without a reason."""
     device = device_manifest(node(rdma=RdmaCards(1)), NOW)
 
     assert unhealthy_devices(text, device) == (devices, reason)

@@ -342,7 +342,7 @@ def test_a_job_runs_to_its_completions() -> None:
 def test_a_job_fails_once_its_limit_is_passed(
     policy: str, limit: int, failures: int, made: int
 ) -> None:
-    """By pods that failed, or by containers started again; pods that still run go."""
+    """Failed pods count, and restarted containers; pods that still run go."""
 
     async def story() -> None:
         async with running([node()]) as w:

@@ -190,7 +190,7 @@ def test_an_ordinary_pod_behind_a_row_has_its_turn_soon(world: World, shape: str
 
 @pytest.mark.parametrize("namespaces", [1, 2, 40])
 def test_many_namespaces_share_what_one_has(world: World, namespaces: int) -> None:
-    """Neither two nor forty tenants get more search than one; each gets a decision about one pod."""
+    """Two or forty tenants get no more search than one; each gets a decision about one pod."""
     behind(world, [pod(f"p{i}", no_gap(i), f"bad{i % namespaces}") for i in range(160)])
     debts = world.service.books.cycle.allowance.debts
     assert min(namespaces, 8) <= len(debts) <= namespaces
@@ -198,7 +198,7 @@ def test_many_namespaces_share_what_one_has(world: World, namespaces: int) -> No
 
 
 def test_a_thousand_hard_pods_are_answered_in_two_seconds_of_work() -> None:
-    """With the default allowance; each pod takes twenty milliseconds by itself."""
+    """The allowance is the default; each pod takes twenty milliseconds by itself."""
     calls = behind(cluster(World()), [pod(f"p{i}", no_gap(i)) for i in range(1000)])
     assert calls < 8_000_000
 

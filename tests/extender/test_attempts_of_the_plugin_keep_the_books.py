@@ -212,7 +212,7 @@ async def test_repeated_and_late_questions_change_nothing(world: Plugged) -> Non
 
 @plugged
 async def test_a_late_question_ends_no_proposal(world: Plugged) -> None:
-    """Neither one of an attempt that another replaced, nor one again after its place was reserved."""
+    """It may be of an attempt that another replaced, or come again after its place was reserved."""
     world.create(pod("web", half()))
     world.create(pod("next", half()))
     world.propose("web")
@@ -639,7 +639,7 @@ async def test_a_pod_that_most_nodes_repel_gets_to_the_others() -> None:
 
 @run
 async def test_several_nodes_are_proposed_where_one_may_not_do() -> None:
-    """For a minute after a rejection by kube-scheduler, and for pods of a group."""
+    """This holds for a minute after a rejection by kube-scheduler, and for pods of a group."""
     world = Plugged()
     await world.start(*(one for n in ("n1", "n2", "n3") for one in (node(n), device(n))))
     world.create(pod("web", half()))

@@ -174,7 +174,7 @@ async def test_a_device_that_vanished_under_a_pod_does_not_break_the_summary() -
 
 @run
 async def test_an_explanation_tells_state_cards_and_how_the_request_was_read() -> None:
-    """For a bound, held, waiting and finished pod, with the facts of each."""
+    """The pods are bound, held, waiting and finished, with the facts of each."""
     world = await World().start(node(), device())
     await world.place(pod("bound", whole()))
     world.filter(world.create(pod("held", half())))

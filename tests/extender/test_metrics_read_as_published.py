@@ -263,7 +263,7 @@ def test_quarantined_capacity_is_counted() -> None:
 
 
 def test_the_time_from_waking_to_binding_is_measured() -> None:
-    """From the release to the next bind, as the pod's owner experiences it."""
+    """It goes from the release to the next bind, as the pod's owner experiences it."""
     with _scene() as site:
         site.run(site.world.place(pod("full", whole(2))))
         site.world.filter(site.world.create(pod("web", whole())))

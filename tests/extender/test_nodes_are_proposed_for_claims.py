@@ -202,7 +202,7 @@ async def test_nothing_else_of_an_attempt_is_for_pods_with_claims() -> None:
 
 @run
 async def test_nodes_without_cpu_are_not_proposed() -> None:
-    """By kube-scheduler's count, of which it reports only changes; also after a new Node or new books."""
+    """Kube-scheduler's count decides, of which it reports only changes; also after a new Node or new books."""
     world = await cluster("n1", "n2", "n3")
     asks = claimant(container={"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}})
     full = wire.Taken("n1", cpu=31_000), wire.Taken("n2", memory=64 << 30)

@@ -68,7 +68,7 @@ def listed(of: Books, query: PodQuery) -> list[str]:
 
 
 def test_they_stand_among_the_others_in_order() -> None:
-    """By name, in pages, in searches, and in the overview's counts, with kube-scheduler's message."""
+    """They are in order of name, in pages, in searches, and in the overview's counts, with kube-scheduler's message."""
     known = books(SHARE)
 
     assert listed(known, PodQuery(state="waiting")) == ["a", "m", "z"]

@@ -60,7 +60,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.long(30)
 async def test_an_agent_that_can_open_no_file_waits_until_it_can(folder: Path) -> None:
-    """Whatever it does at that moment: it ends in no loop of it, refuses what it cannot write down, and goes on."""
+    """None of its loops ends: it refuses what it cannot write down, and goes on."""
     options = _whole(folder)
     (folder / "device-plugins").mkdir()
     (folder / "pod-resources").mkdir()

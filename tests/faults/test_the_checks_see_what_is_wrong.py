@@ -71,7 +71,7 @@ SIDECAR, FIRST, MAIN = ("sidecar", "s", 300), ("init", "f", 600), ("main", "m", 
     ],
 )
 def test_cards_over_their_capacity_are_seen(pods: list[dict[str, Any]], wrong: int) -> None:
-    """By Kubernetes' arithmetic of containers."""
+    """The sum is Kubernetes' own over containers."""
     assert len([one for one in over_capacity(pods, CARDS) if "milli" in one]) == wrong
 
 
@@ -94,7 +94,7 @@ def test_records_of_others_are_seen(record: dict[str, str]) -> None:
     ],
 )
 def test_what_containers_were_handed_is_compared(handed: Any, wrong: int) -> None:
-    """By container, with what the record names."""
+    """Each container's cards are compared with those of the record."""
     assert len(unlike([bound(MAIN)], handed)) == wrong
 
 

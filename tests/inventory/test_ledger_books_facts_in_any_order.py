@@ -57,7 +57,7 @@ def test_a_nameless_record_never_joins_a_named_ghost(order: tuple[int, int]) -> 
 
 
 def test_cards_without_a_uuid_that_are_over_booked_are_told_apart() -> None:
-    """By their numbers; each is reported with the pods on it."""
+    """Their numbers distinguish them; each is reported with the pods on it."""
     cards = [replace(card(minor), uuid="") for minor in range(2)]
     pods = [held(name, grant(0, ""), grant(1, "")) for name in "abc"]
 

@@ -50,7 +50,7 @@ CASES = [
 def test_each_answer_has_its_error(
     code: int, reason: str, kind: type[ApiError], outcome: Outcome
 ) -> None:
-    """By status, and by reason where one status means two things."""
+    """The status decides, and the reason where one status means two things."""
     error = api_error("GET", "/x", code, status(code, reason))
 
     assert type(error) is kind
@@ -161,7 +161,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_no_error_tells_a_secret(fault: Fault) -> None:
-    """Neither its text nor that of any cause, nor the traceback, nor a repr."""
+    """Its text, its causes' texts, the traceback and the repr have none."""
     user = UserConfig(token=SECRET)
     transport = {"request_timeout": 1.0 if fault.delay else 60.0}
     async with (
@@ -180,7 +180,7 @@ async def test_no_error_tells_a_secret(fault: Fault) -> None:
 
 @pytest.mark.parametrize("scheme", ["https", "http"])
 async def test_a_proxy_that_refuses_tells_no_secret(scheme: str) -> None:
-    """Neither its own password, which it was given, nor our token; by plain HTTP there is none."""
+    """The error has neither its own password nor our token; by plain HTTP there is none."""
     heads: list[bytes] = []
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

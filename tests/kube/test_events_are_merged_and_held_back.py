@@ -60,7 +60,7 @@ def test_a_new_message_replaces_the_old_one_at_once() -> None:
 
 
 def test_after_a_long_silence_it_is_another_event() -> None:
-    """With a count of its own."""
+    """It has a count of its own."""
     book = book_of(window=600)
     book.note(WAITING, "x", 0, MOMENT)
     write(book, 0)

@@ -142,7 +142,7 @@ def test_there_is_never_a_second_leader(
 
 
 def test_a_lease_is_free_only_after_it_was_seen_unchanged_for_its_time() -> None:
-    """By the watcher's own clock; what the lease says of its renewal is not looked at."""
+    """The watcher's own clock decides; what the lease says of its renewal does not count."""
     election = Election("me", SETTINGS)
     held = LeaseSpec("other", 20, "", "1970-01-01T00:00:00.000000Z", 3)
 
@@ -643,7 +643,7 @@ async def test_a_machine_that_stood_still_and_cannot_renew_leads_no_more() -> No
 
 @pytest.mark.parametrize("ahead", [0.9, -3600.0], ids=["adjusted", "set back"])
 async def test_a_clock_that_is_adjusted_or_set_back_costs_nothing(ahead: float) -> None:
-    """Neither is what a pause looks like."""
+    """A pause looks different from both."""
     clock, office = Paused(), Office()
     async with KubeServer() as server, electing(server, clock, office, "a") as (elector,):
         await passing(clock, lambda: office.leading)

@@ -196,7 +196,7 @@ def test_a_deletion_tells_the_last_state() -> None:
 
 
 def test_a_late_deletion_does_not_touch_what_is_newer() -> None:
-    """Neither the same object, changed since, nor another of its name."""
+    """It ends neither the same object, changed since, nor another of its name."""
     mirror = mirror_of(9, thing("a", 9), thing("b", 9, "new"))
 
     assert mirror.apply([Deleted(thing("a", 8)), Deleted(thing("b", 8, "old"))]) == []
@@ -348,7 +348,7 @@ def test_remembered_deletions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_versions_compare_as_numbers(version: str | None, than: str, newer: bool) -> None:  # noqa: FBT001
-    """Where they are numbers; else they are the same or not."""
+    """Versions that are no numbers are the same or not."""
     assert is_newer(version, than) is newer
 
 

@@ -126,7 +126,7 @@ DIRECT = [
 
 @pytest.mark.parametrize(("server", "listed"), BYPASSED)
 def test_the_environments_proxy_is_used(server: str, listed: str) -> None:
-    """Where NO_PROXY does not list the server; names in small letters count too."""
+    """NO_PROXY must not list the server; names in small letters count too."""
     for environ in (
         {"HTTPS_PROXY": PROXY, "NO_PROXY": listed},
         {"https_proxy": PROXY, "no_proxy": listed},

@@ -137,7 +137,7 @@ def cut(value: Any, level: int) -> Any:
 
 @given(VALUES, st.integers(0, 12), st.integers(1, 40))
 def test_all_that_is_not_too_deep_stays_as_it_is(value: Any, around: int, block: int) -> None:
-    """Whatever quotation marks and brackets there are in texts, and wherever blocks of work end."""
+    """This holds for any quotation marks and brackets in texts, and any ends of blocks of work."""
     for number in range(around):
         value = [value, '"]'] if number % 2 else {'\\"{': value}
     with pytest.MonkeyPatch.context() as patch:

@@ -510,7 +510,7 @@ def test_a_rate_limit_refills_only_up_to_its_burst() -> None:
 
 @pytest.mark.parametrize(("rate", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0)], ids=str)
 def test_a_rate_limit_needs_sense(rate: float, burst: int) -> None:
-    """Nothing could ever be sent."""
+    """With one that makes none nothing could ever be sent."""
     with pytest.raises(ValueError, match="must be positive"):
         RateLimit(rate, burst, InstantClock())
 

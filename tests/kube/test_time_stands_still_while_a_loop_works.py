@@ -32,7 +32,7 @@ async def test_a_wait_passes_what_it_was_made_for() -> None:
 
 
 def test_loops_that_tests_make_themselves_are_the_same() -> None:
-    """By `asyncio.run`; what they return comes back."""
+    """`asyncio.run` makes them; what they return comes back."""
 
     async def story() -> float:
         began = asyncio.get_running_loop().time()

@@ -470,7 +470,7 @@ async def test_a_silent_connection_counts_as_lost() -> None:
 
 
 async def test_a_watch_asks_for_bookmarks_and_an_end() -> None:
-    """By chance between one and two durations, so that clients do not return in step."""
+    """The end is by chance between one and two durations, so that clients do not return in step."""
     async with KubeServer() as server, client_of(server) as client:
         put(server, "a")
         scope = Scope(PODS, "default", fields="spec.nodeName=n1")

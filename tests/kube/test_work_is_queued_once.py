@@ -34,7 +34,7 @@ async def test_a_waiting_key_is_not_queued_twice() -> None:
 
 
 async def test_a_key_at_work_is_worked_on_once_more() -> None:
-    """By one worker at a time: only when the first is done."""
+    """One worker has it at a time: the second run begins when the first is done."""
     queue = queue_of(SteppedClock())
     queue.add("a")
     await taken(queue)
@@ -50,7 +50,7 @@ async def test_a_key_at_work_is_worked_on_once_more() -> None:
 
 
 async def test_failures_wait_longer_each_time() -> None:
-    """Until the key succeeds."""
+    """They do so until the key succeeds."""
     queue = queue_of(SteppedClock())
 
     assert [queue.retry("a") for _ in range(5)] == [1, 2, 4, 8, 8]

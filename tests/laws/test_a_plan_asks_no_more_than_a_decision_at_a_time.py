@@ -56,7 +56,7 @@ def planned(
 @pytest.mark.parametrize("sizes", [[9] * 88, [19] * 40, [45] * 16], ids=["80", "40", "16"])
 @pytest.mark.parametrize("asks", SHAPES.values(), ids=SHAPES)
 def test_no_step_takes_more_than_a_decision(asks: list[int], sizes: list[int]) -> None:
-    """However many containers ask, and however many pods there are to weigh."""
+    """Any number of containers may ask, and there may be any number of pods to weigh."""
     engine, occupants = crowded(sizes)
     _, steps = planned(engine, asks, occupants)
     assert max(steps) <= MOST + MOST // 2

@@ -209,7 +209,7 @@ _CHANGED: Mapping[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("changed", _CHANGED)
 def test_a_node_of_which_a_card_is_another_is_searched_by_itself(changed: str) -> None:
-    """Whatever is so of one card alone, both nodes are answered as they are."""
+    """One card may differ in any respect; both nodes are answered as they are."""
     cards = [
         card(minor, prefix="a", memory=8, topology=Topology(0, "switch")) for minor in range(2)
     ]

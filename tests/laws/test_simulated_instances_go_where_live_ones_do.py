@@ -38,7 +38,7 @@ TABLES = {name: tabulate(AXIS, allowed) for name, (_, allowed) in BOUNDS.items()
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_one_card_takes_the_same_instance(name: str, data: st.DataObject) -> None:
-    """Whatever is on the card, and however it is bounded: the same position, or none."""
+    """With anything on the card, and any bounds: the same position, or none."""
     cutting, tables = BOUNDS[name][0], TABLES[name]
     state = data.draw(st.integers(0, len(tables.masks) - 1))
     profile = data.draw(st.sampled_from([p.name for p in AXIS.profiles]))

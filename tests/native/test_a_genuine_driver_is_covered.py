@@ -58,7 +58,7 @@ def test_the_driver_gives_what_the_table_says(driver: Driver) -> None:
 def test_every_way_to_a_name_leads_to_our_function_and_to_no_other(
     driver: Driver, world: World
 ) -> None:
-    """By the driver's handle, by the process and by `cuGetProcAddress`; all other names lead to the driver."""
+    """The driver's handle, the process and `cuGetProcAddress` do so; all other names lead to the driver."""
     tenant = world.tenant(memory=2**30)
     plain = driver.ask(None, "table", driver.path())
     ours = driver.ask(tenant, "table", driver.path())

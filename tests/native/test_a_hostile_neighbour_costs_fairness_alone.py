@@ -134,7 +134,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_seat_under_attack_costs_its_neighbours_time_alone(checked: World, attack: str) -> None:
-    """Whatever a neighbour does to its own seat meanwhile: the tenant works on, and ends well."""
+    """A neighbour may do anything to its own seat meanwhile: the tenant works on, and ends well."""
     slot = list(ATTACKS).index(attack) + 10
     tenant = checked.tenant(slot, memory=512 * MIB, core=400, policy=Policy.BURST_SHARE)
     sanitized(tenant, "asan")

@@ -20,7 +20,7 @@ def _counted(tenant: Tenant) -> int:
 
 
 def test_turns_begin_with_a_grant_and_end_with_it(world: World) -> None:
-    """By what the agent says of the card's tenants; a program that runs goes on, counted or not."""
+    """The agent's word on the card's tenants decides; a program that runs goes on, counted or not."""
     tenant = world.tenant(policy=Policy.BEST_EFFORT)
     process = tenant.start("load", "--seconds", "600", "--depth", "2", "--size", "1000000")
     try:

@@ -22,7 +22,7 @@ def answers(world: World, *command: str, memory: int = 0) -> dict[str, int]:
 @pytest.mark.parametrize("own", ["", "-", "+"], ids=["busy", "dry", "per-thread"])
 @pytest.mark.parametrize("how", ["old", "mode", "graph", "again", "list"])
 def test_a_stream_that_has_work_can_be_captured(world: World, how: str, own: str) -> None:
-    """By every entry point: no mark of ours is made on it any more, nor does a launch into it wait for a turn."""
+    """No entry point makes a mark of ours on it any more, nor does a launch into it wait for a turn."""
     assert answers(world, "begin", how + own) == {"answer": 0}
 
 
@@ -47,7 +47,7 @@ def test_what_is_refused_ends_no_capture(world: World, how: str, refused: int) -
 
 @pytest.mark.parametrize("how", ["end", "spoilt", "destroyed", "context", "refused", "graphics"])
 def test_a_capture_that_is_over_costs_nothing(world: World, how: str) -> None:
-    """However it ended, launches do not ask the driver about it any more."""
+    """After any end of it, launches do not ask the driver about it any more."""
     assert answers(world, "over", how) == {"asked": 0}
 
 

@@ -206,7 +206,7 @@ def test_overlapping_batches_are_counted_once(build: object) -> None:
 
 @pytest.mark.parametrize("how", ["eventless", "endless", "mistaken"])
 def test_launches_that_cannot_be_measured_are_not_free(world: World, how: str) -> None:
-    """Where the driver has no event for a stream or marks no end, or refuses to end a context: what is expected counts."""
+    """The driver may have no event for a stream, mark no end, or refuse to end a context: the expected time counts."""
     tenant = world.tenant(core=200, policy=Policy.FIXED_SHARE)
     if how == "endless":
         tenant.environment["FAKE_GPU_ENDLESS"] = "1"

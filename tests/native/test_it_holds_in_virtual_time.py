@@ -297,7 +297,7 @@ MODULE_MIB = 16
 def test_a_frameworks_program_alone_does_what_it_does_without(
     build: Path, trace: str, model: str
 ) -> None:
-    """With memory capped alone, and gated with a share that may burst; on the hostile model a mark takes 8 us."""
+    """Memory is capped alone, or a program whose share may burst is gated; on the hostile model a mark takes 8 us."""
     if (trace, model) == ("persistent", "optimistic"):
         return  # where streams do not overlap it cannot go on without the library either
     bare = replay(build, f"trace-{trace}", model, 1, "bare")["steps"]
@@ -423,7 +423,7 @@ def test_what_others_do_meanwhile_is_charged(build: Path) -> None:
 def test_a_frameworks_program_does_alone_beside_others_what_it_does_without(
     build: Path, trace: str
 ) -> None:
-    """Beside a display and clients of MPS, with a driver that gathers what it submits."""
+    """A display and clients of MPS are beside it, and the driver gathers what it submits."""
     bare = replay(build, f"trace-{trace}", "crowded", 1, "bare")["steps"]
 
     assert replay(build, f"trace-{trace}", "crowded", 1, "burst-share")["steps"] >= 0.97 * bare

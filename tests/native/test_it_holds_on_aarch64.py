@@ -131,7 +131,7 @@ def test_the_gate_decides_the_same_there(
 
 
 def test_corrupt_memory_is_read_there_too(aarch64: Path) -> None:
-    """Where `char` has no sign."""
+    """`char` has no sign there."""
     done = subprocess.run(
         emulated(aarch64, "corrupt", "1", "200"),
         capture_output=True,

@@ -80,7 +80,7 @@ def test_limits_without_a_page_hold_as_they_are(world: World) -> None:
 
 @pytest.mark.parametrize("what", ["short", "mark", "no cap", "no quota", "too much", "folder"])
 def test_a_page_that_is_not_of_the_container_closes_the_card(world: World, what: str) -> None:
-    """Whatever is wrong with it: it never opens more than the limits do."""
+    """Such a page never opens more than the limits do."""
     tenant = world.tenant(memory=CAP)
     page = tenant.folder / NAME
     data = bytearray(page.read_bytes())

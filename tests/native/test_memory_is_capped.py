@@ -335,7 +335,7 @@ def test_both_queries_show_no_more_free_than_the_card_has(
     ids=["before", "after"],
 )
 def test_a_child_counts_for_itself(world: World, when: str, child: int, parent: int) -> None:
-    """Neither does a child inherit its parent's count, nor is its own left when it ends."""
+    """A child does not inherit its parent's count, and leaves none of its own when it ends."""
     done = world.tenant(memory=CAP).run("odd", when)
 
     assert lines(done.stdout, "child") == [[child * MIB]], done.stderr
@@ -472,7 +472,7 @@ def test_memory_whose_size_is_unknown_is_not_opened(world: World) -> None:
 def test_an_imported_handle_counts_wherever_it_is_used(
     world: World, how: str, result: int, used: list[int]
 ) -> None:
-    """With what is bound of it; an array, whose part of it is unknown, does not get it before it was mapped."""
+    """What is bound of it counts; an array whose part of it is unknown does not get it before it was mapped."""
     done = world.tenant(memory=CAP).run("odd", "imported", how)
 
     assert lines(done.stdout, "result") == [[result]], done.stderr

@@ -64,7 +64,7 @@ def test_contexts_for_graphics_and_video_count(world: World, what: str) -> None:
 
 
 def test_a_context_made_after_its_process_was_measured_counts(world: World) -> None:
-    """By the estimate beside what was measured; what ends takes its part of both, and the last one all."""
+    """It counts by the estimate beside the measurement; what ends takes its part of both, and the last one all."""
     tenant = world.tenant(memory=CAP, context=256 * MIB)
     process = tenant.start("contexts", "measured")
     assert process.stdin is not None

@@ -33,7 +33,7 @@ def test_a_node_that_can_never_fit_is_refused_when_it_is_added(world: World) -> 
 
 @pytest.mark.parametrize("way", ["dlsym", "proc", "linked"])
 def test_a_launch_is_refused_where_memory_is_held(world: World, way: str) -> None:
-    """By a graph or otherwise; and passes when it was freed."""
+    """A graph or another program may hold it; the launch passes when it was freed."""
     steps = [
         "a=K600",
         "b=K600",
@@ -112,7 +112,7 @@ def test_a_child_graph_is_part_of_its_parent(world: World) -> None:
 
 @pytest.mark.parametrize("way", ["dlsym", "proc"])
 def test_an_upload_is_counted_as_a_launch(world: World, way: str) -> None:
-    """By its own call, or with the instance; until it is launched, other memory goes before it."""
+    """Its own call does it, or the instance; until the graph is launched, other memory goes before it."""
     tenant = world.tenant(memory=CAP)
 
     by_call = answers(

@@ -117,7 +117,7 @@ def test_every_path_is_explained(live: Exported) -> None:
 
 
 def _expressions() -> Iterator[tuple[str, str, str]]:
-    """Where it stands, the expression, and the text that names labels of its result."""
+    """The place, the expression, and the text that names labels of its result."""
     for rule in RULES:
         yield rule["alert"], rule["expr"], str(rule["annotations"])
     for uid, text in generate.dashboards().items():
@@ -205,7 +205,7 @@ def test_an_alert_says_what_is_wrong_what_to_do_and_where_to_read_on(rule: dict[
 
 @pytest.mark.parametrize("alert", [rule["alert"] for rule in RULES])
 def test_an_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(alert: str) -> None:
-    """For promtool, which is not everywhere: both over series that it selects."""
+    """They are for promtool, which is not everywhere: both over series that the alert selects."""
     (rule,) = (one for one in RULES if one["alert"] == alert)
     selected = {use.name for use in uses(rule["expr"])}
     found = {
@@ -220,7 +220,7 @@ def test_an_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(aler
 
 
 def test_cases_are_of_series_that_are_exported(live: Exported) -> None:
-    """With their labels, beside those that Prometheus adds."""
+    """They have their labels, beside those that Prometheus adds."""
     for case in CASES:
         for one in case["input_series"]:
             (use,) = uses(one["series"])

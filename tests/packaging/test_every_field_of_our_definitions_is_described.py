@@ -76,7 +76,7 @@ def test_every_field_has_a_description(name: str) -> None:
 
 @pytest.mark.parametrize("one", [*DEFINITIONS, *CHARTS], ids=lambda one: one["metadata"]["name"])
 def test_definitions_stay_small(one: dict[str, Any]) -> None:
-    """However much there is to say."""
+    """One definition with all its descriptions stays below the bound."""
     assert len(json.dumps(one)) < MOST_BYTES
 
 

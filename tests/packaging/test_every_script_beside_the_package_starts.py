@@ -40,7 +40,7 @@ def test_scripts_find_all_that_they_import() -> None:
 
 
 def test_make_runs_the_long_tests_so() -> None:
-    """With the folder that the test above gives them."""
+    """It gives them the folder of the test above."""
     lines = (ROOT / "Makefile").read_text().splitlines()
     for name in LONG:
         (line,) = (line for line in lines if f"tests/faults/{name} " in line)

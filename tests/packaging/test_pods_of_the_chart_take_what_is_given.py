@@ -16,7 +16,7 @@ COMPONENTS = ("scheduler", "kubeScheduler", "webhook", "agent")
 
 @needs_helm
 def test_annotations_and_affinity_reach_every_pod() -> None:
-    """Beside the chart's own; without them nothing is written."""
+    """They come beside the chart's own; without them nothing is written."""
     zone = 'affinity={"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}'
     given = [part for one in COMPONENTS for part in ("--set", f"{one}.podAnnotations.team=gpu")]
     given += [part for one in COMPONENTS for part in ("--set-json", f"{one}.{zone}")]

@@ -446,7 +446,7 @@ def test_what_an_agent_really_offers_passes() -> None:
 
 
 def test_an_agent_takes_no_slice_of_other_drivers_away() -> None:
-    """Though it is its node's."""
+    """The slice may be of the agent's own node."""
     others = changed(SLICE, "spec", "driver", to="gpu.example.com")
     assert refused(AGENT, None, others, "resourceslices")
 

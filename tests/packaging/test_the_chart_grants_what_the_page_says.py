@@ -149,7 +149,7 @@ def test_the_tables_are_the_roles() -> None:
 
 
 def test_no_program_has_a_right_that_it_cannot_use() -> None:
-    """By its source: no call that a program can come to is of this verb and resource. The exceptions have their rows."""
+    """No call in the source that a program can reach is of this verb and resource. The exceptions have their rows."""
     can = {
         name: can_send(f"partage.cli.{name}")
         for name in ("scheduler", "webhook", "agent", "withdraw")

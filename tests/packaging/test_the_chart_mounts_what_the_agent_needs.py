@@ -56,7 +56,7 @@ def test_nothing_of_it_is_there_without_it() -> None:
 @needs_helm
 @pytest.mark.parametrize(("provider", "shown"), [("partage", "Bidirectional"), ("none", None)])
 def test_the_host_sees_the_memory_that_the_agent_mounts(provider: str, shown: str | None) -> None:
-    """For files that containers may write, which lie on memory of their size (isolation)."""
+    """Files that containers may write lie on memory of their size (isolation)."""
     spec = _agent(f"isolation.provider={provider}")
 
     (state,) = (one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "state")

@@ -62,14 +62,14 @@ def test_a_finding_has_a_status_of_its_own(
 
 
 def test_nothing_of_make_test_is_run_again() -> None:
-    """Neither by an option of the gate nor by one that pytest finds in the settings, nor is there what would do it."""
+    """No option of the gate does it, nor one that pytest finds in the settings, and no plugin for it is there."""
     settings = (ROOT / "pyproject.toml").read_text()
     for text in ((ROOT / ".ci/run").read_text(), (ROOT / "Makefile").read_text(), settings):
         assert not re.search(r"rerun|flaky|--lf|--last-failed", text)
 
 
 def test_what_was_tried_again_is_named(tmp_path: Path) -> None:
-    """With what became of it."""
+    """The summary has its outcome."""
     tree(tmp_path, cluster_one=FAILS.format(what="late"), cluster_two="def test_it():\n    pass\n")
     session(tmp_path)
     (tmp_path / "tests/cluster/test_one.py").write_text("def test_it():\n    pass\n")
@@ -90,7 +90,7 @@ def test_it():
 
 
 def test_what_no_session_ran_is_said_last(tmp_path: Path) -> None:
-    """By reason, right before the summary line, until a later session has run it."""
+    """It is listed by reason, right before the summary line, until a later session has run it."""
     tree(tmp_path, native_one=SKIPPED, native_two=SKIPPED, kube_three=SKIPPED)
     file = tmp_path / "not-run.json"
     asked = {"PARTAGE_NOT_RUN": str(file)}
@@ -157,7 +157,7 @@ def test_a_later_session_runs_what_no_earlier_one_did(
 
 
 def test_without_a_file_everything_is_run(tmp_path: Path) -> None:
-    """Where no gate asks."""
+    """This holds outside the gate."""
     tree(tmp_path, native_one="def test_it():\n    pass\n")
     for _ in range(2):
         assert "1 passed" in session(tmp_path, "--not-run-yet")[1]

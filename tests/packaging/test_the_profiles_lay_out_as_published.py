@@ -51,7 +51,7 @@ QGPU = [
 def test_every_object_of_the_qgpu_document_is_there(
     kind: str, name: str, requests: dict[str, str] | None, namespace: str | None
 ) -> None:
-    """With the document's requests, and no limits, of which it names none."""
+    """It has the document's requests, and no limits, of which the document names none."""
     found = _plain("qgpu")
 
     (hit,) = (o for o in found if o["kind"] == kind and o["metadata"]["name"] == name)

@@ -92,7 +92,7 @@ def test_an_instance_goes_where_least_is_lost(
 
 
 def test_without_cards_there_is_no_place() -> None:
-    """Nothing is chosen of nothing."""
+    """The choice returns no place then."""
     assert choose(TABLES, np.zeros(0, np.int32), ("1g.10gb",)) is None
 
 

@@ -167,7 +167,7 @@ def by_kube_scheduler(course: Course, ask: Ask, left: dict[str, Ints]) -> int:
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=5, deadline=None)
 def test_kube_scheduler_places_what_is_its_own(strategy: str, seed: int) -> None:
-    """By its own scores, beside what is placed for cards under any strategy."""
+    """It uses its own scores, beside pods with cards under any strategy."""
     mine = world(seed, 6)
     plain = [Ask(2000, 1024, elsewhere=True), Ask(8000, 16_384, elsewhere=True)]
     cards = {a: n for a, n in zip(mine.mix.asks, mine.mix.counts.tolist(), strict=True) if a.count}

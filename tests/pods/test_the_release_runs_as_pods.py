@@ -165,7 +165,7 @@ def test_every_part_is_ready_under_the_rules_it_sets_itself(cluster: Cluster) ->
 
 
 def test_one_serves_and_the_other_takes_over(cluster: Cluster) -> None:
-    """By the Lease and the Service, on every node's port; the next leader serves after the first is gone."""
+    """The Lease and the Service show it, on every node's port; the next leader serves after the first is gone."""
     first = cluster.eventually("one leads", lambda: leader(cluster))
     lease = json.loads(cluster.kubectl("get", "lease", "-n", SYSTEM, LEASE, "-o", "json"))
     assert lease["spec"]["holderIdentity"].startswith(f"{first}_")
@@ -292,7 +292,7 @@ def connecting(places: dict[str, list[tuple[str, str, int]]]) -> tuple[str, ...]
 
 
 def test_policies_let_in_what_the_chart_says(cluster: Cluster) -> None:
-    """Whatever a pod does not have to reach is shut to it, and the kubelet of the node gets in for its probes."""
+    """All that a pod need not reach is closed to it, and the kubelet of the node gets in for its probes."""
     shut = {"scheduler health", "webhook health", "agent health", "scheduler verbs"}
     readers = {"scheduler read", "agent metrics"}
     create(cluster, stranger("stranger"), stranger("reader", reads="yes"))

@@ -229,7 +229,7 @@ def test_large_adjustments_arrive(machine: Node) -> None:
 
 
 def test_cdi_devices_are_given_or_refused(machine: Node) -> None:
-    """By containerd 2; the older one would leave names out in silence, so one that has them is refused."""
+    """Containerd 2 gives them; the older one would leave names out in silence, so a container with names is refused."""
     named = Adjustment(cdi_devices=(CdiDevice(f"{cri.CDI}=GPU-b"),))
 
     with plugged(machine.runtime, lambda: named):

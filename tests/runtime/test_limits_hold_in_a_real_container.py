@@ -260,7 +260,7 @@ def test_what_was_decided_is_in_the_runtimes_books(node: Node) -> None:
 
 
 def test_the_agent_says_whether_limits_hold(node: Node) -> None:
-    """By the container's processes: one held by the library, then one that left it out."""
+    """The container's processes show it: one held by the library, then one that left it out."""
     main = node.run("u1")
     series = 'partage_agent_limits_in_force{container="main",namespace="team",pod="u1",provider="partage"}'
     node.agent.until(series, 1)
@@ -309,7 +309,7 @@ class Driver:
 
 
 def test_contexts_that_grow_are_charged_and_what_passes_by_is_found(node: Node) -> None:
-    """By the driver's word on the host's process, written where the container's library reads it."""
+    """The driver's word on the host's process counts, written where the container's library reads it."""
     main = node.run("u1")
     node.cri.says(
         main,

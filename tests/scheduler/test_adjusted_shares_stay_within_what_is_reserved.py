@@ -44,7 +44,7 @@ def three(draw: st.DrawFn) -> tuple[Grants, Grants, Grants]:
 def test_a_record_never_falls_below_what_the_node_may_still_enforce(
     sets: tuple[Grants, Grants, Grants],
 ) -> None:
-    """Whatever is asked; and it always has what is asked."""
+    """It also always has what is asked."""
     held, wanted, report = sets
 
     for told in (None, report):

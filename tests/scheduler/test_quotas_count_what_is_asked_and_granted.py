@@ -101,7 +101,7 @@ def test_a_smaller_card_is_taken_where_the_best_goes_beyond_the_quota(order: str
 
 
 def test_a_quota_that_no_card_meets_is_told_of_the_best() -> None:
-    """For any number of sizes of cards, and where none is left of the smaller ones."""
+    """This holds for any number of sizes of cards, and where none is left of the smaller ones."""
     big = make_node("big", devices=[card(0, prefix="big")])
     engine = engine_of({MEMORY: 1024}, big, small("one", 0, 1), small("two", 0))
 

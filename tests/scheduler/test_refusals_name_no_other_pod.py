@@ -87,7 +87,7 @@ SHAPES: dict[str, tuple[Device, list[Pod], DeviceRequest]] = {
 def test_who_is_in_the_way_stays_unnamed(
     device: Device, pods: list[Pod], asks: DeviceRequest
 ) -> None:
-    """Whatever closes a card, and whatever the pod behind it is called."""
+    """This holds for any cause that closes a card, and any name of the pod behind it."""
     engine = Engine()
     node: Node = make_node(devices=[device])
     actions: list[Action] = engine.handle(NodeSeen(node))

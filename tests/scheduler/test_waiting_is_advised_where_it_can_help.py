@@ -129,7 +129,7 @@ BY_OTHERS = {
 
 
 def test_advice_never_says_to_wait_for_what_cannot_come() -> None:
-    """For want of room, and of devices close together; other codes have other cures."""
+    """It may help where room is missing, or devices close together; other codes have other remedies."""
     for code in ReasonCode:
         never = advice(code.value, never=True)
         assert ("waiting does not help" in never) is (code in PASSING)

@@ -306,7 +306,7 @@ def test_a_stopping_service_ends_what_it_began() -> None:
     ids=["two lengths", "negative", "no number", "no header", "no request", "too long"],
 )
 def test_a_head_that_makes_no_sense_is_refused(head: bytes, status: int) -> None:
-    """By aiohttp, which knows all of HTTP, where it is not too large to be looked at."""
+    """The library aiohttp, which knows all of HTTP, refuses it, unless it is too large to be looked at."""
 
     async def scene() -> bytes:
         app = web.Application(middlewares=[guard()])
@@ -406,7 +406,7 @@ async def test_a_client_that_goes_away_is_no_fault_of_ours(
 
 
 def test_closed_routes_answer_nobody() -> None:
-    """Neither a certificate nor a token helps."""
+    """A certificate or a token does not help."""
     closed = Access(closed=True)
     assert not closed.allows("Bearer x", object())
     assert not closed.allows("", None)

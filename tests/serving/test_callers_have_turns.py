@@ -45,7 +45,7 @@ async def test_each_asker_has_its_turn_however_many_of_another_wait() -> None:
 
 
 async def test_where_too_many_wait_the_network_with_most_gives_up() -> None:
-    """Neither the last to come, nor each address for itself."""
+    """It is not the last to come, nor each address for itself."""
     turns = Turns(2, 8, 4)
     refused: Counter[str] = Counter()
     done: list[str] = []

@@ -400,7 +400,7 @@ async def test_who_goes_before_a_large_answer_fills_no_log(
 
 
 async def test_a_large_answer_is_sent_where_its_head_alone_is_asked(tmp_path: Path) -> None:
-    """Without its body."""
+    """The body is left out."""
     async with served(tmp_path) as at:
         reader, writer = await at.connect(read=True)
         writer.write(LARGE.replace(b"GET", b"HEAD") + GET)

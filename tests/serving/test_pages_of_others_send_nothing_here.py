@@ -33,7 +33,7 @@ KNOWN = [
 
 @pytest.mark.parametrize("headers", STRANGERS.values(), ids=STRANGERS)
 def test_a_stranger_is_known_by_its_headers(headers: dict[str, str]) -> None:
-    """By the name under which it reached this machine, or the page that sent it."""
+    """They have the name under which it reached this machine, or the page that sent it."""
     assert stranger(headers)
 
 

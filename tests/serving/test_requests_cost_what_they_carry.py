@@ -149,7 +149,7 @@ HEADS: Final = {
 )
 @pytest.mark.parametrize("how", HEADS)
 async def test_a_head_that_costs_too_much_is_refused(how: str, before: bytes) -> None:
-    """With a reason, nothing of it reaches a handler, and the connection ends."""
+    """The refusal has a reason, nothing of the head reaches a handler, and the connection ends."""
     head, code = HEADS[how]
     async with served() as at:
         reader, writer = await at.open()
@@ -281,7 +281,7 @@ def test_segments_of_a_few_bytes_are_refused(size: int) -> None:
 
 @pytest.mark.parametrize("size", [500, 1460, 2**16])
 def test_packets_of_slow_networks_are_taken(size: int) -> None:
-    """However a body is split into packets, between chunks too."""
+    """A body may be split into packets anywhere, between chunks too."""
     for data, _ in HONEST.values():
         assert pieces(data, size) == -1
     assert pieces(GET + b"\r\n", 1) == -1  # of a person who types

@@ -24,7 +24,7 @@ SENT = (
 
 
 async def test_each_is_answered_and_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Without a traceback, and without a word of theirs."""
+    """The line has no traceback, and no word of theirs."""
     app = web.Application(middlewares=[guard()])
     site = Site(app, Limits())
     await site.start()
@@ -71,7 +71,7 @@ async def test_a_request_without_a_known_version_is_refused(
 async def test_a_client_that_goes_before_its_refusal_is_not_told_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Neither one whose request is refused, nor one that waits for leave to send its body."""
+    """This holds for a refused request, and for a client that waits for leave to send its body."""
 
     async def body(request: web.Request) -> web.Response:
         return web.Response(body=await request.read())

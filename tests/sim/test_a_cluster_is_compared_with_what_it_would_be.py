@@ -183,7 +183,7 @@ def test_copies_share_no_identity_with_their_model() -> None:
 
 
 def test_copies_are_empty_and_healthy() -> None:
-    """Whatever is wrong with their model at the moment."""
+    """Faults of their model at the moment do not matter."""
     known = assemble([decode("text", manifests(node("a", 1, healthy=False)).encode())])
     (model,) = known.nodes
     card = replace(

@@ -190,7 +190,7 @@ def test_nobody_is_told_where_nothing_is_sent() -> None:
 
 
 def test_series_say_what_became_of_spans() -> None:
-    """By outcome."""
+    """They have one series for each outcome."""
     live = tracer(Collector())
     registry = CollectorRegistry()
     registry.register(SpanSeries(live))

@@ -136,7 +136,7 @@ def test_what_is_written_now_can_be_read_by_the_release(path: Path) -> None:
 
 @given(st.lists(GRANTS, max_size=5))
 def test_any_record_keeps_the_frozen_format(grants: list[Grant]) -> None:
-    """Whatever is granted: no field is new, none is missing, none means something else."""
+    """For any grant no field is new, none is missing, none means something else."""
     text = encode(Allocation("uid", "ns", "pod", "node", tuple(grants)))
 
     assert VERSION == 1

@@ -206,7 +206,7 @@ METAX_FAULTS = {
 def test_what_the_metax_plugin_cannot_do_is_refused(
     annotations: dict[str, str], asks: dict[str, str], message: str
 ) -> None:
-    """With the reason, before anything is placed."""
+    """The refusal has the reason, before anything is placed."""
     fault = read(pod(annotations, **asks), metax.FAMILY).fault
 
     assert fault is not None
@@ -557,7 +557,7 @@ CAMBRICON_FAULTS = {
 def test_what_the_cambricon_plugin_cannot_do_is_refused(
     asks: dict[str, str], message: str
 ) -> None:
-    """With upstream's words, before anything is placed."""
+    """The refusal has upstream's words, before anything is placed."""
     fault = read(pod(**asks), cambricon.FAMILY).fault
 
     assert fault is not None

@@ -115,7 +115,7 @@ def test_cards_without_distinct_indexes_are_numbered_as_listed() -> None:
 
 
 def test_cards_are_ordered_by_index() -> None:
-    """Whatever order the plugin listed them in."""
+    """The order in which the plugin listed them does not matter."""
     text = '[{"id": "GPU-1", "index": 1}, {"id": "GPU-0"}]'
 
     registration = register(text)
@@ -247,7 +247,7 @@ def test_a_scaling_that_is_no_factor_counts_as_1(scaling: float) -> None:
 
 
 def test_operating_mode_mig_switches_every_card_of_the_node() -> None:
-    """By node name; instances are not scaled."""
+    """The node's name selects it; instances are not scaled."""
     own = HamiNodeSettings("n", operating_mode="mig")
 
     device = only(register(None, card(), own=own, memory_scaling=2.0))
@@ -308,7 +308,7 @@ def test_filtered_devices_are_hidden_from_hami(own: HamiNodeSettings) -> None:
 
 
 def test_cordoned_cards_are_closed() -> None:
-    """By UUID, wherever the card is known from."""
+    """The UUID selects a card, wherever it is known from."""
     annotations = {names.HAMI_CORDON: "GPU-x, GPU-c"}
 
     assert only(register(JSON, annotations=annotations)).cordoned
