@@ -379,7 +379,7 @@ def _series(keeper: Keeper) -> list[tuple[str, ...]]:
 
 @ROOT
 async def test_a_container_that_crashed_and_its_next_attempt_are_one_series(folder: Path) -> None:
-    """Before the next look finds that the first has ended, while the second is made, and after."""
+    """It is so before a look finds the first ended, while the second is made, and after."""
     async with _world(folder) as world:
         await world.create("u1")
         once = _series(world.keeper)

@@ -530,7 +530,7 @@ async def test_what_is_no_message_is_refused(folder: Path) -> None:
     ],
 )
 def test_options_that_do_not_go_with_claims_are_refused(options: list[str], told: str) -> None:
-    """Before anything is begun."""
+    """The agent refuses them before it begins anything."""
     result = CliRunner().invoke(agent, ["--dra", "--node", "n", *options])
     assert result.exit_code == 2
     assert told in result.output

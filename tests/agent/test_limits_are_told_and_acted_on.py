@@ -613,7 +613,7 @@ async def test_the_log_tells_once_of_a_driver_that_nobody_tried(
 
 
 async def test_device_time_and_memory_are_read_from_rooms(tmp_path: Path) -> None:
-    """Between two looks; what a tenant claims beyond the time that passed is cut."""
+    """The rate is that between two looks; a claim beyond the time that passed is cut."""
     async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         room = world.rooms.rooms[container]
@@ -832,7 +832,7 @@ async def test_drivers_are_looked_at_without_a_scrape(
 
 
 def test_a_tenant_joins_series_of_other_exporters() -> None:
-    """Under the labels by which NVIDIA's exporter names a card; two parts of one card stay apart."""
+    """Its labels name a card as NVIDIA's exporter does; two parts of one card stay apart."""
     cut = replace(SHARE, mode=GrantMode.MIG, mig=MigSlice("1g.5gb", 4, 1))
     allocation = Allocation("u1", "team", "train", "n1", (cut, SHARE))
     books = Books(NODE, [Holding("c1", "main", allocation)], {}, {})

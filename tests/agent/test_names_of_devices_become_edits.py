@@ -336,7 +336,7 @@ def test_a_variable_that_nri_cannot_change_is_refused() -> None:
     )
 )
 def test_nonsense_grants_nothing(tmp_path_factory: pytest.TempPathFactory, document: Any) -> None:
-    """Whatever stands in the file: edits that can be said, or a refusal; never another error."""
+    """Any content of the file becomes edits that can be said, or a refusal; never another error."""
     folder = tmp_path_factory.mktemp("cdi")
     edits = document if isinstance(document, dict) else {}
     (folder / "a.json").write_text(json.dumps(document))

@@ -88,7 +88,7 @@ def test_a_card_that_has_another_identity_now_is_the_same() -> None:
 
 @pytest.mark.parametrize("protocol", ["koordinator", "hami"])
 def test_a_card_that_has_another_number_now_is_found_by_its_identity(protocol: str) -> None:
-    """After a boot that the first card did not survive: its neighbour has its number, and its files."""
+    """The first card did not survive a boot: its neighbour has its number, and its files."""
     there = replace(CARD, uuid="GPU-1")
     place = Place(Node("n1", devices=(there,)), Settings(), FAMILIES, PLACE.host)
     lost, kept = (

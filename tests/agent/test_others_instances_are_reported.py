@@ -168,7 +168,7 @@ class Story:
         await self.client.create(DEVICES, document, into=Body)
 
     def series(self, labels: dict[str, str]) -> float | None:
-        """Of one instance, at the agent's port."""
+        """The agent's series of one instance."""
         return self.tallies.registry.get_sample_value("partage_agent_instance_info", labels)
 
     async def told(self) -> Any:
@@ -286,7 +286,7 @@ async def test_a_card_that_the_driver_lists_later_gets_instances_without_a_resta
 async def test_a_card_that_is_new_in_the_object_is_written_with_what_is_known_of_it(
     tmp_path: Path,
 ) -> None:
-    """In one write: no scheduler sees the card without the report of what is on it."""
+    """One write has both: no scheduler sees the card without the report of what is on it."""
     nvml = FakeNvml(cards=1)
     async with world_of(tmp_path, nvml) as world:
         card = simulate(SimulatedHardware("n1", "A100-SXM4-80GB", MODELS["A100-SXM4-80GB"], 2))
@@ -303,7 +303,7 @@ async def test_a_card_that_is_new_in_the_object_is_written_with_what_is_known_of
         )
 
         async def reported() -> None:
-            """Until no other writer is first; the maker of instances writes the object too."""
+            """Report until no other writer is first; the maker of instances writes the object too."""
             for _ in range(100):
                 with contextlib.suppress(Conflict):
                     await once(reporting)
@@ -420,7 +420,7 @@ def decided(device: Body, memory: int) -> Body:
 
 
 async def test_the_scheduler_keeps_off_what_the_agent_tells(tmp_path: Path) -> None:
-    """From the driver to the refusal, with the names of the driver; released places are allocated again."""
+    """The driver's instances lead to a refusal with their names; released places are allocated again."""
     async with world_of(tmp_path) as world:
         await world.discovered()
         world.nvml.foreign("3g.40gb", 0)

@@ -340,7 +340,7 @@ def test_a_seat_that_was_spoilt_is_whole_for_the_next(machine: Machine, size: in
 
 
 def test_files_that_tenants_made_longer_get_their_size_again(machine: Machine) -> None:
-    """Between two looks of the agent, where they lie on the disk."""
+    """The agent mends those on the disk between two looks."""
     rooms = machine.rooms()
     room = rooms.open("container-a", QUOTA)
     folder = room.seats_of(room.limits.cards[0])
@@ -488,7 +488,7 @@ def test_no_name_leads_elsewhere(machine: Machine, name: str) -> None:
 
 
 def test_a_room_of_a_later_agent_is_left_to_its_container(machine: Machine) -> None:
-    """After a roll-back: what it reads stays until it ends."""
+    """After a roll-back, what a container reads stays until it ends."""
     room = machine.rooms().open("container-a", QUOTA)
     (room.folder / "limits").chmod(0o644)
     later = (room.folder / "limits").read_text().replace("limits 2", "limits 3")
@@ -943,7 +943,7 @@ def test_an_image_that_the_agent_has_no_descriptor_for_is_not_spared(
 def test_hostile_wishes_give_limits_or_a_reason(
     annotations: dict[str, str], env: list[str]
 ) -> None:
-    """Whatever a pod's author writes: limits that the library reads, or a refusal with the rule."""
+    """Anything that a pod's author writes becomes limits, or a refusal with the rule."""
     found = inject(_pod(SHARE, annotations=annotations), _container(env=tuple(env)), _place(), ())
 
     if isinstance(found, Refusal):

@@ -104,7 +104,7 @@ class World:
 
     @property
     def generations(self) -> set[int]:
-        """Of the pool."""
+        """The pool's generations."""
         return {part["spec"]["pool"]["generation"] for part in self.stored.values()}
 
     @property

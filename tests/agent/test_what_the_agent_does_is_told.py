@@ -60,7 +60,7 @@ def keeper(tmp_path: Path, kept: KeptSpans) -> Iterator[Keeper]:
 
 
 def test_what_is_given_is_told(keeper: Keeper, kept: KeptSpans) -> None:
-    """In the pod's trace, under the span that its annotation names."""
+    """The span is in the pod's trace, under the one that its annotation names."""
     keeper.create(_pod(**{names.TRACEPARENT: MINE}), Container("c", "s", "main"))
 
     ((trace, span),) = kept.told

@@ -261,7 +261,7 @@ def installable(version: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_field_of_the_chart_is_known(version: str) -> None:
-    """By its name."""
+    """The version knows the name of the field."""
     found = {
         (one["kind"], where)
         for kind, one in installable(version)
@@ -273,7 +273,7 @@ def test_every_field_of_the_chart_is_known(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_value_of_the_chart_is_taken(version: str) -> None:
-    """By its type, by the values that an enumeration has, and by what must be given."""
+    """The type fits, an enumeration has the value, and what is required is given."""
     found = {
         (one["kind"], one["metadata"]["name"], told)
         for kind, one in installable(version)

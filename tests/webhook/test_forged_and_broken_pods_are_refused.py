@@ -285,7 +285,7 @@ def test_an_update_may_not_break_a_sound_request_that_still_waits() -> None:
     ids=["wrong type", "no quantity"],
 )
 def test_a_device_pod_that_cannot_be_read_is_refused(manifest: Json) -> None:
-    """With the field that is wrong."""
+    """The message names the field that is wrong."""
     assert "spec" in validated(review(manifest))["status"]["message"]
 
 

@@ -289,7 +289,7 @@ NUMBERS: Final = (
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda text: text[:6])
 @pytest.mark.parametrize("name", ["nvidia.com/gpumem", "cpu", "koordinator.sh/gpu-memory"])
 def test_a_number_is_not_worked_out_beyond_what_is_allowed(name: str, number: str) -> None:
-    """However many digits it has, or would have."""
+    """It may have any number of digits, written out or by exponent."""
     manifest = pod(container(limits={**SHARE, name: number}))
 
     assert calls(lambda: reviewed(manifest)) < 10_000
@@ -355,7 +355,7 @@ def test_a_large_review_keeps_none_waiting(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_body_beyond_three_mebibytes_is_refused() -> None:
-    """Whatever the service beside it allows."""
+    """The limits of the service beside it do not matter."""
 
     async def run() -> None:
         async with TestClient(TestServer(make_app(context, limits=Limits()))) as client:

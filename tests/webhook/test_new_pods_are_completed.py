@@ -32,7 +32,7 @@ def test_devices_are_copied_between_requests_and_limits(given_in: str) -> None:
 
 
 def test_init_containers_and_vendors_triggers_are_copied_too() -> None:
-    """Whatever names a device, wherever it stands."""
+    """Every name of a device is copied, in any container."""
     limits = {
         "koordinator.sh/gpu.shared": "1",
         "koordinator.sh/gpu-memory": "1Gi",

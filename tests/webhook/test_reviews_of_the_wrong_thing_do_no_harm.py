@@ -94,7 +94,7 @@ OTHERS = {
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("what", OTHERS)
 def test_what_is_not_ours_passes_as_it_is(what: str, path: str) -> None:
-    """Under any registration: it is allowed, unchanged, and answered by its own uid."""
+    """Under any registration it is allowed, stays unchanged, and the answer has its uid."""
 
     async def test(ask: Asking) -> None:
         status, answer = await ask(path, OTHERS[what])
@@ -211,7 +211,7 @@ HOSTILE = {
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_pod_is_judged_like_any_other(what: str, operation: str) -> None:
-    """In time, by a review, and with a message that a person can read where it is refused."""
+    """The review is answered in time, and a refusal has a message short enough to read."""
 
     async def test(ask: Asking) -> None:
         for path in PATHS:

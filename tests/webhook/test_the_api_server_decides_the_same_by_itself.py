@@ -160,7 +160,7 @@ def test_what_controllers_and_people_change_of_a_pod_never_waits_for_the_webhook
     ids=["a device", "an amount", "a container", "init", "no init", "overhead", "the whole"],
 )
 def test_a_waiting_pod_that_asks_something_else_is_judged_anew(after: Json, before: Json) -> None:
-    """Where a server lets the containers of a pod change."""
+    """Some servers let the containers of a pod change."""
     assert asked(VALIDATE, request_of(after, before))
 
 
@@ -260,7 +260,7 @@ PODS = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(PODS)
 def test_the_condition_agrees_with_the_webhooks_own_look(manifest: Json) -> None:
-    """Whatever the webhook would look at is what the API server asks about."""
+    """The API server asks about exactly those pods that the webhook would look at."""
     assert asked(MUTATE, request_of(manifest)) == names_devices(manifest, context())
 
 

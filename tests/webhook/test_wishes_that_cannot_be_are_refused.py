@@ -52,7 +52,7 @@ def test_a_word_that_is_no_choice_is_refused_in_the_agents_words(
 
 
 def test_the_refusal_names_all_that_may_be_chosen() -> None:
-    """By full name and abbreviation."""
+    """It has full names and abbreviations."""
     message = validated(review(_asking(SHARE, policy="fair")))["status"]["message"]
 
     assert f"annotation {names.COMPUTE_POLICY}: 'fair' is not one of" in message
@@ -62,7 +62,7 @@ def test_the_refusal_names_all_that_may_be_chosen() -> None:
 @pytest.mark.parametrize("amounts", PROTOCOLS.values(), ids=PROTOCOLS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_choice_is_admitted(amounts: Json, policy: str) -> None:
-    """Under every protocol whose shares Partage's library keeps."""
+    """This holds for every protocol whose shares Partage's library keeps."""
     assert validated(review(_asking(amounts, policy=policy)))["allowed"]
 
 

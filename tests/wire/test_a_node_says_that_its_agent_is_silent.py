@@ -29,7 +29,7 @@ def _read(annotations: dict[str, str]) -> Node:
 
 
 def test_a_node_is_open_until_it_says_otherwise() -> None:
-    """Whatever else it says; a Device object's annotation says nothing of an agent."""
+    """Other annotations do not matter, nor does the same one on a Device object."""
     assert silence({}) is None
     assert not _read({"example.com/agent-silent": "yes"}).shut
 
@@ -39,7 +39,7 @@ def test_a_node_is_open_until_it_says_otherwise() -> None:
 
 
 def test_the_moment_and_the_limit_are_told() -> None:
-    """In one sentence that stays the same while the agent stays away."""
+    """The sentence stays the same while the agent stays away."""
     (verdict,) = _read(SILENT).verdicts
 
     assert _read(SILENT).shut
@@ -77,7 +77,7 @@ def test_what_cannot_be_read_closes_the_node_too(text: str) -> None:
 
 
 def test_pods_with_devices_wait_and_others_do_not() -> None:
-    """By the offline run, which is the engine of the live one."""
+    """The offline run shows it, which has the engine of the live one."""
     asks = container("main", {"koordinator.sh/gpu": "100"})
     found = schedule(
         cluster(device("n1", card(0)), _node(SILENT), pod("gpu", asks), pod("cpu", container("m")))

@@ -102,7 +102,7 @@ def kept(manifest: Manifest, into: type[HasMeta]) -> tuple[HasMeta, float]:
 
 @pytest.mark.parametrize("what", LARGE)
 def test_a_pod_takes_hardly_more_memory_than_its_text(what: str) -> None:
-    """Whatever fills it."""
+    """This holds for anything that fills it."""
     assert kept(LARGE[what], LivePod)[1] < 2.5
 
 
@@ -117,7 +117,7 @@ def test_so_does_a_claim() -> None:
 
 @pytest.mark.parametrize("what", sorted({*LARGE} - {"amounts of nothing on a node"}))
 def test_the_bounds_refuse_the_same_pods(what: str) -> None:
-    """By the same sentence, but for the number."""
+    """The pod as kept is refused if the whole pod is, and the sentence names a known limit."""
     whole = msgspec.convert(LARGE[what], shapes.Pod)
     found, _ = kept(LARGE[what], LivePod)
     assert isinstance(found, LivePod)

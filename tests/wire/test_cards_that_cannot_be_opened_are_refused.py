@@ -28,7 +28,7 @@ def on(vendor: str, **limits: str) -> PodOutcome:
 @pytest.mark.parametrize("vendor", ["acme", "habana", "enflame"])
 @pytest.mark.parametrize("amount", ["100", "50"])
 def test_a_card_of_a_vendor_without_known_files_is_refused(vendor: str, amount: str) -> None:
-    """With a code and a sentence that names the vendor; whole cards and shares alike."""
+    """The refusal has a code and names the vendor, for whole cards and shares alike."""
     refusal = on(vendor, **{"koordinator.sh_gpu": amount}).refusal
 
     assert refusal is not None
@@ -44,5 +44,5 @@ def test_other_devices_of_the_node_are_given() -> None:
 
 @pytest.mark.parametrize("vendor", ["", "nvidia", "NVIDIA", "amd", "hygon", "dcu", "kunlun"])
 def test_known_vendors_are_placed(vendor: str) -> None:
-    """So is a card without a vendor, which counts as NVIDIA's."""
+    """A card without a vendor counts as NVIDIA's."""
     assert on(vendor, **{"koordinator.sh_gpu": "100"}).refusal is None

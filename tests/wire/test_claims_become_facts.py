@@ -237,7 +237,7 @@ FIELDS = ("request", "driver", "pool", "device", "shareID", "adminAccess", "cons
     st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=7) | JSON, max_size=4), JSON
 )
 def test_no_allocation_is_a_traceback(results: list[Any], status: Any) -> None:
-    """Whatever stands where an allocation is expected."""
+    """Anything may stand where an allocation is expected."""
     manifest = claim(*results)
     read(manifest)
     manifest["status"] = {"allocation": status, "reservedFor": status}

@@ -160,7 +160,7 @@ def _told(outcome: Outcome, name: str) -> str:
 
 
 def test_claims_get_the_first_device_with_room_and_pods_by_protocol_what_they_leave() -> None:
-    """In the order of priority and of the documents, over one ledger."""
+    """They come in the order of priority and of the documents, over one ledger."""
     outcome = _run(
         _node(),
         _asking("a", _of(60, "20Gi")),
@@ -175,7 +175,7 @@ def test_claims_get_the_first_device_with_room_and_pods_by_protocol_what_they_le
 
 
 def test_amounts_are_told_against_what_is_left_and_by_whom_the_rest_is_held() -> None:
-    """By each card, nearest first, with the most that would fit."""
+    """The message tells it for each card, nearest first, with the most that would fit."""
     told = _told(
         _run(
             _node(),

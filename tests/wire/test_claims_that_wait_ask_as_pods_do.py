@@ -134,7 +134,7 @@ def test_alternatives_and_constraints_are_left_to_kube_scheduler() -> None:
 
 
 def test_a_pod_that_became_claims_asks_as_it_did() -> None:
-    """By its annotation, which says what claims cannot; one that is of other claims is not believed."""
+    """Its annotation says what claims cannot; one that does not match the claims is ignored."""
     asked = Shape(core_milli=300, memory_milli=500)
     told = encode_translated({"main": Translated(asked)})
 

@@ -121,7 +121,7 @@ def test_a_dump_of_a_live_cluster_adds_only_what_is_missing() -> None:
 
 
 def test_ended_pods_of_a_dump_are_replaced() -> None:
-    """By their workload, and by a Job if more have to succeed."""
+    """Their workload replaces them; a Job does so if more have to succeed."""
 
     def ended(name: str, phase: str, by: str, kind: str) -> Manifest:
         return {**pod(name, meta=owned(by, "y", kind)), "status": {"phase": phase}}
@@ -152,7 +152,7 @@ def test_a_replica_set_of_an_absent_deployment_counts_itself() -> None:
 
 
 def test_the_same_object_twice_is_the_later_one() -> None:
-    """Where the first one stood, with a note."""
+    """It takes the place of the first one, and a note says so."""
     found = cluster(
         pod("a", priority=1), pod("b"), pod("a", priority=2), pod("a", meta={"namespace": "x"})
     )
@@ -168,7 +168,7 @@ def test_the_same_object_twice_is_the_later_one() -> None:
 
 
 def test_a_uid_of_two_pods_faults_the_second() -> None:
-    """Neither is lost, and their keys differ."""
+    """None is lost, and the UIDs that Partage uses differ."""
     first, second, third = pods(*(pod(name, meta={"uid": "u"}) for name in "abc"))
 
     assert (first.uid, first.request.fault) == ("u", None)
@@ -245,7 +245,7 @@ def test_a_quota_that_is_no_quantity_is_an_error() -> None:
 
 
 def test_namespaces_and_foreign_maps_are_read_past() -> None:
-    """Neither adds anything, nor a note."""
+    """They add no node, no pod and no note."""
     found = cluster(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}},
         config_map("x", a="b"),

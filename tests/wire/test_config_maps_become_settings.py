@@ -366,7 +366,7 @@ def test_every_other_bad_value_names_key_and_rule(
 
 
 def test_the_later_of_two_holds() -> None:
-    """With a note that names both."""
+    """A note names both."""
     found = cluster(
         config_map("hami-scheduler-device", device_config__yaml="nvidia: {deviceSplitCount: 2}"),
         config_map("other", device_config__yaml="nvidia: {deviceSplitCount: 3}"),

@@ -254,7 +254,7 @@ def test_namespaces_default() -> None:
 
 
 def test_folders_are_read_in_order(tmp_path: Path) -> None:
-    """Only manifests are read, by name; folders in them too, hidden ones not."""
+    """Manifests are read in the order of names, those of folders inside too; hidden folders are not."""
     for name in ("b.yml", "a.yaml", "c.json", "README.md"):
         (tmp_path / name).write_text(name)
     (tmp_path / "d.yaml").mkdir()
@@ -411,7 +411,7 @@ TWICE = b'{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"n
 
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump])
 def test_fields_that_a_kind_lacks_are_told_with_the_nearest(write: Callable[[Any], str]) -> None:
-    """At any depth, by path; an object that a server returned gets no such note."""
+    """The note gives the path at any depth; an object that a server returned gets no such note."""
     told = decode("f", write(POD).encode(), written=True)
 
     where = "f: document 1 (Pod default/a): field"

@@ -64,7 +64,7 @@ def test_wishes_that_only_kube_scheduler_weighs_are_seen(spec: object, expected:
     ids=["cpu", "limits", "requests", "init", "pod", "overhead", "trigger alone"],
 )
 def test_pods_that_name_devices_are_told_from_others(manifest: object, expected: object) -> None:
-    """Wherever a device is named, even where it may not be."""
+    """A device may be named anywhere, even where it is not allowed."""
     assert names_devices(_spec(manifest), CONTEXT) is expected
     assert not names_devices(None, CONTEXT)
 

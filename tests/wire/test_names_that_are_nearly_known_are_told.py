@@ -19,7 +19,7 @@ from partage.vendors import names
 )
 @pytest.mark.parametrize("kind", ["limits", "requests"])
 def test_a_misspelt_resource_is_told_with_the_nearest(resource: str, near: str, kind: str) -> None:
-    """In limits and requests; of the same domain, since another protocol's name would be no help."""
+    """The note stands for limits and requests, and names one of the same domain, since others would be no help."""
     found = read(pod("p", container("c", **{kind: {resource: 1}}))).request.notes
 
     assert found == (
@@ -57,7 +57,7 @@ def test_what_others_serve_is_left_alone(resource: str) -> None:
     ],
 )
 def test_a_misspelt_annotation_is_told_with_the_nearest(key: str, near: str) -> None:
-    """Among those that a pod's author writes."""
+    """The note suggests a key that a pod's author writes."""
     found = read(pod("p", meta={"annotations": {key: "x"}})).request.notes
 
     assert found == (f"annotation {key} is none that Partage reads; did you mean {near}?",)

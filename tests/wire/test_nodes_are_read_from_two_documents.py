@@ -41,7 +41,7 @@ def test_both_dialects_of_resources(domain: str) -> None:
 
 
 def test_todays_name_wins() -> None:
-    """Where both dialects are given."""
+    """Both dialects are given."""
     resources = {"kubernetes.io/gpu-memory": "1Gi", "koordinator.sh/gpu-memory": "2Gi"}
 
     assert cards(card(0, resources=resources))[0].memory_bytes == 2**31
@@ -210,7 +210,7 @@ def test_a_device_without_identity_gets_one() -> None:
     ],
 )
 def test_what_cannot_be_addressed_is_left_out(entry: Manifest, why: str) -> None:
-    """With a note that names the field."""
+    """A note names the field."""
     found = cluster(device("n1", entry, card(5)), node())
 
     assert [d.minor for d in found.nodes[0].devices] == [5]
@@ -283,7 +283,7 @@ def test_the_node_itself() -> None:
 
 
 def test_capacity_stands_in_for_allocatable() -> None:
-    """Where the node does not report what is allocatable."""
+    """The node does not report what is allocatable."""
     assert one({**node(), "status": {"capacity": {"cpu": 4}}}).allocatable == {"cpu": 4000}
     assert one({**node(), "status": None}).allocatable == {}
 
@@ -546,7 +546,7 @@ def test_a_node_that_is_not_ready_is_tainted(
 
 
 def test_pods_wait_for_a_node_to_be_ready() -> None:
-    """Unless they tolerate it."""
+    """A pod that tolerates the taint does not."""
     manifest = node("n1")
     manifest["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     tolerant = pod("b", tolerations=[{"key": READY, "operator": "Exists"}])

@@ -41,7 +41,7 @@ def annotation(*instances: Any, uuid: str = "GPU-0", **more: Any) -> str:
 
 
 def test_an_instance_is_read_with_its_place() -> None:
-    """On its card; the other cards have none."""
+    """Its card has it; the other card has none."""
     first, second = devices(annotation(HIGH))
 
     assert first.foreign == (ForeignInstance(MigSlice("3g.40gb", 4, 4), ("MIG-1",)),)
@@ -51,7 +51,7 @@ def test_an_instance_is_read_with_its_place() -> None:
 
 @pytest.mark.parametrize("written", [None, '{"v":1,"cards":{}}'])
 def test_nothing_told_is_nothing_there(written: str | None) -> None:
-    """Where no other program cuts cards, or none was cut."""
+    """No other program cuts cards there, or none was cut."""
     assert all((one.foreign, one.doubt) == ((), "") for one in devices(written))
 
 
@@ -96,7 +96,7 @@ ODD = [
 @pytest.mark.parametrize("mode", ["mig", "hami-core", "either"])
 @pytest.mark.parametrize("value", ODD)
 def test_an_odd_entry_closes_its_card(value: Any, mode: str) -> None:
-    """Whatever the card's mode; the others stay open."""
+    """The mode of the card does not matter; the other card stays open."""
     first, second = devices(json.dumps({"v": 1, "cards": {"GPU-0": value}}), mode)
 
     assert first.doubt.startswith("its instances are not known")
@@ -114,7 +114,7 @@ def test_an_odd_annotation_closes_every_card(text: str) -> None:
 
 
 def test_a_card_that_an_operator_must_switch_gives_no_instances() -> None:
-    """In mode mig it takes no pod; in mode either it is shared; without cutting, nothing changes."""
+    """It takes no pod in mode mig and is shared in mode either; nothing changes for a card that is not cut."""
     off = json.dumps({"v": 1, "cards": {"GPU-0": {"uncuttable": "MIG mode is off: an operator"}}})
 
     mig, either, shared = (devices(off, mode)[0] for mode in ("mig", "either", "hami-core"))

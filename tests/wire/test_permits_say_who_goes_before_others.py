@@ -68,7 +68,7 @@ def _wish(manifest: Any, rules: str = RULES) -> Wish | None:
 
 
 def test_the_first_rule_that_names_a_pod_decides() -> None:
-    """By namespace and service account; a pod that chooses another account does not get what that one has."""
+    """Rules name namespace and service account; another account of the namespace does not get the same."""
     assert _wish(_pod()) == SHOP
     assert _wish(_pod(namespace="labs")) == Wish(
         online=True,

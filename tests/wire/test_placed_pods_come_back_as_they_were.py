@@ -78,7 +78,7 @@ FIRST_REPORT: Asked = (
 @example(asked=([(HAMI[1], INIT), (HAMI[1], SIDECAR)], [KOORDINATOR[0]]))
 @example(asked=([(NOBODYS[0], INIT)], [KOORDINATOR[0]]))
 def test_our_record_rebuilds_the_books_exactly(asked: Asked) -> None:
-    """Whatever protocols the pod mixes, and in whatever phase its containers run."""
+    """This holds for any mix of protocols and for any phase of the containers."""
     manifest = written(asked)
     first = schedule(cluster(*NODES, manifest))
     if first.waiting:

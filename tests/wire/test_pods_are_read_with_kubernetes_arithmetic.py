@@ -508,7 +508,7 @@ DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 def test_when_a_pod_is_over(
     status: Manifest, meta: Manifest, spec: Manifest, *, over: bool
 ) -> None:
-    """Only when its containers have ended for good."""
+    """A pod has finished only when its containers have ended for good."""
     assert read({**pod(meta=meta, **spec), "status": status}).finished is over
 
 
@@ -590,7 +590,7 @@ def test_what_is_not_looked_at_is_told() -> None:
     ],
 )
 def test_quota_amounts(limits: Manifest, expected: dict[str, int]) -> None:
-    """By the keys that a ResourceQuota writes."""
+    """They have the keys that a ResourceQuota writes."""
     assert read(pod("p", container(limits=limits))).quota == {
         "pods": 1,
         "count/pods": 1,
@@ -672,7 +672,7 @@ def test_a_request_by_the_old_name_gives_way_to_a_limit_by_the_new() -> None:
 
 
 def test_an_outvoted_old_name_is_told() -> None:
-    """Only where the amounts differ."""
+    """The note appears only if the amounts differ."""
     differing = container("a", limits={"kubernetes.io/gpu": 50, "koordinator.sh/gpu": 30})
     equal = container("b", limits={"kubernetes.io/gpu": 20, "koordinator.sh/gpu": 20})
 

@@ -115,7 +115,7 @@ def protocols(*manifests: Manifest) -> dict[str, str]:
     ],
 )
 def test_the_owner_of_a_container(manifest: Manifest, protocol: str) -> None:
-    """By its names, then by the pod, else by the node."""
+    """The container's names decide, then the pod, then the node."""
     assert protocols(manifest) == {"main": protocol}
 
 

@@ -77,7 +77,7 @@ def test_words_of_a_fixed_size_are_pieces() -> None:
     ],
 )
 def test_other_bytes_are_an_error(data: bytes, told: str) -> None:
-    """Whatever a runtime or a client sends."""
+    """A runtime or a client may send anything."""
     with pytest.raises(Malformed, match=told):
         list(pieces(memoryview(data)))
 

@@ -213,7 +213,7 @@ ASKED = st.one_of(QGPU, KOORDINATOR, HAMI)
 def test_what_a_claim_reserves_is_what_the_protocol_would(
     limits: Mapping[str, str], mebi: int, *, mig: bool
 ) -> None:
-    """On cards of one kind: the same devices and amounts, or none; percent of memory in whole MiB."""
+    """Both get the same devices and amounts on cards of one kind, or none; percent of memory in whole MiB."""
     pod = _pod("a", limits)
     told = _told(_admitted(pod, translated=True))
     if told:
@@ -362,7 +362,7 @@ def test_a_container_has_one_claim() -> None:
 
 
 def test_a_template_is_named_by_what_is_asked() -> None:
-    """For people, and unique; the cards of the cluster change its spec and not its name."""
+    """People can read the name, and it is unique; the cluster's cards change the spec and not the name."""
     share = Shape(core_milli=500, memory_bytes=8 * GIB)
     assert share.template.startswith("partage-share-50c-8192m-")
     assert Shape(count=2, whole=True).template.startswith("partage-card-2x-")

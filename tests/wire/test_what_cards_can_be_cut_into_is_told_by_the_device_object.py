@@ -58,7 +58,7 @@ def test_what_is_told_comes_back(model: str) -> None:
 
 
 def test_it_counts_before_the_published_table() -> None:
-    """On its own card; the other one goes by the table."""
+    """It counts for its own card; the other one goes by the table."""
     axis = MIG_CARDS["A100-80GB"].axis
     text = encode_axes({"GPU-0": axis}).replace("10200547328", str(9 << 30))
 

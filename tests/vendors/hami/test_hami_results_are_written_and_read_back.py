@@ -82,7 +82,7 @@ def test_annotations_label_and_times() -> None:
 
 
 def test_init_containers_come_first() -> None:
-    """In the pod's order, each with its slot."""
+    """Each container has its slot, in the pod's order."""
     rendering = render(
         pod("main", init=("init",)), grant(), grant("init", 1, 0, 500, phase=Phase.INIT)
     )

@@ -443,7 +443,7 @@ JSON = st.recursive(
     )
 )
 def test_any_annotation_is_read_or_refused(annotations: dict[str, object]) -> None:
-    """Whatever stands in the annotations, the outcome is a reading."""
+    """The reading has either a fault or groups."""
     reading = read(annotations, gpu="100", rdma="1")
 
     assert bool(reading.fault) != bool(reading.groups)

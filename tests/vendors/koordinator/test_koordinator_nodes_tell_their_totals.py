@@ -200,7 +200,7 @@ def test_an_operator_may_allow_sharing() -> None:
 def test_hopper_machines_have_a_table(
     labels: dict[str, str], model: str, vendor: str, *, known: bool
 ) -> None:
-    """Only boards behind one link; other machines have none."""
+    """Only boards behind one link have partitions."""
     assert bool(partitions_of(labels, model, vendor)) is known
 
 

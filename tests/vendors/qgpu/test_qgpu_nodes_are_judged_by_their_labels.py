@@ -123,7 +123,7 @@ def test_the_policy_by_full_name_or_abbreviation(text: str | None, policy: str) 
 
 @pytest.mark.parametrize("text", ["fixed", "FS", "fixed_share", "exclusive"])
 def test_an_unknown_policy_is_an_objection(text: str) -> None:
-    """With the value and the allowed ones, abbreviations included."""
+    """It names the value and the allowed ones, abbreviations included."""
     (verdict,) = register({**KNOWN, names.QGPU_POLICY: text}, card()).verdicts
 
     assert (verdict.protocol, verdict.code) == ("qgpu", ReasonCode.NODE_POLICY)
@@ -278,7 +278,7 @@ def test_sharing_can_be_switched_off(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["enable", "true", ""])
 def test_sharing_is_on_otherwise(text: str) -> None:
-    """Whatever else the label says."""
+    """Any other value of the label leaves it on."""
     assert register({**KNOWN, names.QGPU_ENABLE: text}, card()).verdicts == ()
 
 

@@ -112,7 +112,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("limits", "app_class", "message"), BROKEN)
 def test_a_broken_rule_is_told(limits: Amounts, app_class: str | None, message: str) -> None:
-    """With the container or annotation, the value and the rule."""
+    """The message names the container or annotation, the value and the rule."""
     fault = read(container(limits, name="trainer"), app_class=app_class).fault
 
     assert fault is not None

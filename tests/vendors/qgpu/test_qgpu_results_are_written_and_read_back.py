@@ -161,7 +161,7 @@ def test_a_class_that_is_changed_afterwards_spoils_no_record(
 
 
 def test_no_annotation_is_no_record() -> None:
-    """Whatever the pod asks."""
+    """What the pod asks for does not make one."""
     assert recover(pod(ask("a", 30, 5))) is None
 
 
