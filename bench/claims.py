@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openb import folder
+from partage.extender.claim_proposals import MOST_PROPOSED
 from partage.extender.cycle import PROPOSED
-from partage.extender.places import MOST_PROPOSED, MOST_REJECTED
+from partage.extender.retries import MOST_REJECTED
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.pod import Pod, Record

@@ -460,7 +460,7 @@ class Cluster(Interleaving):
         """None: kube-scheduler reports its own rejections, after which a pod may wait for other devices."""
 
     def _held(self, uid: str) -> bool:
-        return super()._held(uid) or self.attempts._places.proposed == uid
+        return super()._held(uid) or self.attempts._proposed == uid
 
     def _reserved(self, uid: str) -> bool:
         attempt = self.attempts._attempts.get(uid)

@@ -13,8 +13,8 @@ from world import DONE, UNKNOWN, card, device, document, half, node, pod, run, w
 
 from partage.extender.bindings import BindLimits
 from partage.extender.cycle import PROPOSED, WIDE
-from partage.extender.places import MOST_REJECTED
 from partage.extender.ports import Answered, Outcome
+from partage.extender.retries import MOST_REJECTED
 from partage.model.errors import InvalidDocument
 from partage.scheduler.engine import State
 from partage.wire import plugin as wire

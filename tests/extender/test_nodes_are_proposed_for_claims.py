@@ -13,10 +13,10 @@ from world import Manifest, World, device, document, node, pod, run, whole
 
 from claim_documents import claim, share
 from partage.extender import pending_allocations
+from partage.extender.claim_proposals import MOST_PROPOSED
 from partage.extender.claims_told import explained
 from partage.extender.cycle import PROPOSED
 from partage.extender.pending_allocations import LIFE
-from partage.extender.places import MOST_PROPOSED
 from partage.model.device import MILLI, DeviceType, SliceMode
 from partage.model.policy import Policy
 from partage.model.request import CardFilter, DeviceRequest

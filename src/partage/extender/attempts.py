@@ -12,16 +12,12 @@ kube-scheduler decides about one pod at a time, and binds in the background:
   `reserve` may arrive again without `propose`. It then takes the same place or fails the attempt.
 * A place is provisional while leaving pods still run there. A provisional place can never be bound.
 * Every question names its attempt. A question of a replaced attempt changes nothing, nor does a repeated question.
-* kube-scheduler itself places a pod that asks by ResourceClaims alone. The proposal names the best nodes for the claims
-  by the books, and holds none. It names only nodes of which kube-scheduler has received all ResourceSlices, because
-  kube-scheduler can allocate on no other. The books may know cards earlier or without a slice, by Devices and totals.
-  If filters reject all proposed nodes, a second proposal names others. Then kube-scheduler looks at all nodes itself.
-  `reserve` reports the allocation, which the books hold until it is stored (`extender.pending_allocations`).
+* kube-scheduler itself places a pod that asks by ResourceClaims alone (`extender.claim_proposals`). `reserve` reports the
+  allocation, which the books hold until it is stored (`extender.pending_allocations`).
 * The proposal for a pod that asks by names and by claims depends on its names. The plugin reports the allocation of the
   claims before `reserve`, which then takes a place beside it. Otherwise both could take the same card.
-* For a refused pod, `preempt` names nodes where less important pods could make room. kube-scheduler's own preemption
-  evicts the victims, which include those of the plan, and nominates the pod. `extender.books` keeps the free part of a
-  nominated place.
+* `extender.retries` answers for pods that got no place: `another` after kube-scheduler rejected the nodes, `preempt` after
+  a refusal. `extender.books` keeps the free part of a nominated place.
 
 `extender.bindings` handles the Binding as for the extender, with the same states, locks and unknown outcomes. But the
 plugin sends the Binding, after `bind` has allowed it.
@@ -33,48 +29,32 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 from msgspec import structs
 from prometheus_client import Histogram
 
 from partage.extender.books import Books
-from partage.extender.cycle import PROPOSED, Wanted, marked
-from partage.extender.places import (
-    MOST_PROPOSED,
-    MOST_REJECTED,
-    MOST_WIDE_REJECTED,
-    REJECTED_SECONDS,
-    Attempt,
-    Lost,
-    RejectedNodes,
-    Reservations,
-    claimant_of,
-    pod_of,
-)
+from partage.extender.claim_proposals import ClaimProposals
+from partage.extender.cycle import Wanted, marked
 from partage.extender.ports import Answered, Binding, Outcome
-from partage.extender.preemption import Planner, may_preempt, to_be_gone
+from partage.extender.retries import MOST_REJECTED, Attempt, Retries
 from partage.extender.service import SchedulerService
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import ReasonCode, Refusal
-from partage.placement.work import MOST, Work
 from partage.scheduler.engine import State
-from partage.scheduler.events import Placement
+from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
 from partage.wire import plugin as wire
-from partage.wire.extender import BindArgs, decode_claim
+from partage.wire.documents import outdated
+from partage.wire.extender import BindArgs, decode_claim, decode_pod
 from partage.wire.plugin import CHANGED, CLOSED, NOT_BOUND, PLACE_LOST, PROVISIONAL, STALE
+from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.extender")
 
-_PLANS: Final = 16
-"""Nodes with a plan in one answer; kube-scheduler's own preemption chooses one of them."""
-_MOST_PLANNING: Final = 20 * MOST
-"""Units of work that plans for one pod may take; kube-scheduler decides about no other pod meanwhile."""
-_PLANNED_AGAIN: Final = 10.0
-"""Seconds without new plans for pods with equal requests, after no plan helped one of them."""
-_TURN: Final = 0.004
-"""Seconds of planning after which other tasks have their turn."""
+_SENT_AWAY: Final = 10.0
+"""Seconds after which the watches must have shown a group's victims and nominations."""
 _MOST: Final = 20_000
 """Attempts to remember; kube-scheduler binds far fewer at a time."""
 
@@ -96,6 +76,13 @@ def _measured(verb: str) -> Callable[[_Answering], _Answering]:
     return measured
 
 
+class _Lost(NamedTuple):
+    """The reason for kube-scheduler why no place was taken."""
+
+    code: str
+    message: str
+
+
 class Attempts:
     """The engine's side of one kube-scheduler."""
 
@@ -110,15 +97,16 @@ class Attempts:
         """
         # Looked up once: labels take longer than the measurement.
         self._seconds: dict[str, Histogram] = {}
-        self._preempts = preempts
         self._service = service
         self._may_bind = may_bind
-        self._planner = Planner(service.clock, _PLANNED_AGAIN, _TURN)
         self._attempts: OrderedDict[str, Attempt] = OrderedDict()
-        self._rejected = RejectedNodes()
-        self._places = Reservations(service, self._rejected)
-        self._pools: set[str] | None = None
-        self._several_until = 0.0
+        self._retries = Retries(service.clock, preempts=preempts)
+        self._claims = ClaimProposals()
+        self._proposed, self._room = (
+            "",
+            0,
+        )  # the uid of the pod with a held proposal, and the newest room then
+        self._sent_away: dict[str, float] = {}
         self._books: Books | None = None
         service.forget.append(self._gone)
 
@@ -146,12 +134,12 @@ class Attempts:
             question.attempt < known.number
             or (question.attempt == known.number and known.reserved)
         )
-        self._places.begin(books, now, late=late)
+        if not late:
+            self._end_proposal()
+        self._confirm_kept_room(books, now)
         _take_in(books, dict(map(_amounts, question.taken)))
         if question.pools is not None:
-            self._pools = self._pools or set()
-            self._pools.update(question.pools.whole)
-            self._pools.difference_update(question.pools.gone)
+            self._claims.take_in(question.pools)
         if late:
             return _refused(question, STALE, "this attempt or a newer one went on")
         if self._service.closed:
@@ -161,7 +149,7 @@ class Attempts:
         if question.claims:
             return self._for_claims(books, question, now)
         try:
-            entry, travelled = pod_of(books, question)
+            entry, travelled = _pod_of(books, question)
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
         if entry is None:
@@ -173,15 +161,15 @@ class Attempts:
         if known is not None:
             if known.outcome is not None or question.uid in self._service.bindings.busy:
                 return _refused(question, STALE, "the pod's Binding is on its way")
-            self._places.release(known)
+            self._release(known)
             if known.planned and not question.nominated and not books.nomination(question.uid):
                 # kube-scheduler's own preemption could not make room there.
-                self._rejected.add(question.uid, known.planned, now)
+                self._retries.rejected.add(question.uid, known.planned, now)
         books.tried_again(question.uid)
         self._remember(question.uid, attempt)
         try:
             with books.cycle.moving(question.uid):
-                return self._proposed(books, question, attempt, now, fitting)
+                return self._propose(books, question, attempt, now, fitting)
         except LedgerError as error:
             return _refused(
                 question, STALE, f"{error}; what became of its Binding is not known yet"
@@ -189,48 +177,24 @@ class Attempts:
 
     async def preempt(self, question: wire.Preempt) -> wire.Answer:
         """The nodes where less important pods could make room, the best first; no nodes if they cannot."""
-        books, uid = self._current(), question.uid
-        attempt, waiting = self._of(question), books.waiting.get(uid)
+        books, attempt = self._current(), self._of(question)
         if isinstance(attempt, wire.Answer):
             return attempt
-        if waiting is None or waiting.deferred or not self._may_preempt(books, attempt):
-            return wire.Answer(question.id)
-        pod, rejected = attempt.entry.pod, uid in self._rejected
         try:
             budgets = wire.budgets(question)
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
-        allowance, clock = books.cycle.allowance, self._service.clock
-        if not allowance.may_evict(pod.namespace, clock.monotonic()):
-            books.postpone(uid)
-            return wire.Answer(question.id)
-        turn = allowance.has_turn(pod.namespace, clock.monotonic())
-        planning = Work(_MOST_PLANNING if turn else MOST)
+
+        def current() -> bool:
+            return self._current() is books and self._attempts.get(question.uid) is attempt
+
         with self.timed("preempt"):
-            found = await self._planner.best(books, waiting, budgets, _PLANS + 1, planning)
-        allowance.spend(pod, planning.taken, clock.monotonic())
-        if self._current() is not books or self._attempts.get(uid) is not attempt:
+            plans = await self._retries.plans(books, attempt, budgets, current)
+        if not current():
             return _refused(question, STALE, "things changed; schedule the pod again")
-        # A plan is left out if it evicts no pod, because it only waits for leaving pods that are as important.
-        plans = {
-            plan.node: (plan, gone)
-            for plan in found
-            if (gone := to_be_gone(books, plan, pod.priority))
-        }
-        if not plans and rejected:
-            # Only the nodes that kube-scheduler rejected are left, so it has to give its reasons once more.
-            self._rejected.forget(uid)
+        if plans is None:
             return wire.Answer(question.id, again=True)
-        if not plans:
-            self._planner.give_up(pod)
-        nodes = list(plans)[:_PLANS]
-        for node in nodes[:1]:  # kube-scheduler compares nodes by the same rules
-            victims = [victim.uid for victim in plans[node][0].victims]
-            allowance.evict(pod, victims, clock.monotonic())
-        attempt.planned = {node: plans[node][0] for node in nodes}
-        attempt.more = len(plans) > len(nodes)
-        books.counts["plugin planned"] += bool(nodes)
-        return wire.Answer(question.id, nodes=nodes, victims=[plans[node][1] for node in nodes])
+        return wire.Answer(question.id, nodes=list(plans), victims=list(plans.values()))
 
     @_measured("reserve")
     def reserve(self, question: wire.Reserve) -> wire.Answer:
@@ -248,19 +212,19 @@ class Attempts:
                 return wire.Answer(question.id)
             return _refused(question, PLACE_LOST, f"it is reserved on node {attempt.place.node}")
         if question.filtered:
-            self._several_until = self._service.clock.monotonic() + REJECTED_SECONDS
+            self._retries.several(self._now)
         past = _past(books, attempt)
         if past:
             return _refused(question, CHANGED, past)
-        if self._places.proposed == question.uid:
-            self._places.proposed = ""
+        if self._proposed == question.uid:
+            self._proposed = ""
         node, attempt.simulated = question.node, question.simulated
         if attempt.place is not None:
-            lost = self._places.take_again(books, attempt, node)
+            lost = self._take_again(books, attempt, node)
         elif node in attempt.nodes | attempt.planned.keys():
-            lost = self._places.take(books, attempt, node, simulated=question.simulated)
+            lost = self._take(books, attempt, node, simulated=question.simulated)
         else:
-            lost = Lost(PLACE_LOST, f"node {node} was not proposed")
+            lost = _Lost(PLACE_LOST, f"node {node} was not proposed")
         return wire.Answer(question.id) if lost is None else _refused(question, *lost)
 
     def unreserve(self, question: wire.Unreserve) -> wire.Answer:
@@ -269,11 +233,11 @@ class Attempts:
         self._service.pending.withdrawn(books, question.uid, now, question.attempt)
         attempt = self._attempts.get(question.uid)
         if attempt is not None and attempt.number == question.attempt:
-            if self._places.proposed == question.uid:
-                self._places.end_proposal()
+            if self._proposed == question.uid:
+                self._end_proposal()
             if attempt.place is not None and not attempt.simulated:
                 books.released(question.uid, attempt.place.node)
-            self._places.release(attempt)
+            self._release(attempt)
         return wire.Answer(question.id)
 
     @_measured("another")
@@ -284,43 +248,10 @@ class Attempts:
         if attempt is None or attempt.number != question.attempt or self._service.closed:
             # The engine that proposed them is gone: only its successor's next proposal shows whether there are others.
             return wire.Answer(question.id, again=True)
-        if attempt.claimed:
-            self._rejected.add(question.uid, set(question.rejected) & attempt.nodes, now)
-            return wire.Answer(question.id, again=True)
-        self._places.end_proposal()
-        pod, allowance, ledger = attempt.entry.pod, books.cycle.allowance, books.engine.ledger
-        if attempt.wide:
-            # This rejection is not remembered if these were all nodes that fit, because the next comparison of all nodes
-            # may accept them.
-            room = int(attempt.narrowed)
-            left = self._rejected.left(ledger, question.uid, now)
-            among = ledger.present if left is None else left
-            among = among & ~marked(ledger, attempt.nodes.union(question.rejected))
-        else:
-            self._several_until = now + REJECTED_SECONDS
-            mine = set(question.rejected) & (attempt.nodes | attempt.planned.keys())
-            room = self._rejected.add(question.uid, mine, now)
-            left = self._rejected.left(ledger, question.uid, now)
-            among = ledger.present.copy() if left is None else left
-        if room and attempt.planned:
-            return wire.Answer(question.id, again=attempt.more)
-        work = allowance.work(pod, now)
-        if work is None:
-            return wire.Answer(question.id)
-        found = books.engine.evaluate(pod, reasons=False, among=among, work=work)
-        allowance.spend(pod, work.taken, now)
-        if isinstance(found, Refusal):
-            # kube-scheduler knows what to wait for on the nodes that it rejected, but not for devices on the others.
-            books.awaits(attempt.entry, found, now, among)
-            if attempt.wide and not attempt.planned:
-                self._rejected.forget(question.uid)
-            return wire.Answer(question.id)
-        if attempt.narrowed:
-            self._several_until = now + REJECTED_SECONDS
-        elif attempt.wide:
-            # The exact rule judged a part of the nodes alone.
-            room = self._rejected.add(question.uid, attempt.nodes, now, MOST_WIDE_REJECTED)
-        return wire.Answer(question.id, again=room > 0)
+        if not attempt.claimed:
+            self._end_proposal()
+        again = self._retries.another(books, attempt, question.rejected, now)
+        return wire.Answer(question.id, again=again)
 
     async def bind(
         self, question: wire.Bind, reply: Callable[[wire.Answer], None]
@@ -351,7 +282,7 @@ class Attempts:
         if place is None or place.node != question.node:
             return _refused(question, PLACE_LOST, f"nothing is reserved on node {question.node}")
         if not attempt.reserved:
-            lost = self._places.take_again(books, attempt, question.node)
+            lost = self._take_again(books, attempt, question.node)
             if lost is not None:
                 return _refused(question, *lost)
         attempt.outcome = asyncio.get_running_loop().create_future()
@@ -395,8 +326,8 @@ class Attempts:
         A Binding on its way has an unknown outcome, and the service reads the pod back.
         """
         books = self._current()
-        self._pools = None
-        self._places.end_proposal()
+        self._claims.forget()
+        self._end_proposal()
         self._service.pending.clear(books, self._service.clock.monotonic())
         for attempt in list(self._attempts.values()):
             if attempt.outcome is not None:
@@ -405,7 +336,7 @@ class Attempts:
                         Answered(Outcome.UNKNOWN, "kube-scheduler disconnected")
                     )
             else:
-                self._places.release(attempt)
+                self._release(attempt)
 
     def forget(self) -> None:
         """Forget the attempts of the last run of kube-scheduler, because a new run starts its numbers again."""
@@ -430,7 +361,7 @@ class Attempts:
 
     # --- proposing -----------------------------------------------------------------------------
 
-    def _proposed(
+    def _propose(
         self,
         books: Books,
         question: wire.Propose,
@@ -441,8 +372,10 @@ class Attempts:
         engine, pod, stories = books.engine, attempt.entry.pod, self._service.stories
         asking = books.cluster_cache.asking(attempt.entry)
         start = stories.now()
-        among = self._rejected.left(engine.ledger, question.uid, now, question.nominated)
-        crowded = among is not None and self._rejected.count(question.uid, now) >= MOST_REJECTED
+        rejected, among, crowded = self._retries.rejected, None, False
+        if question.uid in rejected:
+            among = rejected.left(engine.ledger, question.uid, now, question.nominated)
+            crowded = rejected.count(question.uid, now) >= MOST_REJECTED
         if fitting is not None:
             left = marked(engine.ledger, fitting)
             among = left if among is None else among & left
@@ -451,7 +384,7 @@ class Attempts:
         if crowded:
             # Its filters judge all other nodes at once: pods of others may repel it from any number of the best ones.
             question = structs.replace(question, wide=True, domains=[])
-        lately = now < self._several_until
+        lately = now < self._retries.several_until
         domains = () if lately else question.domains
         attempt.wide, attempt.narrowed = question.wide, bool(domains)
         several = question.wide or question.simulated or lately
@@ -463,11 +396,12 @@ class Attempts:
             asked = books.engine.ledger.present.copy() if among is None else among
             books.refuse(attempt.entry, decision, now, asked)
             books.counts["plugin refused"] += 1
-            preempt = self._may_preempt(books, attempt)
-            if not preempt and self._rejected.forget(question.uid):
+            preempt = self._retries.may_preempt(books, attempt)
+            if not preempt and question.uid in rejected:
+                del rejected[question.uid]
                 # kube-scheduler has to reject those nodes once more, because it then knows what to
                 # wait for.
-                return self._proposed(books, question, attempt, now, fitting)
+                return self._propose(books, question, attempt, now, fitting)
             stories.filtered(attempt.entry, start, (asked_about, 0), decision, engine.decision_id)
             return wire.Answer(
                 question.id,
@@ -475,7 +409,7 @@ class Attempts:
                 message=decision.message,
                 preempt=preempt,
             )
-        self._places.propose(books, question.uid)
+        self._proposed, self._room = question.uid, books.waiting.newest
         books.left(question.uid)
         books.counts["plugin proposed"] += 1
         attempt.nodes = frozenset(nodes)
@@ -485,26 +419,13 @@ class Attempts:
 
     def _for_claims(self, books: Books, question: wire.Propose, now: float) -> wire.Answer:
         """The best nodes for a pod's claims; `skip` if kube-scheduler has to look at all nodes by itself."""
-        uid, left_out = question.uid, self._rejected.count(question.uid, now)
-        entry = claimant_of(books, question)
-        work = books.cycle.allowance.work(entry.pod, now) if entry is not None else None
-        rejected = left_out > (0 if question.wide else PROPOSED)
-        if entry is None or work is None or rejected:
+        entry, found = self._claims.nodes(books, question, self._retries.rejected, now)
+        if entry is None or not found:
             return wire.Answer(question.id, skip=True)
-        among = self._rejected.left(books.engine.ledger, uid, now)
-        if self._pools is not None:
-            whole = marked(books.engine.ledger, self._pools)
-            among = whole if among is None else among & whole
-        most = MOST_PROPOSED if left_out else PROPOSED
-        books.cluster_cache.compares(entry.pod)
-        wanted = Wanted(wide=question.wide, domains=question.domains)
-        found = books.cycle.others(entry.pod, wanted, among, work, now, most)
-        if not found:
-            return wire.Answer(question.id, skip=True)
-        books.counts["plugin proposed for claims"] += 1
         nodes = frozenset(found)
         self._remember(
-            uid, Attempt(question.attempt, entry, travelled=True, nodes=nodes, claimed=True)
+            question.uid,
+            Attempt(question.attempt, entry, travelled=True, nodes=nodes, claimed=True),
         )
         scores = list(found.values()) if question.wide else []
         return wire.Answer(question.id, nodes=list(found), scores=scores)
@@ -520,19 +441,111 @@ class Attempts:
             claims = [decode_claim(bytes(one)) for one in question.claims]
         except InvalidDocument as error:
             return _refused(question, ReasonCode.INVALID_REQUEST, str(error))
-        if self._places.proposed == question.uid:
+        if self._proposed == question.uid:
             # The pod asks by names too. `reserve` chooses its place again, beside its claims.
-            self._places.end_proposal()
+            self._end_proposal()
         now = self._service.clock.monotonic()
         self._service.pending.said(books, question.uid, question.attempt, claims, now)
         return wire.Answer(question.id)
 
-    def _may_preempt(self, books: Books, attempt: Attempt) -> bool:
-        """Whether a search for victims may help."""
-        waiting = books.waiting.get(attempt.entry.pod.uid)
-        if waiting is None or not self._preempts:
+    # --- places --------------------------------------------------------------------------
+
+    def _confirm_kept_room(self, books: Books, now: float) -> None:
+        """Keep the room of a released group after a while only if the API server's objects confirm it."""
+        for uid in [uid for uid, end in self._sent_away.items() if now >= end]:
+            del self._sent_away[uid]
+            if uid in books.making_room:
+                books.give_up(uid, now)
+                entry = books.cluster_cache.pods.get(uid)
+                if entry is not None:
+                    books.pod_seen(entry, now)  # nominated by now, or no pod was evicted for it
+
+    def _end_proposal(self) -> None:
+        """End the proposal that was not reserved.
+
+        No other pod was decided about meanwhile, so its room is news for no pod. Otherwise two pods that kube-scheduler's
+        own rules keep off every node would wake each other without end. It is news if pods were compared with other
+        new room meanwhile, or if room is kept for a pod on the node.
+        """
+        uid, self._proposed = self._proposed, ""
+        books = self._service.books
+        if not uid or books.engine.states.get(uid) is not State.HELD:
+            return
+        held = books.engine.ledger.allocation(uid)
+        quiet = held is not None and not books.nominees(held.node)
+        if quiet and books.waiting.newest == self._room:
+            books.engine.handle(HoldEnded(uid))
+        else:
+            books.take([HoldEnded(uid)], self._now)
+
+    def _take(self, books: Books, attempt: Attempt, node: str, *, simulated: bool) -> _Lost | None:
+        """Take a place on a node; `simulated` if the cycle of a pod group asks, which is reverted later."""
+        entry, now = attempt.entry, self._now
+        try:
+            decision = books.cycle.reserve(entry.pod, node)
+        except LedgerError as error:
+            return _Lost(STALE, str(error))
+        books.settle(now)
+        if isinstance(decision, Refusal):
+            if simulated and self._kept(books, attempt, node, now):
+                return None
+            books.refuse(entry, decision, now)
+            if entry.pod.uid in self._service.pending.pods:
+                # The pod's own claims hold the devices that it needs there, and would hold them again.
+                self._retries.rejected.add(entry.pod.uid, {node}, now)
+            return _Lost(str(decision.code), decision.message)
+        attempt.place, attempt.reserved = decision.allocation, True
+        return None
+
+    def _kept(self, books: Books, attempt: Attempt, node: str, now: float) -> bool:
+        """Keep the place provisionally if it belongs to leaving pods; whether it is kept."""
+        uid = attempt.entry.pod.uid
+        if books.nomination(uid) == node:
+            books.cycle.nominate(attempt.entry.pod, node, now, books.leaving(node))
+        elif node in attempt.planned:
+            # kube-scheduler evicts those now; the next pods of the group must not use the same room.
+            books.make_room(attempt.entry, attempt.planned[node], now)
+        else:
             return False
-        return may_preempt(books, waiting) and not self._planner.in_vain(attempt.entry.pod)
+        attempt.provisional = True
+        return True
+
+    def _take_again(self, books: Books, attempt: Attempt, node: str) -> _Lost | None:
+        """Take exactly the earlier place again, or fail the attempt."""
+        place, now = attempt.place, self._now
+        if place is None or place.node != node:
+            where = place.node if place is not None else "no node"
+            return _Lost(PLACE_LOST, f"its place is on {where}")
+        engine, uid = books.engine, attempt.entry.pod.uid
+        taken: Placement | Refusal | None = None
+        try:
+            books.take([RoomKept(attempt.entry.pod, place.node, place.grants)], now)
+            if engine.kept(uid, place.node) == place:
+                taken = books.cycle.reserve(attempt.entry.pod, place.node)
+        except LedgerError as error:
+            return _Lost(STALE, str(error))
+        if isinstance(taken, Placement):
+            attempt.reserved = True
+            return None
+        books.take([HoldEnded(uid)], now)
+        return _Lost(PLACE_LOST, "others took its place; schedule the pod again")
+
+    def _release(self, attempt: Attempt) -> None:
+        """Release the place of an attempt in the ledger, unless its Binding is on its way."""
+        uid, now = attempt.entry.pod.uid, self._now
+        if attempt.outcome is not None or uid in self._service.bindings.busy:
+            return
+        books = self._service.books
+        state = books.engine.states.get(uid)
+        if attempt.reserved and state is State.RESERVED:
+            books.take([BindFailed(uid)], now)
+        elif attempt.provisional and uid in books.making_room:
+            # Its victims are being evicted. Until the watches show this and the nominated pod, the
+            # room stays kept, so that no more pods are evicted for it.
+            self._sent_away.setdefault(uid, now + _SENT_AWAY)
+        elif attempt.provisional and state in (State.HELD, State.CLEARING):
+            books.take([HoldEnded(uid)], now)
+        attempt.reserved = attempt.provisional = False
 
     # --- binding -------------------------------------------------------------------------------
 
@@ -592,6 +605,10 @@ class Attempts:
             return _refused(question, NOT_BOUND, problem or "the Binding was not sent")
         return None
 
+    @property
+    def _now(self) -> float:
+        return self._service.clock.monotonic()
+
     # --- keeping -------------------------------------------------------------------------------
 
     def _current(self) -> Books:
@@ -611,7 +628,7 @@ class Attempts:
                 attempt.reserved = False
                 if _past(books, attempt):
                     continue
-                if self._places.take_again(books, attempt, attempt.place.node) is not None:
+                if self._take_again(books, attempt, attempt.place.node) is not None:
                     _LOG.info("pod %s lost its place", attempt.entry.pod.key)
             elif books.cluster_cache.documents.get(uid) is None:
                 self._gone(uid)
@@ -623,14 +640,30 @@ class Attempts:
             del self._attempts[uid]
         elif attempt is not None:
             attempt.gone = True
-        self._rejected.forget(uid)
+        self._retries.rejected.pop(uid, None)
 
     def _remember(self, uid: str, attempt: Attempt) -> None:
         self._attempts.pop(uid, None)
         self._attempts[uid] = attempt
         while len(self._attempts) > _MOST:
             _, oldest = self._attempts.popitem(last=False)
-            self._places.release(oldest)
+            self._release(oldest)
+
+
+def _pod_of(books: Books, question: wire.Propose) -> tuple[PodEntry | None, bool]:
+    """The pod, and whether the question contained it."""
+    known = books.cluster_cache.documents.get(question.uid)
+    if bytes(question.pod):
+        document = decode_pod(bytes(question.pod))
+        if document.metadata.uid != question.uid:
+            raise InvalidDocument(f"the pod that came has not the uid {question.uid}")
+        if not outdated(document, known):
+            if not books.cluster_cache.translation.concerns(document):
+                return None, True
+            return books.cluster_cache.translation.read(document), True
+    if known is None or known.older(question.version):
+        return None, bool(bytes(question.pod))
+    return books.cluster_cache.pods.get(question.uid), False
 
 
 def _amounts(one: wire.Taken) -> tuple[str, Mapping[str, int]]:
