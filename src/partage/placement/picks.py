@@ -40,7 +40,6 @@ from partage.placement.grouping import (
     within,
 )
 from partage.placement.instances import Place
-from partage.placement.node import template, templated
 from partage.placement.order import best_linked, ordered
 from partage.placement.reasons import format_amount, node_reason
 from partage.placement.work import Work
@@ -573,3 +572,18 @@ def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:
         return Pick(tuple(cards), (None,) * len(cards), template)
     functions = (first_function(card, request) for card in cards)
     return Pick(tuple(cards), tuple(functions), template)
+
+
+def template(node: Node, request: DeviceRequest) -> str:
+    """The one sharing template of the node that equals a templated request; empty if none does."""
+    asked = templated(request)
+    matches = [name for name, amounts in node.templates.items() if dict(amounts) == asked]
+    return matches[0] if len(matches) == 1 else ""
+
+
+def templated(request: DeviceRequest) -> dict[str, int]:
+    """The amounts of a templated request, by the names that templates use."""
+    asked = dict(request.extras)
+    if request.memory_bytes:
+        asked["memory"] = request.memory_bytes
+    return asked

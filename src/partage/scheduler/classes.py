@@ -27,6 +27,7 @@ from partage.model.reason import NodeReason, Refusal
 from partage.model.request import DeviceRequest, Kind, Phase, PodRequest, RequestGroup
 from partage.placement import kernel, scoring
 from partage.placement.capacity import CapacityGauge
+from partage.placement.eligibility import Eligibility, NodeColumns
 from partage.placement.fast import is_plain
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.greedy import taking_all
@@ -35,7 +36,6 @@ from partage.placement.priced import TIER, PriceGauge
 from partage.placement.scoring import Scene
 from partage.placement.sums import room_together
 from partage.placement.tables import Prices, Tables
-from partage.scheduler.eligibility import Eligibility, NodeColumns
 from partage.scheduler.equal_nodes import EqualNodes, Memory
 
 RANKS: Final = 2**20

@@ -14,7 +14,7 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.model.reason import NodeReason, ReasonCode
-from partage.placement.node import objection, shortage
+from partage.placement.eligibility import objection, shortage
 from partage.placement.pod import place
 from partage.placement.work import MOST, MOST_A_NODE, Work
 

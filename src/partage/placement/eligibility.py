@@ -1,16 +1,18 @@
-"""Which nodes are in question for pods with the same labels, taints and protocols.
+"""Which nodes may host a pod at all: Kubernetes' own rules and the protocols' objections.
 
-Columns hold what nodes report: labels by key, taints, and protocols' verdicts. Every node is tested against a pod's
-selectors at once. The cost depends on the number of the pod's conditions, not on the number of nodes times the number
-of values compared. A key has a column from the first question about it on, because the writer of one node's documents
-may name new keys in each.
+`objection` is the plain rule for one node, and gives people the reason that excludes it. The pod's own exclusions come
+first: a taint or a cordon of such a node needs no action. The others follow in the order of kube-scheduler's filters;
+ordinary resources are last.
 
-Many classes of request differ in amounts only. Everything that does not depend on amounts is judged once for all of
-them. `placement.node.objection` is the plain rule, and gives people the reason that excludes a node.
+`Eligibility` tests every node against the same rules at once. Columns hold what nodes report: labels by key, taints,
+and protocols' verdicts. The cost depends on the number of the pod's conditions, not on the number of nodes times the
+number of values compared. A key has a column from the first question about it on, because the writer of one node's
+documents may name new keys in each. Many classes of request differ in amounts only. Everything that does not depend on
+amounts is judged once for all of them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -20,10 +22,12 @@ from numpy.typing import NDArray
 
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
+from partage.model.device import DeviceType
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
+from partage.model.quantity import Quantity, binary, decimal
 from partage.model.reason import NodeReason, ReasonCode
-from partage.model.request import LabelRule
+from partage.model.request import LabelRule, PodRequest
 from partage.model.selector import (
     NodeConstraint,
     NodeTerm,
@@ -33,7 +37,6 @@ from partage.model.selector import (
     Taint,
     integer,
 )
-from partage.placement.node import concerned, cordon, objection, repelling
 
 _NAME: Final = "metadata.name"
 _MOST_VALUES: Final = 4
@@ -41,7 +44,100 @@ _MOST_VALUES: Final = 4
 _MOST_KEYS: Final = 512
 """Keys with a column; above this number all are forgotten. The selectors of a cluster's pods name far fewer."""
 
+_MOST_TOLD: Final = 8
+"""The most terms of a pod's node affinity that a sentence repeats."""
+_UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+
 V = TypeVar("V", bound=Hashable)
+
+
+def objection(node: Node, pod: Pod) -> NodeReason | None:
+    """Why the pod excludes the node, regardless of free amounts, or None."""
+    if not pod.constraint.matches(node.name, node.labels):
+        return _mismatch(node, pod.constraint)
+    if node.unschedulable and cordon(pod):
+        return NodeReason(ReasonCode.NODE_UNSCHEDULABLE, "the node is cordoned")
+    taint = repelling(node.taints, pod)
+    if taint is not None:
+        message = f"taint {taint} is not tolerated"
+        return NodeReason(ReasonCode.TAINT, message, brief=str(taint))
+    return _protocol_objection(node, pod.request)
+
+
+def cordon(pod: Pod) -> bool:
+    """Whether the pod excludes the node because of its cordon."""
+    return not any(t.tolerates(_UNSCHEDULABLE) for t in pod.tolerations)
+
+
+def repelling(taints: Iterable[Taint], pod: Pod) -> Taint | None:
+    """The first of a node's taints that keeps the pod away."""
+    for taint in taints:
+        if taint.repels and not any(t.tolerates(taint) for t in pod.tolerations):
+            return taint
+    return None
+
+
+def _mismatch(node: Node, constraint: NodeConstraint) -> NodeReason:
+    """The part of a pod's selector or affinity that a node does not meet."""
+    for requirement in constraint.selector.requirements:
+        if not requirement.matches(node.labels):
+            have = node.labels.get(requirement.key)
+            found = f"it is {have!r} here" if have is not None else "the node has no such label"
+            message = f"nodeSelector asks for {requirement}, {found}"
+            return NodeReason(ReasonCode.NODE_AFFINITY, message, brief=str(requirement))
+    told = [str(term) for term in (constraint.terms or ())[:_MOST_TOLD]]
+    more = len(constraint.terms or ()) - len(told)
+    terms = " or ".join([*told, f"{more} more terms"] if more > 0 else told) or "nothing"
+    return NodeReason(ReasonCode.NODE_AFFINITY, f"node affinity asks for {terms}", brief=terms)
+
+
+def _protocol_objection(node: Node, request: PodRequest) -> NodeReason | None:
+    for rule in request.node_labels:
+        if node.labels.get(rule.key) != rule.value:
+            return NodeReason(rule.code, rule.message, brief=rule.message)
+    for verdict in node.verdicts:
+        if concerned(verdict, request):
+            return NodeReason(verdict.code, verdict.message, brief=verdict.message)
+    return None
+
+
+def concerned(verdict: Verdict, request: PodRequest) -> bool:
+    """Whether a protocol's objection to a node applies to this request."""
+    for group in request.groups:
+        cards = group.request.type is DeviceType.GPU
+        if verdict.protocol not in ("", group.protocol) or (verdict.cards_only and not cards):
+            continue
+        if not verdict.sharing_only or (cards and not group.request.whole):
+            return True
+    return False
+
+
+def shortage(host: Mapping[str, int], free: Mapping[str, int]) -> NodeReason | None:
+    """The ordinary resource that is short on a node, or None; the first by name order of the pod."""
+    for resource, asked in host.items():
+        left = free.get(resource, 0)
+        if asked > max(left, 0):
+            facts = (
+                f"{resource}: asked {amount(resource, asked)}, "
+                f"free {amount(resource, max(left, 0))}"
+            )
+            return NodeReason(
+                ReasonCode.NODE_RESOURCES,
+                f"insufficient {facts.replace(': asked', ' (asked')})",
+                asked=asked,
+                free=left,
+                brief=facts,
+            )
+    return None
+
+
+def amount(resource: str, value: int) -> str:
+    """An amount of an ordinary resource as Kubernetes writes it."""
+    if resource == "cpu":
+        return str(Quantity(value * 10**6))
+    if "memory" in resource or "storage" in resource or resource.startswith("hugepages-"):
+        return str(binary(value))
+    return str(decimal(value))
 
 
 class _Column(Generic[V]):
@@ -250,7 +346,7 @@ _MOST_PREFERENCE: Final = 500  # the most that fits in one number with a score a
 
 
 def eligibility_key(pod: Pod) -> object:
-    """The properties that `placement.node.objection` and the preferred terms use."""
+    """The properties that `objection` and the preferred terms use."""
     groups = tuple(
         dict.fromkeys((g.protocol, g.request.type, g.request.whole) for g in pod.request.groups)
     )
@@ -286,7 +382,7 @@ class Eligibility:
         self.allowed = np.zeros(ledger.present.shape[0], np.bool_)
         self.allowed[: len(ledger.nodes)] = [node is not None for node in ledger.nodes]
         pod, columns = self.pod, self.columns
-        # The order is that of `placement.node.objection`, because the first objection is reported.
+        # The order is that of `objection`, because the first objection is reported.
         self._refuse(ReasonCode.NODE_AFFINITY, ~columns.constrained(pod.constraint))
         self._refuse(
             ReasonCode.NODE_UNSCHEDULABLE, columns.tainted(lambda t: t[0] and cordon(pod))
