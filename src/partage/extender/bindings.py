@@ -18,16 +18,16 @@ own limit of requests, would let their time run out, and the service would read 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from partage.extender.books import Books
 from partage.extender.node_locks import LockTimes, NodeLockKeeper, Want, Whereabouts
 from partage.extender.ports import Answered, Binder, Binding, NodeLocks, Outcome
-from partage.extender.stories import SILENT, Stories
+from partage.extender.stories import SILENT, Step, Stories
 from partage.kube.clock import Clock
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.permit import Permit
@@ -40,7 +40,7 @@ from partage.scheduler.events import (
     Placement,
     PodRead,
 )
-from partage.tracing.spans import LOCK, READ_BACK, SEND
+from partage.tracing.spans import LOCK, READ_BACK, SEND, Kind
 from partage.vendors.base import PlacedPod, Rendering
 from partage.vendors.catalog import ADAPTING
 from partage.wire import shapes
@@ -80,6 +80,19 @@ class BindLimits:
     pause: float = 0.1
     late: float = 10.0
     at_once: int = 64
+
+
+@dataclass(slots=True)
+class _Bind:
+    """One bind of a pod with devices, and the steps of it that have ended; `decision` is the number in the journal."""
+
+    books: Books
+    args: BindArgs
+    entry: PodEntry
+    send: Send
+    start: int
+    decision: str = ""
+    steps: list[Step] = field(default_factory=list)
 
 
 class Bindings:
@@ -122,7 +135,9 @@ class Bindings:
         task = self.busy.get(args.uid)
         if task is None:
             work = self._plain(args) if entry is None else self._device(books, args, entry)
-            task = self._begun(args, work)
+            task = asyncio.create_task(work, name=f"bind {args.namespace}/{args.name}")
+            self.busy[args.uid] = task
+            task.add_done_callback(lambda _: self.busy.pop(args.uid, None))
         return await asyncio.shield(task)
 
     async def bind_reserved(
@@ -135,20 +150,15 @@ class Bindings:
         if args.uid in self.busy:
             return f"the Binding of pod {entry.pod.key} is on its way already"
         end = self.busy[args.uid] = asyncio.get_running_loop().create_future()
+        bind = _Bind(books, args, entry, send, self._stories.now(), books.engine.decision_id)
         try:
-            problem = await self._seen_through(books, args, entry, decision, send)
+            problem = await self._carried_out(bind, decision)
+            self._stories.bound(entry, bind.start, args.node, problem, bind.decision, bind.steps)
             end.set_result(problem)
             return problem
         finally:
             del self.busy[args.uid]
             end.cancel()  # changes nothing after a result
-
-    def _begun(self, args: BindArgs, work: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
-        """Start the task of a Binding, which continues if the caller ends."""
-        task = asyncio.create_task(work, name=f"bind {args.namespace}/{args.name}")
-        self.busy[args.uid] = task
-        task.add_done_callback(lambda _: self.busy.pop(args.uid, None))
-        return task
 
     @property
     def settled(self) -> bool:
@@ -181,12 +191,13 @@ class Bindings:
         return f"pod {args.namespace}/{args.name}: {answer.message or answer.outcome}"
 
     async def _device(self, books: Books, args: BindArgs, entry: PodEntry) -> str:
-        start = self._stories.now()
-        problem = await self._decided(books, args, entry, start)
-        self._stories.bound(entry, start, args.node, problem)
+        bind = _Bind(books, args, entry, self._binder.bind, self._stories.now())
+        problem = await self._decided(bind)
+        self._stories.bound(entry, bind.start, args.node, problem, bind.decision, bind.steps)
         return problem
 
-    async def _decided(self, books: Books, args: BindArgs, entry: PodEntry, start: int) -> str:
+    async def _decided(self, bind: _Bind) -> str:
+        books, args, entry = bind.books, bind.args, bind.entry
         uid, now = args.uid, self._clock.monotonic()
         state = books.engine.states.get(uid)
         if state is State.UNKNOWN:
@@ -202,41 +213,29 @@ class Bindings:
             decision = books.cycle.reserve(entry.pod, args.node)
         except LedgerError as error:
             return f"{error}; what became of its Binding is not known yet"
-        self._stories.picked(entry, start, books.engine.decision_id)
+        bind.decision = books.engine.decision_id
         books.settle(now)
         if isinstance(decision, Refusal):
             books.refuse(entry, decision, now)
             books.counts["bind refused by the books"] += 1
             return f"{decision.code}: {decision.message}"
-        return await self._carried_out(books, args, entry, decision, self._binder.bind)
+        return await self._carried_out(bind, decision)
 
-    async def _seen_through(
-        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
-    ) -> str:
-        start = self._stories.now()
-        self._stories.picked(entry, start, books.engine.decision_id)
-        problem = await self._carried_out(books, args, entry, decision, send)
-        self._stories.bound(entry, start, args.node, problem)
-        return problem
-
-    async def _carried_out(
-        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
-    ) -> str:
-        self._stories.tell(entry, books.engine.decision_id, f"goes to node {args.node}")
+    async def _carried_out(self, bind: _Bind, decision: Placement) -> str:
+        books, args, entry = bind.books, bind.args, bind.entry
+        self._stories.tell(entry, bind.decision, f"goes to node {args.node}")
         try:
-            problem = await self._place(books, args, entry, decision, send)
+            return await self._place(bind, decision)
         except BaseException:
             # A bug or a cancelled loop: the Binding may have been sent or not.
             if books.engine.states.get(args.uid) is State.RESERVED:
                 books.take([BindUnknown(args.uid)], self._clock.monotonic())
                 books.unread[args.uid] = entry  # even if no watch has reported the pod
             raise
-        return problem
 
-    async def _place(
-        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
-    ) -> str:
+    async def _place(self, bind: _Bind, decision: Placement) -> str:
         """Send the Binding of a reservation, and record its outcome."""
+        books, args, entry = bind.books, bind.args, bind.entry
         if args.node not in books.engine.ledger.index:
             books.take([BindFailed(args.uid)], self._clock.monotonic())
             return f"node {args.node} is gone; try again"
@@ -258,27 +257,33 @@ class Bindings:
             rendering.labels,
         )
         if not rendering.node_annotations or self._locks is None:
-            return await self._finish(books, entry, binding, send)
+            return await self._finish(bind, binding)
         want = Want(args.node, rendering.node_annotations, args.namespace, args.name, args.uid)
         where = partial(_whereabouts, books)
         async with self._locks.turn(args.node):
             start = self._stories.now()
             taken = await self._locks.take(want, where, partial(self._ours, books))
             why = "" if taken.outcome is Outcome.DONE else taken.message
-            self._stories.step(LOCK, entry, start, args.node, (taken.outcome.value, why))
+            self._did(bind, LOCK, start, args.node, taken.outcome, why)
             if taken.outcome is not Outcome.DONE:
                 books.take([BindFailed(args.uid)], self._clock.monotonic())
                 return f"node {args.node} is locked: {taken.message}; try again"
-            problem = await self._finish(books, entry, binding, send)
+            problem = await self._finish(bind, binding)
             if problem:
                 await self._locks.give_back(want, where)
             return problem
 
-    async def _finish(self, books: Books, entry: PodEntry, binding: Binding, send: Send) -> str:
+    def _did(
+        self, bind: _Bind, kind: Kind, start: int, node: str, outcome: str, problem: str
+    ) -> None:
+        bind.steps.append(Step(kind, start, self._stories.now(), node, outcome, problem))
+
+    async def _finish(self, bind: _Bind, binding: Binding) -> str:
+        books, entry = bind.books, bind.entry
         uid, start = binding.uid, self._stories.now()
-        answer = await self._send(binding, send)
+        answer = await self._send(binding, bind.send)
         why = "" if answer.outcome is Outcome.DONE else answer.message
-        self._stories.step(SEND, entry, start, binding.node, (answer.outcome.value, why))
+        self._did(bind, SEND, start, binding.node, answer.outcome, why)
         now = self._clock.monotonic()
         books.counts[f"bind {answer.outcome}"] += 1
         match answer.outcome:
@@ -301,8 +306,7 @@ class Bindings:
                 self._late[uid] = now if answer.ended else now + self.limits.late
                 start = self._stories.now()
                 known = await self.read_back(books, uid)
-                outcome = "known" if known else "unknown"
-                self._stories.step(READ_BACK, entry, start, "", (outcome, ""))
+                self._did(bind, READ_BACK, start, "", "known" if known else "unknown", "")
         if books.engine.states.get(uid) is State.BOUND:
             held = books.engine.ledger.allocation(uid)
             if held is not None and held.node == binding.node:

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from partage.extender.ports import Hooks
 from partage.model.reason import ReasonCode, Refusal
@@ -34,7 +34,6 @@ _LOG: Final = logging.getLogger("partage.extender")
 _MOST: Final = 20_000
 """The most pods that are remembered."""
 _EVENTS: Final = 32
-_STEPS: Final = 16
 _CODES: Final = frozenset(code.value for code in ReasonCode)
 
 
@@ -45,16 +44,23 @@ class _Story:
     Attributes:
         start: the first time that a verb asked about the pod.
         events: the first events since then.
-        steps: the finished parts of the bind that is on its way.
-        decision: the number of the decision in the record; empty without one.
     """
 
     entry: PodEntry
     start: int
     refusals: int = 0
     events: list[Event] = field(default_factory=list)
-    steps: list[Span] = field(default_factory=list)
-    decision: str = ""
+
+
+class Step(NamedTuple):
+    """An ended part of a bind; `node` is empty if it does not matter, `outcome` is one word."""
+
+    kind: Kind
+    start: int
+    end: int
+    node: str
+    outcome: str
+    problem: str
 
 
 class Stories:
@@ -106,31 +112,21 @@ class Stories:
             return
         self._tell(entry, kind, (start, self.now()), counts)
 
-    def step(
-        self, kind: Kind, entry: PodEntry, start: int, node: str, told: tuple[str, str]
+    def bound(
+        self,
+        entry: PodEntry,
+        start: int,
+        node: str,
+        problem: str,
+        decision: str,
+        steps: Sequence[Step],
     ) -> None:
-        """Keep an ended part of a bind.
+        """Report the end of a bind.
 
         Args:
-            node: the target node; empty if it does not matter.
-            told: the outcome as one word, and the problem.
+            problem: the reason why the pod is not bound, or empty.
+            decision: the number, in the record, of the decision that picked the cards or refused them; empty without one.
         """
-        story = self._known.get(entry.pod.uid)
-        if story is None or len(story.steps) >= _STEPS:
-            return
-        outcome, problem = told
-        said = {**_of(entry), "partage.outcome": outcome}
-        if node:
-            said["k8s.node.name"] = node
-        story.steps.append(Span(kind, start, self.now(), said, cut(problem)))
-
-    def picked(self, entry: PodEntry, start: int, decision: str) -> None:
-        """Keep the number, in the record, of the decision that picked the cards of a bind or refused them."""
-        if self._tracer.on:
-            self._story(entry, start).decision = decision
-
-    def bound(self, entry: PodEntry, start: int, node: str, problem: str) -> None:
-        """Report the end of a bind; `problem` is the reason why the pod is not bound, or empty."""
         if not self._tracer.on:
             return
         uid, end = entry.pod.uid, self.now()
@@ -142,10 +138,10 @@ class Stories:
         code = problem.partition(":")[0]
         if code in _CODES:
             said["partage.code"] = code
-        if story.decision:
-            said["partage.decision"] = story.decision
-        steps, story.steps = tuple(story.steps), []
-        self._tell(entry, BIND, (start, end), said, problem, steps)
+        if decision:
+            said["partage.decision"] = decision
+        parts = tuple(_span_of(step, entry) for step in steps)
+        self._tell(entry, BIND, (start, end), said, problem, parts)
         if not problem:
             self._known.pop(uid, None)
             self._end(story, end, {"partage.outcome": "bound", "k8s.node.name": node})
@@ -253,6 +249,13 @@ def _of(entry: PodEntry) -> dict[str, Value]:
         "k8s.pod.name": pod.name,
         "k8s.pod.uid": pod.uid,
     }
+
+
+def _span_of(step: Step, entry: PodEntry) -> Span:
+    said = {**_of(entry), "partage.outcome": str(step.outcome)}
+    if step.node:
+        said["k8s.node.name"] = step.node
+    return Span(step.kind, step.start, step.end, said, cut(step.problem))
 
 
 def _filter_said(
