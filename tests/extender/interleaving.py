@@ -465,7 +465,7 @@ class Interleaving:
         for one in held:
             if one.uid not in engine.states:
                 raise Broken(f"{one.uid} holds devices and has no state")
-        for waiting in books.waiting:
+        for waiting in books.waiting.values():
             uid, refusal = waiting.entry.pod.uid, waiting.refusal
             if engine.states.get(uid) is State.BOUND:
                 raise Broken(f"{uid} is bound and waits")
@@ -564,7 +564,7 @@ class Interleaving:
     def _reasons(self) -> None:
         """Every pod that waits has a reason, the one that a fresh look gives; no other pod has one."""
         books = self.service.books
-        waiting = {one.entry.pod.uid: one for one in books.waiting}
+        waiting = {one.entry.pod.uid: one for one in books.waiting.values()}
         for pod in self.api.pods.values():
             entry = books.cluster_cache.pods.get(pod.uid)
             if entry is None:

@@ -219,7 +219,7 @@ def test_a_pod_that_was_deferred_has_its_turn(world: World) -> None:
         for uid in world.woken:
             world.filter(by_uid[uid])
     assert {code.value for code in waiting.counts()} == {"SearchLimit"}
-    assert not any(one.deferred for one in waiting)
+    assert not any(one.deferred for one in waiting.values())
 
 
 def test_another_namespace_is_searched_for_at_once(world: World) -> None:

@@ -153,7 +153,7 @@ class PluginServer:
 
     def greeted(self) -> Sequence[msgspec.Struct]:
         """The messages that follow the answer to hello."""
-        waiting = [one.entry.pod.uid for one in self._service.books.waiting]
+        waiting = [one.entry.pod.uid for one in self._service.books.waiting.values()]
         return [
             wire.Push(vocabulary=self._vocabulary, ready=not self._service.closed),
             *(

@@ -168,8 +168,7 @@ class Attempts:
         books.tried_again(question.uid)
         self._remember(question.uid, attempt)
         try:
-            with books.cycle.moving(question.uid):
-                return self._propose(books, question, attempt, now, fitting)
+            return self._propose(books, question, attempt, now, fitting)
         except LedgerError as error:
             return _refused(
                 question, STALE, f"{error}; what became of its Binding is not known yet"
@@ -598,9 +597,7 @@ class Attempts:
 
         pod = entry.pod
         args = BindArgs(pod.namespace, pod.name, pod.uid, question.node)
-        problem = await self._service.bindings.bind_reserved(
-            books, args, entry, Placement(place, pod.request.notes), send
-        )
+        problem = await self._service.bindings.bind_reserved(books, args, entry, place, send)
         if not allowed:
             return _refused(question, NOT_BOUND, problem or "the Binding was not sent")
         return None

@@ -29,6 +29,7 @@ from partage.extender.node_locks import LockTimes, NodeLockKeeper, Want, Whereab
 from partage.extender.ports import Answered, Binder, Binding, NodeLocks, Outcome
 from partage.extender.stories import SILENT, Step, Stories
 from partage.kube.clock import Clock
+from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.permit import Permit
 from partage.model.reason import Refusal
@@ -37,7 +38,6 @@ from partage.scheduler.events import (
     BindFailed,
     BindSucceeded,
     BindUnknown,
-    Placement,
     PodRead,
 )
 from partage.tracing.spans import LOCK, READ_BACK, SEND, Kind
@@ -141,7 +141,7 @@ class Bindings:
         return await asyncio.shield(task)
 
     async def bind_reserved(
-        self, books: Books, args: BindArgs, entry: PodEntry, decision: Placement, send: Send
+        self, books: Books, args: BindArgs, entry: PodEntry, place: Allocation, send: Send
     ) -> str:
         """Bind a pod with reserved devices; return an empty text if it is bound, else the reason.
 
@@ -152,7 +152,7 @@ class Bindings:
         end = self.busy[args.uid] = asyncio.get_running_loop().create_future()
         bind = _Bind(books, args, entry, send, self._stories.now(), books.engine.decision_id)
         try:
-            problem = await self._carried_out(bind, decision)
+            problem = await self._carried_out(bind, place)
             self._stories.bound(entry, bind.start, args.node, problem, bind.decision, bind.steps)
             end.set_result(problem)
             return problem
@@ -219,13 +219,13 @@ class Bindings:
             books.refuse(entry, decision, now)
             books.counts["bind refused by the books"] += 1
             return f"{decision.code}: {decision.message}"
-        return await self._carried_out(bind, decision)
+        return await self._carried_out(bind, decision.allocation)
 
-    async def _carried_out(self, bind: _Bind, decision: Placement) -> str:
+    async def _carried_out(self, bind: _Bind, place: Allocation) -> str:
         books, args, entry = bind.books, bind.args, bind.entry
         self._stories.tell(entry, bind.decision, f"goes to node {args.node}")
         try:
-            return await self._place(bind, decision)
+            return await self._place(bind, place)
         except BaseException:
             # A bug or a cancelled loop: the Binding may have been sent or not.
             if books.engine.states.get(args.uid) is State.RESERVED:
@@ -233,13 +233,13 @@ class Bindings:
                 books.unread[args.uid] = entry  # even if no watch has reported the pod
             raise
 
-    async def _place(self, bind: _Bind, decision: Placement) -> str:
+    async def _place(self, bind: _Bind, place: Allocation) -> str:
         """Send the Binding of a reservation, and record its outcome."""
         books, args, entry = bind.books, bind.args, bind.entry
         if args.node not in books.engine.ledger.index:
             books.take([BindFailed(args.uid)], self._clock.monotonic())
             return f"node {args.node} is gone; try again"
-        rendering = self._render(books, entry, decision)
+        rendering = self._render(books, entry, place)
         known = books.cluster_cache.pods.get(args.uid) or entry
         size = size_of({**known.view.annotations, **rendering.annotations})
         if size > LARGEST_ANNOTATIONS:
@@ -257,7 +257,7 @@ class Bindings:
             rendering.labels,
         )
         if not rendering.node_annotations or self._locks is None:
-            return await self._finish(bind, binding)
+            return await self._finish(bind, binding, place.permit)
         want = Want(args.node, rendering.node_annotations, args.namespace, args.name, args.uid)
         where = partial(_whereabouts, books)
         async with self._locks.turn(args.node):
@@ -268,7 +268,7 @@ class Bindings:
             if taken.outcome is not Outcome.DONE:
                 books.take([BindFailed(args.uid)], self._clock.monotonic())
                 return f"node {args.node} is locked: {taken.message}; try again"
-            problem = await self._finish(bind, binding)
+            problem = await self._finish(bind, binding, place.permit)
             if problem:
                 await self._locks.give_back(want, where)
             return problem
@@ -278,7 +278,7 @@ class Bindings:
     ) -> None:
         bind.steps.append(Step(kind, start, self._stories.now(), node, outcome, problem))
 
-    async def _finish(self, bind: _Bind, binding: Binding) -> str:
+    async def _finish(self, bind: _Bind, binding: Binding, permit: Permit | None) -> str:
         books, entry = bind.books, bind.entry
         uid, start = binding.uid, self._stories.now()
         answer = await self._send(binding, bind.send)
@@ -289,7 +289,7 @@ class Bindings:
         match answer.outcome:
             case Outcome.DONE:
                 books.take([BindSucceeded(uid)], now)
-                self._placed(books, entry)
+                self._placed(books, entry, permit)
                 return ""
             case Outcome.REFUSED:
                 books.take([BindFailed(uid)], now)
@@ -315,14 +315,11 @@ class Bindings:
             return f"the pod is not bound to node {binding.node}: {answer.message}"
         return f"what became of the Binding is not known: {answer.message}"
 
-    def _placed(self, books: Books, entry: PodEntry) -> None:
-        allocation = books.engine.ledger.allocation(entry.pod.uid)
+    def _placed(self, books: Books, entry: PodEntry, permit: Permit | None) -> None:
+        """Take in that the pod is bound; count its granted and reduced wishes, and report a reduction."""
         books.bound(entry, self._clock.monotonic())
-        if allocation is not None and allocation.permit is not None:
-            self._permitted(books, entry, allocation.permit)
-
-    def _permitted(self, books: Books, entry: PodEntry, permit: Permit) -> None:
-        """Count granted and reduced wishes of the pod, and report a reduction."""
+        if permit is None:
+            return
         said = cut(permit, entry.view.annotations)
         if said:
             books.counts["wish cut"] += 1
@@ -375,7 +372,8 @@ class Bindings:
             self._gone(uid)  # perhaps no watch has ever reported it
             return True
         if books.engine.states.get(uid) is State.BOUND:
-            self._placed(books, entry)
+            held = books.engine.ledger.allocation(uid)
+            self._placed(books, entry, None if held is None else held.permit)
         else:
             # kube-scheduler got a refusal while the outcome was unknown; by itself it may wait minutes.
             books.hooks.wake([uid])
@@ -429,14 +427,13 @@ class Bindings:
             except Exception as error:  # noqa: BLE001 # the port may raise any exception
                 return Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
 
-    def _render(self, books: Books, entry: PodEntry, decision: Placement) -> Rendering:
-        allocation = decision.allocation
-        node = books.engine.ledger.node_at(books.engine.ledger.index[allocation.node])
+    def _render(self, books: Books, entry: PodEntry, place: Allocation) -> Rendering:
+        node = books.engine.ledger.node_at(books.engine.ledger.index[place.node])
         context = books.cluster_cache.translation.context
         passed = self._clock.now() - _EPOCH
         nanoseconds = (passed.days * 86400 + passed.seconds) * 10**9
         nanoseconds += passed.microseconds * _MICROSECOND
-        placed = PlacedPod(entry.view, entry.pod.request, allocation, node, nanoseconds)
+        placed = PlacedPod(entry.view, entry.pod.request, place, node, nanoseconds)
         families = [family for family in context.families if family not in self._silent]
         return render(placed, context.settings, families)
 

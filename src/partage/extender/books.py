@@ -206,7 +206,8 @@ class Books:
     def forget(self, uid: str) -> None:
         """Forget the reason and the nomination of a pod that needs no place any more."""
         self.cycle.forget(uid)
-        self.waiting.leave(uid)
+        if uid in self.waiting:
+            self.waiting.leave(uid)
         self._strangers.pop(uid, None)
         self.postponed.pop(uid, None)
         self._claims.pop(uid, None)
@@ -273,7 +274,7 @@ class Books:
 
     def left(self, uid: str) -> None:
         """Remove a pod with a place from the waiting ones; the time at which it was woken is kept until it is bound."""
-        waiting = self.waiting.leave(uid)
+        waiting = self.waiting.leave(uid) if uid in self.waiting else None
         if waiting is not None and waiting.woken is not None:
             self.woken_at[uid] = waiting.woken
             if len(self.woken_at) > _MOST_WOKEN:
@@ -418,7 +419,8 @@ class Books:
                     woken.append(uid)
             self.waiting.room_on(node)
         self._freed.clear()
-        woken += self.waiting.to_wake(self.engine, now)
+        if self.waiting:
+            woken += self.waiting.to_wake(self.engine, now)
         if woken:
             self.counts["woken"] += len(woken)
             self.hooks.wake(woken)

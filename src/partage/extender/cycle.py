@@ -266,18 +266,21 @@ class Cycle:
         """
         work = self.allowance.work(pod, now)
         beside: dict[str, int] = {}
-        if wanted.several and pod.request.fault is None and work is not None:
-            # The pod's own hold must not count against it.
-            self.engine.handle(HoldEnded(pod.uid))
-            beside = self.others(asking, wanted, among, Work(work.limit), now)
-            if not beside and asking is not pod:
-                beside = self.others(pod, wanted, among, Work(work.limit), now)
-        decision = self.hold(asking, among, now, work)
-        lacking = isinstance(decision, Refusal) and ReasonCode.NODE_RESOURCES in decision.counts
-        if lacking and asking is not pod and work is not None:
-            # The pod may fit by its devices alone. kube-scheduler then reports the other shortages of
-            # nodes, and may make room.
-            decision = self.hold(pod, among, now, Work(work.limit))
+        with self.moving(pod.uid):
+            if wanted.several and pod.request.fault is None and work is not None:
+                # The pod's own hold must not count against it.
+                self.engine.handle(HoldEnded(pod.uid))
+                beside = self.others(asking, wanted, among, Work(work.limit), now)
+                if not beside and asking is not pod:
+                    beside = self.others(pod, wanted, among, Work(work.limit), now)
+            decision = self.hold(asking, among, now, work)
+            lacking = (
+                isinstance(decision, Refusal) and ReasonCode.NODE_RESOURCES in decision.counts
+            )
+            if lacking and asking is not pod and work is not None:
+                # The pod may fit by its devices alone. kube-scheduler then reports the other shortages of
+                # nodes, and may make room.
+                decision = self.hold(pod, among, now, Work(work.limit))
         if isinstance(decision, Refusal):
             return decision, {}
         return decision, self._offered(pod, wanted, decision.allocation.node, beside)

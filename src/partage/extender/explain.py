@@ -270,7 +270,7 @@ def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:
 
 def _waiting(books: Books, namespace: str, name: str) -> PodEntry | None:
     """A pod that kube-scheduler asked about before the API server reported it."""
-    for waiting in books.waiting:
+    for waiting in books.waiting.values():
         pod = waiting.entry.pod
         if (pod.namespace, pod.name) == (namespace, name):
             return waiting.entry

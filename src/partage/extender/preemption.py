@@ -70,7 +70,7 @@ def preemptors(books: Books) -> list[WaitingPod]:
         return []
     found = [
         waiting
-        for waiting in books.waiting
+        for waiting in books.waiting.values()
         if may_preempt(books, waiting) and given_up_on(books, waiting.entry.pod.uid)
     ]
     return sorted(found, key=lambda waiting: (-waiting.entry.pod.priority, waiting.since))

@@ -62,7 +62,7 @@ async def filled(
             books.digest(events)
     books.digest(limits)
     # Nominations are read from the pods themselves.
-    async for waiting in _breathing(list(before.waiting) if before is not None else ()):
+    async for waiting in _breathing(list(before.waiting.values()) if before is not None else ()):
         if cluster_cache.pods.get(waiting.entry.pod.uid) is not None:
             books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
             if waiting.deferred:

@@ -118,6 +118,7 @@ class SchedulerService:
         books: the engine and the state beside it; replaced by `rebuild`.
         leading: this instance serves the verbs; a standby only keeps its books up to date.
         rebuilt: the books agree with the API server.
+        closed: the reason why this instance does not serve the verbs; empty if it does.
         stories: receives the decisions, for traces.
         claims: reserves the devices that claims are about to be allocated.
         pending: the pending allocations of claims, as kube-scheduler's plugin reports them.
@@ -167,8 +168,7 @@ class SchedulerService:
         )
         self._outdate = outdate
         self.forget: list[Callable[[str], None]] = []
-        self.leading = False
-        self.rebuilt = False
+        self._judge(leading=False, rebuilt=False)
         self.last_audit: Audit | None = None
         self._plain: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[str, PodEntry] = OrderedDict()
@@ -185,12 +185,10 @@ class SchedulerService:
             allowance=self._allowance,
         )
 
-    @property
-    def closed(self) -> str:
-        """The reason why this instance does not serve the verbs; empty if it does."""
-        if not self.leading:
-            return "the instance is not leader"
-        return "" if self.rebuilt else "the ledger is not rebuilt yet"
+    def _judge(self, *, leading: bool, rebuilt: bool) -> None:
+        self.leading, self.rebuilt = leading, rebuilt
+        why = "" if rebuilt else "the ledger is not rebuilt yet"
+        self.closed = why if leading else "the instance is not leader"
 
     # --- start and leadership ----------------------------------------------------------------
 
@@ -203,7 +201,8 @@ class SchedulerService:
         Returns:
             Whether every fact that arrived meanwhile entered the books; if not, a fault of ours is logged.
         """
-        before, self.rebuilt = self.rebuilt, False
+        before = self.rebuilt
+        self._judge(leading=self.leading, rebuilt=False)
         late: list[Callable[[], object]] = []
         self._late = late
         try:
@@ -226,17 +225,17 @@ class SchedulerService:
             # After a failure the old books remain in use and must miss no fact.
             self._late = None
             missed = sum(not _entered(fact) for fact in late)
-            self.rebuilt = before
+            self._judge(leading=self.leading, rebuilt=before)
         return not missed
 
     def lead(self) -> None:
         """Serve the verbs. The caller has waited out the quiet period and rebuilt."""
         self.bindings.forget_locks()
-        self.leading = True
+        self._judge(leading=True, rebuilt=self.rebuilt)
 
     def follow(self) -> None:
         """Stop serving the verbs; the books stay up to date."""
-        self.leading = False
+        self._judge(leading=False, rebuilt=self.rebuilt)
 
     def audit(self, pods: Iterable[Document] | None = None) -> Audit:
         """Compare the books with the pods of a fresh list; None compares with the pods last seen."""
@@ -526,7 +525,7 @@ class SchedulerService:
 
     def _asked(self, uid: str) -> bool:
         """Whether our kube-scheduler has asked about a pod that is not bound."""
-        return uid in self._seen or self.books.waiting.get(uid) is not None
+        return uid in self._seen or uid in self.books.waiting
 
     # --- reading requests --------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ if something else does by now, so that kube-scheduler updates the reason in the 
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,12 +87,12 @@ class WaitingPod:
         return self.asked and self.woken is not None and self.woken + _AGAIN > now
 
 
-class UnschedulablePods:
-    """The waiting pods, and the nodes with new room for which no pod has been woken yet; `newest` is that room's number."""
+class UnschedulablePods(OrderedDict[str, WaitingPod]):
+    """The waiting pods by uid, and nodes with new room for which no pod has been woken yet; `newest` is its number."""
 
     def __init__(self, batch: int = 64) -> None:
+        super().__init__()
         self._batch = batch
-        self._pods: OrderedDict[str, WaitingPod] = OrderedDict()
         self._rooms: dict[str, int] = {}
         self._quotas = 0
         self.newest = 0
@@ -102,16 +102,6 @@ class UnschedulablePods:
         self._unheard: list[tuple[float, str, float]] = []
         self._deferred: dict[str, OrderedDict[str, None]] = {}
 
-    def __len__(self) -> int:
-        return len(self._pods)
-
-    def __iter__(self) -> Iterator[WaitingPod]:
-        return iter(self._pods.values())
-
-    def get(self, uid: str) -> WaitingPod | None:
-        """The pod, if it waits."""
-        return self._pods.get(uid)
-
     @property
     def highest(self) -> int | None:
         """The highest priority of all waiting pods; None if no pod waits."""
@@ -119,18 +109,18 @@ class UnschedulablePods:
 
     def counts(self) -> Counter[ReasonCode]:
         """The number of waiting pods by the leading code of their refusal."""
-        return Counter(waiting.refusal.code for waiting in self._pods.values())
+        return Counter(waiting.refusal.code for waiting in self.values())
 
     def enter(self, entry: PodEntry, refusal: Refusal, now: float) -> bool:
         """Enter a refused pod; whether its reason is new. A deferred search does not replace an earlier reason."""
-        known = self._pods.get(entry.pod.uid)
+        known = self.get(entry.pod.uid)
         deferred = refusal.code is ReasonCode.SEARCH_DEFERRED
         self._defer(entry.pod, deferred=deferred)
         if known is None:
-            if len(self._pods) >= _MOST:
-                self.leave(next(iter(self._pods)))
+            if len(self) >= _MOST:
+                self.leave(next(iter(self)))
             self._priorities[entry.pod.priority] += 1
-            self._pods[entry.pod.uid] = WaitingPod(
+            self[entry.pod.uid] = WaitingPod(
                 entry, refusal, now, told=self.newest, deferred=deferred
             )
             return True
@@ -155,7 +145,7 @@ class UnschedulablePods:
 
     def leave(self, uid: str) -> WaitingPod | None:
         """Remove a pod that was placed or is gone."""
-        waiting = self._pods.pop(uid, None)
+        waiting = self.pop(uid, None)
         if waiting is not None:
             self._count(waiting.entry.pod.priority, -1)
             self._defer(waiting.entry.pod, deferred=False)
@@ -168,19 +158,19 @@ class UnschedulablePods:
 
     def room_on(self, node: str) -> None:
         """Note new room on a node."""
-        if self._pods:
+        if self:
             self.newest += 1
             self._rooms[node] = self.newest
 
     def quotas_changed(self) -> None:
         """Note that the quotas of namespaces have changed."""
-        if self._pods:
+        if self:
             self.newest += 1
             self._quotas = self.newest
 
     def woken(self, uid: str, now: float) -> bool:
         """Record that a pod is woken for room that is kept for it; whether it waits at all."""
-        waiting = self._pods.get(uid)
+        waiting = self.get(uid)
         if waiting is None:
             return False
         self._ask(waiting, now)
@@ -238,7 +228,7 @@ class UnschedulablePods:
                 postponed = True  # the work may have ended before every node was checked
         if work.spent:
             self._pause = now + _PAUSE
-        self._pause = max(self._pause, now + (len(self._pods) - _SWIFTLY) / _SLOWLY)
+        self._pause = max(self._pause, now + (len(self) - _SWIFTLY) / _SLOWLY)
         if len(found) <= most and not postponed:
             self._rooms.clear()
             self._quotas = 0
@@ -252,7 +242,7 @@ class UnschedulablePods:
         """Pods that have not been checked for the newest room, the longest unchecked first."""
         found = [
             waiting
-            for waiting in self._pods.values()
+            for waiting in self.values()
             if waiting.told < self.newest
             and waiting.entry.pod.request.fault is None
             and not waiting.deferred
@@ -266,8 +256,8 @@ class UnschedulablePods:
         for namespace, turns in allowance.turns(self._deferred, now).items():
             row = self._deferred[namespace]
             for uid in list(row)[:turns]:
-                self._defer(self._pods[uid].entry.pod, deferred=False)
-                self._ask(self._pods[uid], now)
+                self._defer(self[uid].entry.pod, deferred=False)
+                self._ask(self[uid], now)
                 found.append(uid)
         return found
 
@@ -281,7 +271,7 @@ class UnschedulablePods:
         work = Work()
         while self._unheard and self._unheard[0][0] <= now and len(found) < _FEW:
             _, uid, woken = heapq.heappop(self._unheard)
-            waiting = self._pods.get(uid)
+            waiting = self.get(uid)
             if waiting is None or not waiting.asked or waiting.woken != woken:
                 continue  # it returned, or was woken for other room since
             # The check below cannot see room that is kept for the pod.

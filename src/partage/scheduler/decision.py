@@ -70,12 +70,12 @@ class _Meter:
 
     def next(self) -> int:
         """The next node to ask; -1 if there is none, or no work is left."""
-        index, worth = self._group.best(self.among)
-        while self._known and self._known[-1][0] > worth and not self.work.spent:
+        work, (index, worth) = self.work, self._group.best(self.among)
+        while self._known and self._known[-1][0] > worth and work.done < work.limit:
             cost = self._known.pop()[1]
-            self.work.done += cost
-            self.work.recalled += cost
-        if self.work.spent and (index >= 0 or self._known):
+            work.done += cost
+            work.recalled += cost
+        if work.done >= work.limit and (index >= 0 or self._known):
             self.given_up = True
             return -1
         return index
