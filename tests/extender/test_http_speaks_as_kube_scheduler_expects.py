@@ -162,7 +162,7 @@ def test_the_verbs_are_served_by_the_leader_alone(running: Running) -> None:
     summary = running.get("/apis/v1/plugins/DeviceShare/nodeDeviceSummaries")
     ready = running.get("/readyz")
     service.lead()
-    service.rebuilt = False
+    service._judge(leading=True, rebuilt=False)
     early = running.post("/scheduler/bind", {})
 
     assert standby[0] == summary[0] == 503

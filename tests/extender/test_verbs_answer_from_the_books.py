@@ -4,7 +4,7 @@ import pytest
 
 from fakes.builders import card, make_node, make_pod, share, whole
 from partage.extender.cycle import Cycle
-from partage.extender.verbs import Listed, Verbs
+from partage.extender.verbs import Verbs
 from partage.model.errors import LedgerError
 from partage.model.policy import Policy
 from partage.model.reason import ReasonCode, Refusal
@@ -22,16 +22,11 @@ def _verbs(policy: str = "partage") -> Verbs:
     return Verbs(Cycle(engine, hold=10.0))
 
 
-def _listed(verbs: Verbs, *names: str) -> Listed:
-    wanted = list(names or NAMES)
-    return verbs.look_up(wanted)
-
-
 def test_a_pod_without_devices_passes_everywhere_at_once() -> None:
     """Pods without devices never depend on the books."""
     verbs = _verbs()
 
-    answer = verbs.filter(make_pod("plain"), _listed(verbs, "x", "a"), 0.0, one=True)
+    answer = verbs.filter(make_pod("plain"), ["x", "a"], 0.0, one=True)
 
     assert list(answer.names) == ["x", "a"]
     assert not verbs.cycle.holds
@@ -40,7 +35,7 @@ def test_a_pod_without_devices_passes_everywhere_at_once() -> None:
 def test_a_pod_without_soft_constraints_gets_one_node_and_a_hold() -> None:
     """The answer has one node, and its room is reserved."""
     verbs = _verbs()
-    listed = _listed(verbs, "a", "b")
+    listed = ["a", "b"]
 
     answer = verbs.filter(make_pod("one", whole(2)), listed, 0.0, one=True)
     other = verbs.filter(make_pod("two", whole(2)), listed, 0.0, one=True)
@@ -53,9 +48,9 @@ def test_a_pod_without_soft_constraints_gets_one_node_and_a_hold() -> None:
 def test_a_pod_with_soft_constraints_gets_every_node_that_fits() -> None:
     """Its own hold does not count against it; another pod's does."""
     verbs = _verbs()
-    verbs.filter(make_pod("other", whole(2)), _listed(verbs), 0.0, one=True)
+    verbs.filter(make_pod("other", whole(2)), NAMES, 0.0, one=True)
 
-    answer = verbs.filter(make_pod("one", whole(2)), _listed(verbs), 0.0, one=False)
+    answer = verbs.filter(make_pod("one", whole(2)), NAMES, 0.0, one=False)
 
     assert sorted(answer.names) == ["b", "c"]
     assert "uid-one" in verbs.cycle.holds
@@ -64,7 +59,7 @@ def test_a_pod_with_soft_constraints_gets_every_node_that_fits() -> None:
 def test_only_nodes_asked_about_are_answered() -> None:
     """The answer is a subset of the question, unknown names included."""
     verbs = _verbs()
-    listed = _listed(verbs, "c", "nobody")
+    listed = ["c", "nobody"]
 
     answer = verbs.filter(make_pod("one", whole()), listed, 0.0, one=False)
 
@@ -74,20 +69,21 @@ def test_only_nodes_asked_about_are_answered() -> None:
 def test_a_list_of_names_is_looked_up_as_the_books_are_now() -> None:
     """It includes a node that appeared since."""
     verbs = _verbs()
-    before = verbs.look_up(["a", "d"])
+    before = verbs.filter(make_pod("plain"), ["a", "d"], 0.0, one=True)
     verbs.engine.handle(NodeSeen(make_node("d", [card(0, prefix="d")])))
 
     assert before.among.sum() == 1
-    assert verbs.look_up(["a", "d"]).among.sum() == 2
+    after = verbs.filter(make_pod("plain"), ["a", "d"], 0.0, one=True)
+    assert after.among.sum() == 2
 
 
 def test_a_refusal_names_every_node_and_whether_evicting_helps() -> None:
     """Preemption can resolve a lack of capacity, but not a broken request."""
     verbs = _verbs()
 
-    full = verbs.filter(make_pod("big", share(10, 99)), _listed(verbs), 0.0, one=True)
+    full = verbs.filter(make_pod("big", share(10, 99)), NAMES, 0.0, one=True)
     broken = make_pod("broken", request=PodRequest(fault=Fault("no such share")))
-    hopeless = verbs.filter(broken, _listed(verbs), 0.0, one=True)
+    hopeless = verbs.filter(broken, NAMES, 0.0, one=True)
 
     assert set(full.failed) == set(NAMES)
     assert full.failed["a"].startswith("InsufficientMemory: ")
@@ -103,9 +99,9 @@ def test_scores_are_integers_from_0_to_10_with_the_held_node_best() -> None:
     verbs = _verbs("binpack")
     verbs.engine.schedule(make_pod("first", share(50, 8)))
     pod = make_pod("one", share(10, 1))
-    verbs.filter(pod, _listed(verbs), 0.0, one=False)
+    verbs.filter(pod, NAMES, 0.0, one=False)
 
-    scores = verbs.prioritize(pod, _listed(verbs, *NAMES, "unknown"), 0.0).tolist()
+    scores = verbs.prioritize(pod, [*NAMES, "unknown"], 0.0).tolist()
 
     assert scores[0] == 10
     assert scores[3] == 0
@@ -117,7 +113,7 @@ def test_bind_takes_the_hold_or_refuses_with_the_reason() -> None:
     """The reservation ends the hold."""
     verbs = _verbs()
     pod = make_pod("one", whole(2))
-    verbs.filter(pod, _listed(verbs), 0.0, one=True)
+    verbs.filter(pod, NAMES, 0.0, one=True)
 
     bound = verbs.cycle.reserve(pod, "a")
     refused = verbs.cycle.reserve(make_pod("two", whole(2)), "a")
@@ -131,7 +127,7 @@ def test_bind_takes_the_hold_or_refuses_with_the_reason() -> None:
 def test_a_hold_ends_when_its_time_is_over() -> None:
     """The end is reported, so that pods refused because of it can be woken."""
     verbs = _verbs()
-    verbs.filter(make_pod("one", whole(2)), _listed(verbs), 0.0, one=True)
+    verbs.filter(make_pod("one", whole(2)), NAMES, 0.0, one=True)
 
     assert verbs.cycle.expire(9.9) == []
     assert len(verbs.cycle.expire(10.0)) == 1
@@ -185,7 +181,7 @@ def test_a_pod_whose_binding_is_on_its_way_is_not_filtered_again() -> None:
     verbs.cycle.reserve(pod, "a")
 
     with pytest.raises(LedgerError, match="placed already"):
-        verbs.filter(pod, _listed(verbs), 0.0, one=True)
+        verbs.filter(pod, NAMES, 0.0, one=True)
 
 
 @pytest.mark.parametrize("one", [True, False], ids=["one node", "every node"])
@@ -193,9 +189,9 @@ def test_a_hold_that_moves_tells_where_room_appeared(one: bool) -> None:  # noqa
     """Pods refused because of it can be woken."""
     verbs = _verbs("first-fit")
     pod = make_pod("one", whole())
-    verbs.filter(pod, _listed(verbs, "a"), 0.0, one=one)
+    verbs.filter(pod, ["a"], 0.0, one=one)
 
-    verbs.filter(pod, _listed(verbs, "b"), 0.0, one=one)
+    verbs.filter(pod, ["b"], 0.0, one=one)
 
     assert verbs.cycle.vacated == {"a"}
     held = verbs.engine.ledger.allocation(pod.uid)
@@ -213,7 +209,7 @@ def test_a_nominated_pod_keeps_room_on_its_node() -> None:
     assert not verbs.cycle.nominate(pod, "nobody", 0.0)
     assert verbs.cycle.nominate(pod, "b", 0.0)
     assert not verbs.cycle.nominate(pod, "b", 0.0)
-    answer = verbs.filter(make_pod("two", whole(2)), _listed(verbs), 0.0, one=True)
+    answer = verbs.filter(make_pod("two", whole(2)), NAMES, 0.0, one=True)
     assert list(answer.names) == ["c"]
 
 
@@ -223,4 +219,4 @@ def test_scores_are_zero_where_nothing_fits_or_nothing_is_asked() -> None:
     broken = make_pod("broken", request=PodRequest(fault=Fault("no such share")))
 
     for pod in (broken, make_pod("plain"), make_pod("huge", share(1, 99))):
-        assert verbs.prioritize(pod, _listed(verbs), 0.0).tolist() == [0, 0, 0]
+        assert verbs.prioritize(pod, NAMES, 0.0).tolist() == [0, 0, 0]

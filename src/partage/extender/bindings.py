@@ -36,7 +36,6 @@ from partage.model.reason import Refusal
 from partage.scheduler.engine import State
 from partage.scheduler.events import (
     BindFailed,
-    BindSucceeded,
     BindUnknown,
     PodRead,
 )
@@ -288,7 +287,6 @@ class Bindings:
         books.counts[f"bind {answer.outcome}"] += 1
         match answer.outcome:
             case Outcome.DONE:
-                books.take([BindSucceeded(uid)], now)
                 self._placed(books, entry, permit)
                 return ""
             case Outcome.REFUSED:

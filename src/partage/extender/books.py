@@ -22,6 +22,7 @@ from partage.model.reason import Refusal
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     Action,
+    BindSucceeded,
     Event,
     HoldEnded,
     PodGone,
@@ -288,6 +289,7 @@ class Books:
 
     def bound(self, entry: PodEntry, now: float) -> None:
         """Take in that a pod was bound; the API server may not even have reported its creation."""
+        self.take([BindSucceeded(entry.pod.uid)], now)
         self._arrived(entry.pod.uid, now)
         self.forget(entry.pod.uid)
         if self.cluster_cache.pods.get(entry.pod.uid) is None:

@@ -435,21 +435,21 @@ class SchedulerService:
             if past:
                 return error_reply(past)
             now = self.clock.monotonic()
-            listed = self.books.verbs.look_up(args.names)
-            answer = self.books.verbs.filter(entry.pod, listed, now, one=not entry.flexible)
+            asked = args.names
+            answer = self.books.verbs.filter(entry.pod, asked, now, one=not entry.flexible)
             decision = self.books.engine.decision_id
         except (InvalidDocument, LedgerError) as error:
             self.books.counts["filter error"] += 1
             return error_reply(str(error))
         if answer.refusal is not None:
-            self.books.refuse(entry, answer.refusal, now, listed.among)
+            self.books.refuse(entry, answer.refusal, now, answer.among)
             self.books.counts["filter refused"] += 1
         else:
             self.books.left(entry.pod.uid)
             self.books.counts["filter passed"] += 1
         if self.books.cycle.vacated:
             self.books.settle(now)
-        counts = len(listed.names), len(answer.names)
+        counts = len(asked), len(answer.names)
         self.stories.filtered(entry, start, counts, answer.refusal, decision)
         return filter_reply(args, answer.names, answer.failed, answer.unresolvable)
 
@@ -460,10 +460,10 @@ class SchedulerService:
         entry = self._entry(args.pod)
         if entry is None:
             return prioritize_reply((name, 0) for name in args.names)
-        listed = self.books.verbs.look_up(args.names)
-        scores = self.books.verbs.prioritize(entry.pod, listed, self.clock.monotonic())
-        self.stories.asked(PRIORITIZE, entry, start, {"partage.nodes.asked": len(listed.names)})
-        return prioritize_reply(zip(listed.names, scores.tolist(), strict=True))
+        asked = args.names
+        scores = self.books.verbs.prioritize(entry.pod, asked, self.clock.monotonic())
+        self.stories.asked(PRIORITIZE, entry, start, {"partage.nodes.asked": len(asked)})
+        return prioritize_reply(zip(asked, scores.tolist(), strict=True))
 
     async def bind(self, body: bytes) -> bytes:
         """Answer bind, once its outcome is known or counts as unknown."""

@@ -55,19 +55,21 @@ class Answer:
     """The answer of filter.
 
     Attributes:
+        among: by node index, whether the node was in the question.
         failed: refused nodes with the reason, as far as kube-scheduler needs it.
         unresolvable: refused nodes where no eviction would help.
         refusal: the reason why no node fits, or None.
     """
 
     names: Sequence[str]
+    among: Bools
     failed: Mapping[str, str] = field(default_factory=dict)
     unresolvable: Mapping[str, str] = field(default_factory=dict)
     refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class _Listed:
     """A list of node names, looked up in the books.
 
     Attributes:
@@ -87,32 +89,33 @@ class Verbs:
         self.cycle = cycle
         self.engine = cycle.engine
 
-    def filter(self, pod: Pod, listed: Listed, now: float, *, one: bool) -> Answer:
+    def filter(self, pod: Pod, names: Sequence[str], now: float, *, one: bool) -> Answer:
         """The nodes that can host the pod. Raises `LedgerError`: the pod already has more than a hold.
 
         Args:
             pod: the pod, without ordinary resources, which kube-scheduler has checked.
             one: the pod has no soft constraints, so one node is enough.
         """
+        listed = self._look_up(names)
         if not asks(pod):
-            return Answer(listed.names)
+            return Answer(names, listed.among)
         decision, fitting = self.cycle.filter(pod, listed.among, now, one=one)
         if isinstance(decision, Refusal):
             return self._refused(listed, decision)
         if not fitting.size:
-            return Answer([decision.allocation.node])
+            return Answer([decision.allocation.node], listed.among)
         fits = np.zeros(self.engine.ledger.present.shape[0] + 1, np.bool_)
         fits[fitting] = True
-        return Answer([*compress(listed.names, fits[listed.indexes].tolist())])
+        return Answer([*compress(names, fits[listed.indexes].tolist())], listed.among)
 
-    def prioritize(self, pod: Pod, listed: Listed, now: float) -> Ints:
+    def prioritize(self, pod: Pod, names: Sequence[str], now: float) -> Ints:
         """A score from 0 to 10 for each node: the best gets 10, a node that does not fit 0.
 
         The pod's own hold stays. It hides only its own node, which filter chose, so this node gets 10.
         """
-        result = np.zeros(len(listed.names), np.int64)
         if not asks(pod) or pod.request.fault:
-            return result
+            return np.zeros(len(names), np.int64)
+        listed = self._look_up(names)
         work = self.cycle.allowance.question(pod, now)
         found, scores = self.cycle.candidates(pod, listed.among, WIDE, work, now)
         column = np.zeros(self.engine.ledger.present.shape[0] + 1, np.int64)
@@ -190,16 +193,16 @@ class Verbs:
         # If no work is left, the list may contain pods that could be spared.
         return [] if work.spent else added
 
-    def look_up(self, names: Sequence[str]) -> Listed:
+    def _look_up(self, names: Sequence[str]) -> _Listed:
         """Look up a list of node names in the books."""
         ledger = self.engine.ledger
         indexes = np.fromiter(map(ledger.index.get, names, repeat(-1)), np.intp, len(names))
         among = np.zeros(ledger.present.shape[0] + 1, np.bool_)
         among[indexes] = True
-        return Listed(names, indexes, among[:-1])
+        return _Listed(names, indexes, among[:-1])
 
     @staticmethod
-    def _refused(listed: Listed, refusal: Refusal) -> Answer:
+    def _refused(listed: _Listed, refusal: Refusal) -> Answer:
         """The answer for a refusal, with the reason of each node."""
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
@@ -218,4 +221,4 @@ class Verbs:
                 hopeless = reason.code in _UNRESOLVABLE
                 text = f"{reason.code}: {reason.message}"
                 (unresolvable if hopeless else failed)[name] = text
-        return Answer([], failed, unresolvable, refusal)
+        return Answer([], listed.among, failed, unresolvable, refusal)

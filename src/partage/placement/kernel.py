@@ -176,12 +176,6 @@ def fitting(
     return _with_extras(fits, plane, request, nodes)
 
 
-def enough(cards: Bools, count: int) -> Bools:
-    """Nodes with at least this number of the given cards."""
-    found: Bools = np.logical_or.reduce(cards) if count == 1 else cards.sum(axis=0) >= count
-    return found
-
-
 def with_functions(ledger: Ledger, request: DeviceRequest, nodes: Nodes) -> Bools:
     """Cards that have a virtual function that the request accepts, free or not."""
     selector = request.filter.functions

@@ -256,7 +256,7 @@ class RequestClass:
         for number, kind in enumerate(self.kinds):
             request = kind.request
             cards = self._fitting(part, number)
-            enough = kernel.enough(cards, 1 if request.every else request.count)
+            enough = _enough(cards, 1 if request.every else request.count)
             if self._cut and (cut := self._cut[number]) is not None:
                 enough |= cut.fits(ledger, nodes)
             passed &= enough
@@ -272,9 +272,9 @@ class RequestClass:
             parts: of these nodes; kept by a caller that asks about several kinds.
         """
         first, *others = parts
-        found = kernel.enough(self._fitting(first, number), count)
+        found = _enough(self._fitting(first, number), count)
         for part in others:
-            found[part.at] = kernel.enough(self._fitting(part, number), count)
+            found[part.at] = _enough(self._fitting(part, number), count)
         return found
 
     def _fitting(self, part: "Part", number: int) -> Bools:
@@ -452,6 +452,12 @@ class RequestClass:
         for suits, now in zip(self.suits, self._suited(ledger, nodes), strict=True):
             suits[:, nodes] = now
         return False
+
+
+def _enough(cards: Bools, count: int) -> Bools:
+    """Nodes with at least this number of the given cards."""
+    found: Bools = np.logical_or.reduce(cards) if count == 1 else cards.sum(axis=0) >= count
+    return found
 
 
 class Scorers(Protocol):

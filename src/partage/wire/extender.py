@@ -9,7 +9,7 @@ Source: docs/sources/kubernetes.md 3.1 (read from 1.36, tried on 1.20).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from partage.wire.documents import Document, typed
 _SOURCE = "extender request"
 _Fields = Mapping[str, msgspec.Raw]
 """Fields that are not null, by their names in lower case."""
+_T = TypeVar("_T")
 
 
 class _Items(msgspec.Struct, frozen=True, gc=False):
@@ -51,11 +52,7 @@ class FilterArgs:
     @property
     def names(self) -> list[str]:
         """The names of the nodes. Raises `InvalidDocument`: the array contains something else."""
-        return (
-            typed(self.raw_names, list[str], f"{_SOURCE}: NodeNames")
-            if self.raw_names
-            else [*self.nodes]
-        )
+        return _typed(self.raw_names, list[str], "NodeNames") if self.raw_names else [*self.nodes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def decode_filter(body: bytes) -> FilterArgs:
         return FilterArgs(pod, raw_names=bytes(fields["nodenames"]))
     if "nodes" not in fields:
         return FilterArgs(pod)
-    items = typed(fields["nodes"], _Items, f"{_SOURCE}: Nodes").items or []
+    items = _typed(fields["nodes"], _Items, "Nodes").items or []
     return FilterArgs(pod, nodes={_node_name(item): item for item in items})
 
 
@@ -100,9 +97,7 @@ def decode_bind(body: bytes) -> BindArgs:
     """The arguments of bind. Raises `InvalidDocument`: a field is missing or of the wrong type."""
     fields = _fields(body, "body")
     given = {
-        name: typed(fields[name.lower()], str, f"{_SOURCE}: {name}")
-        if name.lower() in fields
-        else ""
+        name: _typed(fields[name.lower()], str, name) if name.lower() in fields else ""
         for name in ("PodName", "PodNamespace", "PodUID", "Node")
     }
     for name, value in given.items():
@@ -126,18 +121,18 @@ def decode_preempt(body: bytes) -> PreemptArgs:
 
 
 def _victims(fields: _Fields) -> Victims:
-    pods = typed(fields["pods"], list[msgspec.Raw], f"{_SOURCE}: Pods") if "pods" in fields else []
+    pods = _typed(fields["pods"], list[msgspec.Raw], "Pods") if "pods" in fields else []
     uids = []
     for one in pods:
         pod = _fields(one, "Pods")
         if "uid" in pod:
-            uids.append(typed(pod["uid"], str, f"{_SOURCE}: UID"))
+            uids.append(_typed(pod["uid"], str, "UID"))
         elif "metadata" in pod:
-            uids.append(typed(pod["metadata"], shapes.Metadata, f"{_SOURCE}: metadata").uid or "")
+            uids.append(_typed(pod["metadata"], shapes.Metadata, "metadata").uid or "")
     violations = fields.get("numpdbviolations")
     return Victims(
         tuple(filter(None, uids)),
-        0 if violations is None else typed(violations, int, f"{_SOURCE}: NumPDBViolations"),
+        0 if violations is None else _typed(violations, int, "NumPDBViolations"),
     )
 
 
@@ -204,9 +199,13 @@ def preempt_reply(victims: Mapping[str, Victims]) -> bytes:
     )
 
 
+def _typed(value: bytes | msgspec.Raw, shape: type[_T], field: str) -> _T:
+    return typed(value, shape, f"{_SOURCE}: {field}")
+
+
 def _fields(data: bytes | msgspec.Raw, what: str, *, exactly: bool = False) -> _Fields:
     """The fields of an object; Go reads their names in any case, but keys of a map exactly."""
-    given = typed(data, dict[str, msgspec.Raw], f"{_SOURCE}: {what}")
+    given = _typed(data, dict[str, msgspec.Raw], what)
     return {
         name if exactly else name.lower(): raw
         for name, raw in given.items()
@@ -222,7 +221,7 @@ def _pod(fields: _Fields) -> Document:
 
 def decode_pod(raw: bytes | msgspec.Raw) -> Document:
     """kube-scheduler's form of a pod. Raises `InvalidDocument`: it is none; the message names the field."""
-    document = Document("Pod", _SOURCE, 1, typed(raw, shapes.Pod, f"{_SOURCE}: Pod"))
+    document = Document("Pod", _SOURCE, 1, _typed(raw, shapes.Pod, "Pod"))
     if not document.name:
         raise InvalidDocument(f"{_SOURCE}: field Pod.metadata.name: missing")
     return document
@@ -231,12 +230,12 @@ def decode_pod(raw: bytes | msgspec.Raw) -> Document:
 def decode_claim(raw: bytes | msgspec.Raw) -> Document:
     """kube-scheduler's form of a ResourceClaim. Raises `InvalidDocument`: it is none; the message names the field."""
     return Document(
-        "ResourceClaim", _SOURCE, 1, typed(raw, shapes.ResourceClaim, f"{_SOURCE}: ResourceClaim")
+        "ResourceClaim", _SOURCE, 1, _typed(raw, shapes.ResourceClaim, "ResourceClaim")
     )
 
 
 def _node_name(item: msgspec.Raw) -> str:
-    metadata = typed(bytes(item), _NodeHead, f"{_SOURCE}: Nodes.items").metadata
+    metadata = _typed(bytes(item), _NodeHead, "Nodes.items").metadata
     if metadata is None or not metadata.name:
         raise InvalidDocument(f"{_SOURCE}: field Nodes.items: a node has no name")
     return metadata.name

@@ -137,7 +137,8 @@ class Translation:
         if not isinstance(shape, shapes.Pod) or shape.spec is None:
             return _entry(translate_pod(document, self.context), version)
         annotations = document.annotations
-        meta, namespace, name = document.metadata, document.namespace, document.name
+        meta, namespace = document.metadata, document.namespace
+        name = meta.name or ""
         key = _key(namespace, meta.labels, shape.spec, annotations)
         known = None if key is None else self._recalled(*key)
         if known is None:
