@@ -331,7 +331,7 @@ def test_ways_in_which_cards_lie_leave_the_books() -> None:
         cards = [Device(DeviceType.GPU, n, f"GPU-{n}", topology=one) for n, one in enumerate(lie)]
         ledger.upsert_node(Node("n0", devices=tuple(cards)))
     assert len(ledger._known_trees) <= 256  # shown nowhere
-    assert ledger.tree(ledger.index["n0"]) is not None
+    assert ledger.index["n0"] in ledger.trees
 
 
 def test_devices_that_are_left_out_are_told_and_counted() -> None:

@@ -531,14 +531,13 @@ class SchedulerService:
 
     def _entry(self, document: Document) -> PodEntry | None:
         """The pod of a request; None for one without devices."""
-        uid = document.metadata.uid or ""
         if not self.books.cluster_cache.translation.concerns(document):
-            self._plain[uid] = None
+            self._plain[document.metadata.uid or ""] = None
             if len(self._plain) > _PLAIN:
                 self._plain.popitem(last=False)
             return None
         entry = self.books.cluster_cache.translation.read(document)
-        self._seen[uid] = entry
+        self._seen[entry.pod.uid] = entry
         if len(self._seen) > _SEEN:
             self._seen.popitem(last=False)
         return entry

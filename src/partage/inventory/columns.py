@@ -130,7 +130,7 @@ class Columns:
         self._strange: dict[tuple[DeviceType, int, int], tuple[int, int]] = {}
         self._suspected: dict[str, dict[str, Suspicion]] = {}
         self._withheld: dict[int, dict[tuple[DeviceType, int], str]] = {}
-        self._trees: dict[int, Tree] = {}
+        self.trees: dict[int, Tree] = {}
         self._known_trees: dict[Tree, Tree] = {}
         self.cuts = Cuts()
         self.cut_nodes: set[int] = set()
@@ -181,7 +181,7 @@ class Columns:
         self._ghosts.pop(index, None)
         self._doubles.pop(index, None)
         self._claims.pop(index, None)
-        self._trees.pop(index, None)
+        self.trees.pop(index, None)
         self.cut_nodes.discard(index)
         for nodes in self._wider.values():
             nodes.discard(index)
@@ -222,9 +222,9 @@ class Columns:
                 self._uuids.setdefault(device.uuid, set()).add((type_, index, row))
         tree = tree_of(rows.get(DeviceType.GPU, ()))
         if tree is not None:
-            self._trees[index] = self._known_trees.setdefault(tree, tree)
-            if len(self._known_trees) > _MANY + 2 * len(self._trees):
-                self._known_trees = {one: one for one in self._trees.values()}
+            self.trees[index] = self._known_trees.setdefault(tree, tree)
+            if len(self._known_trees) > _MANY + 2 * len(self.trees):
+                self._known_trees = {one: one for one in self.trees.values()}
         self.bare[index], self.shut[index] = not rows, node.shut
         self._load_host(index)
         for uid, entry in entries.items():

@@ -17,6 +17,7 @@ Invariants, by field:
                      bit n for one with n whole cards.
     bare             by node, whether it has no devices at all.
     shut             by node, whether it gives no device to any new pod (`Node.shut`).
+    trees            by node index, the topology of its GPUs by row; none if it is not known of all of them.
     changes          every node whose columns changed, in order.
     node_changes     the nodes that were added, removed, or changed their offer.
     kind_changes     grows with every new kind of card; its number may have been another's.
@@ -30,7 +31,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from partage.inventory.card import CEILING, Card, Suspicion, Tree
+from partage.inventory.card import CEILING, Card, Suspicion
 from partage.inventory.columns import ASSUMED, UNCHECKED, WIDTHS, Columns, Entry
 from partage.inventory.plane import Ints
 from partage.model.allocation import Allocation, Charge, charges_of
@@ -84,10 +85,6 @@ class Ledger(Columns):
     def devices(self, type_: DeviceType, index: int) -> Sequence[Device]:
         """The devices of one type on a node, by row."""
         return self._rows[index].get(type_, ())
-
-    def tree(self, index: int) -> Tree | None:
-        """The topology of a node's GPUs, by row; None if it is not known of all of them."""
-        return self._trees.get(index)
 
     def cards(self, type_: DeviceType, index: int) -> list[Card]:
         """A copy of the state of a node's cards of one type, in the order of minors."""

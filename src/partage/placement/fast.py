@@ -79,7 +79,7 @@ def choose(
         slots = plane.slots_total[:, index].tolist() if scoring.sharers else None
         devices = ledger.devices(request.type, index)
         found = _share_rows(request, devices, columns, strategy, ranking, slots)
-        tree = ledger.tree(index) if scoring.topology and request.count == 1 else None
+        tree = ledger.trees.get(index) if scoring.topology and request.count == 1 else None
         if tree is not None and found:
             taken = [row for row, used in enumerate(plane.tenants[:, index].tolist()) if used]
             found = _beside_used(tree, found, taken)
@@ -109,7 +109,7 @@ def _whole_rows(
             rows.append(row)
     if len(rows) < request.count:
         return []
-    tree = ledger.tree(index)
+    tree = ledger.trees.get(index)
     if tree is not None:
         return nearest(tree, rows, taken, request.count)  # rows are in the order of minors
     if smallest:

@@ -425,7 +425,7 @@ class Engine(Chooser):
     def _drop_hold(self, pod: Pod) -> None:
         if self.states.get(pod.uid) in _HOLDS:
             self._release(pod.uid)
-        if pod.uid in self.states:
+        if pod.uid in self.ledger:
             raise LedgerError(f"pod {pod.key} ({pod.uid}) is placed already")
 
     def _reserve(self, pod: Pod, allocation: Allocation, state: State) -> None:

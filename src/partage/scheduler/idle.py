@@ -69,7 +69,7 @@ def _shapes(ledger: Ledger, pod: Pod) -> Iterator[Node]:
         cards = [next(one) for one in totals]
         if node is None:
             continue
-        shape = index if index in named else (*cards, ledger.tree(index), *_rest(node, pod))
+        shape = index if index in named else (*cards, ledger.trees.get(index), *_rest(node, pod))
         if shape in seen:
             continue
         opened = _opened(node)
