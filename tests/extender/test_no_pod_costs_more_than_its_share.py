@@ -403,7 +403,7 @@ def test_what_a_node_names_anew_all_the_time_is_not_kept() -> None:
         assert columns.constrained(asked)[:2].tolist() == [True, False]
     assert set(columns._labels) == {"zone"}
     assert len(columns._nodes_with) == 11
-    assert len(columns._taints.values) < 100
+    assert len(columns.taints.values) < 100
 
 
 def test_nodes_that_object_in_words_of_their_own_are_judged_together() -> None:
@@ -419,7 +419,7 @@ def test_nodes_that_object_in_words_of_their_own_are_judged_together() -> None:
     with bounded(20_000):
         judged.refresh(ledger)
     assert not judged.allowed.any()
-    assert list(judged.codes()) == [ReasonCode.AGENT_SILENT]
+    assert list(judged.codes) == [ReasonCode.AGENT_SILENT]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -351,7 +351,7 @@ def test_columns_of_labels_agree_with_the_plain_rule(data: st.DataObject) -> Non
                 continue
             plain = objection(one, pod)
             assert judged.allowed[index] == (plain is None)
-            told = [code for code, which in judged.codes().items() if which[index]]
+            told = [code for code, which in judged.codes.items() if which[index]]
             assert told == ([] if plain is None else [plain.code])
             if plain is None:
                 liked = sum(w for w, t in constraint.preferred if t.matches(one.name, one.labels))

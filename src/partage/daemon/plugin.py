@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,7 +76,9 @@ class PluginServer:
         self._claims = claims
         self._claimed = claimed
         self._attempts = Attempts(service, may_bind, preempts=preempts)
-        self._server = UnixServer(options.path, self._begin, options.users, wire.MAX_FRAME)
+        self._server = UnixServer(
+            options.path, partial(_Talk, self), options.users, wire.MAX_FRAME
+        )
         self._talk: _Talk | None = None
         self._incarnation = ""
         self._vocabulary: wire.Vocabulary | None = None
@@ -108,9 +111,6 @@ class PluginServer:
         if vocabulary != self._vocabulary:
             self._vocabulary = vocabulary
             self._push(wire.Push(vocabulary=vocabulary))
-
-    def _begin(self, link: Link) -> "_Talk":
-        return _Talk(self, link)
 
     def _push(self, push: wire.Push) -> None:
         if self._talk is not None:
@@ -151,16 +151,10 @@ class PluginServer:
             self._attempts.disconnected()
             _LOG.warning("kube-scheduler disconnected")
 
-    def greeted(self) -> Sequence[msgspec.Struct]:
-        """The messages that follow the answer to hello."""
-        waiting = [one.entry.pod.uid for one in self._service.books.waiting.values()]
-        return [
-            wire.Push(vocabulary=self._vocabulary, ready=not self._service.closed),
-            *(
-                wire.Push(activate=waiting[first : first + _MOST_ACTIVATED])
-                for first in range(0, len(waiting), _MOST_ACTIVATED)
-            ),
-        ]
+    def _greet(self) -> None:
+        """Push what follows the answer to hello."""
+        self._push(wire.Push(vocabulary=self._vocabulary, ready=not self._service.closed))
+        self.activate(list(self._service.books.waiting))
 
 
 class _Talk:
@@ -249,8 +243,7 @@ class _Talk:
         self._met = True
         self._server._met(self, hello)  # noqa: SLF001
         self.send(wire.Answer(hello.id, protocol=wire.PROTOCOL, ready=self._ready))
-        for push in self._server.greeted():
-            self.send(push)
+        self._server._greet()  # noqa: SLF001
 
     async def _bind(self, question: wire.Bind) -> None:
         answer = await self._server._attempts.bind(question, self.send)  # noqa: SLF001

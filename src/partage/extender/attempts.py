@@ -29,7 +29,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec
 
 import numpy as np
 from msgspec import structs
@@ -57,23 +57,20 @@ _SENT_AWAY: Final = 10.0
 """Seconds after which the watches must have shown a group's victims and nominations."""
 _MOST: Final = 20_000
 """Attempts to remember; kube-scheduler binds far fewer at a time."""
+_P = ParamSpec("_P")
 
 
-_Answering = TypeVar("_Answering", bound=Callable[..., wire.Answer])
+def _measured(
+    answer: Callable[Concatenate["Attempts", _P], wire.Answer],
+) -> Callable[Concatenate["Attempts", _P], wire.Answer]:
+    """Measure the time of answers to a question, which has the function's name."""
 
+    @wraps(answer)
+    def answered(attempts: "Attempts", /, *args: _P.args, **more: _P.kwargs) -> wire.Answer:
+        with attempts.timed(answer.__name__):
+            return answer(attempts, *args, **more)
 
-def _measured(verb: str) -> Callable[[_Answering], _Answering]:
-    """Measure the time of answers to a question."""
-
-    def measured(answer: _Answering) -> _Answering:
-        @wraps(answer)
-        def answered(attempts: "Attempts", *args: Any, **more: Any) -> wire.Answer:
-            with attempts.timed(verb):
-                return answer(attempts, *args, **more)
-
-        return cast("_Answering", answered)
-
-    return measured
+    return answered
 
 
 class _Lost(NamedTuple):
@@ -119,7 +116,7 @@ class Attempts:
 
     # --- questions -----------------------------------------------------------------------------
 
-    @_measured("propose")
+    @_measured
     def propose(self, question: wire.Propose, fitting: Sequence[str] | None = None) -> wire.Answer:
         """Nodes for the pod's devices, the best first.
 
@@ -195,7 +192,7 @@ class Attempts:
             return wire.Answer(question.id, again=True)
         return wire.Answer(question.id, nodes=list(plans), victims=list(plans.values()))
 
-    @_measured("reserve")
+    @_measured
     def reserve(self, question: wire.Reserve) -> wire.Answer:
         """Take the proposed place, or the same place again."""
         books = self._current()
@@ -239,7 +236,7 @@ class Attempts:
             self._release(attempt)
         return wire.Answer(question.id)
 
-    @_measured("another")
+    @_measured
     def another(self, question: wire.Another) -> wire.Answer:
         """Whether kube-scheduler should schedule the pod again, without the rejected nodes."""
         books, now = self._current(), self._service.clock.monotonic()
@@ -325,7 +322,7 @@ class Attempts:
         A Binding on its way has an unknown outcome, and the service reads the pod back.
         """
         books = self._current()
-        self._claims.forget()
+        self._claims.pools = None
         self._end_proposal()
         self._service.pending.clear(books, self._service.clock.monotonic())
         for attempt in list(self._attempts.values()):

@@ -25,18 +25,14 @@ MOST_PROPOSED: Final = 100
 
 
 class ClaimProposals:
-    """The proposals to one kube-scheduler, by the pools of which it has all ResourceSlices."""
+    """The proposals to one kube-scheduler; `pools` are those of which it has all ResourceSlices, if it reports them."""
 
     def __init__(self) -> None:
-        self._pools: set[str] | None = None
+        self.pools: set[str] | None = None
 
     def take_in(self, pools: Pools) -> None:
         """Take in the pools that are newly whole, or no longer."""
-        self._pools = (self._pools or set()).union(pools.whole).difference(pools.gone)
-
-    def forget(self) -> None:
-        """Forget the pools of a kube-scheduler that is gone."""
-        self._pools = None
+        self.pools = (self.pools or set()).union(pools.whole).difference(pools.gone)
 
     def nodes(
         self, books: Books, question: Propose, rejected: RejectedNodes, now: float
@@ -50,8 +46,8 @@ class ClaimProposals:
         if entry is None or work is None or left_out > (0 if question.wide else PROPOSED):
             return None, {}
         among = rejected.left(books.engine.ledger, question.uid, now)
-        if self._pools is not None:
-            whole = marked(books.engine.ledger, self._pools)
+        if self.pools is not None:
+            whole = marked(books.engine.ledger, self.pools)
             among = whole if among is None else among & whole
         most = MOST_PROPOSED if left_out else PROPOSED
         books.cluster_cache.compares(entry.pod)

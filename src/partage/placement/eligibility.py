@@ -160,9 +160,9 @@ class _Column(Generic[V]):
             number = self.numbers[value] = len(self.values)
         self.codes[index] = number
 
-    def where(self, judge: Callable[[V], bool], absent: bool) -> Bools:  # noqa: FBT001 # of a node without a value
-        """Nodes whose value passes; each value is judged once."""
-        verdicts = np.fromiter((absent, *map(judge, self.values)), np.bool_, len(self.values) + 1)
+    def where(self, judge: Callable[[V], bool]) -> Bools:
+        """Nodes whose value passes; each value is judged once. A node without a value does not pass."""
+        verdicts = np.fromiter((False, *map(judge, self.values)), np.bool_, len(self.values) + 1)
         found: Bools = verdicts[self.codes]
         return found
 
@@ -192,7 +192,12 @@ class _Column(Generic[V]):
 
 
 class NodeColumns:
-    """The columns of one ledger's nodes, updated for changed nodes."""
+    """The columns of one ledger's nodes, updated for changed nodes.
+
+    Attributes:
+        taints: cordon and taints of each node.
+        verdicts: the protocols' objections to each node, without their words.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -208,8 +213,8 @@ class NodeColumns:
         self._nodes_with.clear()
         self._keys: dict[int, tuple[str, ...]] = {}
         self._names: _Column[str] = _Column(size)
-        self._taints: _Column[tuple[bool, tuple[Taint, ...]]] = _Column(size)
-        self._verdicts: _Column[tuple[Verdict, ...]] = _Column(size)
+        self.taints: _Column[tuple[bool, tuple[Taint, ...]]] = _Column(size)
+        self.verdicts: _Column[tuple[Verdict, ...]] = _Column(size)
 
     def judged(self, pod: Pod) -> "Eligibility":
         """Which nodes are in question for a pod; pods that ask the same of nodes share the judgement."""
@@ -226,7 +231,7 @@ class NodeColumns:
         ledger = self._ledger
         size = ledger.present.shape[0]
         known = [len(column.values) for column in (self._names, *self._labels.values())]
-        known += [len(self._taints.values), len(self._verdicts.values)]
+        known += [len(self.taints.values), len(self.verdicts.values)]
         if self._size != size or max(known) > _MOST_VALUES * size:
             self._fresh(size)
         if self._seen == ledger.node_changes.count:
@@ -248,15 +253,15 @@ class NodeColumns:
             column.put(index, node.labels.get(key) if node is not None else None)
         if node is None:
             self._names.put(index, None)
-            self._taints.put(index, None)
-            self._verdicts.put(index, None)
+            self.taints.put(index, None)
+            self.verdicts.put(index, None)
             return
         self._keys[index] = tuple(node.labels)
         self._nodes_with.update(self._keys[index])
         self._names.put(index, node.name)
-        self._taints.put(index, (node.unschedulable, tuple(node.taints)))
+        self.taints.put(index, (node.unschedulable, tuple(node.taints)))
         # Without their words, which differ between nodes (since when an agent is silent) and decide nothing.
-        self._verdicts.put(index, tuple(replace(one, message="") for one in node.verdicts))
+        self.verdicts.put(index, tuple(replace(one, message="") for one in node.verdicts))
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -274,20 +279,13 @@ class NodeColumns:
 
     def domains(self, keys: Iterable[str]) -> Ints:
         """By node index, a number that nodes share if they agree in all of these labels."""
+        self.refresh()
         found = np.zeros(self._size, np.int64)
         for key in keys:
             column = self._column(key)
             if column is not None:
                 found = found * (len(column.values) + 1) + column.codes
         return found
-
-    def tainted(self, judge: Callable[[tuple[bool, tuple[Taint, ...]]], bool]) -> Bools:
-        """Nodes whose cordon and taints pass a judgement."""
-        return self._taints.where(judge, absent=False)
-
-    def objecting(self, judge: Callable[[tuple[Verdict, ...]], bool]) -> Bools:
-        """Nodes whose verdicts, without their words, pass a judgement."""
-        return self._verdicts.where(judge, absent=False)
 
     def constrained(self, constraint: NodeConstraint) -> Bools:
         """Nodes that `NodeConstraint.matches`."""
@@ -308,7 +306,7 @@ class NodeColumns:
         found = self.constrained(pod.constraint)
         for rule in pod.request.node_labels:
             found &= self.labelled(rule)
-        return found & self.tainted(lambda t: repelling(t[1], pod) is None)
+        return found & self.taints.where(lambda t: repelling(t[1], pod) is None)
 
     def meeting(self, term: NodeTerm) -> Bools:
         """Nodes that `NodeTerm.matches`."""
@@ -361,13 +359,14 @@ class Eligibility:
         pod: a pod for which it is valid.
         allowed: whether the node is in question at all.
         preference: weight of the preferred terms that it meets.
+        codes: whether the node is excluded, by the code of the objection.
     """
 
     pod: Pod
     columns: NodeColumns
     allowed: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
     preference: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    _codes: dict[ReasonCode, Bools] = field(default_factory=dict)
+    codes: dict[ReasonCode, Bools] = field(default_factory=dict)
     _objections: dict[int, NodeReason] = field(default_factory=dict)
     _seen: int = -1
 
@@ -378,22 +377,24 @@ class Eligibility:
         self._seen = ledger.node_changes.count
         self.columns.refresh()
         self._objections.clear()
-        self._codes.clear()
+        self.codes.clear()
         self.allowed = np.zeros(ledger.present.shape[0], np.bool_)
         self.allowed[: len(ledger.nodes)] = [node is not None for node in ledger.nodes]
         pod, columns = self.pod, self.columns
         # The order is that of `objection`, because the first objection is reported.
         self._refuse(ReasonCode.NODE_AFFINITY, ~columns.constrained(pod.constraint))
         self._refuse(
-            ReasonCode.NODE_UNSCHEDULABLE, columns.tainted(lambda t: t[0] and cordon(pod))
+            ReasonCode.NODE_UNSCHEDULABLE, columns.taints.where(lambda t: t[0] and cordon(pod))
         )
-        self._refuse(ReasonCode.TAINT, columns.tainted(lambda t: repelling(t[1], pod) is not None))
+        self._refuse(
+            ReasonCode.TAINT, columns.taints.where(lambda t: repelling(t[1], pod) is not None)
+        )
         for rule in pod.request.node_labels:
             self._refuse(rule.code, ~columns.labelled(rule))
-        objecting = columns.objecting(lambda verdicts: self._verdict(verdicts) is not None)
+        objecting = columns.verdicts.where(lambda verdicts: self._verdict(verdicts) is not None)
         if (self.allowed & objecting).any():
             for code in ReasonCode:
-                self._refuse(code, columns.objecting(partial(self._says, code)))
+                self._refuse(code, columns.verdicts.where(partial(self._says, code)))
         self.preference = np.zeros(self.allowed.size, np.int64)
         for weight, term in pod.constraint.preferred:
             self.preference[columns.meeting(term)] += weight
@@ -410,12 +411,8 @@ class Eligibility:
     def _refuse(self, code: ReasonCode, nodes: Bools) -> None:
         found = self.allowed & nodes
         if found.any():
-            self._codes[code] = self._codes[code] | found if code in self._codes else found
+            self.codes[code] = self.codes[code] | found if code in self.codes else found
             self.allowed &= ~found
-
-    def codes(self) -> dict[ReasonCode, Bools]:
-        """Nodes that are excluded, by the code of the objection."""
-        return self._codes
 
     def objection(self, ledger: Ledger, index: int) -> NodeReason | None:
         """Why a node is excluded; None if it is not."""

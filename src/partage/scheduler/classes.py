@@ -7,7 +7,6 @@ changed are scored again. The result is the same as that of a full scan (a law u
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
@@ -474,7 +473,7 @@ class Scorers(Protocol):
 
 
 class RequestClassCache:
-    """The classes in use, under one policy and one set of tables."""
+    """The classes in use, under one policy and one set of tables; `columns` are those of the nodes."""
 
     def __init__(self, ledger: Ledger, scorers: Scorers | None = None) -> None:
         self._ledger = ledger
@@ -483,21 +482,12 @@ class RequestClassCache:
         self._priced: PriceGauge | CapacityGauge | None = None
         self._classes: dict[object, RequestClass] = {}
         self._former: dict[object, RequestClass] = {}  # those of the previous policy or tables
-        self._columns = NodeColumns(ledger)
+        self.columns = NodeColumns(ledger)
         self._searched: Memory = OrderedDict()
         self._numbers = count()
         # Values are immutable, so the same objects always ask the same. The cache keeps the pod so that its parts'
         # identities are not used again.
         self._known: dict[tuple[int, int, int, int], tuple[Pod, RequestClass]] = {}
-
-    def domains(self, keys: Iterable[str]) -> Ints:
-        """By node index, a number that nodes share if they agree in all of these labels."""
-        self._columns.refresh()
-        return self._columns.domains(keys)
-
-    def accepting(self, pod: Pod) -> Bools:
-        """By node index, whether the pod accepts the node by its labels and taints."""
-        return self._columns.accepting(pod)
 
     def clear(self) -> None:
         """Forget all classes, but keep the nodes that are in question."""
@@ -535,7 +525,7 @@ class RequestClassCache:
             pod,
             settled(pod.request.node_strategy or policy.node, tables),
             settled(policy.card, tables),
-            self._columns.judged(pod),
+            self.columns.judged(pod),
             EqualNodes(self._searched, next(self._numbers)),
             plain=is_plain(pod.request),
             tables=tables,

@@ -127,7 +127,7 @@ class Engine(Chooser):
         Args:
             keys: labels whose values distinguish the domains; nodes without one are a domain too.
         """
-        domain = self._classes.domains(keys)[nodes]
+        domain = self._classes.columns.domains(keys)[nodes]
         order = np.lexsort((self._rank[nodes], -scores, domain))
         first = np.searchsorted(domain[order], domain[order])
         best: Ints = order[np.arange(order.size) - first < most]
@@ -135,7 +135,7 @@ class Engine(Chooser):
 
     def accepting(self, pod: Pod) -> Bools:
         """By node index, whether the pod accepts the node by its labels and taints."""
-        return self._classes.accepting(pod)
+        return self._classes.columns.accepting(pod)
 
     # --- events ------------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
     everyone = slice(None)
     result: dict[ReasonCode, list[int]] = {}
     open_ = ledger.present.copy()
-    for code, refused in group.eligible.codes().items():
+    for code, refused in group.eligible.codes.items():
         result[code] = _ordered(open_ & refused, rank).tolist()
         open_ &= ~refused
     for index, reason in sorted(group.failed.items(), key=lambda item: int(rank[item[0]])):
