@@ -1,18 +1,19 @@
-"""The books' columns: the offer of every node, its free amounts, and the booking of charges.
+"""The books' columns: the offer of every node, its free amounts, and which pod holds what of them.
 
-`Columns` is the part of the ledger that writes columns, node by node. The ledger knows which pods hold devices; the
-columns follow from nodes, entries and suspicions alone.
+`Columns` is the part of the ledger that books pods and writes columns, node by node. The columns follow from nodes,
+entries and suspicions alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from copy import copy
+from typing import Final, Self
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from partage.inventory.card import (
     CEILING,
-    Card,
     Suspicion,
     Tree,
     doubles,
@@ -29,10 +30,9 @@ from partage.inventory.instances import (
     taken_by,
 )
 from partage.inventory.plane import CLOSED, Index, Ints, Plane
-from partage.model.allocation import Allocation, Charge, together
+from partage.model.allocation import Allocation, Charge, charges_of, together
 from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
-from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.reason import ReasonCode
 from partage.model.request import Scope
@@ -51,6 +51,9 @@ ASSUMED: Final = ("cpu", "memory", "pods", "ephemeral-storage")
 
 KEPT: Final = 2**15
 """Changes that a log keeps at least; a reader that comes too late for them looks at everything."""
+
+_FEW: Final = 16
+"""Nodes with many devices are few if at most one node in this number has many."""
 
 _CLOSED_NUMBER: Final = {code: number for number, code in enumerate(CLOSED)}
 
@@ -120,6 +123,7 @@ class Columns:
         self._unused_kinds: list[int] = []
         self._most_kinds = self._most_names = self._most_cuts = _MANY
         self._uuids: dict[str, set[tuple[DeviceType, int, int]]] = {}
+        self._entries: dict[str, Entry] = {}
         self._by_node: dict[str, dict[str, Entry]] = {}
         self._rows: dict[int, dict[DeviceType, list[Device]]] = {}
         self._ghosts: dict[int, dict[DeviceType, int]] = {}
@@ -141,6 +145,18 @@ class Columns:
         """By kind of card, its model; empty for no card."""
         return [device.model if device else "" for device in self.kinds]
 
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._entries
+
+    def allocation(self, uid: str) -> Allocation | None:
+        """The pod's allocation, or None."""
+        entry = self._entries.get(uid)
+        return entry.allocation if entry else None
+
+    def devices(self, type_: DeviceType, index: int) -> Sequence[Device]:
+        """The devices of one type on a node, by row."""
+        return self._rows[index].get(type_, ())
+
     def node_at(self, index: int) -> Node:
         """The node at an index. Raises `LedgerError`: the index has no node."""
         node = self.nodes[index]
@@ -148,21 +164,87 @@ class Columns:
             raise LedgerError(f"no node at index {index}")
         return node
 
-    def _reserve_nodes(self, nodes: int) -> None:
-        have = self.present.shape[0]
-        if nodes <= have:
-            return
-        size = max(nodes, have * 2)
-        for plane in self.planes.values():
-            plane.grow(plane.cards, size)
-        self.present = np.concatenate([self.present, np.zeros(size - have, np.bool_)])
-        self.hosted = np.concatenate([self.hosted, np.zeros(size - have, np.int64)])
-        self.bare = np.concatenate([self.bare, np.zeros(size - have, np.bool_)])
-        self.shut = np.concatenate([self.shut, np.zeros(size - have, np.bool_)])
-        self.unchecked = np.concatenate([self.unchecked, np.zeros(size - have, np.bool_)])
-        for columns in (self.host_free, self.host_total):
-            for resource, column in columns.items():
-                columns[resource] = np.concatenate([column, np.zeros(size - have, np.int64)])
+    def narrowed(self) -> tuple[Self, Ints] | None:
+        """The books with only as many positions for devices as nearly all nodes need, and the few other nodes.
+
+        Every node has room for as many devices as the largest one. So a caller with many questions about all nodes asks
+        the narrow books first, and then the whole books about these few. None if the books cannot be narrower.
+        """
+        most = max(plane.cards for plane in self.planes.values())
+        for width in WIDTHS:
+            few = self._wider[width]
+            if width < most and len(few) * _FEW <= len(self.index):
+                part = copy(self)
+                part.planes = {type_: plane.first(width) for type_, plane in self.planes.items()}
+                return part, np.array(sorted(few), np.intp)
+        return None
+
+    def apply(self, allocation: Allocation) -> None:
+        """Book an allocation that is a fact, even if it exceeds a card's amounts.
+
+        An overbooked card is closed; nothing is dropped. Raises `LedgerError`: the pod has an entry already.
+        """
+        uid, name = allocation.uid, allocation.node
+        if uid in self._entries:
+            raise LedgerError(f"pod {uid} is in the ledger already; undo it first")
+        charges = tuple([_bounded(charge) for charge in charges_of(allocation.grants)])
+        entry = self._entries[uid] = Entry(allocation, charges)
+        mates = self._by_node.get(name)
+        if mates is None:
+            mates = self._by_node[name] = {}
+        mates[uid] = entry
+        index = self.index.get(name)
+        if index is not None:
+            self._book_entry(index, uid, entry)
+
+    def undo(self, uid: str) -> Allocation | None:
+        """Release everything that a pod holds; returns its allocation, or None if it had none."""
+        entry = self._entries.pop(uid, None)
+        if entry is None:
+            return None
+        allocation = entry.allocation
+        mates = self._by_node[allocation.node]
+        del mates[uid]
+        if not mates:
+            del self._by_node[allocation.node]
+        index = self.index.get(allocation.node)
+        if index is None:
+            return allocation
+        if index in self._ghosts:
+            self._load(index)
+            return allocation
+        self._book_host(index, allocation.host, 1)
+        for charge in entry.charges:
+            row = self._locate(index, charge)
+            if row is None:
+                raise LedgerError(f"pod {uid} was allocated on {charge.uuid}, which is not there")
+            self._unbook(index, row, uid, charge)
+        self._write_hosted(index, self._by_node.get(allocation.node, {}).values())
+        if allocation.node in self._suspected:
+            self._withhold(index)
+        self.changes.append(index)
+        self.made_room += 1
+        return allocation
+
+    def restate(self, allocation: Allocation) -> bool:
+        """Replace a pod's allocation by one that takes the same of the same node; returns whether it does.
+
+        A grant may have got its protocol only on its node. Then nothing is booked again, and no room appears.
+        """
+        entry = self._entries.get(allocation.uid)
+        if entry is None:
+            return False
+        before, name = entry.allocation, allocation.node
+        charges = tuple([_bounded(charge) for charge in charges_of(allocation.grants)])
+        if (before.node, before.host, entry.charges) != (name, allocation.host, charges):
+            return False
+        self._entries[allocation.uid] = self._by_node[name][allocation.uid] = Entry(
+            allocation, charges
+        )
+        index = self.index.get(name)
+        if index is not None:
+            self.changes.append(index)
+        return True
 
     def _unload(self, index: int) -> None:
         for type_, devices in self._rows.pop(index, {}).items():
@@ -589,63 +671,6 @@ class Columns:
             and self._closed_itself(type_, index, row) is None
         }
 
-    def _reopen(self, name: str) -> None:
-        index = self.index.get(name)
-        if index is None:
-            return
-        self._withhold(index)
-        for type_, devices in self._rows[index].items():
-            for row in range(len(devices)):
-                self._refresh(type_, index, row)
-        self.changes.append(index)
-        self.made_room += 1
-
-    def _card(self, plane: Plane, type_: DeviceType, index: int, row: int, device: Device) -> Card:
-        closed = None if plane.open[row, index] else self._closed(type_, index, row)
-        functions: frozenset[str] = frozenset()
-        if device.functions:
-            charges = self._tenants.get((type_, index, row), {}).values()
-            functions = frozenset(f for charge in charges for f in charge.functions)
-        card = Card(
-            device=device,
-            row=row,
-            core_free=int(plane.core_free[row, index]),
-            memory_free=int(plane.memory_free[row, index]),
-            slots_free=int(plane.slots_free[row, index]),
-            tenants=int(plane.tenants[row, index]),
-            closed=closed[0] if closed else None,
-            closed_detail=closed[1] if closed else "",
-            extras_free={u: int(plane.unit_columns(u)[1][row, index]) for u, _ in device.extras},
-            functions_taken=functions,
-        )
-        if device.cutting is not None:
-            held = sorted(
-                (one.start, one.size, one.profile, uid)
-                for uid, charge in self._tenants.get((type_, index, row), {}).items()
-                for one in charge.instances
-            )
-            card.instances = tuple(MigSlice(name, start, size) for start, size, name, _ in held)
-            card.holders = tuple(
-                self._by_node[self.node_at(index).name][uid].allocation.holder for *_, uid in held
-            )
-            card.takes_instances = bool(plane.cut[row, index])
-        if device.foreign:
-            card.foreign = strangers(device, self._tenants.get((type_, index, row), {}))
-        return card
-
-    def _miscut(self, indexes: set[int]) -> str:
-        """A card of these nodes whose column `cut` differs from its instances; empty if there is none."""
-        for index in indexes & self.cut_nodes:
-            for type_ in DeviceType:
-                for row in range(len(self._rows[index].get(type_, ()))):
-                    closed = self._closed(type_, index, row)
-                    cut = int(self.planes[type_].cut[row, index])
-                    if cut != self._cut(type_, index, row, closed):
-                        return (
-                            f"{type_} {row} of {self.node_at(index).name} is not cut as allocated"
-                        )
-        return ""
-
 
 def _kinds_of(charges: Sequence[Charge]) -> int:
     """Bits of one pod for the column `hosted`; the few with more than 62 cards share a bit."""
@@ -657,3 +682,18 @@ def _kinds_of(charges: Sequence[Charge]) -> int:
             else:
                 shares = 1
     return (1 << min(cards, 62) if cards else 0) | shares
+
+
+def _bounded(charge: Charge) -> Charge:
+    """The charge, with absurd amounts reduced to the most that the columns can count."""
+    few = charge.core_milli <= CEILING and charge.slots <= CEILING
+    few = few and charge.memory_bytes <= CEILING
+    if few and (not charge.extras or all(a <= CEILING for _unit, a in charge.extras)):
+        return charge
+    return replace(
+        charge,
+        core_milli=min(charge.core_milli, CEILING),
+        memory_bytes=min(charge.memory_bytes, CEILING),
+        slots=min(charge.slots, CEILING),
+        extras=tuple((unit, min(amount, CEILING)) for unit, amount in charge.extras),
+    )

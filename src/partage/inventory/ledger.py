@@ -24,23 +24,19 @@ Invariants, by field:
     made_room        grows with every change that may let a refused pod in.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
-from msgspec.structs import replace
 
-from partage.inventory.card import CEILING, Card, Suspicion
-from partage.inventory.columns import ASSUMED, UNCHECKED, WIDTHS, Columns, Entry
-from partage.inventory.plane import Ints
-from partage.model.allocation import Allocation, Charge, charges_of
+from partage.inventory.card import Card, Suspicion
+from partage.inventory.columns import ASSUMED, UNCHECKED, Columns
+from partage.inventory.instances import strangers
+from partage.inventory.plane import Plane
+from partage.model.allocation import Allocation, Charge
 from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
+from partage.model.mig import MigSlice
 from partage.model.node import Node
-
-_FEW: Final = 16
-"""Nodes with many devices are few if at most one node in this number has many."""
 
 
 class Ledger(Columns):
@@ -48,19 +44,10 @@ class Ledger(Columns):
 
     def __init__(self) -> None:
         super().__init__()
-        self._entries: dict[str, Entry] = {}
         self._suspicions: dict[str, Suspicion] = {}
         self._vacant: list[int] = []
 
     # --- asking ------------------------------------------------------------------------------
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._entries
-
-    def allocation(self, uid: str) -> Allocation | None:
-        """The pod's allocation, or None."""
-        entry = self._entries.get(uid)
-        return entry.allocation if entry else None
 
     def allocations(self) -> Iterator[Allocation]:
         """Every pod's allocation, in the order of arrival."""
@@ -82,10 +69,6 @@ class Ledger(Columns):
         """The places of a device: type, node index and row; normally one."""
         return self._uuids.get(uuid, ())
 
-    def devices(self, type_: DeviceType, index: int) -> Sequence[Device]:
-        """The devices of one type on a node, by row."""
-        return self._rows[index].get(type_, ())
-
     def cards(self, type_: DeviceType, index: int) -> list[Card]:
         """A copy of the state of a node's cards of one type, in the order of minors."""
         plane = self.planes[type_]
@@ -93,6 +76,39 @@ class Ledger(Columns):
             self._card(plane, type_, index, row, device)
             for row, device in enumerate(self._rows[index].get(type_, ()))
         ]
+
+    def _card(self, plane: Plane, type_: DeviceType, index: int, row: int, device: Device) -> Card:
+        closed = None if plane.open[row, index] else self._closed(type_, index, row)
+        functions: frozenset[str] = frozenset()
+        if device.functions:
+            charges = self._tenants.get((type_, index, row), {}).values()
+            functions = frozenset(f for charge in charges for f in charge.functions)
+        card = Card(
+            device=device,
+            row=row,
+            core_free=int(plane.core_free[row, index]),
+            memory_free=int(plane.memory_free[row, index]),
+            slots_free=int(plane.slots_free[row, index]),
+            tenants=int(plane.tenants[row, index]),
+            closed=closed[0] if closed else None,
+            closed_detail=closed[1] if closed else "",
+            extras_free={u: int(plane.unit_columns(u)[1][row, index]) for u, _ in device.extras},
+            functions_taken=functions,
+        )
+        if device.cutting is not None:
+            held = sorted(
+                (one.start, one.size, one.profile, uid)
+                for uid, charge in self._tenants.get((type_, index, row), {}).items()
+                for one in charge.instances
+            )
+            card.instances = tuple(MigSlice(name, start, size) for start, size, name, _ in held)
+            card.holders = tuple(
+                self._by_node[self.node_at(index).name][uid].allocation.holder for *_, uid in held
+            )
+            card.takes_instances = bool(plane.cut[row, index])
+        if device.foreign:
+            card.foreign = strangers(device, self._tenants.get((type_, index, row), {}))
+        return card
 
     def tenants(self, type_: DeviceType, index: int, row: int) -> Mapping[str, Charge]:
         """Charges on one card by pod UID."""
@@ -126,21 +142,6 @@ class Ledger(Columns):
             for name in names
         }
 
-    def narrowed(self) -> tuple["Ledger", Ints] | None:
-        """The books with only as many positions for devices as nearly all nodes need, and the few other nodes.
-
-        Every node has room for as many devices as the largest one. So a caller with many questions about all nodes asks
-        the narrow books first, and then the whole books about these few. None if the books cannot be narrower.
-        """
-        most = max(plane.cards for plane in self.planes.values())
-        for width in WIDTHS:
-            few = self._wider[width]
-            if width < most and len(few) * _FEW <= len(self.index):
-                part = copy(self)
-                part.planes = {type_: plane.first(width) for type_, plane in self.planes.items()}
-                return part, np.array(sorted(few), np.intp)
-        return None
-
     # --- changing ----------------------------------------------------------------------------
 
     def upsert_node(self, node: Node) -> None:
@@ -171,6 +172,22 @@ class Ledger(Columns):
         self.changes.append(index)
         self.made_room += gained > 0
 
+    def _reserve_nodes(self, nodes: int) -> None:
+        have = self.present.shape[0]
+        if nodes <= have:
+            return
+        size = max(nodes, have * 2)
+        for plane in self.planes.values():
+            plane.grow(plane.cards, size)
+        self.present = np.concatenate([self.present, np.zeros(size - have, np.bool_)])
+        self.hosted = np.concatenate([self.hosted, np.zeros(size - have, np.int64)])
+        self.bare = np.concatenate([self.bare, np.zeros(size - have, np.bool_)])
+        self.shut = np.concatenate([self.shut, np.zeros(size - have, np.bool_)])
+        self.unchecked = np.concatenate([self.unchecked, np.zeros(size - have, np.bool_)])
+        for columns in (self.host_free, self.host_total):
+            for resource, column in columns.items():
+                columns[resource] = np.concatenate([column, np.zeros(size - have, np.int64)])
+
     def remove_node(self, name: str) -> None:
         """Remove a node; entries of its pods stay until the pods are gone."""
         index = self.index.pop(name, None)
@@ -184,73 +201,6 @@ class Ledger(Columns):
         self._vacant.append(index)
         self.changes.append(index)
         self.node_changes.append(index)
-
-    def apply(self, allocation: Allocation) -> None:
-        """Book an allocation that is a fact, even if it exceeds a card's amounts.
-
-        An overbooked card is closed; nothing is dropped. Raises `LedgerError`: the pod has an entry already.
-        """
-        uid, name = allocation.uid, allocation.node
-        if uid in self._entries:
-            raise LedgerError(f"pod {uid} is in the ledger already; undo it first")
-        charges = tuple([_bounded(charge) for charge in charges_of(allocation.grants)])
-        entry = self._entries[uid] = Entry(allocation, charges)
-        mates = self._by_node.get(name)
-        if mates is None:
-            mates = self._by_node[name] = {}
-        mates[uid] = entry
-        index = self.index.get(name)
-        if index is not None:
-            self._book_entry(index, uid, entry)
-
-    def undo(self, uid: str) -> Allocation | None:
-        """Release everything that a pod holds; returns its allocation, or None if it had none."""
-        entry = self._entries.pop(uid, None)
-        if entry is None:
-            return None
-        allocation = entry.allocation
-        mates = self._by_node[allocation.node]
-        del mates[uid]
-        if not mates:
-            del self._by_node[allocation.node]
-        index = self.index.get(allocation.node)
-        if index is None:
-            return allocation
-        if index in self._ghosts:
-            self._load(index)
-            return allocation
-        self._book_host(index, allocation.host, 1)
-        for charge in entry.charges:
-            row = self._locate(index, charge)
-            if row is None:
-                raise LedgerError(f"pod {uid} was allocated on {charge.uuid}, which is not there")
-            self._unbook(index, row, uid, charge)
-        self._write_hosted(index, self._by_node.get(allocation.node, {}).values())
-        if allocation.node in self._suspected:
-            self._withhold(index)
-        self.changes.append(index)
-        self.made_room += 1
-        return allocation
-
-    def restate(self, allocation: Allocation) -> bool:
-        """Replace a pod's allocation by one that takes the same of the same node; returns whether it does.
-
-        A grant may have got its protocol only on its node. Then nothing is booked again, and no room appears.
-        """
-        entry = self._entries.get(allocation.uid)
-        if entry is None:
-            return False
-        before, name = entry.allocation, allocation.node
-        charges = tuple([_bounded(charge) for charge in charges_of(allocation.grants)])
-        if (before.node, before.host, entry.charges) != (name, allocation.host, charges):
-            return False
-        self._entries[allocation.uid] = self._by_node[name][allocation.uid] = Entry(
-            allocation, charges
-        )
-        index = self.index.get(name)
-        if index is not None:
-            self.changes.append(index)
-        return True
 
     def suspect(self, uid: str, suspicion: Suspicion) -> None:
         """Close capacity because of a pod whose books cannot be trusted."""
@@ -272,6 +222,17 @@ class Ledger(Columns):
         self._forget(uid, suspicion)
         self._reopen(suspicion.node)
         return True
+
+    def _reopen(self, name: str) -> None:
+        index = self.index.get(name)
+        if index is None:
+            return
+        self._withhold(index)
+        for type_, devices in self._rows[index].items():
+            for row in range(len(devices)):
+                self._refresh(type_, index, row)
+        self.changes.append(index)
+        self.made_room += 1
 
     # --- checking ----------------------------------------------------------------------------
 
@@ -345,17 +306,15 @@ class Ledger(Columns):
         if not mates:
             del self._suspected[suspicion.node]
 
-
-def _bounded(charge: Charge) -> Charge:
-    """The charge, with absurd amounts reduced to the most that the columns can count."""
-    few = charge.core_milli <= CEILING and charge.slots <= CEILING
-    few = few and charge.memory_bytes <= CEILING
-    if few and (not charge.extras or all(a <= CEILING for _unit, a in charge.extras)):
-        return charge
-    return replace(
-        charge,
-        core_milli=min(charge.core_milli, CEILING),
-        memory_bytes=min(charge.memory_bytes, CEILING),
-        slots=min(charge.slots, CEILING),
-        extras=tuple((unit, min(amount, CEILING)) for unit, amount in charge.extras),
-    )
+    def _miscut(self, indexes: set[int]) -> str:
+        """A card of these nodes whose column `cut` differs from its instances; empty if there is none."""
+        for index in indexes & self.cut_nodes:
+            for type_ in DeviceType:
+                for row in range(len(self._rows[index].get(type_, ()))):
+                    closed = self._closed(type_, index, row)
+                    cut = int(self.planes[type_].cut[row, index])
+                    if cut != self._cut(type_, index, row, closed):
+                        return (
+                            f"{type_} {row} of {self.node_at(index).name} is not cut as allocated"
+                        )
+        return ""
