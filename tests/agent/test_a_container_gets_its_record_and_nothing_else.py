@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 from prometheus_client import generate_latest
 
+from partage.agent.cdi.specs import DeviceNode
 from partage.agent.container_admission import Keeper
-from partage.agent.container_edits import HostFacts, Instance, Made
+from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Injected, Place, Refusal, inject, looked_at
 from partage.agent.isolation.providers import HamiCore
@@ -441,7 +442,9 @@ def test_a_line_nested_without_end_is_counted_too(tmp_path: Path) -> None:
 
 def test_an_instance_that_goes_while_it_is_given_is_asked_for_once() -> None:
     """What was found ready is what the container gets, whatever happens in between."""
-    answers = [Instance("MIG-1", (Made("/dev/nvidia-caps/nvidia-cap10", 511, 10),))]
+    answers = [
+        Instance("MIG-1", (DeviceNode("/dev/nvidia-caps/nvidia-cap10", major=511, minor=10),))
+    ]
     facts = HostFacts(lambda _pod, _card, _mig: answers.pop() if answers else Instance())
     sliced = structs.replace(HALF, mode=GrantMode.MIG, mig=MigSlice("1g.10gb", 2, 1), core_milli=0)
 

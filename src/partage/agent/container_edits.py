@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from partage.agent.cdi.specs import DeviceNode
 from partage.agent.isolation.container_dirs import CardQuota
 from partage.agent.isolation.providers import Bind, NoIsolation, Provider, Shares
 from partage.model.allocation import CLAIM, Grant, GrantMode
@@ -44,15 +45,6 @@ class FilesUnknown(InvalidValue):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A device file that is created in the container; it need not exist on the host."""
-
-    path: str
-    major: int
-    minor: int
-
-
-@dataclass(frozen=True, slots=True)
 class Instance:
     """A hardware instance of a pod.
 
@@ -63,7 +55,7 @@ class Instance:
     """
 
     uuid: str = ""
-    files: tuple[Made, ...] = ()
+    files: tuple[DeviceNode, ...] = ()
     why: str = ""
 
 
@@ -86,7 +78,7 @@ class Given:
     env: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
-    made: tuple[Made, ...] = ()
+    made: tuple[DeviceNode, ...] = ()
     binds: tuple[Bind, ...] = ()
     limits: str = "whole"
     quota: tuple[CardQuota, ...] | None = None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from partage.agent.container_edits import Instance, Made
+from partage.agent.container_edits import Instance
 from partage.agent.device_document import cards_of
 from partage.agent.discovery.nvidia import load_library
 from partage.agent.metrics import Tallies
@@ -256,7 +256,7 @@ class NodeInstances:
                 nodes = self._specs.nodes(card, place.start, one.uuid)
             except InvalidDocument as error:
                 return Instance(why=str(error))
-            return Instance(one.uuid, tuple(Made(n.path, n.major, n.minor) for n in nodes))
+            return Instance(one.uuid, nodes)
         told = [f"{one.obstacle}: {one.message}" for one in self._service.hindrances(pod)]
         if outcome is not None and outcome.fault:
             told.append(outcome.fault)

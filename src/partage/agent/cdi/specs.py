@@ -82,7 +82,9 @@ class _Device(_Strict, frozen=True):
     container_edits: Edits = Edits()
 
 
-class _Spec(_Strict, frozen=True):
+class Specification(_Strict, frozen=True):
+    """A file: the devices of one kind."""
+
     cdi_version: str
     kind: str
     annotations: dict[str, str] = {}
@@ -95,7 +97,7 @@ class _File:
     """A file at its last reading: its specification, or its fault."""
 
     stamp: tuple[int, int, int]
-    spec: _Spec | None
+    spec: Specification | None
     problem: str = ""
 
 
@@ -126,10 +128,10 @@ class Specifications:
             found.append(device.container_edits)
         return tuple(found)
 
-    def _devices(self) -> tuple[dict[str, tuple[_Spec, _Device]], list[str]]:
+    def _devices(self) -> tuple[dict[str, tuple[Specification, _Device]], list[str]]:
         """All devices by their full names, and the faults of files and names."""
         files: dict[Path, _File] = {}
-        found: dict[str, tuple[_Spec, _Device]] = {}
+        found: dict[str, tuple[Specification, _Device]] = {}
         twice: dict[str, str] = {}
         for folder in self._folders:
             here: set[str] = set()
@@ -170,7 +172,7 @@ def _read(path: Path, before: _File | None) -> _File:
         return _File((0, 0, 0), None, f"{path}: {error.strerror or error}")
     try:
         (document,) = yaml_values(data)
-        spec = msgspec.convert(document, _Spec)
+        spec = msgspec.convert(document, Specification)
     except UNREADABLE as error:
         return _File(stamp, None, f"{path}: {error}")
     names = [device.name for device in spec.devices]

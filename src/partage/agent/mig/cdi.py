@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from partage.agent.cdi.specs import DeviceNode, Specification
 from partage.agent.mig.journal import replace_file
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.vendors.traits import NVIDIA
@@ -131,18 +132,18 @@ class Specs:
                 found.append(Spec(int(start), _device(path)))
         return tuple(sorted(found, key=lambda spec: spec.start))
 
-    def nodes(self, card: str, start: int, uuid: str) -> tuple["DeviceNode", ...]:
+    def nodes(self, card: str, start: int, uuid: str) -> tuple[DeviceNode, ...]:
         """Device files of an instance. Raises `InvalidDocument`: absent, unreadable, or of another instance."""
         path = self.path(card, start)
         try:
-            document = msgspec.json.decode(path.read_bytes(), type=_Document)
+            document = msgspec.json.decode(path.read_bytes(), type=Specification)
         except OSError as error:
             raise InvalidDocument(f"{path}: {error.strerror or error}") from None
         except UNREADABLE as error:
             raise InvalidDocument(f"{path}: {error}") from None
         for device in document.devices:
             if device.name == uuid:
-                return device.edits.nodes
+                return device.container_edits.device_nodes
         raise InvalidDocument(f"{path}: no device {uuid}")
 
     def write(self, card: str, start: int, content: bytes) -> None:
@@ -158,28 +159,7 @@ class Specs:
 def _device(path: Path) -> str:
     """The device that a specification names; empty if it names none. Raises `OSError`."""
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=_Document)
+        document = msgspec.json.decode(path.read_bytes(), type=Specification)
     except (FileNotFoundError, *UNREADABLE):
         return ""
     return document.devices[0].name if len(document.devices) == 1 else ""
-
-
-class DeviceNode(msgspec.Struct, frozen=True):
-    """A device file in a container; it need not exist on the node."""
-
-    path: str
-    major: int
-    minor: int
-
-
-class _Edits(msgspec.Struct, frozen=True):
-    nodes: tuple[DeviceNode, ...] = msgspec.field(default=(), name="deviceNodes")
-
-
-class _Device(msgspec.Struct, frozen=True):
-    name: str
-    edits: _Edits = msgspec.field(default_factory=_Edits, name="containerEdits")
-
-
-class _Document(msgspec.Struct, frozen=True):
-    devices: tuple[_Device, ...]

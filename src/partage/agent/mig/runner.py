@@ -15,7 +15,7 @@ from typing import Final
 
 from partage.agent.mig.cdi import Numbers, Specs, render
 from partage.agent.mig.driver import NvidiaDriver
-from partage.agent.mig.journal import CardJournal, FileJournals, Stage
+from partage.agent.mig.journal import CardJournal, Entry, FileJournals, Stage
 from partage.agent.mig.nvml import CardFacts, Failure, GpuInstance, NvmlFailed
 from partage.agent.mig.plan import (
     Act,
@@ -63,24 +63,6 @@ def wait(tries: int, failure: Failure | None) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """An instance that programs can use.
-
-    Attributes:
-        owner: UID of the pod.
-        instance: its profile and place.
-        uuid: of the MIG device and of its CDI device.
-        gpu, compute: the driver's numbers.
-    """
-
-    owner: str
-    instance: MigSlice
-    uuid: str
-    gpu: int | None = None
-    compute: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """A card after `settle`.
 
@@ -94,7 +76,7 @@ class Outcome:
         uncuttable: why an operator must act before any instance can be created; usually empty.
     """
 
-    ready: tuple[Ready, ...] = ()
+    ready: tuple[Entry, ...] = ()
     hindrances: tuple[Hindrance, ...] = ()
     foreign: tuple[GpuInstance, ...] = ()
     fault: str = ""
@@ -247,7 +229,7 @@ class Runner:
         )
         busy = {(h.instance, h.owner) for h in refused}
         ready = tuple(
-            Ready(entry.owner, entry.instance, entry.uuid, entry.gpu, entry.compute)
+            entry
             for entry in journal.entries
             if entry.stage is Stage.READY and (entry.instance, entry.owner) in asked - stuck - busy
         )

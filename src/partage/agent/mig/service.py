@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from partage.agent.mig.journal import Entry
 from partage.agent.mig.plan import Hindrance, Wanted
-from partage.agent.mig.runner import Outcome, Ready, Runner
+from partage.agent.mig.runner import Outcome, Runner
 from partage.kube.clock import Clock, sleep_until
 
 _LOOK: Final = 60.0
@@ -65,7 +66,7 @@ class Instances:
             if before is None or before.get(card, ()) != self._wanted.get(card, ()):
                 call.set()
 
-    def ready(self, owner: str) -> tuple[Ready, ...] | None:
+    def ready(self, owner: str) -> tuple[Entry, ...] | None:
         """Instances of a pod, once all of them are usable; None until then."""
         asked = {
             (card, one.instance)
