@@ -19,7 +19,7 @@ import contextlib
 import hashlib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from partage.agent.isolation.amounts import NAME, make_amounts, read_amounts, se
 from partage.agent.isolation.files import TenantFiles
 from partage.agent.isolation.library import digest, install
 from partage.agent.isolation.limits import VERSION, CardLimits, ContainerLimits, read, write
+from partage.agent.isolation.seats import given_seats
 from partage.model.device import SEATS
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.vendors.wishes import Policy, Priority
@@ -281,7 +282,7 @@ class Rooms:
         if self._strange and gated:
             # This covers the seat of an unreadable room. Older agents did not mark every seat, but allocated the first
             # ones.
-            taken |= self._files.given(card.uuid)
+            taken |= given_seats(self._files.seats / card.uuid)
         slots = reversed(range(SEATS)) if self._strange else range(SEATS)
         if gated:
             self._files.open_card(card.uuid)
@@ -291,17 +292,7 @@ class Rooms:
         for slot in slots:
             if slot in taken:
                 continue
-            found = CardLimits(
-                card.uuid,
-                f"card-{index}",
-                slot,
-                card.memory_bytes,
-                card.core_milli,
-                card.policy,
-                card.priority,
-                card.swap_bytes,
-                card.context_bytes,
-            )
+            found = CardLimits(seats=f"card-{index}", slot=slot, **asdict(card))
             try:
                 if gated:
                     self._files.open_seat(found)
@@ -320,7 +311,7 @@ class Rooms:
             note.read_text("ascii", "replace").strip() if note.exists() else "" for note in notes
         ]
         if boot not in said:
-            self._files.clear()
+            self._files.tidy((), ())
             shutil.rmtree(self._here / "containers")
             (self._here / "containers").mkdir(mode=0o755)
         for note, before in zip(notes, said, strict=True):

@@ -22,7 +22,6 @@ from partage.agent.isolation.seats import (
     files_of,
     free_seat,
     give_seat,
-    given_seats,
     make_seats,
     mend_seats,
     remove_drafts,
@@ -123,15 +122,8 @@ class TenantFiles:
             else:
                 return
 
-    def given(self, uuid: str) -> frozenset[int]:
-        """The slots of a card that are allocated. Raises `InvalidDocument`: a file is not the agent's; `OSError`."""
-        return given_seats(self.seats / uuid)
-
     def tell(self, card: CardLimits) -> None:
-        """Write the current terms of one tenant for all tenants of its card.
-
-        Raises `InvalidDocument`: a file there is not the agent's; `OSError`: a file cannot be opened.
-        """
+        """Write the current terms of one tenant for all tenants of its card."""
         tell_terms(self.seats / card.uuid, card, self._held)
 
     def close_seat(self, card: CardLimits) -> None:
@@ -168,10 +160,6 @@ class TenantFiles:
                 if folder.name not in kept:
                     self._held.let_go(folder)
                     _removed(folder)
-
-    def clear(self) -> None:
-        """Remove all, after a boot. Raises `OSError`."""
-        self.tidy((), ())
 
     def _bound(self, folder: Path, name: str, file_bytes: int, files: int) -> str:
         """Why a folder is not memory of a fixed size; empty if it is."""

@@ -13,7 +13,8 @@ truncate the file of the next tenant or write in its name. A released seat there
 name. Its number in `terms` changes, and each neighbour's library maps the file again. Seats of an older agent
 have no numbers and keep their files, because the libraries beside them would not notice a change.
 
-Functions raise `InvalidDocument` if a file is not the agent's, and `OSError` if it cannot be made, opened or written.
+Functions raise `InvalidDocument` if a file is not the agent's, and `OSError` if it cannot be made, opened or written, or if
+other tenants have taken its room.
 """
 
 import os
@@ -68,10 +69,7 @@ def files_of(folder: Path) -> tuple[Path, ...]:
 
 
 def make_seats(folder: Path) -> None:
-    """Make all seats of a card, and the terms. Existing seats stay, and processes that map them continue.
-
-    Raises `OSError`: the folder cannot be written, or has no room.
-    """
+    """Make all seats of a card, and the terms. Existing seats stay, and processes that map them continue."""
     folder.mkdir(mode=0o755, exist_ok=True)
     remove_drafts(folder)
     terms, *seats = files_of(folder)
@@ -96,11 +94,7 @@ def _is_draft(path: Path) -> bool:
 
 
 def give_seat(folder: Path, card: CardLimits, held: HeldFiles) -> None:
-    """Allocate an empty seat to a new tenant, and write its terms.
-
-    Raises `InvalidDocument`: the file is not the agent's; `OSError`: it cannot be made or opened for writing, or other
-    tenants have taken its room.
-    """
+    """Allocate an empty seat to a new tenant, and write its terms."""
     terms, file = _said(folder, card.slot)
     if terms or not file:  # tenants have only read a fresh file
         _renew(folder, card.slot, file, held)
@@ -108,12 +102,12 @@ def give_seat(folder: Path, card: CardLimits, held: HeldFiles) -> None:
 
 
 def tell_terms(folder: Path, card: CardLimits, held: HeldFiles) -> None:
-    """Write the terms of a tenant with a seat. Raises `InvalidDocument`: the file is not the agent's; `OSError`."""
+    """Write the terms of a tenant with a seat."""
     _say(folder, card.slot, _terms(card), held)
 
 
 def given_seats(folder: Path) -> frozenset[int]:
-    """A card's allocated slots, by the agent's page. Raises `InvalidDocument`: not the agent's file; `OSError`."""
+    """A card's allocated slots, by the agent's page."""
     terms = folder / _TERMS
     if not terms.exists() and (
         # A kill may have left drafts: the terms come before all seats.
@@ -128,10 +122,7 @@ def given_seats(folder: Path) -> frozenset[int]:
 
 
 def free_seat(folder: Path, slot: int, held: HeldFiles) -> None:
-    """Release the seat of an ended tenant. If this fails, the seat stays allocated, without any right.
-
-    Raises `InvalidDocument`: the file is not the agent's; `OSError`: it cannot be made or opened for writing.
-    """
+    """Release the seat of an ended tenant. If this fails, the seat stays allocated, without any right."""
     _say(folder, slot, _GIVEN, held)
     _renew(folder, slot, _said(folder, slot)[1], held)
     _say(folder, slot, 0, held)
