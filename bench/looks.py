@@ -27,9 +27,8 @@ from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.account import PLACES_AT
 from partage.agent.isolation.container_dirs import CardQuota, Rooms
-from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.processes import numbers_of
-from partage.agent.isolation.providers import OwnLibrary
+from partage.agent.isolation.providers import Isolation, OwnLibrary
 from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
 from partage.agent.uses import Meter

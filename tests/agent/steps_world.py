@@ -26,8 +26,7 @@ from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.container_dirs import Rooms
 from partage.agent.isolation.folders import Folders
-from partage.agent.isolation.mounting import Isolation
-from partage.agent.isolation.providers import HamiCore, OwnLibrary
+from partage.agent.isolation.providers import HamiCore, Isolation, OwnLibrary
 from partage.agent.journal import Journal
 from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, PodSandbox

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from one_look import look
-from partage.agent.isolation.objects import OF_DRIVER, auditors, defined
+from partage.agent.isolation.elf import OF_DRIVER, auditors, defined
 from partage.agent.isolation.reading import Work
 from partage.model.errors import InvalidDocument
 

@@ -27,9 +27,8 @@ from partage.agent.isolation import node_scan, processes
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT
 from partage.agent.isolation.container_dirs import Room, Rooms
 from partage.agent.isolation.library import as_mapped
-from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.node_scan import RoomView, see
-from partage.agent.isolation.providers import NoIsolation, OwnLibrary
+from partage.agent.isolation.providers import Isolation, NoIsolation, OwnLibrary
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
 from partage.agent.isolation.statements import Answer, Statement, survey, untried
 from partage.agent.journal import Journal

@@ -15,6 +15,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -28,18 +29,17 @@ from one_look import look
 from partage.agent.isolation import node_scan
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT, make_account, read_account
 from partage.agent.isolation.container_dirs import Room
-from partage.agent.isolation.enforcement_status import Cause
+from partage.agent.isolation.elf import OF_DRIVER, defined
 from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.images import judge_image
 from partage.agent.isolation.limits import ContainerLimits
 from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.mappings import variables
 from partage.agent.isolation.node_scan import Seen, Sight, see
-from partage.agent.isolation.objects import OF_DRIVER, defined
 from partage.agent.isolation.preloads import taken_first
 from partage.agent.isolation.processes import CROWD, container_of, numbers_of, processes_of
 from partage.agent.isolation.reading import LOOK, TooMuch, Work, file_below, start
-from partage.agent.isolation.statements import Answer, survey
+from partage.agent.isolation.statements import Answer, Cause, survey
 from partage.agent.journal import Entry
 from partage.model.errors import InvalidDocument
 from partage.vendors.traits import NVIDIA
@@ -701,9 +701,9 @@ def test_files_that_do_not_answer_hold_up_nobody_elses_look(
             answers.wait(240)
         return plain(pids, room, proc, work)
 
-    def waits(done: threading.Event) -> bool:
+    def waits(look: Future[tuple[Seen, ...]]) -> bool:
         end = time.monotonic() + 240
-        while not done.wait(0.005):
+        while not wait((look,), 0.005).done:
             assert time.monotonic() < end
             if stuck.is_set():
                 stuck.clear()
@@ -733,7 +733,7 @@ def test_files_that_do_not_answer_hold_up_nobody_elses_look(
 def test_attempts_without_an_end_leave_others_their_looks() -> None:
     """Each attempt of a container is another one, and each may wait for a file: those of one tenant have a bound."""
     answers = threading.Event()
-    lookers: Lookers[str] = Lookers(lambda done: done.wait(0.01 if busy else 240))
+    lookers: Lookers[str] = Lookers(lambda look: bool(wait((look,), 0.01 if busy else 240).done))
     before, given_up = threading.active_count(), 0
     busy = True
     for number in range(100):

@@ -27,9 +27,8 @@ from partage.agent.isolation import files as tenant_files
 from partage.agent.isolation.account import ACCOUNT_BYTES, read_account
 from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Rooms
 from partage.agent.isolation.limits import CardLimits, read
-from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.processes import root_of
-from partage.agent.isolation.providers import HamiCore, MigOnly, OwnLibrary, Shares
+from partage.agent.isolation.providers import HamiCore, Isolation, MigOnly, OwnLibrary, Shares
 from partage.agent.isolation.seats import SEAT_BYTES, read_seat, seat_file
 from partage.agent.journal import Journal
 from partage.agent.metrics import Tallies

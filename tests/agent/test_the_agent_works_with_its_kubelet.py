@@ -15,8 +15,7 @@ from fakes.kube_server import KubeServer
 from fakes.kubelet import FakeKubelet, NotStarted, fake_kubelet
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
-from partage.agent.differences import Kind
-from partage.agent.found_file import read_findings
+from partage.agent.differences import Kind, read_findings
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.journal import Journal

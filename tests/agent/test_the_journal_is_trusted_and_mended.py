@@ -22,8 +22,7 @@ from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.host import Host
 from partage.agent.injection import Place
 from partage.agent.isolation.container_dirs import Rooms
-from partage.agent.isolation.mounting import Isolation
-from partage.agent.isolation.providers import NoIsolation, OwnLibrary, Provider
+from partage.agent.isolation.providers import Isolation, NoIsolation, OwnLibrary, Provider
 from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, PodSandbox

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from test_the_journal_is_trusted_and_mended import SHARE, World, container_of, entry, pod_of
 
 from partage.agent.container_admission import Keeper
+from partage.agent.differences import read_findings, write_findings
 from partage.agent.discovery.found import Roots
 from partage.agent.dra.allocated import Allocated, Part
 from partage.agent.dra.prepared import Claims
-from partage.agent.found_file import read_findings, write_findings
 from partage.agent.isolation.node_scan import see
 from partage.agent.isolation.providers import OwnLibrary
 from partage.agent.journal import Entry as Given

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from partage.agent.discovery.models import MODELS
-from partage.agent.isolation.enforcement_status import Cause
+from partage.agent.isolation.statements import Cause
 from partage.cli.explain import meaning
 from partage.cli.main import main as program
 from partage.cli.up import up

@@ -25,8 +25,7 @@ from partage.agent.injection import Place
 from partage.agent.isolation.account import PLACES_AT
 from partage.agent.isolation.amounts import NAME, read_amounts
 from partage.agent.isolation.container_dirs import Rooms
-from partage.agent.isolation.mounting import Isolation
-from partage.agent.isolation.providers import OwnLibrary
+from partage.agent.isolation.providers import Isolation, OwnLibrary
 from partage.agent.journal import Journal
 from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, PodSandbox

@@ -17,15 +17,15 @@ from one_look import look
 from partage.agent.isolation.account import PLACES_AT, State, make_account, read_account
 from partage.agent.isolation.amounts import NAME
 from partage.agent.isolation.container_dirs import Room
-from partage.agent.isolation.enforcement_status import Cause, judge
+from partage.agent.isolation.elf import Reach
 from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.library import as_mapped, install
 from partage.agent.isolation.limits import CardLimits, ContainerLimits, write
 from partage.agent.isolation.node_scan import ProcessView, Seen, Sight, files_of, read_room
 from partage.agent.isolation.overhead import Overheads
 from partage.agent.isolation.processes import numbers_of
-from partage.agent.isolation.programs import Reach
 from partage.agent.isolation.seats import give_seat, make_seats, seat_file
+from partage.agent.isolation.statements import Cause, judge
 from partage.vendors.wishes import Policy
 
 LIMITS = ContainerLimits(1, (CardLimits("GPU-1", "card-0", 0, 2**30, 300),))

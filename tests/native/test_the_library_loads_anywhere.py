@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from native_world import MIB, WAIT, World
 
+from partage.agent.isolation.elf import OLDEST_LIBC, Reach, newest_symbol, reach
 from partage.agent.isolation.library import install, is_genuine
-from partage.agent.isolation.programs import OLDEST_LIBC, Reach, newest_symbol, reach
 
 
 def test_no_symbol_is_newer_than_glibc_2_17(build: Path) -> None:

@@ -18,11 +18,11 @@ from native_world import MIB, Tenant, World, uuid
 from one_look import look
 from partage.agent.isolation.account import read_account
 from partage.agent.isolation.container_dirs import Room
-from partage.agent.isolation.enforcement_status import Cause, judge
 from partage.agent.isolation.library import as_mapped
 from partage.agent.isolation.limits import CardLimits, ContainerLimits
 from partage.agent.isolation.node_scan import ProcessView, read_room
 from partage.agent.isolation.seats import read_seat
+from partage.agent.isolation.statements import Cause, judge
 from partage.vendors.wishes import Policy
 
 NATIVE = Path(__file__).parents[2] / "native"

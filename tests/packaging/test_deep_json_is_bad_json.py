@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from partage.agent.found_file import read_findings
+from partage.agent.differences import read_findings
 from partage.agent.notes import read_notes
 from partage.apiserver.persistence import UnreadableState, load
 from partage.apiserver.storage import Store

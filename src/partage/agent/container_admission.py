@@ -7,10 +7,11 @@ the runtime's own list with the journal, and reports containers that run althoug
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -33,8 +34,8 @@ from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.images import Verdict, judge_image
 from partage.agent.isolation.lookers import Lookers
-from partage.agent.isolation.mounting import Isolation, binds_of
 from partage.agent.isolation.processes import root_of
+from partage.agent.isolation.providers import Isolation, binds_of
 from partage.agent.isolation.reading import TooMuch
 from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
@@ -56,8 +57,8 @@ _STOPPED: Final = 4
 """State of an ended container, in NRI's numbers."""
 
 
-def _soon(done: threading.Event) -> bool:
-    return done.wait(_PATIENCE)
+def _soon(look: Future[Any]) -> bool:
+    return bool(wait((look,), _PATIENCE).done)
 
 
 class Keeper:

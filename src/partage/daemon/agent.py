@@ -24,9 +24,8 @@ from partage.agent.host import Host
 from partage.agent.injection import Place, looked_at
 from partage.agent.isolation.container_dirs import Rooms
 from partage.agent.isolation.folders import Folders
-from partage.agent.isolation.mounting import Isolation
 from partage.agent.isolation.overhead import SLACK
-from partage.agent.isolation.providers import HamiCore, NoIsolation, Provider
+from partage.agent.isolation.providers import HamiCore, Isolation, NoIsolation, Provider
 from partage.agent.journal import Journal
 from partage.agent.metrics import Books, Nameless, NodeSeries, Tallies
 from partage.agent.notes import Code, Notes

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from partage.agent.container_admission import Keeper
-from partage.agent.differences import TABLE, Finding, Kind
+from partage.agent.differences import TABLE, Finding, Kind, write_findings
 from partage.agent.discovery.found import Inventory
-from partage.agent.found_file import write_findings
 from partage.agent.held_allocations import Unprotected
 from partage.agent.injection import Place
 from partage.agent.isolation.processes import users

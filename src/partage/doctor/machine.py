@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from partage.agent.differences import Done
-from partage.agent.found_file import NAME, read_findings
+from partage.agent.differences import NAME, Done, read_findings
 from partage.agent.isolation.library import is_genuine
 from partage.doctor.finding import Finding, Level, error, warning
 from partage.model.errors import InvalidDocument

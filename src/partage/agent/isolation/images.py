@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from partage.agent.isolation.programs import OLDEST_LIBC, Reach, newest_symbol, reach
+from partage.agent.isolation.elf import OLDEST_LIBC, Reach, newest_symbol, reach
 from partage.agent.isolation.reading import Root, TooMuch, Work, start
 
 _MACHINE: Final = platform.machine()

@@ -12,8 +12,9 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from partage.agent.isolation.reading import TooMuch
 
@@ -28,28 +29,8 @@ _REFUND: Final = 1 / 12
 """Seconds of credit for each second that passes."""
 
 
-class _Look(Generic[T]):
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self._outcome: T | BaseException | None = None
-        self.done = threading.Event()
-
-    def work(self) -> None:
-        try:
-            self._outcome = self._call()
-        except BaseException as error:  # noqa: BLE001 # raised again where it is waited for
-            self._outcome = error
-        self.done.set()
-
-    @property
-    def outcome(self) -> T:
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
-        return self._outcome  # type: ignore[return-value] # it is done
-
-
-def _in_time(done: threading.Event) -> bool:
-    return done.wait(_PATIENCE)
+def _in_time(look: Future[Any]) -> bool:
+    return bool(wait((look,), _PATIENCE).done)
 
 
 class Lookers(Generic[T]):
@@ -57,7 +38,7 @@ class Lookers(Generic[T]):
 
     def __init__(
         self,
-        waits: Callable[[threading.Event], bool] = _in_time,
+        waits: Callable[[Future[Any]], bool] = _in_time,
         credit: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,8 +48,8 @@ class Lookers(Generic[T]):
         tenant may take together; time refunds them.
         """
         self._waits, self._credit, self._clock = waits, credit, clock
-        self._asked: SimpleQueue[_Look[T] | None] | None = None
-        self._late: dict[str, tuple[str, _Look[T]]] = {}
+        self._asked: SimpleQueue[tuple[Future[T], Callable[[], T]] | None] | None = None
+        self._late: dict[str, tuple[str, Future[T]]] = {}
         self._spent: dict[str, float] = {}
         self._reckoned = clock()
 
@@ -78,7 +59,7 @@ class Lookers(Generic[T]):
         `whose`: names the tenant. Raises `TooMuch`: it does not return, or the tenant's looks have taken too long;
         `RuntimeError`: no thread can be started.
         """
-        self._late = {name: one for name, one in self._late.items() if not one[1].done.is_set()}
+        self._late = {name: one for name, one in self._late.items() if not one[1].done()}
         theirs = sum(owner == whose for owner, _ in self._late.values())
         if container in self._late or theirs >= _MOST_OF_ONE or len(self._late) >= _MOST:
             raise TooMuch(LATE)
@@ -94,20 +75,24 @@ class Lookers(Generic[T]):
 
     def _looked(self, container: str, call: Callable[[], T], whose: str) -> T:
         if self._asked is None:
-            asked: SimpleQueue[_Look[T] | None] = SimpleQueue()
+            asked: SimpleQueue[tuple[Future[T], Callable[[], T]] | None] = SimpleQueue()
             threading.Thread(target=_work, args=(asked,), daemon=True, name="looks").start()
             self._asked = asked  # only now: no thread may be left
-        one = _Look(call)
-        self._asked.put(one)
-        if self._waits(one.done):
-            return one.outcome
+        one: Future[T] = Future()
+        self._asked.put((one, call))
+        if self._waits(one):
+            return one.result()
         self._late[container] = whose, one
         self._asked.put(None)
         self._asked = None  # the next look gets a thread of its own
         raise TooMuch(LATE)
 
 
-def _work(asked: "SimpleQueue[_Look[T] | None]") -> None:
+def _work(asked: "SimpleQueue[tuple[Future[T], Callable[[], T]] | None]") -> None:
     """Look until there is no more work: another thread does it then."""
     while (one := asked.get()) is not None:
-        one.work()
+        look, call = one
+        try:
+            look.set_result(call())
+        except BaseException as error:  # noqa: BLE001 # raised again where it is waited for
+            look.set_exception(error)

@@ -19,6 +19,7 @@ from typing import Final
 from partage.agent.isolation.account import Process, read_account
 from partage.agent.isolation.amounts import NAME
 from partage.agent.isolation.container_dirs import Room
+from partage.agent.isolation.elf import Reach, reach
 from partage.agent.isolation.library import as_mapped, is_genuine
 from partage.agent.isolation.lookers import LATE, Lookers
 from partage.agent.isolation.mappings import arguments, mapped, variables
@@ -30,7 +31,6 @@ from partage.agent.isolation.processes import (
     listed,
     numbers_of,
 )
-from partage.agent.isolation.programs import Reach, reach
 from partage.agent.isolation.reading import (
     LOOK,
     TooMuch,

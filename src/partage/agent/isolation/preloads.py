@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from partage.agent.isolation.elf import OF_AUDITOR, OF_DRIVER, auditors, defined
 from partage.agent.isolation.images import FOLDERS
-from partage.agent.isolation.objects import OF_AUDITOR, OF_DRIVER, auditors, defined
 from partage.agent.isolation.reading import Work, file_below, lacks
 from partage.model.errors import InvalidDocument
 

@@ -11,11 +11,13 @@ Source: docs/sources/hami.md 6 and 7, docs/sources/koordinator.md 7 (HAMi's libr
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 from msgspec import structs
 
-from partage.agent.isolation.container_dirs import CardQuota
+from partage.agent.isolation.container_dirs import INSIDE, PRELOAD, CardQuota, Room, Rooms
+from partage.agent.isolation.seats import seat_file
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.errors import InvalidValue
@@ -381,3 +383,33 @@ def _percent(core_milli: int) -> int:
 
 def _unloaded(env: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in env.items() if key != _PRELOAD}
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """The node's own enforcement library for `container_admission`; if `required`, containers whose limits it cannot enforce do not start."""
+
+    rooms: Rooms
+    required: bool = False
+    proc: Path = Path("/proc")
+
+
+def binds_of(room: Room) -> tuple[Bind, ...]:
+    """The mounts of a room, outer ones first: read-only except for its own account and its own seats."""
+    host = room.source.rpartition("/containers/")[0]
+    binds = [
+        Bind(room.source, INSIDE),
+        Bind(
+            f"{host}/private/{room.account.parent.name}/{room.account.name}",
+            f"{INSIDE}/{room.limits.account}",
+            writable=True,
+        ),
+    ]
+    for card in room.limits.cards:
+        seats = room.seats_of(card)
+        if seats is None:
+            continue
+        own = seat_file(seats, card.slot).name
+        source, inside = f"{host}/{seats.parent.name}/{seats.name}", f"{INSIDE}/{card.seats}"
+        binds += [Bind(source, inside), Bind(f"{source}/{own}", f"{inside}/{own}", writable=True)]
+    return (*binds, Bind(f"{room.source}/preload", PRELOAD))

@@ -1,18 +1,23 @@
 """Makes the statement about each container's limits: in force, yes or no, and why.
 
-A statement uses current facts, and every container that holds a card has one. If other software or hardware enforces
-the limits (a hardware instance, a vendor's driver), the statement names it, and adds that the agent cannot check it.
+A statement uses current facts of one look (`node_scan`): the kernel's about the container's processes, and the files that
+the agent mounted. A process may be outside for any reason; the agent's policy decides the reaction. Every container that
+holds a card has a statement. If other software or hardware enforces the limits (a hardware instance, a vendor's driver),
+the statement names it, and adds that the agent cannot check it.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from partage.agent.isolation.account import Process, State
 from partage.agent.isolation.container_dirs import Room
-from partage.agent.isolation.enforcement_status import Cause, judge
-from partage.agent.isolation.node_scan import Sight
+from partage.agent.isolation.elf import Reach
+from partage.agent.isolation.limits import render
+from partage.agent.isolation.node_scan import ProcessView, RoomView, Sight
 from partage.agent.journal import Entry
 from partage.model.device import MILLI
 from partage.vendors.wishes import Policy
@@ -53,6 +58,27 @@ class Answer(StrEnum):
     YES = "True"
     NO = "False"
     UNKNOWN = "Unknown"
+
+
+class Cause(StrEnum):
+    """Why limits are not in force."""
+
+    PRELOAD = "PreloadMissing"
+    LIBRARY = "LibraryChanged"
+    LIMITS = "LimitsChanged"
+    ACCOUNT = "AccountChanged"
+    SEAT = "SeatChanged"
+    OUTSIDE = "ProcessOutside"
+    REFUSED = "LibraryRefused"
+    EXCESS = "TooMuchToRead"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One cause, in words for the pod's condition."""
+
+    cause: Cause
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +170,58 @@ def unseen(said: Iterable[Statement], why: str) -> list[Statement]:
         else one
         for one in said
     ]
+
+
+def judge(room: Room, seen: RoomView, processes: tuple[ProcessView, ...]) -> list[Fault]:
+    """Why a container's limits are not in force; nothing if they are."""
+    faults = [*_files(room, seen)]
+    for process in processes:
+        faults += _process(process, room.library)
+    if isinstance(seen.account, str):
+        faults.append(Fault(Cause.ACCOUNT, f"the account cannot be read: {seen.account}"))
+    else:
+        faults += [_refused(one) for one in seen.account if State.FAULT in one.state]
+    for uuid, seat in seen.seats.items():
+        if isinstance(seat, str):
+            faults.append(Fault(Cause.SEAT, f"its seat on card {uuid}: {seat}"))
+    return faults
+
+
+def _files(room: Room, seen: RoomView) -> list[Fault]:
+    faults = []
+    if not seen.is_genuine:
+        why = f"{room.library} is missing, or its contents differ from its name"
+        faults.append(Fault(Cause.LIBRARY, why))
+    if seen.limits != render(room.limits):
+        faults.append(Fault(Cause.LIMITS, "the limits file is missing or was changed"))
+    return faults
+
+
+def _process(process: ProcessView, library: str) -> list[Fault]:
+    faults = []
+    names = [Path(name).name for name in process.preload.replace(":", " ").split()]
+    if process.uses_card and library not in names:
+        message = f"process {process.pid}: /etc/ld.so.preload does not name {library}"
+        faults.append(Fault(Cause.PRELOAD, message))
+    if process.uses_card and not process.has_library:
+        why: str = "the library is not loaded"
+        if process.covered:
+            why = "it has another file at the library's path"
+        elif process.reach is not Reach.REACHED:
+            why = process.reach
+        faults.append(Fault(Cause.OUTSIDE, f"process {process.pid} uses a card outside: {why}"))
+    elif process.uses_card and process.hidden:
+        message = f"process {process.pid} has another file at the path of {process.hidden}"
+        faults.append(Fault(Cause.OUTSIDE, message))
+    elif process.uses_card and process.taken_first:
+        message = f"process {process.pid} loads {process.taken_first}"
+        faults.append(Fault(Cause.OUTSIDE, message))
+    return faults
+
+
+def _refused(process: Process) -> Fault:
+    message = f"process {process.pid} was refused: the library could not trust its files"
+    return Fault(Cause.REFUSED, message)
 
 
 def _lacks_compute(room: Room) -> bool:

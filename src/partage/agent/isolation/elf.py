@@ -1,21 +1,33 @@
-"""Reads the symbols that a shared object defines from its dynamic segment, as the dynamic loader does.
+"""Reads ELF files: whether the enforcement library can reach a program, and which symbols a shared object defines.
 
-Section headers may contain anything, so they are not read. The file may be a tenant's: the reader checks positions and
-counts, and reads no more than such a file needs. A file that contradicts itself or is too large is not readable.
+The dynamic loader of the GNU C library reads `/etc/ld.so.preload`. A statically linked program has no loader,
+and musl's loader does not read the file. Such programs are reported as not enforceable and are not trusted.
 
-Functions raise `InvalidDocument` for such a file, `TooMuch` if its work is over the limit, and `OSError` if the disk fails.
+The symbols are read from the dynamic segment, as the loader does. Section headers may contain anything, so they are not
+read. The file may be a tenant's: the reader checks positions and counts, and reads no more than such a file needs. A file
+that contradicts itself or is too large is not readable: functions raise `InvalidDocument` for it, `TooMuch` if its work
+is over the limit, and `OSError` if the disk fails.
 """
 
 import os
+import platform
 import re
 import struct
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Final
 
-from partage.agent.isolation.programs import HEADER, MACHINE, SEGMENT
 from partage.agent.isolation.reading import Work
 from partage.model.errors import InvalidDocument
 
+OLDEST_LIBC: Final = (2, 17)
+"""The library uses no newer symbol; older images do not get it mounted."""
+_HEADER: Final = struct.Struct("<16sHHIQQQIHHH")
+_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+_MACHINE: Final = {"x86_64": 62, "aarch64": 183}.get(platform.machine())
+"""This machine's number in ELF files; None if the library is not built for it."""
+_INTERPRETER: Final = 3
+_VERSIONS: Final = re.compile(rb"\0GLIBC_2\.([0-9]{1,3})(?=\0)")
 _DYNAMIC: Final = struct.Struct("<qQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _GNU: Final = struct.Struct("<IIII")
@@ -42,19 +54,48 @@ _BEGINNINGS: Final = {
 _Read = Callable[[int, int], bytes]
 
 
-def defined(wanted: re.Pattern[bytes], descriptor: int, work: Work) -> str:
-    """A function that an object defines itself, of those of `OF_DRIVER` or `OF_AUDITOR`; empty if it has none.
+class Reach(StrEnum):
+    """Whether a program loads the library, and if not, why."""
 
-    Raises `InvalidDocument`: it cannot be read; `OSError`: the disk fails; `TooMuch`: it is too large.
-    """
+    REACHED = "reached"
+    STATIC = "statically linked: it has no loader that could load the library"
+    MUSL = "linked with musl: its loader does not read /etc/ld.so.preload"
+    MACHINE = "built for another machine"
+    NOT_ELF = "not an ELF program"
+
+
+def reach(program: bytes) -> Reach:
+    """Judge a program by the start of its file; there is an answer for any content."""
+    if len(program) < _HEADER.size or program[:4] != b"\x7fELF":
+        return Reach.NOT_ELF
+    ident, _, machine, _, _, at, _, _, _, size, count = _HEADER.unpack_from(program)
+    if ident[4] != 2 or ident[5] != 1 or machine != _MACHINE:
+        return Reach.MACHINE
+    if size < _SEGMENT.size:
+        return Reach.NOT_ELF
+    for start in range(at, at + count * size, size):
+        if start + _SEGMENT.size > len(program):
+            break
+        kind, _, offset, _, _, length, _, _ = _SEGMENT.unpack_from(program, start)
+        if kind == _INTERPRETER:
+            loader = program[offset : offset + length]
+            return Reach.MUSL if b"musl" in loader else Reach.REACHED
+    return Reach.STATIC
+
+
+def newest_symbol(libc: bytes) -> tuple[int, int] | None:
+    """The newest symbol version of a `libc.so.6`; None if it is no GNU C library."""
+    newest = max((int(found[1]) for found in _VERSIONS.finditer(libc)), default=-1)
+    return (2, newest) if newest >= 0 else None
+
+
+def defined(wanted: re.Pattern[bytes], descriptor: int, work: Work) -> str:
+    """A function that an object defines itself, of those of `OF_DRIVER` or `OF_AUDITOR`; empty if it has none."""
     return _found(*_dynamic(descriptor, work), wanted)
 
 
 def auditors(descriptor: int, work: Work) -> str:
-    """Auditors of the loader that a program names itself, separated by colons; empty if it names none.
-
-    Raises `InvalidDocument`: it cannot be read; `OSError`: the disk fails; `TooMuch`: it is too large.
-    """
+    """Auditors of the loader that a program names itself, separated by colons; empty if it names none."""
     read, tags = _dynamic(descriptor, work)
     names = []
     for tag in _AUDITORS:
@@ -71,14 +112,14 @@ def auditors(descriptor: int, work: Work) -> str:
 
 def _dynamic(descriptor: int, work: Work) -> tuple[_Read, dict[int, int]]:
     """A reader of an object by its addresses in memory, and its dynamic segment."""
-    ident, kind, machine, _, _, at, _, _, _, size, count = HEADER.unpack(
-        _bytes(descriptor, 0, HEADER.size, work)
+    ident, kind, machine, _, _, at, _, _, _, size, count = _HEADER.unpack(
+        _bytes(descriptor, 0, _HEADER.size, work)
     )
-    if ident[:6] != b"\x7fELF\2\1" or machine != MACHINE or kind not in {_FIXED, _SHARED}:
+    if ident[:6] != b"\x7fELF\2\1" or machine != _MACHINE or kind not in {_FIXED, _SHARED}:
         raise InvalidDocument("not a shared object for this machine")
-    if size != SEGMENT.size or count > _PARTS:
+    if size != _SEGMENT.size or count > _PARTS:
         raise InvalidDocument(f"{count} program headers of {size} bytes")
-    parts = list(SEGMENT.iter_unpack(_bytes(descriptor, at, count * size, work)))
+    parts = list(_SEGMENT.iter_unpack(_bytes(descriptor, at, count * size, work)))
     loaded = [(part[3], part[2], part[5]) for part in parts if part[0] == _LOADED]
 
     def read(address: int, length: int) -> bytes:
