@@ -28,11 +28,10 @@ def effective(picture: Picture, name: str, policy: Policy | None = None) -> dict
     read = picture.read_node(name)
     if read is None:
         return None
-    configs, node = picture.configs, read.node
-    configuration = configs.configuration
+    configuration, node = picture.configs.configuration, read.node
     return {
         "node": name,
-        "policy": str(configuration.policy or policy or Policy()),
+        **_in_force(picture, policy),
         "settings": _settings(configuration.settings, name),
         "registrar": node.registrar,
         "properties": dict(node.properties),
@@ -42,12 +41,20 @@ def effective(picture: Picture, name: str, policy: Policy | None = None) -> dict
             {"protocol": v.protocol, "code": v.code.value, "message": v.message}
             for v in node.verdicts
         ],
+        "notes": [*read.notes, *configuration.notes],
+    }
+
+
+def _in_force(picture: Picture, policy: Policy | None) -> dict[str, Any]:
+    """The part of an answer that is the same for all nodes."""
+    configs = picture.configs
+    return {
+        "policy": str(configs.configuration.policy or policy or Policy()),
         "sources": [
             {"configMap": source.name, "resourceVersion": source.version, "keys": source.keys}
             for source in configs.sources
         ],
         "refused": dict(sorted(configs.refused.items())),
-        "notes": [*read.notes, *configuration.notes],
     }
 
 
@@ -100,16 +107,6 @@ def config_routes(picture: Picture, policy: Policy | None = None) -> list[web.Ro
         return json_response(found)
 
     async def all_(_request: web.Request) -> web.Response:
-        configs = picture.configs
-        return json_response(
-            {
-                "policy": str(configs.configuration.policy or policy or Policy()),
-                "sources": [
-                    {"configMap": s.name, "resourceVersion": s.version, "keys": s.keys}
-                    for s in configs.sources
-                ],
-                "refused": dict(sorted(configs.refused.items())),
-            }
-        )
+        return json_response(_in_force(picture, policy))
 
     return [web.get("/api/config", all_), web.get("/api/config/{node}", one)]

@@ -18,8 +18,6 @@ Object = Mapping[str, Any]
 
 MANAGER: Final = "partage"
 """The field manager of our programs (`ClientSettings.field_manager`)."""
-AGENT_LEASE: Final = "partage-agent-"
-"""Prefix of the node's name in the name of its agent's Lease."""
 _WRITERS: Final = ("scheduler", "agent")
 _OVER: Final = ("Succeeded", "Failed")
 _PART_OF: Final = "app.kubernetes.io/part-of"

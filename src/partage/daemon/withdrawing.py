@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from partage.agent.reporting import LEASE_PREFIX
 from partage.controllers.withdrawal import (
-    AGENT_LEASE,
     claimed,
     removals,
     reported_by,
@@ -96,7 +96,7 @@ async def _done(client: Client, held: set[str], *, dry_run: bool) -> AsyncIterat
     """Make the changes, and yield a line for each."""
     for lease in await _listed(client, _LEASES):
         name = lease["metadata"]["name"]
-        if name.startswith(AGENT_LEASE):
+        if name.startswith(LEASE_PREFIX):
             uid = lease["metadata"]["uid"]
             if await _deleted(client, LEASES, name, uid, _LEASES.namespace, dry_run=dry_run):
                 yield f"lease {name}: deleted"
