@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.agent.nri import messages
-from partage.agent.nri.frames import FrameReader, Kind, TtrpcMessage, TtrpcReader, framed
 from partage.agent.nri.messages import (
     Adjustment,
     Container,
@@ -27,7 +26,16 @@ from partage.agent.nri.messages import (
     Variable,
     Wrapped,
 )
-from partage.agent.nri.session import Answered, Called, Session
+from partage.agent.nri.session import (
+    Answered,
+    Called,
+    FrameReader,
+    Kind,
+    Session,
+    TtrpcMessage,
+    TtrpcReader,
+    framed,
+)
 from partage.wire.protobuf import Malformed
 
 WORDS = st.text(max_size=20)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from partage.agent.nri.frames import Kind, TtrpcMessage, TtrpcReader, framed
 from partage.agent.nri.messages import (
     PLUGIN,
     ConfigureRequest,
@@ -26,6 +25,7 @@ from partage.agent.nri.messages import (
     SynchronizeRequest,
     SynchronizeResponse,
 )
+from partage.agent.nri.session import Kind, TtrpcMessage, TtrpcReader, framed
 from partage.agent.protobuf import Message
 
 __all__ = ["FakeRuntime", "fake_runtime"]

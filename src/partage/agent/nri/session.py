@@ -2,17 +2,32 @@
 
 The runtime calls the plugin on connection 1, the plugin calls the runtime on connection 2. Everything
 else on either is an error, and so is an answer to a call that was not made.
+
+The bytes are frames of a multiplexer, and ttrpc messages inside its streams. Multiplexer frame: connection and length,
+32 bits each, big endian, then the payload. Messages of ttrpc: length and stream, 32 bits each, big endian, type and
+flags, 8 bits each, then the payload. A message may lie across frames, and a frame may hold several messages.
+
+Source: docs/sources/kubernetes.md 1.4 and 1.5 (read in containerd's source, and tried on both generations).
 """
 
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final
 
-from partage.agent.nri.frames import FrameReader, Kind, TtrpcMessage, TtrpcReader, framed
 from partage.agent.nri.messages import RUNTIME, Request, Response, Status
 from partage.agent.protobuf import Message
 from partage.wire.protobuf import Malformed
 
+LARGEST_PAYLOAD: Final = 4096
+"""Of a frame that the plugin sends. The runtime reads through a buffer of this size; one byte more breaks the
+connection, and the container is then started without its adjustment."""
+LARGEST_MESSAGE: Final = 4 << 20
+"""Of a ttrpc message."""
+_FRAME: Final = struct.Struct(">II")
+_HEAD: Final = struct.Struct(">IIBB")
+_KINDS: Final = frozenset({1, 2, 3})
 OK: Final = 0
 UNKNOWN: Final = 2
 """The code of errors with a text of ours."""
@@ -21,6 +36,98 @@ UNIMPLEMENTED: Final = 12
 _TO_PLUGIN: Final = 1
 _TO_RUNTIME: Final = 2
 _LONGEST_ERROR: Final = 2000
+
+
+class Kind(IntEnum):
+    """The kind of a ttrpc message."""
+
+    REQUEST = 1
+    RESPONSE = 2
+    DATA = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TtrpcMessage:
+    """One message of ttrpc.
+
+    Attributes:
+        stream: odd, chosen by the caller; the answer has the same.
+        kind: request, response or data.
+        flags: 0 for calls with one answer.
+    """
+
+    stream: int
+    kind: Kind
+    payload: bytes
+    flags: int = 0
+
+    def encode(self) -> bytes:
+        """The message with its head. Raises `Malformed`: it is larger than a message may be."""
+        if len(self.payload) > LARGEST_MESSAGE:
+            raise Malformed(
+                f"a message of {len(self.payload)} bytes; ttrpc takes {LARGEST_MESSAGE} at most"
+            )
+        head = _HEAD.pack(len(self.payload), self.stream, self.kind, self.flags)
+        return head + self.payload
+
+
+def framed(connection: int, data: bytes) -> bytes:
+    """Bytes of a connection, as frames that the runtime can read."""
+    out = bytearray()
+    for start in range(0, len(data), LARGEST_PAYLOAD):
+        piece = data[start : start + LARGEST_PAYLOAD]
+        out += _FRAME.pack(connection, len(piece)) + piece
+    return bytes(out)
+
+
+@dataclass(slots=True)
+class FrameReader:
+    """Extracts frames from the bytes of a socket, in pieces of any size."""
+
+    _held: bytearray = field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Connection and payload of every complete frame. Raises `Malformed`: one is larger than a message may be."""
+        self._held += data
+        while len(self._held) >= _FRAME.size:
+            connection, length = _FRAME.unpack_from(self._held)
+            if length > LARGEST_MESSAGE + _HEAD.size:
+                raise Malformed(f"a frame of {length} bytes on connection {connection}")
+            payload = _taken(self._held, _FRAME.size, length)
+            if payload is None:
+                return
+            yield connection, payload
+
+
+@dataclass(slots=True)
+class TtrpcReader:
+    """Extracts messages from the bytes of one connection."""
+
+    _held: bytearray = field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> Iterator[TtrpcMessage]:
+        """Every complete message. Raises `Malformed`: it is larger than it may be, or of an unknown kind."""
+        self._held += data
+        while len(self._held) >= _HEAD.size:
+            length, stream, kind, flags = _HEAD.unpack_from(self._held)
+            if length > LARGEST_MESSAGE:
+                raise Malformed(f"a ttrpc message of {length} bytes; {LARGEST_MESSAGE} at most")
+            if kind not in _KINDS:
+                raise Malformed(f"a ttrpc message of kind {kind}")
+            payload = _taken(self._held, _HEAD.size, length)
+            if payload is None:
+                return
+            yield TtrpcMessage(stream, Kind(kind), payload, flags)
+
+
+def _taken(held: bytearray, begin: int, length: int) -> bytes | None:
+    """Take a payload behind its head, if all of it has arrived."""
+    end = begin + length
+    if len(held) < end:
+        return None
+    payload = bytes(held[begin:end])
+    del held[:end]
+    return payload
 
 
 @dataclass(frozen=True, slots=True)
