@@ -231,7 +231,10 @@ def wrong(folder: Path, runtime: Runtime) -> list[str]:
     keeper = keeper_of(folder)
     keeper.synchronize(*runtime.told())
     running = {f"container-{uid}": served for uid, served in runtime.running.items()}
-    must(set(keeper.held) == set(running), f"held {sorted(keeper.held)}, running {running}")
+    must(
+        set(keeper.books.held) == set(running),
+        f"held {sorted(keeper.books.held)}, running {running}",
+    )
     must(set(keeper.journal.entries) <= set(running), "the journal holds who is gone")
     unserved = {one for one, served in running.items() if not served}
     must(set(keeper.unprotected) == unserved, f"unprotected {sorted(keeper.unprotected)}")
@@ -264,7 +267,7 @@ def wrong(folder: Path, runtime: Runtime) -> list[str]:
     except Refused as refused:
         must("CardFull" in str(refused), str(refused))
     keeper.synchronize((), ())
-    must(not keeper.held, "held without a container")
+    must(not keeper.books.held, "held without a container")
     if keeper.isolation is None:
         faults.extend(_folders_wrong(folder, Runtime(), keeper))
     else:

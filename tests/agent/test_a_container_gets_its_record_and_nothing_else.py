@@ -319,7 +319,7 @@ def test_a_missing_device_file_refuses_the_container(tmp_path: Path) -> None:
 
     with pytest.raises(Refused, match="container main: device file /dev/nvidia1: No such file"):
         keeper.create(_pod(_grant("hami", 1)), _container())
-    assert not keeper.held
+    assert not keeper.books.held
 
 
 def test_a_card_is_free_again_when_its_container_has_ended(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_what_ran_while_nobody_looked_is_reported_and_counts(tmp_path: Path) -> 
         "c7": "team/train/main",
         "c8": "team/bad/main",
     }
-    assert set(keeper.held) == {"c7"}
+    assert set(keeper.books.held) == {"c7"}
     assert b"partage_agent_unprotected_containers 2.0" in generate_latest(keeper.tallies.registry)
 
 
@@ -392,7 +392,7 @@ def test_what_is_kept_of_a_container_worries_as_all_of_it_does(
         other.synchronize((pod,), (looked_at(whole),))
 
         assert one.unprotected.keys() == other.unprotected.keys()
-        assert one.held == other.held
+        assert one.books.held == other.books.held
 
 
 @settings(max_examples=30, deadline=None)

@@ -138,7 +138,7 @@ def test_an_image_that_is_not_known_counts_as_greedy(
     info: dict[str, str], env: tuple[str, ...]
 ) -> None:
     """The runtime reports the variables of an image; where it does not, the worst is assumed."""
-    assert image_environment(cri.ImageStatusResponse(info)) == env
+    assert image_environment(cri.Details(info)) == env
 
 
 def test_a_device_file_is_what_its_numbers_say(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ class Runtime:
     async def image(self, _request: bytes, _context: Any) -> bytes:
         """An image without variables."""
         info = {"info": '{"imageSpec": {"config": {}}}'}
-        return cri.ImageStatusResponse(info).encode()
+        return cri.Details(info).encode()
 
     async def events(self, request: bytes, _context: Any) -> AsyncIterator[bytes]:
         """As many answers as are asked for."""
@@ -303,14 +303,14 @@ async def test_a_container_is_known_by_the_identity_that_it_gets(folder: Path) -
     """Written down before it is made, renamed after; a second one on the card is refused."""
     async with _world(folder) as world:
         assert await world.create("u1") == "c1"
-        assert list(world.keeper.held) == ["c1"]
+        assert list(world.keeper.books.held) == ["c1"]
         assert "CardFull" in await world.create("u2")
         assert len(world.runtime.requests) == 1
         await world.look()
         assert world.keeper.unprotected == {}
-        assert list(world.keeper.held) == ["c1"]
+        assert list(world.keeper.books.held) == ["c1"]
         await world.call("StopContainer", cri.Identity("c1").encode())
-        assert list(world.keeper.held) == []
+        assert list(world.keeper.books.held) == []
         assert await world.create("u2") == "c2"
 
 
@@ -333,10 +333,10 @@ async def test_whatever_becomes_of_a_call_what_is_held_is_what_runs(
         assert await world.create("u1") == f"{code.name}: the runtime's own words"
         if code is not grpc.StatusCode.INTERNAL:
             # Until that is known, the card is taken.
-            assert len(world.keeper.held) == 1
+            assert len(world.keeper.books.held) == 1
         await world.look()
         await world.look()
-        assert list(world.keeper.held) == held
+        assert list(world.keeper.books.held) == held
         assert world.keeper.unprotected == {}
         other = await world.create("u2")
         assert ("CardFull" in other) == bool(held)
@@ -352,7 +352,7 @@ async def test_a_proxy_that_died_in_between_learns_what_was_made(folder: Path) -
         (entry,) = world.keeper.journal.entries
         assert entry.startswith("cri-")
     async with _world(folder, made) as world:
-        assert list(world.keeper.journal.entries) == list(world.keeper.held) == ["c1"]
+        assert list(world.keeper.journal.entries) == list(world.keeper.books.held) == ["c1"]
         assert world.keeper.unprotected == {}
 
 
@@ -363,12 +363,12 @@ async def test_a_device_that_cannot_be_made_refuses_the_container(folder: Path) 
         (folder / "devices").write_text("no folder")
         assert "device file" in await world.create("u1")
         assert world.runtime.requests == []
-        assert list(world.keeper.held) == []
+        assert list(world.keeper.books.held) == []
 
 
 def _series(keeper: Keeper) -> list[tuple[str, ...]]:
     """Labels of the series of containers, as often as they are there."""
-    series = NodeSeries(lambda: Books(NODE, keeper.holdings, {}, {}))
+    series = NodeSeries(lambda: Books(NODE, keeper.books.latest, {}, {}))
     return sorted(
         (family.name, *sample.labels.values())
         for family in series.collect()
@@ -394,12 +394,12 @@ async def test_a_container_that_crashed_and_its_next_attempt_are_one_series(fold
 
         world.runtime.made = create
         assert await world.create("u1", attempt=1) == "c2"
-        assert sorted(world.keeper.held) == ["c1", "c2"]
+        assert sorted(world.keeper.books.held) == ["c1", "c2"]
         assert seen == [once]
         assert _series(world.keeper) == once
         assert list(world.keeper.entries) == ["c2"]
         await world.look()
-        assert list(world.keeper.held) == ["c2"]
+        assert list(world.keeper.books.held) == ["c2"]
         assert _series(world.keeper) == once
         assert len(set(once)) == len(once) > 0
 
@@ -427,9 +427,9 @@ async def test_a_journal_on_a_full_disk_ends_nothing(
             await world.call("StartContainer", cri.Identity("c1").encode())
         monkeypatch.setattr(Journal, "give", genuine)
         await world.call("StartContainer", cri.Identity("c1").encode())
-        assert list(world.keeper.held) == ["c1"]
+        assert list(world.keeper.books.held) == ["c1"]
         await world.look()
-        assert list(world.keeper.held) == ["c1"]
+        assert list(world.keeper.books.held) == ["c1"]
         assert world.keeper.unprotected == {}
 
 

@@ -62,4 +62,4 @@ def test_a_pod_that_is_placed_anew_has_its_new_devices(tmp_path: Path) -> None:
 
     keeper.create(pod_of("a", other), container_of("a"))
 
-    assert [one.uuid for one in keeper.held["c-a"].grants] == ["GPU-1"]
+    assert [one.uuid for one in keeper.books.held["c-a"].allocation.grants] == ["GPU-1"]

@@ -107,7 +107,7 @@ def _told(folder: Path, disk: Disk) -> tuple[world.Runtime, Keeper]:
                 keeper.remove(world.container_of(name))
         assert keeper.isolation is not None
         keeper.isolation.rooms.mend()
-        assert {f"container-{one}" for one in runtime.running} <= set(keeper.held)
+        assert {f"container-{one}" for one in runtime.running} <= set(keeper.books.held)
     assert keeper is not None
     return runtime, keeper
 
@@ -116,7 +116,7 @@ def _mended(keeper: Keeper, runtime: world.Runtime) -> None:
     """The same agent, once the disk works again and the runtime has sent what it has."""
     keeper.synchronize(*runtime.told())
     running = {f"container-{name}" for name in runtime.running}
-    assert set(keeper.held) == set(keeper.rooms) == running
+    assert set(keeper.books.held) == set(keeper.rooms) == running
     more = [f"more{number}" for number in range(3 - len(running))]
     for name in more:
         keeper.create(world.pod_of(name), world.container_of(name))

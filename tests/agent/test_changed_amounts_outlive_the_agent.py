@@ -211,6 +211,6 @@ def test_a_container_that_ends_while_its_amounts_change_holds_nothing(
         changed.result()
         ended.result()
 
-    assert keeper.held == {}
+    assert keeper.books.held == {}
     assert keeper.rooms == {}
     keeper.journal.close()

@@ -96,7 +96,7 @@ async def test_a_container_gets_the_share_that_its_claim_holds(folder: Path, ser
             assert given["CUDA_DEVICE_MEMORY_LIMIT_0"] == "20480m"
             assert given["CUDA_DEVICE_SM_LIMIT"] == "50"
             assert given[env[0].partition("=")[0]] == ""
-            assert [one.allocation.name for one in daemon.keeper.holdings] == ["web"]
+            assert [one.allocation.name for one in daemon.keeper.books.latest] == ["web"]
             assert await world.unprepare(claim, service=service) == [""]
             assert await world.unprepare(claim, service=service) == [""]
             assert list(world.cdi.glob("partage.io-claim*")) == []

@@ -290,7 +290,7 @@ def test_no_pod_says_that_it_was_served(tmp_path: Path) -> None:
 
     assert "while the agent was away" in str(keeper.unprotected["c-a"].why)
     assert list(keeper.journal.entries) == []
-    assert list(keeper.held) == ["c-a"]
+    assert list(keeper.books.held) == ["c-a"]
 
 
 def test_a_served_container_that_the_journal_lost_is_written_down_again(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_served_container_that_the_journal_lost_is_written_down_again(tmp_path
     assert again.unprotected == {}
     assert list(again.journal.entries) == list(again.rooms) == ["c-a"]
     assert again.journal.entries["c-a"].limits == "partage"
-    assert list(world.agent().held) == ["c-a"]
+    assert list(world.agent().books.held) == ["c-a"]
 
 
 def test_a_room_under_another_name_is_found_again(tmp_path: Path) -> None:
@@ -364,8 +364,8 @@ def test_a_full_disk_at_the_rename_leaves_the_card_taken(
         agent.rename("before", "c-a")
         agent.synchronize((pod_of("a", WHOLE),), (container_of("a", "whole"),))
 
-        assert list(agent.held) == ["c-a"]
-        assert "c-a" in world.agent().held
+        assert list(agent.books.held) == ["c-a"]
+        assert "c-a" in world.agent().books.held
         with pytest.raises(Refused, match="CardFull"):
             agent.create(pod_of("b"), container_of("b"))
 
@@ -413,7 +413,7 @@ def test_a_record_that_changed_while_its_pod_lives_is_refused(
 
     with pytest.raises(Refused, match="RecordChanged"):
         agent.create(changed, Container("c-a-1", "s-a", "main"))
-    assert list(agent.held) == ["c-a"]
+    assert list(agent.books.held) == ["c-a"]
     assert agent.create(pod_of("a"), Container("c-a-2", "s-a", "main")) is not None
 
 
@@ -441,7 +441,7 @@ def test_starts_leave_nothing_behind(tmp_path: Path) -> None:
     for _ in range(50):
         agent = world.agent()
         agent.synchronize((pod_of("a"),), (container_of("a", "partage"),))
-        assert list(agent.held) == list(agent.rooms) == ["c-a"]
+        assert list(agent.books.held) == list(agent.rooms) == ["c-a"]
         agent.journal.close()
         del agent
         gc.collect()

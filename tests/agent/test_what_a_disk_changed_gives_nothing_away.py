@@ -121,7 +121,7 @@ class TwoRun(World):
 def _gives_nothing_away(world: TwoRun, text: str) -> None:
     keeper = world.next()
     try:
-        assert set(keeper.held) == {"c-a", "c-b"}, text
+        assert set(keeper.books.held) == {"c-a", "c-b"}, text
         for grant in (
             msgspec.structs.replace(SHARE, core_milli=401, memory_bytes=1),
             msgspec.structs.replace(SHARE, core_milli=1, memory_bytes=9 * 2**30),

@@ -157,7 +157,7 @@ def test_a_container_that_was_never_made_leaves_nothing(world: World) -> None:
         world.create(1)
 
     assert world.left() == []
-    assert not world.keeper.held
+    assert not world.keeper.books.held
 
 
 def test_folders_of_pods_that_are_gone_are_removed_once_they_are_old(world: World) -> None:

@@ -510,8 +510,8 @@ class Cluster(Interleaving):
             raise Broken(f"every pod is gone, and the books have {left}, {suspects}")
         for machine in self.machines.values():
             assert machine.keeper is not None
-            if machine.keeper.held or machine.keeper.journal.entries:
-                raise Broken(f"every pod is gone, and the agent holds {machine.keeper.held}")
+            if machine.keeper.books.held or machine.keeper.journal.entries:
+                raise Broken(f"every pod is gone, and the agent holds {machine.keeper.books.held}")
 
     async def _rest(self) -> None:
         """Tell everything, and let every part do its work until none has any left."""

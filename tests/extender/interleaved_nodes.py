@@ -281,9 +281,9 @@ class Machine:
         """A container that uses a card of which the agent does not know; empty if none."""
         if self.keeper is None:
             return ""
-        held: Any = self.keeper.held
+        held: Any = self.keeper.books.held
         for life in self.using:
             known = held.get(life.id)
-            if known is None or {grant.uuid for grant in known.grants} != life.cards:
+            if known is None or {grant.uuid for grant in known.allocation.grants} != life.cards:
                 return f"{life.id} uses {sorted(life.cards)}, and the agent does not know"
         return ""

@@ -6,7 +6,7 @@ the runtime's own list with the journal, and reports containers that run althoug
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
@@ -500,7 +500,9 @@ class Keeper:
             uid = entry.uid
         elif pod is not None:
             why = (
-                "" if served and self.books.holds(container.id) else self._unserved(pod, container)
+                ""
+                if served and container.id in self.books.held
+                else self._unserved(pod, container)
             )
             namespace, name, uid = pod.namespace, pod.name, pod.uid
         else:
@@ -545,16 +547,6 @@ class Keeper:
     def served(self) -> set[tuple[str, str]]:
         """`namespace/pod` and container of all grants; callable from any thread."""
         return {(one.pod, one.name) for one in list(self.journal.entries.values())}
-
-    @property
-    def held(self) -> Mapping[str, Allocation]:
-        """Allocations by container, including crashed containers whose end is not known."""
-        return {one.container: one.allocation for one in self.books.all}
-
-    @property
-    def holdings(self) -> list[Holding]:
-        """The grants held, one container name of a pod once, by its last attempt; callable from any thread."""
-        return self.books.latest
 
     @property
     def entries(self) -> dict[str, Entry]:

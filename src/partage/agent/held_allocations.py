@@ -73,23 +73,24 @@ class Holdings:
     """The grants that a node's containers hold; changed by one thread, read by any.
 
     Attributes:
+        held: the grants by container, including crashed containers whose end is not known.
         running: the runtime's containers by its identity; None until it has reported them.
         unknown: containers with an entry that cannot be read: no card is known to be free.
     """
 
     def __init__(self, node: Callable[[], str]) -> None:
         self._node = node
-        self._held: dict[str, Holding] = {}
+        self.held: dict[str, Holding] = {}
         self.running: dict[str, Running] | None = None
         self.unknown: dict[str, Entry] = {}
 
     def hold(self, one: Holding) -> None:
         """A container holds its pod's record."""
-        self._held[one.container] = one
+        self.held[one.container] = one
 
     def remember(self, entry: Entry) -> None:
         """A container holds its journal entry; nothing happens if it does already."""
-        if entry.container in self._held or entry.container in self.unknown:
+        if entry.container in self.held or entry.container in self.unknown:
             return
         namespace, _, name = entry.pod.partition("/")
         known = PodSandbox(
@@ -100,7 +101,7 @@ class Holdings:
         )
         allocation = recorded(known, self._node())
         if isinstance(allocation, Allocation):
-            self._held[entry.container] = Holding(entry.container, entry.name, allocation)
+            self.held[entry.container] = Holding(entry.container, entry.name, allocation)
             return
         self.unknown[entry.container] = entry
         _LOG.warning(
@@ -117,15 +118,15 @@ class Holdings:
 
     def forget(self, container: str) -> None:
         """A container has ended."""
-        self._held.pop(container, None)
+        self.held.pop(container, None)
         self.unknown.pop(container, None)
         if self.running is not None:
             self.running.pop(container, None)
 
     def rename(self, before: str, after: str) -> None:
         """Change a container's identity; a concurrent reader sees one of the two, or both."""
-        if (held := self._held.get(before)) is not None:
-            self._held[after] = replace(held, container=after)
+        if (held := self.held.get(before)) is not None:
+            self.held[after] = replace(held, container=after)
         if (lost := self.unknown.get(before)) is not None:
             self.unknown[after] = lost
         if self.running is not None and (seen := self.running.get(before)) is not None:
@@ -135,14 +136,10 @@ class Holdings:
     def only(self, those: Iterable[Running]) -> None:
         """The runtime has these and no others."""
         there = {one.container: one for one in those}
-        for gone in [one for one in self._held if one not in there]:
-            del self._held[gone]
+        for gone in [one for one in self.held if one not in there]:
+            del self.held[gone]
         self.unknown = {key: one for key, one in self.unknown.items() if key in there}
         self.running = there
-
-    def holds(self, container: str) -> bool:
-        """Whether the grants of a container are known."""
-        return container in self._held
 
     def closed_to(self, uid: str, namespace: str) -> str:
         """A container of another pod than this UID's that holds unknown devices; usually empty.
@@ -160,7 +157,7 @@ class Holdings:
     @property
     def all(self) -> list[Holding]:
         """All grants held, oldest first."""
-        return list(self._held.values())
+        return list(self.held.values())
 
     @property
     def allocations(self) -> list[Allocation]:

@@ -232,7 +232,7 @@ class AgentDaemon:
 
     def _books(self) -> Books:
         uses = {**self.meter.uses, **self._drivers.uses}
-        return Books(self._place.node, self.keeper.holdings, self._cards(), uses)
+        return Books(self._place.node, self.keeper.books.latest, self._cards(), uses)
 
     def _cards(self) -> dict[str, CardUse]:
         return {one.device.uuid: one.use for one in self.found().found if one.use is not None}
@@ -287,7 +287,7 @@ class AgentDaemon:
 
     async def _look_at_drivers(self) -> None:
         async with self._looking:
-            held, uses = self.keeper.holdings, self.meter.uses
+            held, uses = self.keeper.books.latest, self.meter.uses
             await asyncio.to_thread(self._drivers.look, held, self._cards(), uses)
 
     async def _healthy(self, _request: web.Request) -> web.Response:
