@@ -235,7 +235,7 @@ async def test_resources_with_the_same_last_part_are_served_side_by_side(folder:
 
 async def _given(kubelet: FakeKubelet, resource: str) -> dict[str, str]:
     units = (kubelet.units(resource)[0].id,)
-    asked = said.AllocateRequest((said.ContainerIds(units),))
+    asked = said.UnitsOfContainers((said.ContainerIds(units),))
     answer = said.AllocateResponse.decode(await kubelet.ask(resource, "Allocate", asked))
     return dict(answer.containers[0].envs)
 
@@ -412,7 +412,7 @@ async def test_nonsense_is_refused_and_the_next_call_is_served(folder: Path) -> 
     """Random bytes, units that are not there, methods that do not exist: an error each, and no end."""
     chance = random.Random(7)  # noqa: S311 # repeatable
     requests = [chance.randbytes(chance.randrange(1, 60)) for _ in range(200)]
-    good = said.AllocateRequest((said.ContainerIds(()),)).encode()
+    good = said.UnitsOfContainers((said.ContainerIds(()),)).encode()
     requests += [good[:cut] + chance.randbytes(3) for cut in range(len(good))]
 
     async with fake_kubelet(folder) as kubelet, _serving(folder, _node(_cards(1), "")):
@@ -420,7 +420,7 @@ async def test_nonsense_is_refused_and_the_next_call_is_served(folder: Path) -> 
         for request in requests:
             for method in ("Allocate", "GetPreferredAllocation", "PreStartContainer"):
                 assert await _answer(kubelet, method, request) in {"", "INVALID_ARGUMENT"}
-        unknown = said.AllocateRequest((said.ContainerIds(("GPU-z::0",)),))
+        unknown = said.UnitsOfContainers((said.ContainerIds(("GPU-z::0",)),))
         with pytest.raises(NotAdmitted, match="has no unit 'GPU-z::0'"):
             await kubelet.ask(GPU, "Allocate", unknown)
         with pytest.raises(NotAdmitted, match="UNIMPLEMENTED"):

@@ -52,6 +52,6 @@ class VendorPlugin:
         self._closed.wait()
 
     def _allocate(self, request: bytes, _context: Any) -> bytes:
-        asked = said.AllocateRequest.decode(request)
+        asked = said.UnitsOfContainers.decode(request)
         given = said.ContainerAllocation({"METAX_PLUGIN": "served"})
         return said.AllocateResponse((given,) * len(asked.containers)).encode()

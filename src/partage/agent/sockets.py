@@ -2,14 +2,13 @@
 
 import errno
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import grpc
 
-from partage.agent.protobuf import Message
+from partage.agent.protobuf import M
 from partage.wire.protobuf import Malformed
 
-M = TypeVar("M", bound=Message)
 _OWNER: Final = 0o600
 
 
@@ -21,6 +20,15 @@ def listen(server: Any, path: Path) -> None:
     except RuntimeError as error:
         raise OSError(errno.EADDRNOTAVAIL, str(error), str(path)) from error
     path.chmod(_OWNER)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """The identity of a socket's file; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 async def read(of: type[M], data: bytes, context: Any) -> M:

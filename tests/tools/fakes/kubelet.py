@@ -137,12 +137,12 @@ class FakeKubelet:
             "GetPreferredAllocation",
             said.PreferredRequest((said.ContainerPreference(tuple(free), (), size),)),
         )
-        parts = said.PreferredResponse.decode(advice).containers
+        parts = said.UnitsOfContainers.decode(advice).containers
         wanted = parts[0].ids if parts else ()
         chosen = [unit for unit in wanted if unit in free][:size]
         chosen += [unit for unit in free if unit not in chosen][: size - len(chosen)]
         answer = await self.ask(
-            resource, "Allocate", said.AllocateRequest((said.ContainerIds(tuple(chosen)),))
+            resource, "Allocate", said.UnitsOfContainers((said.ContainerIds(tuple(chosen)),))
         )
         key = (namespace, pod, container, resource)
         (given,) = said.AllocateResponse.decode(answer).containers

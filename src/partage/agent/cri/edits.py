@@ -72,7 +72,7 @@ def _annotations(config: cri.ContainerConfig) -> dict[str, str]:
     return {**config.annotations, **({_NAMED: names} if names else {})}
 
 
-def image_environment(status: cri.ImageStatusResponse) -> tuple[str, ...]:
+def image_environment(status: cri.Details) -> tuple[str, ...]:
     """Variables of an image; if the runtime does not report them, the image counts as requesting every card."""
     for document in status.info.values():
         try:

@@ -8,15 +8,14 @@ Source: containerd's published interface of snapshots (v1), and the details of i
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
-from partage.agent.cri.messages import RUNTIME
-from partage.agent.protobuf import Message, flag, messages, text, text_map, texts
+from partage.agent.cri.messages import RUNTIME, Details
+from partage.agent.protobuf import Message, flag, messages, text, texts
 from partage.wire.protobuf import Malformed
 
 _SNAPSHOTS: Final = "/containerd.services.snapshots.v1.Snapshots/Mounts"
@@ -27,10 +26,6 @@ _PATIENCE: Final = 5.0
 class _Question(Message):
     id: str = text(1)
     verbose: bool = flag(2)
-
-
-class _Answer(Message):
-    info: Mapping[str, str] = text_map(2)
 
 
 class _Snapshot(Message):
@@ -67,7 +62,7 @@ async def made(channel: Any, identity: str, root: Path) -> Made:
     """The runtime's report of a container; it always has a usable result below the host's `root`."""
     try:
         ask = channel.unary_unary(f"/{RUNTIME}/ContainerStatus")
-        answer = _Answer.decode(
+        answer = Details.decode(
             await ask(_Question(identity, verbose=True).encode(), timeout=_PATIENCE)
         )
         info = _mapping(json.loads(answer.info.get("info", "{}")))

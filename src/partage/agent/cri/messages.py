@@ -145,7 +145,7 @@ class ImageStatusRequest(Message):
     verbose: bool = flag(2)
 
 
-class ImageStatusResponse(Message):
-    """The answer; `info` is JSON in the runtime's format."""
+class Details(Message):
+    """The verbose answer about an image or a container; `info` is JSON in the runtime's format."""
 
     info: Mapping[str, str] = text_map(2)

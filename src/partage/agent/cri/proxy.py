@@ -32,7 +32,7 @@ from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environmen
 from partage.agent.cri.layers import made
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
-from partage.agent.protobuf import Message
+from partage.agent.protobuf import M
 from partage.agent.sockets import listen
 from partage.model.errors import InvalidValue
 from partage.wire.protobuf import Malformed
@@ -67,7 +67,6 @@ _PROMPT: Final = (
 """A runtime that restarts returns within a second."""
 _OWN: Final = frozenset({"user-agent", "grpc-accept-encoding", "grpc-encoding", "te"})
 """Metadata that belongs to one connection."""
-M = TypeVar("M", bound=Message)
 _T = TypeVar("_T")
 
 
@@ -383,7 +382,7 @@ class Proxy:
         call = self._runtime.unary_unary(f"/{cri.IMAGE}/ImageStatus")
         request = cri.ImageStatusRequest(image, verbose=True)
         answer = await call(request.encode(), timeout=_PATIENCE)
-        return image_environment(cri.ImageStatusResponse.decode(answer))
+        return image_environment(cri.Details.decode(answer))
 
     async def _adjusted(self, pod: PodSandbox, container: Container) -> Adjustment | None:
         """The decision; a refusal is checked again after a look for ended containers."""

@@ -7,7 +7,7 @@ and the kubelet retries it until there is room, or the pod is deleted.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgspec import structs
@@ -31,24 +31,21 @@ class NotPrepared(PartageError):
         self.rule = rule
 
 
+@dataclass(eq=False)
 class ClaimAdmission:
-    """The admission of one node, from any thread. `lock`: held during each decision about grants of cards."""
+    """The admission of one node, from any thread.
 
-    def __init__(
-        self,
-        claims: Claims,
-        place: Callable[[], Place],
-        holdings: Callable[[], Sequence[Holding]],
-        closed_to: Callable[[str, str], str],
-    ) -> None:
-        """Start without a request.
+    Attributes:
+        closed_to: returns a container of another owner that holds unknown devices, for readers of a namespace;
+            usually empty.
+        lock: held during each decision about grants of cards.
+    """
 
-        `closed_to`: returns a container of another owner that holds unknown devices, for readers of a namespace;
-        usually empty.
-        """
-        self.claims, self.lock = claims, threading.Lock()
-        self._place, self._holdings = place, holdings
-        self._closed_to = closed_to
+    claims: Claims
+    place: Callable[[], Place]
+    holdings: Callable[[], Sequence[Holding]]
+    closed_to: Callable[[str, str], str]
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def prepare(self, claim: Mapping[str, Any]) -> Prepared:
         """Record a claim's devices here.
@@ -63,7 +60,7 @@ class ClaimAdmission:
             NotPrepared: it cannot be honoured now.
             OSError: the disk refuses it; then it holds nothing.
         """
-        place = self._place()
+        place = self.place()
         try:
             found = allocated(claim, place.node)
         except InvalidValue as error:
@@ -116,7 +113,7 @@ class ClaimAdmission:
 
     def held(self, beside: str) -> list[Allocation]:
         """The allocations on the node except those of one owner: by containers, and by claims as a whole."""
-        mine = (one.allocation for one in self._holdings())
+        mine = (one.allocation for one in self.holdings())
         return [one for one in (*mine, *self.claims.allocations) if one.uid != beside]
 
     def stand_in(self, pod: PodSandbox, container: Container) -> PodSandbox | Refusal | None:
@@ -124,7 +121,7 @@ class ClaimAdmission:
 
         In such a record the claim replaces the pod: devices that several of its containers hold are counted once.
         """
-        place = self._place()
+        place = self.place()
         try:
             marked = self.claims.of(container.env)
         except InvalidValue as error:
@@ -162,7 +159,7 @@ class ClaimAdmission:
     # --- rules -------------------------------------------------------------------------------
 
     def _refused(self, mine: Allocation, place: Place) -> Refusal | None:
-        unknown = self._closed_to(mine.uid, mine.namespace) or self.claims.closed(mine.uid)
+        unknown = self.closed_to(mine.uid, mine.namespace) or self.claims.closed(mine.uid)
         if unknown:
             told = f"{unknown} holds devices that are no longer known, so no device counts as free"
             return Refusal(Rule.UNKNOWN_HELD, told)
@@ -195,7 +192,7 @@ class ClaimAdmission:
         return next(
             (
                 f"pod {one.allocation.namespace}/{one.allocation.name}, container {one.name}"
-                for one in self._holdings()
+                for one in self.holdings()
                 if one.allocation.uid == uid
                 and not known.issuperset(
                     structs.replace(grant, container="") for grant in one.allocation.grants
@@ -209,7 +206,7 @@ class ClaimAdmission:
     ) -> str:
         """Another container that has one of the shares now, except its own last attempt."""
         shares = {one.uuid for one in grants if one.mode is GrantMode.SHARE}
-        for one in self._holdings():
+        for one in self.holdings():
             theirs = one.allocation
             if theirs.uid != uid or (theirs.namespace, theirs.name, one.name) == (
                 pod.namespace,

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ import grpc
 from partage.agent.dra import messages as said
 from partage.agent.dra.admission import NotPrepared
 from partage.agent.dra.prepared import Prepared
-from partage.agent.sockets import listen, read
+from partage.agent.sockets import identity, listen, read
 from partage.agent.trouble import Rounds
 from partage.vendors.names import DRA_DRIVER
 
@@ -63,28 +63,24 @@ class Health:
     why: str = ""
 
 
+@dataclass(eq=False)
 class DriverPlugin:
-    """The plugin of one node; `run` it. `registered` is true once the kubelet has accepted it."""
+    """The plugin of one node; `run` it.
 
-    def __init__(
-        self,
-        files: DriverFiles,
-        prepare: Callable[[said.Claim], Awaitable[Prepared]],
-        unprepare: Callable[[said.Claim], Awaitable[None]],
-        taken: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Start without serving.
+    Attributes:
+        prepare: prepares a claim; raises `NotPrepared` or `OSError`.
+        unprepare: undoes it; raises `OSError`.
+        taken: called when a kubelet has accepted the driver.
+        registered: true once the kubelet has accepted it.
+    """
 
-        Args:
-            prepare: prepares a claim; raises `NotPrepared` or `OSError`.
-            unprepare: undoes it; raises `OSError`.
-            taken: called when a kubelet has accepted the driver.
-        """
-        self._files, self._prepare, self._unprepare = files, prepare, unprepare
-        self._taken = taken
-        self._health: tuple[Health, ...] = ()
-        self._watchers: set[asyncio.Event] = set()
-        self.registered = False
+    files: DriverFiles
+    prepare: Callable[[said.Claim], Awaitable[Prepared]]
+    unprepare: Callable[[said.Claim], Awaitable[None]]
+    taken: Callable[[], None] = lambda: None
+    registered: bool = False
+    _health: tuple[Health, ...] = ()
+    _watchers: set[asyncio.Event] = field(default_factory=set)
 
     def tell(self, health: Sequence[Health]) -> None:
         """Report this health of the devices to the kubelet from now on."""
@@ -101,26 +97,26 @@ class DriverPlugin:
                 await self._serve()
                 _LOG.info("%s: a socket was removed; serving again", DRA_DRIVER)
             if rounds.failed:
-                await asyncio.sleep(min(_LONGEST, self._files.look * rounds.failed))
+                await asyncio.sleep(min(_LONGEST, self.files.look * rounds.failed))
 
     async def _serve(self) -> None:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers(self._handlers())
-        sockets = (self._files.service, self._files.registry)
-        own: dict[Path, int] = {}
+        sockets = (self.files.service, self.files.registry)
+        own: dict[Path, tuple[int, int] | None] = {}
         try:
             for path in sockets:  # the one that the kubelet finds comes last
                 path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
                 listen(server, path)
-                own[path] = _number(path)
+                own[path] = identity(path)
             await server.start()
-            while {path: _number(path) for path in sockets} == own:  # noqa: ASYNC110 # files have no event here
-                await asyncio.sleep(self._files.look)
+            while {path: identity(path) for path in sockets} == own:  # noqa: ASYNC110 # files have no event here
+                await asyncio.sleep(self.files.look)
         finally:
             self.registered = False
             await server.stop(None)
-            for path, number in own.items():
-                if number and _number(path) == number:
+            for path, mine in own.items():
+                if mine and identity(path) == mine:
                     path.unlink(missing_ok=True)
 
     def _handlers(self) -> tuple[Any, ...]:
@@ -143,7 +139,7 @@ class DriverPlugin:
     # --- calls -------------------------------------------------------------------------------
 
     async def _info(self, _request: bytes, _context: Any) -> bytes:
-        endpoint = str(self._files.service)
+        endpoint = str(self.files.service)
         return said.PluginInfo(said.TYPE, DRA_DRIVER, endpoint, said.VERSIONS).encode()
 
     async def _notified(self, request: bytes, context: Any) -> bytes:
@@ -151,7 +147,7 @@ class DriverPlugin:
         self.registered = told.registered
         if told.registered:
             _LOG.info("%s: registered with the kubelet", DRA_DRIVER)
-            self._taken()
+            self.taken()
         else:
             _LOG.warning("%s: the kubelet does not take the driver: %s", DRA_DRIVER, told.error)
         return b""
@@ -165,7 +161,7 @@ class DriverPlugin:
 
     async def _prepared(self, claim: said.Claim) -> said.Prepared:
         try:
-            made = await self._prepare(claim)
+            made = await self.prepare(claim)
         except (NotPrepared, OSError) as error:
             _LOG.warning(
                 "ResourceClaim %s/%s: not prepared: %s", claim.namespace, claim.name, error
@@ -189,7 +185,7 @@ class DriverPlugin:
         for claim in await _claims(request, context):
             why = ""
             try:
-                await self._unprepare(claim)
+                await self.unprepare(claim)
             except OSError as error:
                 _LOG.warning(
                     "ResourceClaim %s/%s: not unprepared: %s", claim.namespace, claim.name, error
@@ -230,11 +226,3 @@ async def _claims(request: bytes, context: Any) -> tuple[said.Claim, ...]:
         told = f"partage: {len(found)} claims in one call; {_MOST_CLAIMS} are the most"
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, told)
     return found
-
-
-def _number(path: Path) -> int:
-    """The file's identity; 0 if there is none."""
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return 0

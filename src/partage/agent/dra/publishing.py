@@ -17,8 +17,8 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -87,36 +87,25 @@ class _Kept:
         )
 
 
+@dataclass(eq=False)
 class Publisher:
-    """The slices of one node; `take` its devices, and `run` it."""
+    """The slices of one node; `take` its devices, and `run` it. `instances`: this agent creates hardware instances."""
 
-    name: Final = "resource-slices"
+    name: ClassVar[str] = "resource-slices"
 
-    def __init__(
-        self,
-        client: Client,
-        node: str,
-        found: Callable[[], Inventory],
-        tallies: Tallies,
-        notes: Notes,
-        *,
-        instances: bool,
-    ) -> None:
-        """Start without a node and without slices.
-
-        Args:
-            instances: this agent creates hardware instances.
-        """
-        self._client, self._name, self._found = client, node, found
-        self._tallies, self._notes = tallies, notes
-        self._instances = instances
-        self._node: Node | None = None
-        self._left: Mapping[int, Room] = {}
-        self._totals: Mapping[int, int] = {}
-        self._uid = ""
-        self._kept: _Kept | None = None
-        self._probed_at = -math.inf
-        self._news = asyncio.Event()
+    client: Client
+    node: str
+    found: Callable[[], Inventory]
+    tallies: Tallies
+    notes: Notes
+    instances: bool = field(kw_only=True)
+    _node: Node | None = None
+    _left: Mapping[int, Room] = field(default_factory=dict)
+    _totals: Mapping[int, int] = field(default_factory=dict)
+    _uid: str = ""
+    _kept: _Kept | None = None
+    _probed_at: float = -math.inf
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(
         self, node: Node, left: Mapping[int, Room], totals: Mapping[int, int] | None = None
@@ -144,10 +133,10 @@ class Publisher:
             self._news.clear()
             with rounds:
                 if self._node is not None and await self.once(self._node, self._left):
-                    await self._client.clock.sleep(_ROUND)
+                    await self.client.clock.sleep(_ROUND)
             # A failure may look again at once: a slice that another client keeps must not make it do so without an end.
-            await self._client.clock.sleep(min(_ROUND * rounds.failed, _LOOK))
-            await sleep_until(self._client.clock, _LOOK, self._news)
+            await self.client.clock.sleep(min(_ROUND * rounds.failed, _LOOK))
+            await sleep_until(self.client.clock, _LOOK, self._news)
 
     async def once(self, node: Node, left: Mapping[int, Room] | None = None) -> int:
         """Compare, and write the differences; return the number of slices written or deleted.
@@ -158,7 +147,7 @@ class Publisher:
         kept = await self._gates()
         stored = await self._stored()
         if not self._uid or not stored:  # deleted with their Node: this may be another
-            found = await self._client.get(NODES, self._name, into=Body)
+            found = await self.client.get(NODES, self.node, into=Body)
             self._uid = str((found.get("metadata") or {}).get("uid") or "")
         before = cards_in(stored[name].spec for name in sorted(stored))
         order = arranged(before, left or {})
@@ -170,7 +159,7 @@ class Publisher:
             self._uid = ""
             raise
         devices = sum(len(one["spec"].get("devices", ())) for one in wanted)
-        self._tallies.devices_published.set(devices if self._kept is kept else 0)
+        self.tallies.devices_published.set(devices if self._kept is kept else 0)
         return wrote
 
     def devices(self, node: Node) -> list[Body]:
@@ -186,14 +175,14 @@ class Publisher:
     def _wanted(self, node: Node, kept: _Kept, order: Sequence[int] = ()) -> tuple[Body, ...]:
         if not kept.shares:
             return ()
-        offered = Offered(instances=self._instances and kept.counters, taints=kept.taints)
-        return resource_slices(node, self._found(), self._uid, 1, offered, order, self._totals)
+        offered = Offered(instances=self.instances and kept.counters, taints=kept.taints)
+        return resource_slices(node, self.found(), self._uid, 1, offered, order, self._totals)
 
     # --- the server's fields -----------------------------------------------------------------
 
     async def _gates(self) -> _Kept:
         """The kept fields; known ones are probed again at intervals while some are dropped."""
-        before, now = self._kept, self._client.clock.monotonic()
+        before, now = self._kept, self.client.clock.monotonic()
         if before is not None and not (before.lacking and now - self._probed_at >= _PROBE):
             return before
         kept = await self._probe()
@@ -215,7 +204,7 @@ class Publisher:
         sets = [{"name": "probe", "counters": counter}]
         probes: tuple[Body, ...] = {"devices": [device]}, {"sharedCounters": sets}
         stored = [
-            await self._client.create(
+            await self.client.create(
                 SLICES, self._probed(index, content), into=_Slice, dry_run=True
             )
             for index, content in enumerate(probes)
@@ -230,25 +219,25 @@ class Publisher:
         )
 
     def _probed(self, index: int, content: Body) -> Body:
-        pool = {"name": self._name, "generation": 0, "resourceSliceCount": 2}
+        pool = {"name": self.node, "generation": 0, "resourceSliceCount": 2}
         return {
             "apiVersion": API_VERSION,
             "kind": "ResourceSlice",
-            "metadata": {"name": slice_name(self._name, f"probe-{index}")},
-            "spec": {"driver": DRA_DRIVER, "nodeName": self._name, "pool": pool, **content},
+            "metadata": {"name": slice_name(self.node, f"probe-{index}")},
+            "spec": {"driver": DRA_DRIVER, "nodeName": self.node, "pool": pool, **content},
         }
 
     def _say(self, what: tuple[str, ...]) -> None:
         for one in what:
             _LOG.warning("%s", one)
-        self._notes.say(self.name, Code.RESOURCE_SLICES, what)
+        self.notes.say(self.name, Code.RESOURCE_SLICES, what)
 
     # --- reading and writing -----------------------------------------------------------------
 
     async def _stored(self) -> dict[str, _Slice]:
         """The node's stored slices of this driver, by name."""
-        fields = f"spec.nodeName={self._name},spec.driver={DRA_DRIVER}"
-        found = await self._client.list_all(Scope(SLICES, fields=fields), into=_Slice)
+        fields = f"spec.nodeName={self.node},spec.driver={DRA_DRIVER}"
+        found = await self.client.list_all(Scope(SLICES, fields=fields), into=_Slice)
         for one in found.undecodable:
             _LOG.warning("ResourceSlice %s cannot be read: %s", one.meta.name, one.problem)
         return {one.metadata.name: one for one in found.items}
@@ -272,10 +261,10 @@ class Publisher:
             body["spec"]["pool"]["generation"] = generation
             name = body["metadata"]["name"]
             if (before := stored.get(name)) is None:
-                after = await self._client.create(SLICES, body, into=_Slice)
+                after = await self.client.create(SLICES, body, into=_Slice)
             else:
                 body["metadata"]["resourceVersion"] = before.metadata.resource_version
-                after = await self._client.update(SLICES, name, body, into=_Slice)
+                after = await self.client.update(SLICES, name, body, into=_Slice)
             wrote += 1
             if as_sent(after.spec) != body["spec"]:
                 return wrote + await self._take_back(name)
@@ -295,7 +284,7 @@ class Publisher:
 
     async def _delete(self, one: _Slice) -> None:
         try:
-            await self._client.delete(SLICES, one.metadata.name, uid=one.metadata.uid)
+            await self.client.delete(SLICES, one.metadata.name, uid=one.metadata.uid)
         except NotFound:
             _LOG.debug("ResourceSlice %s has gone already", one.metadata.name)
 

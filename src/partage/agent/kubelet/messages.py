@@ -78,14 +78,8 @@ class ContainerIds(Message):
     ids: tuple[str, ...] = texts(1)
 
 
-class PreferredResponse(Message):
-    """The advice for several containers."""
-
-    containers: tuple[ContainerIds, ...] = messages(1, ContainerIds)
-
-
-class AllocateRequest(Message):
-    """Allocations for several containers, without their names."""
+class UnitsOfContainers(Message):
+    """The advice for several containers, or their allocations, without their names."""
 
     containers: tuple[ContainerIds, ...] = messages(1, ContainerIds)
 

@@ -38,32 +38,24 @@ _OPTIONS: Final = said.Options(pre_start_required=True, preferred_available=True
 Advise = Callable[[Offer, said.ContainerPreference], Awaitable[tuple[str, ...]]]
 
 
+@dataclass(eq=False)
 class DevicePlugins:
-    """All device plugins of one node; `take` the offers, and `run` them."""
+    """All device plugins of one node; `take` the offers, and `run` them.
 
-    def __init__(
-        self,
-        files: PluginFiles,
-        advise: Advise,
-        allow: Callable[[], Awaitable[str]],
-        chance: Callable[[], float],
-        stories: Stories = SILENT,
-    ) -> None:
-        """Start without offers.
+    Attributes:
+        allow: why no container with units may start at present; empty if one may. It may take
+            a while, less than 30 s.
+        chance: between 0 and 1; spreads retries.
+        stories: receives the taken units, and returns the mark of their container.
+    """
 
-        Args:
-            allow: why no container with units may start at present; empty if one may. It may take
-                a while, less than 30 s.
-            chance: between 0 and 1; spreads retries.
-            stories: receives the taken units, and returns the mark of their container.
-        """
-        self._stories = stories
-        self._files = files
-        self._advise = advise
-        self._allow = allow
-        self._chance = chance
-        self._plugins: dict[str, _Served] = {}
-        self._news = asyncio.Event()
+    files: PluginFiles
+    advise: Advise
+    allow: Callable[[], Awaitable[str]]
+    chance: Callable[[], float]
+    stories: Stories = SILENT
+    _plugins: "dict[str, _Served]" = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, offers: tuple[Offer, ...]) -> None:
         """Replace the offers; a resource that is not among them has no units any more."""
@@ -76,15 +68,7 @@ class DevicePlugins:
                 continue
             if offer.dropped:
                 _LOG.warning("%s: %d units more than the kubelet takes", resource, offer.dropped)
-            self._plugins[resource] = _Served(
-                self._word(resource),
-                offer,
-                self._advise,
-                self._allow,
-                self._files,
-                self._chance,
-                self._stories,
-            )
+            self._plugins[resource] = _Served(self._word(resource), offer, self)
             self._news.set()
 
     def _word(self, resource: str) -> str:
@@ -140,11 +124,7 @@ class _Served:
 
     word: str
     offer: Offer
-    advise: Advise
-    allow: Callable[[], Awaitable[str]]
-    files: PluginFiles
-    chance: Callable[[], float]
-    stories: Stories = SILENT
+    node: DevicePlugins
     watchers: set[asyncio.Event] = field(default_factory=set)
     session: Session = field(default_factory=Session)
 
@@ -164,7 +144,7 @@ class _Served:
         # Short: a socket's path has at most 107 characters.
         socket = f"partage-{self.word}.sock"
         asked = said.RegisterRequest(said.VERSION, socket, self.offer.resource, _OPTIONS)
-        await Registrar(self.files, asked, self._handlers, self.chance).run()
+        await Registrar(self.node.files, asked, self._handlers, self.node.chance).run()
 
     def _handlers(self, session: Session) -> Any:
         self.session = session
@@ -198,12 +178,14 @@ class _Served:
 
     async def _preferred(self, request: bytes, context: Any) -> bytes:
         asked = await read(said.PreferredRequest, request, context)
-        chosen = [said.ContainerIds(await self.advise(self.offer, c)) for c in asked.containers]
-        return said.PreferredResponse(tuple(chosen)).encode()
+        chosen = [
+            said.ContainerIds(await self.node.advise(self.offer, c)) for c in asked.containers
+        ]
+        return said.UnitsOfContainers(tuple(chosen)).encode()
 
     async def _allocate(self, request: bytes, context: Any) -> bytes:
-        start = self.stories.now()
-        asked = await read(said.AllocateRequest, request, context)
+        start = self.node.stories.now()
+        asked = await read(said.UnitsOfContainers, request, context)
         known = {unit.id for unit in self.offer.units}
         for unit in (unit for one in asked.containers for unit in one.ids):
             if unit not in known:
@@ -211,14 +193,14 @@ class _Served:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         given = [
             said.ContainerAllocation(
-                {self.mark: self.stories.mark(self.offer.resource, len(one.ids), start)}
+                {self.mark: self.node.stories.mark(self.offer.resource, len(one.ids), start)}
             )
             for one in asked.containers
         ]
         return said.AllocateResponse(tuple(given)).encode()
 
     async def _pre_start(self, _request: bytes, context: Any) -> bytes:
-        why = await self.allow()
+        why = await self.node.allow()
         if why:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"partage: {why}")
         return b""

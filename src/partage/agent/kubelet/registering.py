@@ -28,7 +28,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from partage.agent.kubelet import messages as said
-from partage.agent.sockets import listen
+from partage.agent.sockets import identity, listen
 from partage.kube.retry import Backoff
 
 _LOG: Final = logging.getLogger("partage.agent")
@@ -79,40 +79,36 @@ class Session:
     lost: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(frozen=True, slots=True)
 class Registrar:
-    """Registers one plugin repeatedly; `run` it."""
+    """Registers one plugin repeatedly; `run` it.
 
-    def __init__(
-        self,
-        files: PluginFiles,
-        asked: said.RegisterRequest,
-        serve: Callable[[Session], Any],
-        chance: Callable[[], float],
-    ) -> None:
-        """Start without serving.
+    Attributes:
+        asked: the request to the kubelet; its `endpoint` is the plugin's socket in the same folder.
+        serve: gRPC's handler of the plugin's calls for one registration.
+    """
 
-        Args:
-            asked: the request to the kubelet; its `endpoint` is the plugin's socket in the same folder.
-            serve: gRPC's handler of the plugin's calls for one registration.
-        """
-        self._files = files
-        self._asked = asked
-        self._serve = serve
-        self._chance = chance
-        self._own = files.folder / asked.endpoint
+    files: PluginFiles
+    asked: said.RegisterRequest
+    serve: Callable[[Session], Any]
+    chance: Callable[[], float]
+
+    @property
+    def _own(self) -> Path:
+        return self.files.folder / self.asked.endpoint
 
     async def run(self) -> None:
         """Serve and register until cancelled, and wait for a kubelet that is away."""
         tries = 0
         while True:
-            since = _file(self._files.kubelet)
+            since = identity(self.files.kubelet)
             if since is None:
-                await asyncio.sleep(self._files.look)
+                await asyncio.sleep(self.files.look)
                 continue
             pause = 0.0
             try:
                 await self._registered(since)
-                tries, pause = 0, self._files.again.base
+                tries, pause = 0, self.files.again.base
                 self._tell(logging.INFO, "the kubelet let go; registering again")
             except _Moved:
                 tries = 0
@@ -121,13 +117,13 @@ class Registrar:
                 why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
                 level = logging.DEBUG if tries else logging.WARNING
                 self._tell(level, f"not registered: {why}; trying again")
-                pause = self._files.again.delay(tries, self._chance())
+                pause = self.files.again.delay(tries, self.chance())
                 tries += 1
             if await self._rest(pause, since):
                 tries = 0
 
     def _tell(self, level: int, what: str) -> None:
-        _LOG.log(level, "%s: %s", self._asked.resource_name, what)
+        _LOG.log(level, "%s: %s", self.asked.resource_name, what)
 
     async def _registered(self, since: File) -> None:
         """Serve and stay registered; return when the kubelet has dropped the plugin.
@@ -138,12 +134,12 @@ class Registrar:
         await self._probe()
         session = Session()
         async with self._serving(session):
-            own = _file(self._own)
+            own = identity(self._own)
             if own is None:
                 raise _Moved
             await self._unless_moved(self._register(), since, own)
             try:
-                async with asyncio.timeout(self._files.listening):
+                async with asyncio.timeout(self.files.listening):
                     await self._unless_moved(session.listens.wait(), since, own)
             except TimeoutError:
                 raise _Failed("the kubelet took it and does not listen") from None
@@ -153,13 +149,13 @@ class Registrar:
     async def _probe(self) -> None:
         """Check that a kubelet answers before the plugin creates anything for it."""
         async with asyncio.timeout(_PATIENCE):  # a TimeoutError is an OSError
-            _, writer = await asyncio.open_unix_connection(self._files.kubelet)
+            _, writer = await asyncio.open_unix_connection(self.files.kubelet)
         writer.close()
 
     @contextlib.asynccontextmanager
     async def _serving(self, session: Session) -> AsyncIterator[None]:
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self._serve(session),))
+        server.add_generic_rpc_handlers((self.serve(session),))
         listen(server, self._own)
         await server.start()
         try:
@@ -168,10 +164,10 @@ class Registrar:
             await server.stop(None)
 
     async def _register(self) -> None:
-        target = f"unix:{self._files.kubelet}"
+        target = f"unix:{self.files.kubelet}"
         async with grpc.aio.insecure_channel(target, options=_ALONE) as channel:
             call = channel.unary_unary(f"/{said.REGISTRATION}/Register")
-            await call(self._asked.encode(), timeout=_PATIENCE)
+            await call(self.asked.encode(), timeout=_PATIENCE)
 
     async def _unless_moved(self, doing: Awaitable[_T], since: File, own: File) -> _T:
         """Wait for a result while both sockets are the same files.
@@ -183,15 +179,15 @@ class Registrar:
         task = asyncio.ensure_future(doing)
         try:
             while not task.done():
-                mine = _file(self._own)
-                if _file(self._files.kubelet) != since or mine is None:
+                mine = identity(self._own)
+                if identity(self.files.kubelet) != since or mine is None:
                     raise _Moved
                 if mine != own:
                     # Registered again at growing intervals only, or two agents would keep each other busy.
                     raise _Failed(
                         f"another process serves {self._own}; is a second agent running?"
                     )
-                await asyncio.wait((task,), timeout=self._files.look)
+                await asyncio.wait((task,), timeout=self.files.look)
             return task.result()
         finally:
             if not task.done():
@@ -202,15 +198,6 @@ class Registrar:
         """Wait before the next try; true if the wait ended early because the kubelet's socket is a different one."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while (left := end - loop.time()) > 0 and _file(self._files.kubelet) == since:  # noqa: ASYNC110
-            await asyncio.sleep(min(self._files.look, left))
+        while (left := end - loop.time()) > 0 and identity(self.files.kubelet) == since:  # noqa: ASYNC110
+            await asyncio.sleep(min(self.files.look, left))
         return left > 0
-
-
-def _file(path: Path) -> File | None:
-    """The identity of a file; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_ctime_ns

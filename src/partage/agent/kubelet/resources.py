@@ -6,7 +6,7 @@ The kubelet reports namespace and name of a pod and no UID, so its answer identi
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import grpc
 
@@ -17,11 +17,10 @@ from partage.agent.kubelet.messages import (
     ListResponse,
     PodResources,
 )
-from partage.agent.protobuf import Message
+from partage.agent.protobuf import M
 from partage.model.errors import PartageError
 from partage.wire.protobuf import Malformed
 
-M = TypeVar("M", bound=Message)
 _PATIENCE: Final = 2.0
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 64 << 20),

@@ -7,6 +7,7 @@ in threads, and never while a container runtime waits.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from partage.agent.mig.journal import Entry
@@ -20,13 +21,14 @@ _LOOK: Final = 60.0
 InThread = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
 
 
+@dataclass(eq=False)
 class Instances:
     """The instances of a node.
 
     Nothing is changed before the first `want`: an agent that has not listed its pods yet must not
     treat them as deleted.
 
-    Args:
+    Attributes:
         runners: one a card, by its UUID.
         clock: when to look again.
         changed: called with a card's UUID at each change of its outcome: to report foreign instances,
@@ -34,25 +36,21 @@ class Instances:
         in_thread: how a blocking call is made.
     """
 
-    def __init__(
-        self,
-        runners: Mapping[str, Runner],
-        clock: Clock,
-        changed: Callable[[str], None] = lambda _card: None,
-        in_thread: InThread = asyncio.to_thread,
-    ) -> None:
-        self._runners = dict(runners)
-        self._clock = clock
-        self._changed = changed
-        self._in_thread = in_thread
-        self._wanted: dict[str, tuple[Wanted, ...]] | None = None
-        self._outcomes: dict[str, Outcome] = {}
-        self._calls = {card: asyncio.Event() for card in runners}
-        self._tasks: asyncio.TaskGroup | None = None
+    runners: dict[str, Runner]
+    clock: Clock
+    changed: Callable[[str], None] = lambda _card: None
+    in_thread: InThread = asyncio.to_thread
+    _wanted: dict[str, tuple[Wanted, ...]] | None = None
+    _outcomes: dict[str, Outcome] = field(default_factory=dict)
+    _calls: dict[str, asyncio.Event] = field(init=False)
+    _tasks: asyncio.TaskGroup | None = None
+
+    def __post_init__(self) -> None:
+        self._calls = {card: asyncio.Event() for card in self.runners}
 
     def add(self, card: str, runner: Runner) -> None:
         """Serve one more card, which the driver has found (again); `run` looks at it at once if pods are listed."""
-        self._runners[card], self._calls[card] = runner, asyncio.Event()
+        self.runners[card], self._calls[card] = runner, asyncio.Event()
         if self._wanted is not None:
             self._calls[card].set()
         if self._tasks is not None:
@@ -99,30 +97,30 @@ class Instances:
         """Serve all cards until cancelled. A running call is completed in its thread."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            for card in self._runners:
+            for card in self.runners:
                 tasks.create_task(self._serve(card), name=f"instances of {card}")
 
     async def _serve(self, card: str) -> None:
-        call, runner = self._calls[card], self._runners[card]
+        call, runner = self._calls[card], self.runners[card]
         while True:
             await self._next(call, self._outcomes.get(card))
             call.clear()
             wanted = (self._wanted or {}).get(card, ())
-            now = self._clock.monotonic()
-            outcome = await self._in_thread(lambda w=wanted, n=now: runner.settle(w, n))  # type: ignore[misc]
+            now = self.clock.monotonic()
+            outcome = await self.in_thread(lambda w=wanted, n=now: runner.settle(w, n))  # type: ignore[misc]
             known = self._outcomes.get(card)
             self._outcomes = {**self._outcomes, card: outcome}  # whole: other threads read it
             if known is None or _told(known) != _told(outcome):
-                self._changed(card)
+                self.changed(card)
 
     async def _next(self, call: asyncio.Event, outcome: Outcome | None) -> None:
         """Wait for a change of the wanted instances, or for the time of the next look."""
         if outcome is None:
             await call.wait()
             return
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         until = now + _LOOK if outcome.again is None else min(outcome.again, now + _LOOK)
-        await sleep_until(self._clock, until - now, call)
+        await sleep_until(self.clock, until - now, call)
 
 
 def _told(outcome: Outcome) -> tuple[object, ...]:

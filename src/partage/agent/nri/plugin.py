@@ -118,8 +118,8 @@ class Plugin:
         self.options = options or PluginOptions()
         self.ready = asyncio.Event()
         self._why = "it has not answered yet"
-        self._decider = decider
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nri")
+        self.decider = decider
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="nri")
 
     @property
     def problem(self) -> str:
@@ -153,7 +153,7 @@ class Plugin:
             ended.cancel()
             if connection is not None:
                 connection.cancel()
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            self.thread.shutdown(wait=False, cancel_futures=True)
 
     def _report(self, connection: asyncio.Task[None], tries: int) -> None:
         error = connection.exception()
@@ -172,7 +172,7 @@ class Plugin:
         async with asyncio.timeout(self.options.patience):
             reader, writer = await asyncio.open_unix_connection(str(self.options.socket))
         try:
-            serving = _Connection(self._decider, self.options, self._thread, self.ready, writer)
+            serving = _Connection(self, writer)
             await serving.run(reader)
         finally:
             writer.close()
@@ -181,18 +181,8 @@ class Plugin:
 class _Connection:
     """One connection, from registration to its end."""
 
-    def __init__(
-        self,
-        decider: Decider,
-        options: PluginOptions,
-        thread: ThreadPoolExecutor,
-        ready: asyncio.Event,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        self._decider = decider
-        self._options = options
-        self._thread = thread
-        self._ready = ready
+    def __init__(self, plugin: Plugin, writer: asyncio.StreamWriter) -> None:
+        self._plugin = plugin
         self._writer = writer
         self._session = Session()
         self._registration = 0
@@ -218,11 +208,11 @@ class _Connection:
         Raises `Malformed`: it broke the protocol; `Refused`: it does not accept the plugin; `TimeoutError`: it was
         silent before the registration was complete.
         """
-        argument = RegisterPluginRequest(self._options.name, self._options.index)
+        argument = RegisterPluginRequest(self._plugin.options.name, self._plugin.options.index)
         self._registration, data = self._session.call("RegisterPlugin", argument)
         self._writer.write(data)
         try:
-            async with asyncio.timeout(self._options.patience) as limit:
+            async with asyncio.timeout(self._plugin.options.patience) as limit:
                 self._limit = limit
                 while data := await reader.read(_PIECE):
                     for event in self._session.receive(data):
@@ -266,19 +256,19 @@ class _Connection:
         _LOG.info("registered with %s %s", told.runtime_name, told.runtime_version)
         old = told.runtime_version.removeprefix("v").startswith(_NO_NAMES)
         self._knows_cdi = not (told.runtime_name == "containerd" and old)
-        self._options.told(self._knows_cdi)
+        self._plugin.options.told(self._knows_cdi)
         return ConfigureResponse(_MASK)
 
     async def _synchronize(self, call: Called) -> Message:
         told = SynchronizeRequest.decode(call.payload)
         self._pods += told.pods
-        self._containers += map(self._options.kept, told.containers)
+        self._containers += map(self._plugin.options.kept, told.containers)
         if not told.more:
             pods, containers = tuple(self._pods), tuple(self._containers)
             self._pods, self._containers = [], []
-            work = self._begun(lambda: self._decider.synchronize(pods, containers))
+            work = self._begun(lambda: self._plugin.decider.synchronize(pods, containers))
             if await self._in_time(call, work):
-                self._ready.set()
+                self._plugin.ready.set()
             else:
                 task = asyncio.create_task(self._ready_after(work), name="nri:synchronized")
                 self._tasks.add(task)
@@ -294,7 +284,7 @@ class _Connection:
             if self._limit is not None:
                 self._limit.reschedule(0)  # the runtime lists its containers on a new connection
         else:
-            self._ready.set()
+            self._plugin.ready.set()
 
     async def _create(self, call: Called) -> Message:
         asked = ContainerRequest.decode(call.payload)
@@ -304,17 +294,19 @@ class _Connection:
         deadline = self._deadline(call)
         try:
             async with asyncio.timeout(deadline):
-                adjustment = await self._decided(lambda: self._decider.create(pod, container))
+                adjustment = await self._decided(
+                    lambda: self._plugin.decider.create(pod, container)
+                )
         except TimeoutError:
-            self._decider.late(pod, container)
+            self._plugin.decider.late(pod, container)
             # If the same thread decides later after all, no container gets its decision.
-            self._thread.submit(self._decider.remove, container)
+            self._plugin.thread.submit(self._plugin.decider.remove, container)
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "
                 f"{deadline:g} s; the container is not started without its devices"
             ) from None
         if adjustment is not None and adjustment.cdi_devices and not self._knows_cdi:
-            await self._decided(lambda: self._decider.remove(container))
+            await self._decided(lambda: self._plugin.decider.remove(container))
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: its runtime leaves out "
                 "CDI devices that NRI asks for, before containerd 2.1"
@@ -326,7 +318,7 @@ class _Connection:
 
     async def _ended(self, call: Called, gone: Container | None) -> Message:
         if gone is not None:
-            await self._in_time(call, self._begun(lambda: self._decider.remove(gone)))
+            await self._in_time(call, self._begun(lambda: self._plugin.decider.remove(gone)))
         return Empty()
 
     async def _start(self, call: Called) -> Message:
@@ -336,9 +328,11 @@ class _Connection:
     async def _started(
         self, call: Called, pod: PodSandbox | None, container: Container | None
     ) -> Message:
-        if pod is None or container is None or not self._decider.has_room(container.id):
+        if pod is None or container is None or not self._plugin.decider.has_room(container.id):
             return Empty()
-        if not await self._in_time(call, self._begun(lambda: self._decider.start(pod, container))):
+        if not await self._in_time(
+            call, self._begun(lambda: self._plugin.decider.start(pod, container))
+        ):
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: its image was not looked at within "
                 f"{self._deadline(call):g} s"
@@ -359,7 +353,7 @@ class _Connection:
         return Empty()
 
     def _deadline(self, call: Called) -> float:
-        deadline = self._options.deadline
+        deadline = self._plugin.options.deadline
         return min(deadline, call.timeout * _SHARE) if call.timeout else deadline
 
     async def _in_time(self, call: Called, work: asyncio.Future[None]) -> bool:
@@ -373,7 +367,7 @@ class _Connection:
         return False
 
     def _begun(self, decide: Callable[[], _T]) -> asyncio.Future[_T]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, decide)
+        return asyncio.get_running_loop().run_in_executor(self._plugin.thread, decide)
 
     async def _decided(self, decide: Callable[[], _T]) -> _T:
         return await self._begun(decide)
