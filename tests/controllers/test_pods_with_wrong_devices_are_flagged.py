@@ -12,6 +12,8 @@ from partage.extender.cluster_cache import ClusterCache
 from partage.kube.resources import Resource
 
 CONDITION = "partage.io/DeviceProblem"
+VGPU = "hami.io/vgpu-node"
+VENDOR = "node.koordinator.sh/gpu-vendor"
 HALF = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
 
 
@@ -301,6 +303,42 @@ async def test_labels_that_the_binding_did_not_carry_are_filled_in() -> None:
             await world.server.patch("pods", "default", "web", gone)
             await world.settled()
             assert world.get("pods", "web", "default")["metadata"]["labels"] == wanted
+
+
+@pytest.mark.parametrize("what", ["pods", "nodes", "conditions"])
+async def test_a_writer_that_undoes_all_is_answered_ever_more_slowly(what: str) -> None:
+    """A tenant may undo a label of a running pod in a loop. That is no reason for as many writes of ours."""
+    isolated = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+    async with world_of() as world:
+        await world.create("nodes", node())
+        world.tell(device("n1", card(0), card(1), **{"node.koordinator.sh/gpu-vendor": "nvidia"}))
+        devices = [] if what == "conditions" else [record()]
+        await bound(world, pod(labels=isolated), *devices)
+        undo: dict[str, tuple[str, str, str, Manifest, str]] = {
+            "pods": ("pods", "default", "web", {"metadata": {"labels": {VGPU: "n2"}}}, ""),
+            "nodes": ("nodes", "", "n1", {"metadata": {"labels": {VENDOR: "none"}}}, ""),
+            "conditions": ("pods", "default", "web", {"status": {"conditions": []}}, "status"),
+        }
+        *where, edit, sub = undo[what]
+        async with world.leading():
+            before = world.writes()
+            for _ in range(50):
+                await world.server.patch(*where, edit, sub=sub)
+                await world.settled()
+                await world.clock.advance(1)
+                await world.settled()
+            assert 2 <= world.writes() - before <= 7
+            assert len(world.ears.heard) <= 8
+            await world.clock.advance(300)
+            await world.settled()
+            labels = world.get(*where[:1], where[2], where[1])["metadata"]["labels"]
+            if what == "conditions":
+                assert condition(world)["reason"] == "NoAllocationRecord"
+            else:
+                assert labels.get(VGPU, labels.get(VENDOR)) in ("n1", "nvidia")
+            world.controllers.gone(document(world.get("pods", "web", "default")))
+            world.controllers.gone(document(world.get("nodes", "n1")))
+            assert not world.controllers._contention._writes
 
 
 LOCK = "hami.io/mutex.lock"

@@ -7,9 +7,9 @@ that fails.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
@@ -44,6 +44,8 @@ _SHARE: Final = 0.5
 """Largest part of the process's time for looks."""
 _SLICE: Final = 0.005
 """Seconds of one look that count at most, because it may have waited for its turn."""
+
+_Write = Callable[[Document, Mapping[str, Any]], Awaitable[Document | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Controllers:
 
     def _node_gone(self, name: str) -> None:
         self.picture.gone(name, node=True)
-        self._contention.forget(name)
+        self._contention.forget(_Key("node", name))
         self._devices.pop(name, None)
         self._locks = {key: at for key, at in self._locks.items() if key[0] != name}
         self._look_at_pods(name)
@@ -164,6 +166,7 @@ class Controllers:
         self.picture.pod_gone(uid)
         self._flags.pop(uid, None)
         self._away.pop(uid, None)
+        self._contention.forget(_Key("pod", uid))
         if known is not None:
             self._unlock(known)
 
@@ -251,8 +254,7 @@ class Controllers:
             return
         await self._locked(key, node)
         changes = node_label_changes(node, device)
-        if changes:
-            self._renewed(await self._writer.node_labels(node, changes))
+        await self._correct(key, node, changes, "labels", self._writer.node_labels)
         if self._settings.totals:
             await self._totals(key)
         read = self.picture.read_node(key.name)
@@ -271,17 +273,7 @@ class Controllers:
         if node is None or read is None:
             return
         patch = totals_patch(node, device, read.node, self.picture.context.settings)
-        if not patch:
-            return
-        now = self._clock.monotonic()
-        wait = self._contention.wait(key.name, patch, now)
-        if wait > 0:
-            self._queue.add_after(key, wait)
-            return
-        self._renewed(await self._writer.node_status(node, patch))
-        if self.picture.node(key.name)[0] is None:
-            return  # deleted meanwhile, and forgotten
-        if self._contention.written(key.name, patch, now):
+        if await self._correct(key, node, patch, "totals", self._writer.node_status):
             self.meters.contended.inc()
             self._notices.warning(
                 _regarding(node, "Node"),
@@ -289,6 +281,25 @@ class Controllers:
                 "another writer overwrites the node's device totals again and again; stop the "
                 f"other manager: {', '.join(sorted({n for part in patch.values() for n in part}))}",
             )
+
+    async def _correct(
+        self, key: _Key, document: Document, change: Mapping[str, Any], what: str, write: _Write
+    ) -> bool | None:
+        """Write a change of an object, later if others undo it again and again; whether this is a fight now.
+
+        None if it was not written yet.
+        """
+        now = self._clock.monotonic()
+        wait = self._contention.wait(key, what, change, now) if change else 0.0
+        if wait > 0:
+            self._queue.add_after(key, wait)
+        if wait > 0 or not change:
+            return None
+        self._renewed(await write(document, change))
+        picture, pod = self.picture, key.kind == "pod"
+        if (picture.pods.get(key.name) if pod else picture.node(key.name)[0]) is None:
+            return False  # deleted meanwhile, and forgotten
+        return self._contention.written(key, what, change, now)
 
     def _renewed(self, document: Document | None) -> None:
         """Keep a write's answer, which is the newest state, unless the watch has reported the object's deletion."""
@@ -353,8 +364,7 @@ class Controllers:
         if node is not None and not self._may_pass(key, flag):
             await self._flag(document, flag)
         changes = pods.label_changes(entry, node, self.picture.context) if node else {}
-        if changes:
-            self._renewed(await self._writer.pod_labels(document, changes))
+        await self._correct(key, document, changes, "labels", self._writer.pod_labels)
 
     async def _flag(self, document: Document, flag: pods.Flag | None) -> None:
         """Write on the pod the problem of its devices, or that the problem is over."""
@@ -366,7 +376,9 @@ class Controllers:
         condition = pods.condition_change(document, flag)
         if condition is None or _is_over(document):
             return
-        self._renewed(await self._writer.pod_condition(document, condition))
+        key, write = _Key("pod", uid), self._writer.pod_condition
+        if await self._correct(key, document, condition, "condition", write) is None:
+            return
         tell = self._notices.normal if flag is None else self._notices.warning
         tell(_regarding(document, "Pod"), condition["reason"], condition["message"])
 
