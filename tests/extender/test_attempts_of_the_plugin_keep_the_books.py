@@ -728,6 +728,23 @@ async def test_a_wide_pod_is_proposed_every_node_that_fits_with_scores() -> None
 
 
 @run
+async def test_only_the_newest_proposal_is_remembered() -> None:
+    """Each of thousands of pods, of a group or with wishes of kube-scheduler's own, is proposed every node."""
+    world = Plugged()
+    names = [f"n{i:02d}" for i in range(40)]
+    await world.start(*(one for name in names for one in (node(name), device(name, card(0)))))
+    for number in range(30):
+        world.create(pod(f"pod-{number}", half()))
+        proposed = world.propose(f"pod-{number}", wide=True, simulated=number % 3 == 0).nodes
+        assert len(proposed) >= 20
+        if number % 2:
+            assert not world.reserve(f"pod-{number}", proposed[0]).code
+    kept = world.attempts._attempts.values()
+    assert len(kept) == 30
+    assert sum(len(one.nodes) for one in kept) <= 40
+
+
+@run
 async def test_every_node_that_fits_is_proposed_in_parts_where_one_answer_may_not_have_all() -> (
     None
 ):

@@ -137,6 +137,7 @@ ATTACKS: Final = (
             f"{_BURST}::test_each_namespace_has_its_turn",
             f"{_BURST}::test_who_never_comes_is_woken_after_the_others",
             f"{_BURST}::test_of_many_it_is_asked_rarely",
+            "extender/test_attempts_of_the_plugin_keep_the_books.py::test_only_the_newest_proposal_is_remembered",
         ),
     ),
     Attack(
@@ -544,11 +545,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "endless changes of a running pod's share",
+        "endless changes of a running pod's share or labels",
         "at most 20 writes at once, four a second a namespace; the last wish is met",
         (
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_lowers_without_an_end_leaves_others_their_turn",
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_asks_without_an_end_costs_a_bounded_number_of_writes",
+            "controllers/test_pods_with_wrong_devices_are_flagged.py::test_a_writer_that_undoes_all_is_answered_ever_more_slowly",
         ),
     ),
     Attack(

@@ -99,10 +99,8 @@ class Attempts:
         self._attempts: OrderedDict[str, Attempt] = OrderedDict()
         self._retries = Retries(service.clock, preempts=preempts)
         self._claims = ClaimProposals()
-        self._proposed, self._room = (
-            "",
-            0,
-        )  # the uid of the pod with a held proposal, and the newest room then
+        self._proposed = ""  # the uid of the pod with a held proposal
+        self._room = 0  # the newest room when it was proposed
         self._sent_away: dict[str, float] = {}
         self._books: Books | None = None
         service.forget.append(self._gone)
@@ -637,6 +635,9 @@ class Attempts:
         self._retries.rejected.pop(uid, None)
 
     def _remember(self, uid: str, attempt: Attempt) -> None:
+        if self._attempts:
+            # A proposal ends with the next one. All of them together would be names by millions.
+            self._attempts[next(reversed(self._attempts))].nodes = frozenset()
         self._attempts.pop(uid, None)
         self._attempts[uid] = attempt
         while len(self._attempts) > _MOST:

@@ -52,6 +52,7 @@ class Attempt:
     Attributes:
         entry: the pod as the decision read it.
         travelled: the question contained the pod; no watch had shown it in this state.
+        nodes: the proposed ones; forgotten with the next proposal.
         planned: by node, the plans by which less important pods could make room there.
         more: other nodes have such plans too.
         place: the allocation that `reserve` made; remembered after `unreserve`.
