@@ -496,6 +496,7 @@ def test_a_card_falls_ill_and_recovers_on_demand() -> None:
                 lambda found: not found["spec"]["devices"][0]["health"],
             )
             assert device["spec"]["devices"][0]["conditions"][0]["message"] == "Xid 79"
+            await w.heard()
             await w.create(PODS, pod("web", QUARTER))
             assert (await w.refused("web")).startswith("Unhealthy")
 

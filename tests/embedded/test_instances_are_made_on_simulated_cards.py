@@ -129,6 +129,7 @@ def test_nobody_goes_where_others_cut_a_card() -> None:
             told = json.dumps({"v": 1, "cards": {card["id"]: {"instances": [entry]}}})
             patch = {"metadata": {"annotations": {names.FOREIGN_INSTANCES: told}}}
             await w.patch(f"{DEVICES}/n0", patch)
+            await w.heard()
             whole = {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}
             await w.create(
                 "/api/v1/namespaces/default/pods", pod_("whole", whole, meta={"annotations": ONLY})

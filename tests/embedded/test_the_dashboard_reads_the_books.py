@@ -126,6 +126,7 @@ def test_ways_to_fit_are_proven_and_change_nothing() -> None:
         tainted = {"spec": {"taints": [{"key": "for", "value": "others", "effect": "NoSchedule"}]}}
         async with running([node("n0", cards=1), node("n1", cards=2)]) as world:
             await world.patch("/api/v1/nodes/n1", tainted)
+            await world.heard()
             await world.create(PODS, pod("first", HALF))
             await world.phase("first", "Running")
             share = {"koordinator.sh/gpu-core": 80, "koordinator.sh/gpu-memory-ratio": 50}

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from partage.daemon.informers import _Followed
 from partage.embedded.cluster import EmbeddedCluster, Plan
 from partage.embedded.fleet import DEFAULT_FLEET, SimulatedNode, node_of
 from partage.embedded.manifests import Manifest, read
@@ -23,6 +24,7 @@ PATIENCE = 240.0
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PODS = "/api/v1/namespaces/default/pods"
 DEVICES = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+HEALTH = ("/healthz", "/readyz")
 
 
 @dataclass
@@ -32,8 +34,25 @@ class World:
     cluster: EmbeddedCluster
     http: aiohttp.ClientSession
 
+    async def heard(self) -> None:
+        """Wait until the scheduler service has heard of all that was written so far: it watches the API server as any client."""
+        daemon, store = self.cluster._daemon, self.cluster.server.store
+        assert daemon is not None
+        written = {}
+        for followed in daemon._feed._followed:
+            resource = followed.watched.scope.resource
+            history = store.history(f"{resource.plural}.{resource.group}".rstrip("."))
+            if history.end:
+                (last,) = history.after(history.end - 1)
+                written[followed] = last.record.revision
+        async with asyncio.timeout(PATIENCE):
+            while not all(map(_has_heard, written, written.values())):  # noqa: ASYNC110 # no event tells
+                await asyncio.sleep(0.01)
+
     async def get(self, path: str, *, scheduler: bool = False, code: int = 200) -> Any:
-        """Reads from the API server, or from the scheduler's port."""
+        """Reads from the API server, or from the scheduler's port what it says of all that was written before."""
+        if scheduler and path not in HEALTH:
+            await self.heard()
         where = self.cluster.addresses
         url = (where.scheduler if scheduler else where.api) + path
         async with self.http.get(url) as answer:
@@ -74,16 +93,26 @@ class World:
 
     async def state(self, node: str) -> Document:
         """What the books say of a node."""
+        await self.heard()
         return next(asdict(one) for one in self.cluster.overview().nodes if one.name == node)
 
     async def phase(self, name: str, phase: str) -> Document:
-        """The pod, once it is in a phase."""
-        return await self.until(name, lambda pod: pod["status"].get("phase") == phase)
+        """The pod, once it is in a phase and the service has heard of it."""
+        found = await self.until(name, lambda pod: pod["status"].get("phase") == phase)
+        await self.heard()
+        return found
 
     async def refused(self, name: str) -> str:
-        """Why the pod waits, once its status says so."""
+        """Why the pod waits, once its status says so and the service has heard of it."""
         found = await self.until(name, _unscheduled)
+        await self.heard()
         return str(_unscheduled(found))
+
+
+def _has_heard(followed: _Followed, revision: int) -> bool:
+    """Whether the service knows a kind as it was at a revision, and has nothing of it to read later."""
+    known = followed.informer._mirror.resource_version
+    return int(known or 0) >= revision and not (followed._pace and followed._pace._late)
 
 
 def _unscheduled(pod: Document) -> str:
