@@ -10,6 +10,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,7 +172,9 @@ def cluster(folder: Path) -> Iterator[Path]:
         assert up.stdout is not None
         told = up.stdout.readline()
         assert told, (folder / "up.log").read_text()
-        assert json.loads(told)["kubeconfig"] == str(kubeconfig)
+        where = json.loads(told)
+        assert where["kubeconfig"] == str(kubeconfig)
+        decided(where["api"])
         yield kubeconfig
         up.send_signal(signal.SIGTERM)
         assert up.wait(PATIENCE) == 0
@@ -180,6 +184,25 @@ def cluster(folder: Path) -> Iterator[Path]:
             up.wait()
         if up.stdout is not None:
             up.stdout.close()
+
+
+def decided(api: str) -> None:
+    """Wait until every pod has a node or a reason: the command says where it is though a slow machine has not decided yet."""
+    ask = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    end = time.monotonic() + PATIENCE
+    while True:
+        with ask.open(f"{api}/api/v1/pods", timeout=PATIENCE) as answer:
+            pods = json.load(answer)["items"]
+        left = [
+            pod["metadata"]["name"]
+            for pod in pods
+            if not pod["spec"].get("nodeName")
+            if "PodScheduled" not in {one["type"] for one in pod["status"].get("conditions", ())}
+        ]
+        if not left:
+            return
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
