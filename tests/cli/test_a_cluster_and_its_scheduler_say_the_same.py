@@ -6,14 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
+from partage.cli import completion
 from partage.cli.main import main
 
 sys.path.append(str(Path(__file__).parents[1] / "embedded"))
 
-from up_world import PODS, World, node, pod, run, running
+from up_world import PATIENCE, PODS, World, node, pod, run, running
 
 HALF = {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}
 
@@ -57,8 +59,9 @@ def test_both_ways_agree() -> None:
     run(story())
 
 
-def test_a_shell_completes_the_names_of_pods_and_nodes() -> None:
+def test_a_shell_completes_the_names_of_pods_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names in the typed namespace, and commands; without a server nothing, and at once."""
+    monkeypatch.setattr(completion, "_SECONDS", PATIENCE)  # a busy machine's answer is one too
 
     def completed(*typed: str) -> set[str]:
         asked = ShellComplete(main, {}, "partage", "_PARTAGE_COMPLETE")

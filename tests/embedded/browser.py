@@ -249,7 +249,7 @@ async def browsing(folder: Path) -> AsyncIterator[Page]:
                 listening.cancel()
     finally:
         process.terminate()
-        await asyncio.to_thread(process.wait, 30)
+        await asyncio.to_thread(process.wait, PATIENCE)
 
 
 async def _port(file: Path, process: subprocess.Popen[bytes]) -> int:

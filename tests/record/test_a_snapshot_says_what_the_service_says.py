@@ -211,7 +211,7 @@ def test_a_reader_of_a_snapshot_may_leave() -> None:
             process.stdout.close()
             assert process.stderr is not None
             said = process.stderr.read()
-            return process.wait(60), said
+            return process.wait(240), said
 
     async def story() -> None:
         async with running([node(cards=1)]) as world:
