@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -72,8 +73,9 @@ class Agent:
                 stdout=out,
                 stderr=out,
             )
-        self._until(lambda: "metrics at " in log.read_text(), "it does not start")
-        self.port = int(log.read_text().split("metrics at ")[1].split()[0].rpartition(":")[2])
+        said = re.compile(r"metrics at \S+:(\d+)\n")
+        self._until(lambda: bool(said.search(log.read_text())), "it does not start")
+        self.port = int(said.findall(log.read_text())[0])
         self.ready()
 
     def ready(self) -> None:
