@@ -299,10 +299,16 @@ class Plugged:
     def logged(self, text: str, about: str = "") -> list[float]:
         """When kube-scheduler wrote lines with a text about something."""
         lines = self.plane.processes["plugged"].log.read_text(errors="replace").splitlines()
-        found = [line.split()[1] for line in lines if text in line and about in line]
-        today = datetime.now().astimezone().replace(tzinfo=None).date()
-        times = [datetime.strptime(one, "%H:%M:%S.%f").time() for one in found]  # noqa: DTZ007
-        return [datetime.combine(today, one).timestamp() for one in times]
+        found = [line.split()[:2] for line in lines if text in line and about in line]
+        now = datetime.now().astimezone().replace(tzinfo=None)
+        # A line has its day and no year, as in `I1231 23:59:59.999999`: that of the year before may be read after midnight.
+        times = [
+            datetime.strptime(f"{now.year}{day[1:]} {at}", "%Y%m%d %H:%M:%S.%f")  # noqa: DTZ007
+            for day, at in found
+        ]
+        return [
+            (one if one <= now else one.replace(year=now.year - 1)).timestamp() for one in times
+        ]
 
     def waits(self, name: str) -> str:
         """Wait until kube-scheduler says why it is not scheduled; that."""
