@@ -1,6 +1,7 @@
 """The native build of the tests: once for all processes, and kept by the gate for the next clone."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,52 @@ def test_a_gate_keeps_what_it_has_built(tmp_path: Path, monkeypatch: pytest.Monk
     assert made(clone(tmp_path / "other", "two"), monkeypatch) == []
     shutil.rmtree(tmp_path / "cache")
     assert made(clone(tmp_path / "cold", "two"), monkeypatch) == ["library", "program"]
+
+
+COMPILED = """
+$(OUT)/libpartage-isolation.so: one.c two.c shared.h
+\t$(CC) -O1 -Wall -Werror $(if $(SANITIZE),-DCHECKED) -o $@ one.c two.c
+"""
+SOURCES = {
+    "Makefile": COMPILED,
+    "shared.h": "int two(void);\n",
+    "one.c": '#include "shared.h"\nint main(void) { return two(); }\n',
+    "two.c": "int two(void) { return 2; }\n",
+}
+
+
+def test_a_gate_compiles_only_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By compiler, options, source and headers; what cannot be compiled is kept by no one."""
+    monkeypatch.setattr(native_build, "CACHE", tmp_path / "cache")
+    monkeypatch.setenv("PARTAGE_GATE", "1")
+    clones = 0
+
+    def compiled(sanitize: str = "", **changed: str) -> tuple[int, int]:
+        """How many objects a fresh clone adds, and what its program ends with."""
+        nonlocal clones
+        clones += 1
+        native = tmp_path / f"clone-{clones}/native"
+        native.mkdir(parents=True)
+        for name, text in SOURCES.items():
+            (native / name).write_text(changed.get(name.replace(".", "_"), text))
+        objects = tmp_path / "cache/objects"
+        before = set(objects.glob("*"))
+        monkeypatch.setattr(native_build, "ROOT", native.parent)
+        out = native_build.built(sanitize=sanitize)
+        added = set(objects.glob("*")) - before
+        ended = subprocess.run([out / "libpartage-isolation.so"], check=False).returncode
+        return len(added), ended
+
+    assert compiled() == (2, 2)
+    assert compiled(Makefile=COMPILED + "# said\n") == (0, 2)
+    assert compiled(two_c="int two(void) { return 3; }\n") == (1, 3)
+    assert compiled(
+        shared_h="#define two() two_of(4)\nint two_of(int);\n",
+        two_c="int two_of(int n) { return n; }\n",
+    ) == (2, 4)
+    assert compiled("checked") == (2, 2)
+    with pytest.raises(AssertionError, match="unused variable"):
+        compiled(two_c="int two(void) { int kept; return 2; }\n")
+    assert compiled(Makefile=COMPILED + "# again\n") == (0, 2)
