@@ -64,25 +64,14 @@ _ACCOUNT: Final = "default"
 _PACKAGES: Final = ("partage.model", "partage.vendors", "partage.wire")
 _COMMON: Final = frozenset(
     {
-        "cpu",
-        "memory",
-        "pods",
         "ephemeral-storage",
         "storage",
-        "default",
-        "default-scheduler",
-        "partage-scheduler",
-        "system-cluster-critical",
-        "system-node-critical",
-        "Ready",
         "MemoryPressure",
         "DiskPressure",
         "PIDPressure",
         "PodScheduled",
-        "Unschedulable",
         "Pending",
         "Running",
-        "Unknown",
         "topology.kubernetes.io/zone",
         "topology.kubernetes.io/region",
         "topology.kubernetes.io/rack",
@@ -92,11 +81,9 @@ _COMMON: Final = frozenset(
         "amd64",
         "arm64",
         "node.kubernetes.io/unschedulable",
-        "node.kubernetes.io/not-ready",
-        "node.kubernetes.io/unreachable",
     }
 )
-"""Kubernetes' own words."""
+"""Kubernetes' own words that no reader here contains."""
 _MODELS: Final = (*names.QGPU_MODEL_LABELS, names.GPU_MODEL, names.GPU_VENDOR, names.PCI_PRODUCT)
 _TYPE: Final = re.compile(r'"type"\s*:\s*"([^"]*)"')
 _SAYS_NOTHING: Final = frozenset(
@@ -123,83 +110,6 @@ _MAPS: Final = (
 """Ends of the names of known ConfigMaps."""
 _PREFIXES: Final = ("requests.", "limits.", "count/")
 """Prefixes of a quota's keys."""
-_EXPRESSION: Final = re.compile(
-    r'''(?P<quote>"""|\'\'\'|"|\')(?P<text>(?:\\.|(?!(?P=quote))[^\\])*)(?P<end>(?P=quote)|\\?\Z)|//[^\n]*|(?P<name>[A-Za-z_][A-Za-z0-9_]*)''',
-    re.DOTALL,
-)
-"""Texts, comments and names of a CEL expression. A text without an end goes to the end of the expression, because a
-search for its end could take exponential time."""
-_OF_CEL: Final = frozenset(
-    {
-        "allowMultipleAllocations",
-        "all",
-        "asApproximateFloat",
-        "asInteger",
-        "attributes",
-        "bind",
-        "bool",
-        "capacity",
-        "cel",
-        "compareTo",
-        "contains",
-        "device",
-        "double",
-        "driver",
-        "duration",
-        "endsWith",
-        "exists",
-        "exists_one",
-        "false",
-        "filter",
-        "find",
-        "findAll",
-        "format",
-        "has",
-        "in",
-        "includes",
-        "indexOf",
-        "int",
-        "isGreaterThan",
-        "isInteger",
-        "isLessThan",
-        "isQuantity",
-        "isSemver",
-        "join",
-        "kind",
-        "lastIndexOf",
-        "list",
-        "lowerAscii",
-        "major",
-        "map",
-        "matches",
-        "memory",
-        "minor",
-        "none",
-        "null",
-        "of",
-        "optional",
-        "orValue",
-        "patch",
-        "quantity",
-        "r",
-        "replace",
-        "semver",
-        "sign",
-        "size",
-        "split",
-        "startsWith",
-        "string",
-        "substring",
-        "timestamp",
-        "trim",
-        "true",
-        "type",
-        "uint",
-        "upperAscii",
-        "value",
-    }
-)
-"""Names of the language, of its libraries in Kubernetes, and of the variable for a device."""
 
 
 class Mask:
@@ -315,7 +225,9 @@ class Mask:
         """A value without sentences and without selectors of pods, with every word checked."""
         if isinstance(value, Mapping):
             return {
-                self._word(str(key)): self._of(str(key), item)
+                self._word(str(key)): self._masked("account", str(item))
+                if key == _NAMED_ACCOUNT
+                else self._value(item)
                 for key, item in value.items()
                 if key not in ("message", "labelSelector", "namespaces", "namespaceSelector")
                 and (key, item) != (_NAMED_ACCOUNT, _ACCOUNT)
@@ -324,31 +236,11 @@ class Mask:
             return [self._value(item) for item in value]
         return self._text(value) if isinstance(value, str) else value
 
-    def _of(self, key: str, item: Any) -> Any:
-        """The masked value of a key."""
-        if key == "expression" and isinstance(item, str):
-            return self._expression(item)
-        if key == _NAMED_ACCOUNT:
-            return self._masked("account", str(item))
-        return self._value(item)
-
     def _text(self, text: str) -> str:
         whole = text.strip().lower()
         if whole in _words_in_small() or whole in self._models:
             return text
         return _TOKEN.sub(lambda found: self._word(found[0]), text)
-
-    def _expression(self, text: str) -> str:
-        """A CEL selector: texts, and names outside the language, are masked; comments are removed."""
-
-        def judged(found: re.Match[str]) -> str:
-            if found["quote"]:
-                return f"{found['quote']}{self._text(found['text'])}{found['end']}"
-            name = found["name"] or ""
-            known = name in _OF_CEL or name.lower() in _words_in_small()
-            return name if known or not name else self._masked("x", name).replace("-", "_")
-
-        return _EXPRESSION.sub(judged, text)
 
     def _word(self, word: str) -> str:
         found = self._known.get(word)
