@@ -24,8 +24,7 @@ The server records field ownership from the first write that names a manager. Al
 
 from partage.apiserver.admission import ADMIN, Admission, Refused, Review, User
 from partage.apiserver.deleting import DeleteOptions
-from partage.apiserver.kubeconfig import write_kubeconfig
-from partage.apiserver.persistence import UnreadableState
+from partage.apiserver.persistence import UnreadableState, write_kubeconfig
 from partage.apiserver.podparts import LogProvider, LogRequest
 from partage.apiserver.server import ApiServer, Settings, ambient, serve
 from partage.apiserver.status import ApiError

@@ -181,12 +181,7 @@ def _conflict(conflicts: Sequence[tuple[Mapping[str, Any], set[Path]]]) -> ApiEr
             for line in (f"conflicts with {manager}:", *(f"- {field}" for field in fields))
         ]
         message = f"Apply failed with {len(causes)} conflicts: " + "\n".join(lines)
-    return ApiError(
-        409,
-        "Conflict",
-        message,
-        {"causes": causes},
-    )
+    return ApiError(409, "Conflict", message, {"causes": causes})
 
 
 def _merge(value: Any, wanted: Any, type_: Type) -> Any:

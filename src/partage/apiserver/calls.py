@@ -9,15 +9,11 @@ import msgspec
 from partage.apiserver import structural
 from partage.apiserver.admission import ADMIN, Admission, Operation, Review, User
 from partage.apiserver.decoding import Mismatch, conform
-from partage.apiserver.definitions import (
-    accepted,
-    check_definition,
-    check_definition_update,
-    fill_definition,
-)
+from partage.apiserver.definitions import accepted, check_definition, fill_definition
 from partage.apiserver.kinds import Kind, Registry
 from partage.apiserver.metadata import Ambient
 from partage.apiserver.plugins import Plugins
+from partage.apiserver.rules.objects import fixed
 from partage.apiserver.rules.table import RULES, Rules
 from partage.apiserver.status import ApiError, Cause, bad_request, conflict, invalid, not_found
 from partage.apiserver.storage import Record, Store
@@ -35,7 +31,7 @@ _DEFINITION = Rules(
     fill=fill_definition,
     begin=_begin_definition,
     check=check_definition,
-    check_update=check_definition_update,
+    check_update=fixed("spec.group", "spec.scope", "spec.names.plural", "spec.names.kind"),
 )
 _NONE = Rules()
 

@@ -154,19 +154,6 @@ def _check_schema(schema: Any, field: str, problems: Problems, depth: int) -> No
         )
 
 
-def check_definition_update(
-    new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems
-) -> None:
-    """Reports changes of immutable fields."""
-    for path in ("group", "scope"):
-        if new["spec"].get(path) != old["spec"].get(path):
-            problems.invalid(f"spec.{path}", new["spec"].get(path), "field is immutable")
-    for path in ("plural", "kind"):
-        have, want = (value["spec"]["names"].get(path) for value in (old, new))
-        if have != want:
-            problems.invalid(f"spec.names.{path}", want, "field is immutable")
-
-
 def accepted(value: Mapping[str, Any], now: str) -> dict[str, Any]:
     """The status of a served definition."""
     names = {k: v for k, v in value["spec"]["names"].items() if v}

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from partage.apiserver.kinds import Kind, Registry
+from partage.apiserver.kinds import Kind, Registry, Subresource
 
 VERSION: Final = {
     "major": "1",
@@ -67,8 +67,7 @@ def resources(registry: Registry, group_: str, version_: str) -> dict[str, Any] 
                 "namespaced": kind.namespaced,
                 "kind": kind.kind,
                 "verbs": list(kind.verbs),
-                **({"shortNames": list(kind.short)} if kind.short else {}),
-                **({"categories": list(kind.categories)} if kind.categories else {}),
+                **_other_names(kind),
             }
         )
         found.extend(
@@ -124,30 +123,26 @@ def aggregated(registry: Registry, version_: str, *, core: bool) -> dict[str, An
 
 
 def _described(kind: Kind) -> dict[str, Any]:
+    parts = [
+        {"subresource": sub.name, "responseKind": _answered(sub), "verbs": list(sub.verbs)}
+        for sub in sorted(kind.subresources, key=lambda sub: sub.name)
+    ]
     return {
         "resource": kind.plural,
-        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "responseKind": _answered(kind),
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "singularResource": kind.singular,
         "verbs": list(kind.verbs),
-        **({"shortNames": list(kind.short)} if kind.short else {}),
-        **({"categories": list(kind.categories)} if kind.categories else {}),
-        **(
-            {
-                "subresources": [
-                    {
-                        "subresource": sub.name,
-                        "responseKind": {
-                            "group": sub.group,
-                            "version": sub.version,
-                            "kind": sub.kind,
-                        },
-                        "verbs": list(sub.verbs),
-                    }
-                    for sub in sorted(kind.subresources, key=lambda sub: sub.name)
-                ]
-            }
-            if kind.subresources
-            else {}
-        ),
+        **_other_names(kind),
+        **({"subresources": parts} if parts else {}),
     }
+
+
+def _other_names(kind: Kind) -> dict[str, Any]:
+    """The resource's short names and categories, if it has any."""
+    found = {"shortNames": list(kind.short), "categories": list(kind.categories)}
+    return {key: names for key, names in found.items() if names}
+
+
+def _answered(of: Kind | Subresource) -> dict[str, str]:
+    return {"group": of.group, "version": of.version, "kind": of.kind}

@@ -110,10 +110,9 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 def _message(name: str, value: Mapping[str, Any]) -> bytes:
     places, made = _MESSAGES[name], []
     for key, one in value.items():
-        place = places.get(key)
         if one is None:
             continue
-        if place is not None:
+        if (place := places.get(key)) is not None:
             made.append(_field(place, one))
         elif key.startswith("x-") and name in _EXTENSIONS:
             made.append(wrapped(_EXTENSIONS[name], _named(key, _any(one))))
@@ -121,12 +120,6 @@ def _message(name: str, value: Mapping[str, Any]) -> bytes:
 
 
 def _field(place: _Place, value: Any) -> bytes:
-    if not place.within:
-        return (
-            _repeated(place.number, place, value)
-            if place.each
-            else _one(place.number, place.form, value)
-        )
     *outer, inner = (place.number, *place.within)
     found = _repeated(inner, place, value) if place.each else _one(inner, place.form, value)
     for number in reversed(outer):

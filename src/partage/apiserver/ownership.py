@@ -18,27 +18,27 @@ Path = tuple[str, ...]
 _ITEM: Final = object()
 _PLAIN: Final = Type("any")
 _MAP: Final = Type("map", item=_PLAIN)
-_OWN: Final = (
-    ("f:apiVersion",),
-    ("f:kind",),
-    ("f:metadata",),
-    ("f:metadata", "f:name"),
-    ("f:metadata", "f:namespace"),
-    ("f:metadata", "f:creationTimestamp"),
-    ("f:metadata", "f:selfLink"),
-    ("f:metadata", "f:uid"),
-    ("f:metadata", "f:clusterName"),
-    ("f:metadata", "f:generation"),
-    ("f:metadata", "f:managedFields"),
-    ("f:metadata", "f:resourceVersion"),
-    ("f:metadata", "f:generateName"),
-    ("f:metadata", "f:deletionTimestamp"),
-    ("f:metadata", "f:deletionGracePeriodSeconds"),
+_OWN: Final = frozenset(
+    {
+        ("f:apiVersion",),
+        ("f:kind",),
+        ("f:metadata",),
+        ("f:metadata", "f:name"),
+        ("f:metadata", "f:namespace"),
+        ("f:metadata", "f:creationTimestamp"),
+        ("f:metadata", "f:selfLink"),
+        ("f:metadata", "f:uid"),
+        ("f:metadata", "f:clusterName"),
+        ("f:metadata", "f:generation"),
+        ("f:metadata", "f:resourceVersion"),
+        ("f:metadata", "f:generateName"),
+        ("f:metadata", "f:deletionTimestamp"),
+        ("f:metadata", "f:deletionGracePeriodSeconds"),
+    }
 )
 _DEFAULTS: Final = {"protocol": "TCP"}
 """Defaults for absent keys of list items."""
 
-_OWN_SET: Final = frozenset(_OWN)
 _EXPECTED: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = {
     "bool": ("boolean", (bool,)),
     "int": ("numeric (int or float)", (int, float)),
@@ -64,7 +64,7 @@ def without_own(paths: dict[Path, Any]) -> dict[Path, Any]:
     return {
         path: value
         for path, value in paths.items()
-        if path not in _OWN_SET and path[:2] != ("f:metadata", "f:managedFields")
+        if path not in _OWN and path[:2] != ("f:metadata", "f:managedFields")
     }
 
 

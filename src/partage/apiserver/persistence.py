@@ -1,16 +1,18 @@
-"""The optional file that keeps a cluster's objects from one run to the next."""
+"""The cluster's files: its objects, if they outlive a run, and the address for kubectl."""
 
 import os
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import yaml
 
 from partage.apiserver.storage import Record, Store
 from partage.model.errors import UNREADABLE
 from partage.wire.documents import read_file
 
 _VERSION: Final = 1
+_NAME: Final = "partage"
 
 
 class UnreadableState(Exception):
@@ -34,6 +36,11 @@ def save(path: Path, revision: int, objects: dict[str, list[Record]]) -> None:
             },
         }
     )
+    _replaced(path, text)
+
+
+def _replaced(path: Path, text: bytes) -> None:
+    """Writes a file that its owner alone can read, as a whole."""
     part = path.with_name(path.name + ".part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(text)
@@ -60,3 +67,22 @@ def load(path: Path, store: Store) -> bool:
     if version != _VERSION:
         raise UnreadableState(f"{path} was written by another version ({version})")
     return True
+
+
+def write_kubeconfig(path: Path, url: str) -> None:
+    """Writes a kubeconfig for an API server's `url` without a trailing slash, replacing the file as a whole.
+
+    Only its owner can read it. Raises `OSError`: it cannot be written.
+    """
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": _NAME, "cluster": {"server": url}}],
+        "users": [{"name": _NAME, "user": {}}],
+        "contexts": [
+            {"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": "default"}}
+        ],
+        "current-context": _NAME,
+        "preferences": {},
+    }
+    _replaced(path, yaml.safe_dump(document, sort_keys=False).encode())

@@ -1,6 +1,5 @@
 """Admission that every cluster has: namespaces, service accounts, priorities, tolerations."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from partage.apiserver.admission import Refused, Review
@@ -73,19 +72,14 @@ class Plugins:
 
     def _priority(self, spec: dict[str, Any]) -> None:
         name = spec.get("priorityClassName", "")
-        value, policy = 0, "PreemptLowerPriority"
-        if name:
-            found = self._store.get(CLASSES, "", name)
-            if found is None:
-                raise Refused(f"no PriorityClass with name {name} was found")
-            value = found.value.get("value", 0)
-            policy = found.value.get("preemptionPolicy", policy)
-        else:
-            chosen = self._default_class()
-            if chosen is not None:
-                spec["priorityClassName"] = chosen["metadata"]["name"]
-                value = chosen.get("value", 0)
-                policy = chosen.get("preemptionPolicy", policy)
+        found = self._store.get(CLASSES, "", name) if name else self._default_class()
+        if name and found is None:
+            raise Refused(f"no PriorityClass with name {name} was found")
+        if found is not None:
+            spec["priorityClassName"] = found.name
+        chosen = found.value if found is not None else {}
+        value = chosen.get("value", 0)
+        policy = chosen.get("preemptionPolicy", "PreemptLowerPriority")
         if spec.get("priority", value) != value:
             raise Refused(
                 f"the integer value of priority ({spec['priority']}) must not be provided in pod "
@@ -111,10 +105,10 @@ class Plugins:
                     "can exist"
                 )
 
-    def _default_class(self) -> Mapping[str, Any] | None:
+    def _default_class(self) -> Record | None:
         """The class for pods without one: the global default with the lowest value."""
-        chosen = [r.value for r in self._store.all(CLASSES) if r.value.get("globalDefault")]
-        return min(chosen, key=lambda value: value.get("value", 0)) if chosen else None
+        chosen = [one for one in self._store.all(CLASSES) if one.value.get("globalDefault")]
+        return min(chosen, key=lambda one: one.value.get("value", 0), default=None)
 
     def disruption(self, pod: Record) -> ApiError | None:
         """Whether a disruption budget forbids the eviction of a pod now.

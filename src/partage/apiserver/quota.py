@@ -53,14 +53,6 @@ def _requested(spec: Mapping[str, Any], group: str) -> Usage:
     )
 
 
-def _plus(left: Usage, right: Usage) -> Usage:
-    found = dict(left)
-    for name, quantity in right.items():
-        have = found.get(name)
-        found[name] = Quantity(have.nano + quantity.nano, have.format) if have else quantity
-    return found
-
-
 def matches(quota: Mapping[str, Any], resource: str, value: Mapping[str, Any]) -> bool:
     """Whether a quota's scopes cover an object."""
     spec = quota.get("spec") or {}
@@ -104,8 +96,8 @@ def totals(store: Store, quota: Mapping[str, Any]) -> Usage:
         for record in store.all(resource, namespace):
             if matches(quota, resource, record.value):
                 for name, quantity in usage(resource, record.value).items():
-                    if name in found:
-                        found[name] = _plus({name: found[name]}, {name: quantity})[name]
+                    if have := found.get(name):
+                        found[name] = Quantity(have.nano + quantity.nano, have.format)
     return found
 
 

@@ -176,25 +176,14 @@ class _Writer:
         head: dict[str, Any] = {"resourceVersion": str(self._cluster.store.revision)}
         if end:
             head["annotations"] = {"k8s.io/initial-events-end": "true"}
-        document: dict[str, Any] = {"kind": of.kind, "apiVersion": of.api_version}
-        if form.shape == "partial":
-            document = {
-                "kind": "PartialObjectMetadata",
-                "apiVersion": f"meta.k8s.io/{form.version}",
-            }
+        found: dict[str, Any] = {"kind": of.kind, "apiVersion": of.api_version, "metadata": head}
+        if form.shape != "object":
+            found = partial(found, form.version)
         if form.shape == "table":
-            document = table(of, [], 0.0, head=head, version=form.version, headings=self._headings)
-            document["rows"] = [
-                {
-                    "cells": [],
-                    "object": {
-                        "kind": "PartialObjectMetadata",
-                        "apiVersion": f"meta.k8s.io/{form.version}",
-                        "metadata": head,
-                    },
-                }
-            ]
-        return _encode({"type": "BOOKMARK", "object": {**document, "metadata": head}}) + b"\n"
+            row = {"cells": [], "object": found}
+            found = table(of, [], 0.0, head=head, version=form.version, headings=self._headings)
+            found["rows"] = [row]
+        return _encode({"type": "BOOKMARK", "object": found}) + b"\n"
 
     def error(self, gone: Compacted) -> bytes:
         """The line that ends a watch that fell behind."""

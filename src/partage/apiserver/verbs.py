@@ -61,7 +61,9 @@ class Verbs:
         if method == "GET":
             if watching or paths.flag(exchange.query, "watch"):
                 return await self._watch(exchange, call)
-            return self._get(exchange, call) if call.name else self._list(exchange, call)
+            if not call.name:
+                return self._list(exchange, call)
+            return self._one(exchange, call, must_get(self.cluster, call))
         if method == "POST" and not call.name:
             self._placed(call)
             record = await create(
@@ -80,9 +82,6 @@ class Verbs:
     def _placed(call: Call) -> None:
         if call.kind.namespaced and not call.namespace:
             raise method_not_allowed()
-
-    def _get(self, exchange: Exchange, call: Call) -> web.Response:
-        return self._one(exchange, call, must_get(self.cluster, call))
 
     def _one(
         self, exchange: Exchange, call: Call, record: Record, *, code: int = 200
@@ -272,7 +271,7 @@ class Verbs:
                 "this API server issues no tokens: clients do without, and those that it knows were set at its start"
             )
         if part in _WHOLE and method == "GET":
-            return self._get(exchange, call)
+            return self._one(exchange, call, must_get(self.cluster, call))
         if part in _STREAMED or part in _WHOLE[1:]:
             pod = must_get(self.cluster, call)
             if part in _STREAMED and not pod.value["spec"].get("nodeName"):

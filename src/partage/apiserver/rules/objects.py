@@ -126,17 +126,12 @@ def check_node(value: Mapping[str, Any], problems: Problems) -> None:
 
 
 def check_node_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:
-    """Reports a change of a Node's range of pods' addresses."""
-    provider = (old.get("spec") or {}).get("providerID")
-    if provider and (new.get("spec") or {}).get("providerID") != provider:
-        problems.forbidden(
-            "spec.providerID", 'node updates may not change providerID except from "" to valid'
-        )
-    before = (old.get("spec") or {}).get("podCIDR")
-    if before and (new.get("spec") or {}).get("podCIDR") != before:
-        problems.forbidden(
-            "spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid'
-        )
+    """Reports a change of a Node's identity at its provider, or of its range of pods' addresses."""
+    for key, field in (("providerID", "spec.providerID"), ("podCIDR", "spec.podCIDRs")):
+        before = (old.get("spec") or {}).get(key)
+        if before and (new.get("spec") or {}).get(key) != before:
+            why = f'node updates may not change {key} except from "" to valid'
+            problems.forbidden(field, why)
 
 
 def check_quota(value: Mapping[str, Any], problems: Problems) -> None:
