@@ -125,7 +125,7 @@ def test_managers_share_until_they_disagree() -> None:
 
 
 def test_what_is_no_longer_applied_goes() -> None:
-    """Unless another manager owns it too; emptied maps and list items go with it."""
+    """It stays if another manager owns it too; emptied maps and list items go with it."""
 
     async def story(w: World) -> None:
         first = named(config(a="1", b="1"), labels={"x": "1"}, finalizers=["e.com/a", "e.com/b"])

@@ -133,7 +133,7 @@ def test_only_a_free_pod_is_bound(prepare: Any, spec: dict[str, Any], why: str) 
 
 
 def test_of_many_binders_one_wins() -> None:
-    """However many bind at once, a pod has one node."""
+    """Many bind at once, and the pod has one node."""
 
     async def story(w: World) -> None:
         ok(await w.post(PODS, pod()), 201)

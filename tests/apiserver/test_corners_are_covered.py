@@ -66,7 +66,7 @@ OPTIONS: dict[str, tuple[Any, dict[str, str], int]] = {
 
 @pytest.mark.parametrize(("body", "query", "code"), OPTIONS.values(), ids=OPTIONS)
 def test_delete_options_are_checked(body: Any, query: dict[str, str], code: int) -> None:
-    """In the body and in the query."""
+    """The server checks them in the body and in the query."""
 
     async def story(w: World) -> None:
         ok(await w.post(CONFIGS, config()), 201)

@@ -87,7 +87,7 @@ async def test_a_body_without_an_end_is_not_kept() -> None:
     ids=["one", "many"],
 )
 async def test_a_huge_head_is_refused(head: bytes) -> None:
-    """Before there is a request of it."""
+    """The server refuses it before it makes a request of it."""
     async with served(PLENTY) as port:
         reader, writer = await opened(port, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         with contextlib.suppress(ConnectionError):
@@ -99,7 +99,7 @@ async def test_a_huge_head_is_refused(head: bytes) -> None:
 
 
 async def test_a_watch_ends_with_its_client() -> None:
-    """At once, although no event comes for it: otherwise clients could fill the memory with old watches."""
+    """It ends at once, without an event for it: otherwise clients could fill the memory with old watches."""
     async with served(PLENTY) as port:
         before = asyncio.all_tasks()
         watch = b"GET /api/v1/nodes?watch=true HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

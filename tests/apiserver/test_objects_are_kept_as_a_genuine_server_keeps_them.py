@@ -548,7 +548,7 @@ DOUBTS = {
 
 @pytest.mark.parametrize("name", DOUBTS)
 def test_keys_given_twice_are_refused_warned_of_or_ignored(name: str) -> None:
-    """In every form of body, with the genuine server's words (tried with the same bodies)."""
+    """Every form of body gets the genuine server's words (tried with the same bodies)."""
     method, path, body, media, told = DOUBTS[name]
 
     async def story(w: World) -> None:

@@ -527,7 +527,7 @@ def test_gated_pods_may_still_move_and_be_let_go() -> None:
 
 
 def test_a_label_of_a_pod_with_many_tolerations_is_changed_at_once() -> None:
-    """In 3 MB of them that took minutes; only their seconds may change."""
+    """With 3 MB of them that took minutes; only their seconds may change."""
 
     async def story(w: World) -> None:
         many = [

@@ -295,7 +295,7 @@ def test_label_selectors_mean_what_they_say(text: str) -> None:
 
 @given(st.text(max_size=40))
 def test_selectors_are_parsed_or_refused(text: str) -> None:
-    """Whatever the text, the answer is a selector or a 400."""
+    """Any text gives a selector or an `ApiError`."""
     for parse in (parse_selector, lambda t: FieldSelector.parse(t, ("metadata.name",), "%s")):
         with contextlib.suppress(ApiError):
             parse(text)

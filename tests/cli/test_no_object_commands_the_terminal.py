@@ -48,7 +48,7 @@ def signs(command: str) -> set[str]:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=ascii)
 def test_a_command_is_shown_by_its_number(command: str) -> None:
-    """In tables, JSON and YAML; what is read back of these is the text as it was."""
+    """Tables, JSON and YAML show it so; JSON and YAML read back are the text as it was."""
     text = f"before{command}after"
 
     assert not signs(command) & set(visible(text))

@@ -485,14 +485,14 @@ def test_top_tells_of_each_kind(what: str, output: str) -> None:
 
 @pytest.mark.parametrize("command", [("top", "nodes"), ("inspect",)])
 def test_each_model_of_a_node_is_named(command: tuple[str, ...]) -> None:
-    """In the order of its cards, each once: two A100s and an H100."""
+    """Each model is named once, in the order of the cards: two A100s and an H100."""
     result = ask(*command, "-f", str(Path(MIXED).parent / "claims"))
 
     assert "A100-SXM4-40GB, H100-80GB-HBM3" in result.stdout
 
 
 def test_inspect_shows_who_is_on_a_card() -> None:
-    """Under the card its pods with their parts; closed cards say why."""
+    """A card has its pods with their parts below it; closed cards say why."""
     result = ask("inspect", "-f", MIXED)
 
     assert result.exit_code == 0
@@ -659,7 +659,7 @@ def test_a_pod_that_only_waits_for_its_turn_gets_a_line_of_its_own() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_top_is_shown_again_and_again_until_a_signal(number: int) -> None:
-    """On a terminal's other screen, which is left in the end; exit code 0."""
+    """It uses a terminal's other screen and leaves it in the end, with exit code 0."""
     ours, theirs = pty.openpty()
     command = [
         sys.executable,
@@ -822,7 +822,7 @@ def test_every_page_is_asked_for_once_and_comes_in_order(words: tuple[str, ...])
 def test_a_service_of_the_release_before_is_asked_for_what_it_knows(
     words: tuple[str, ...], output: str
 ) -> None:
-    """While a cluster is upgraded: it refuses `cards`, and gives no numbers of devices."""
+    """During an upgrade an older service refuses `cards`, and gives no numbers of devices."""
     cards = [{"type": "gpu"}, {"type": "gpu"}, {"type": "rdma"}]
     before = {"total": 1, "offset": 0, "nodes": [NODE | {"cards": cards, "vendor": "nvidia"}]}
 

@@ -113,7 +113,7 @@ def test_a_table_that_cannot_fit_runs_on() -> None:
 def test_models_get_short_before_texts_are_folded(
     model: str, short: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where the table would be too wide."""
+    """This happens only if the table would be too wide."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -201,7 +201,7 @@ LONG: dict[str, Callable[[str], list[str]]] = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_long_names_leave_numbers_their_room(name: str, manifests: str) -> None:
-    """At 80 columns: what is no name is there whole, and only headings that hold a whole name are longer."""
+    """At 80 columns all but names is there whole, and only lines that hold a whole name are longer."""
     command = LONG[name](manifests)
     wide, narrow = shown(command, 1000), shown(command, 80)
 
@@ -280,7 +280,7 @@ def test_a_fleet_is_drawn_as_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["pods", "nodes", "cards", "inspect"])
 def test_wide_has_names_whole(name: str, manifests: str) -> None:
-    """On a narrow terminal too, where lines run on."""
+    """They are whole on a narrow terminal too, where lines run on."""
     lines = shown([*LONG[name](manifests), "-o", "wide"], 80)
 
     assert A100 in {word for line in lines for word in line.split()}

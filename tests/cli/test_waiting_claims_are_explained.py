@@ -170,7 +170,7 @@ def test_pods_of_manifests_that_wait_by_claims_are_listed_with_the_reason(tmp_pa
 
 
 def test_a_pod_whose_claim_gets_a_card_is_told_which(tmp_path: Path) -> None:
-    """Over manifests, where it gets its place first."""
+    """The command reads manifests, and the claim gets its place first."""
     cards = [Device(DeviceType.GPU, 0, "GPU-0", memory_bytes=16 * GIB, model="T4")]
     held = _naming("held")
     del held["spec"]["nodeSelector"]

@@ -16,7 +16,7 @@ from partage.cli.patience import patience
 def test_it_speaks_once_after_a_silence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On standard error of a terminal, and with no command to it."""
+    """The line goes to standard error of a terminal, without characters that command it."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     said, end = "", time.monotonic() + 240
 

@@ -160,7 +160,7 @@ FORGED = pod("forged", annotations={"partage.io/allocation": "{}"})
 
 
 async def test_the_policy_holds_without_any_webhook(plane: Plane) -> None:
-    """On creation, update, status and binding; the administrator included, the scheduler not."""
+    """It holds on creation, update, status and binding, for the administrator too and not for the scheduler."""
     async with plane.client() as client, plane.client(writer=True) as scheduler:
         await install(
             client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"

@@ -312,7 +312,7 @@ def test_the_least_important_go_for_devices_and_what_they_leave_is_kept(cluster:
 
 
 def test_room_is_made_for_devices_and_cpu_at_once(cluster: Plugged) -> None:
-    """On one node, by pods with devices and by others; a pod that is in neither's way stays."""
+    """Pods with devices and others leave one node; a pod that is in neither's way stays."""
     cpu = [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "2"}}}]
     cluster.fills("cards", BOTH)
     cluster.fills("hog", containers=cpu)

@@ -115,7 +115,7 @@ def died(node: Node) -> None:
 def test_an_agent_is_killed_at_a_step(
     cuda: Node, steps: Path, preparing: str, files: int, undoing: str, left: int
 ) -> None:
-    """At each step of prepare and unprepare: the kubelet asks again, the pod runs, and then nothing is left."""
+    """The agent dies at a step: the kubelet asks again, the pod runs, and then nothing is left."""
     stack = cuda.stack
     claim(stack, "mine", **half(90, "15Gi"))
     (steps / preparing).touch()

@@ -39,7 +39,7 @@ def partage(tmp_path: Path) -> Iterator[Stack]:
 
 
 def test_nothing_is_left(partage: Stack) -> None:
-    """At once where no pod holds devices; otherwise when those pods are gone; what others wrote stays."""
+    """It goes at once if no pod holds devices, else after those pods; what others wrote stays."""
     others = [one for one in documents(EXAMPLES / "host04.yaml") if one["kind"] == "Device"]
     partage.add_nodes([node("n1", OPERATOR), node("host04", {"pool": "b"})])
     before = {name: shown(partage, name) for name in ("n1", "host04")}

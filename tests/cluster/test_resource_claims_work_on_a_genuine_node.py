@@ -587,7 +587,7 @@ def test_an_instance_is_made_for_its_claim_and_removed_after_it(cuda: Node) -> N
         assert len(places) == 3
 
         def has(name: str, one: OnCard) -> None:
-            """In the container: this instance, its files with the numbers of the driver, and no other's."""
+            """The container has this instance, its files with the numbers of the driver, and no other's."""
             assert environment(cut, found[name], "main")["NVIDIA_VISIBLE_DEVICES"] == one.uuid
             lines = says(cut, found[name], "main", "ls", "-l", "/dev/nvidia-caps").splitlines()
             files = {words[-1]: words[4:6] for line in lines if len(words := line.split()) > 6}

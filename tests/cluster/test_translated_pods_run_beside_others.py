@@ -196,7 +196,7 @@ def ran(stack: Stack, name: str, namespace: str) -> Any:
 
 
 def test_a_whole_card_waits_for_an_idle_one(cuda: Node) -> None:
-    """By a claim, it takes both cards of the node only when no pod has a part of one, by protocol or by claim."""
+    """Its claim takes both cards of the node only when no pod has a part of one, by protocol or by claim."""
     stack = cuda.stack
     plain = pod("small", container("main", ASKED["open"]))
     plain["metadata"]["namespace"] = "plain"

@@ -355,7 +355,7 @@ LOCKS = {
 
 @pytest.mark.parametrize(("text", "kept"), LOCKS.values(), ids=LOCKS)
 async def test_a_lock_that_was_left_behind_is_taken_off(text: str, kept: float) -> None:
-    """At once where its pod is over, after five minutes in any case; a living holder keeps it."""
+    """It goes at once if its pod is over, else after five minutes; a living holder keeps it."""
     async with world_of() as world:
         await world.create("nodes", node(annotations={LOCK: text, "other": "stays"}))
         await world.create("pods", pod())

@@ -165,7 +165,7 @@ STEPS = st.lists(
 def test_every_answer_is_that_of_the_plain_rule(
     steps: Sequence[tuple[int, int, Mapping[str, str] | None]], closed: set[str]
 ) -> None:
-    """Over any looks, failures and pauses, with nodes closed and opened as was said."""
+    """Both agree over any looks, failures and pauses, with nodes closed and opened as was said."""
     beats, plain, now = Heartbeats(SHORT, GAP), Plain(), 0.0
     for pause, takes, marks in steps:
         asked = now + pause

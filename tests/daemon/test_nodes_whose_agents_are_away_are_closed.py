@@ -114,7 +114,7 @@ def play(story: Callable[[Game], Awaitable[None]], nodes: int = 1) -> None:
 
 
 def test_a_pod_waits_until_the_agent_is_back() -> None:
-    """From the agent's end through the reason to the place; running pods stay untouched."""
+    """The agent ends, the pod waits with the reason, and then gets its place; running pods stay untouched."""
 
     async def story(made: Game) -> None:
         cluster, url = made.cluster, made.daemon.url

@@ -607,7 +607,7 @@ def test_a_full_disk_and_a_missing_folder_of_machine_code_end_nothing(tmp_path: 
 
 
 def test_a_processor_says_what_it_can_do(tmp_path: Path) -> None:
-    """In Linux's words; without them nothing is assumed."""
+    """Linux's words say it; without them nothing is assumed."""
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nflags\t\t: fpu avx2\n\nflags\t\t: fpu\n", encoding="utf-8")
 

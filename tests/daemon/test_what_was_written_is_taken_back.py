@@ -119,7 +119,7 @@ def pod(name: str, where: str = "", **metadata: Any) -> Manifest:
 
 
 def test_only_what_is_noted_for_us_goes() -> None:
-    """In the object and in its status; the line does not name keys that are already gone."""
+    """It goes from the object and its status; the line does not name keys that are already gone."""
     first, second = removals({**node(), "metadata": {**node()["metadata"], "uid": "u"}})
 
     assert first.body == {

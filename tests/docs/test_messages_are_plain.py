@@ -189,7 +189,7 @@ def test_help_names_the_subject(name: str, text: str) -> None:
 
 
 def test_the_phrases_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a message and in a line of a page, and neither in a docstring nor in a name."""
+    """A message, a line of a page and a test's remark are searched; names are not."""
     tree = ast.parse('def f():\n    """Nobody."""\n    return "whoever comes"\n')
     assert [bool(PHRASES.search(str(one.value))) for one in printed(tree)] == [True]
     page = tmp_path / "page.md"

@@ -118,7 +118,7 @@ def test_nothing_is_cited_that_is_not_in_the_repository() -> None:
 
 @pytest.mark.parametrize("page", sorted(SECTIONS))
 def test_every_section_leads_to_what_was_read(page: str) -> None:
-    """To files at a tag or a commit, or to a published page, so that a reader can check each sentence."""
+    """It links files at a tag or a commit, or a published page, so that a reader can check each sentence."""
     assert list(unlinked((SOURCES / f"{page}.md").read_text("utf-8"))) == []
 
 
@@ -139,5 +139,5 @@ def test_a_section_without_a_file_is_noticed() -> None:
     ],
 )
 def test_sections_are_read(text: str, found: list[str]) -> None:
-    """In lists, over lines, with a letter; not what else has a number."""
+    """They may be in lists, over lines, with a letter; other numbers do not count."""
     assert [number for _, number in citations(text)] == found

@@ -75,7 +75,7 @@ def test_the_debug_api_and_the_node_agree_on_what_is_used() -> None:
     ["/", "/metrics", "/healthz", "/readyz", "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"],
 )
 def test_every_path_of_the_scheduler_is_served(path: str) -> None:
-    """On the scheduler's URL, which is the dashboard's too."""
+    """The scheduler's URL serves it, which is the dashboard's too."""
 
     async def story() -> None:
         async with running([node()]) as w:
@@ -244,7 +244,7 @@ def test_a_pod_stays_as_long_as_it_tolerates(
 
 
 def test_a_taint_sends_away_who_does_not_tolerate_it() -> None:
-    """From a node that was serving, and from one that a pod tolerates for a time; its card is free again."""
+    """A pod leaves the node at once, or after the time that it tolerates; its card is free again."""
     taint = {"spec": {"taints": [{"key": "ill", "effect": "NoExecute"}]}}
     for_a_time = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
 

@@ -143,7 +143,7 @@ def test_what_is_shown_together_differs(where: str, scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_stand_out(scheme: str) -> None:
-    """On every ground that the sheet has for them, whether or not a view in a test shows it."""
+    """They do so on every ground that the sheet has for them, whether or not a view in a test shows it."""
     colours = schemes()[scheme]
     poor = [
         f"{text} on {ground}: {ratio:.2f}"

@@ -423,7 +423,7 @@ def test_a_waiting_pod_shows_groups_and_ways_to_fit() -> None:
 
 
 def test_claims_are_shown_beside_pods() -> None:
-    """On their card and by their sums; one that waits says why card by card, and what would never help."""
+    """They are on their card and in the sums; one that waits says why card by card, and what would never help."""
 
     def claim(name: str, cores: str, memory: str) -> dict[str, Any]:
         amounts = {"cores": cores, "memory": memory}

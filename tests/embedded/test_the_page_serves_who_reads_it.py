@@ -218,7 +218,7 @@ def test_a_view_that_loads_says_what_it_will_be() -> None:
 
 
 def test_a_phone_shows_why_a_pod_waits() -> None:
-    """In the list, on the overview and on the pod's own page: within the screen's width and over most of it, none of it to be scrolled to."""
+    """List, overview and the pod's page show it within the screen's width, over most of it and without scrolling."""
     inside = (
         "(() => { const found = [...document.querySelectorAll('#view td, #view .reason p')].filter((e) => e.innerText.includes('%s'));"
         " return found.length && found.every((e) => { const r = e.getBoundingClientRect();"

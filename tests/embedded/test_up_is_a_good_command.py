@@ -223,7 +223,7 @@ def test_pods_that_were_not_looked_at_do_not_count_as_waiting(
 
 
 def test_one_pod_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the line that sums up."""
+    """The line that sums up says 1 pod."""
     placed = (PlacedLine("d/one", "n0", "Running", "gpu 0", "50%"),)
     where = Addresses("http://a", "http://s", "http://d", "config")
 

@@ -125,7 +125,7 @@ def test_every_kind_is_acted_on_or_told() -> None:
 
 
 def test_the_author_of_what_nothing_acts_on_is_warned() -> None:
-    """At creation and at an update, and not of what something acts on."""
+    """Creation and update bring the warning; what something acts on brings none."""
 
     async def story() -> None:
         async with running([node()]) as w:

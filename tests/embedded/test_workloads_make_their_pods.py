@@ -568,7 +568,7 @@ def test_steps_are_told_as_events() -> None:
 def test_how_a_job_went_on_and_ended_is_told_as_events(
     script: str, more: dict[str, Any], told: set[tuple[str, str]]
 ) -> None:
-    """In the words of a genuine cluster's controller, once each."""
+    """Each event comes once, in the words of a genuine cluster's controller."""
 
     async def story() -> None:
         async with running([node()]) as w:

@@ -695,7 +695,7 @@ async def test_of_a_domain_whose_best_nodes_are_rejected_all_are_proposed() -> N
 
 @run
 async def test_rejected_nodes_are_left_out_for_a_minute() -> None:
-    """By then they may fit again."""
+    """They may fit again by then."""
     world = Plugged()
     await world.start(node(), device(), node("n2"), device("n2"))
     world.create(pod("web", half()))
@@ -886,7 +886,7 @@ async def test_a_pod_that_changed_while_it_waited_is_not_bound(
 
 @plugged
 async def test_nothing_is_kept_of_pods_that_are_gone(world: Plugged) -> None:
-    """In any state: pods that a tenant makes and deletes must not fill the memory."""
+    """This holds for a pod in any state: pods that a tenant makes and deletes must not fill the memory."""
     for number, name in enumerate(("asked", "reserved", "bound", "binding", "refused", "missed")):
         world.create(pod(name, whole(3 if name == "refused" else 1)))
         world.propose(name)

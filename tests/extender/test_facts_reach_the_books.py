@@ -267,7 +267,7 @@ async def test_a_pod_that_cannot_be_decoded_keeps_what_it_holds() -> None:
 
 @run
 async def test_a_node_and_its_pods_leave_nothing_behind() -> None:
-    """In both orders of deletion: names of nodes change all the time where an autoscaler makes them."""
+    """Either is deleted first: names of nodes change all the time where an autoscaler makes them."""
     world = await World().start()
     for number, first in enumerate(("node", "pod") * 2):
         await world.start(node(version=10 * number + 1), device(version=10 * number + 1))

@@ -59,7 +59,7 @@ async def test_a_lock_is_given_back_when_the_api_server_is() -> None:
 
 @run
 async def test_tries_become_rare_and_end() -> None:
-    """After 1, 2, 4 … 30 seconds; after five minutes the controller removes it."""
+    """Tries follow after 1, 2, 4 … 30 seconds; after five minutes the controller removes the lock."""
     world = await left(lost=1000)
 
     await ticks(world, 1000)

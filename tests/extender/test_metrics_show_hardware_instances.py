@@ -101,7 +101,7 @@ def test_a_slot_keeps_its_number_in_the_tables_order() -> None:
 
 
 def test_without_a_table_the_instances_are_numbered_by_start() -> None:
-    """Only existing instances, each with 1."""
+    """Only existing instances appear, each with 1."""
     held = {FIRST: [MigSlice("1g.5gb", 6, 1), MigSlice("3g.20gb", 0, 4)]}
     ledger = _ledger(HamiSettings(), held)
 

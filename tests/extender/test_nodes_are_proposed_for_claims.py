@@ -566,7 +566,7 @@ def test_all_claims_of_a_pod_must_be_ours_and_free() -> None:
 
 
 def test_a_translated_pod_says_in_full_what_it_asked() -> None:
-    """In any state of its claims; not if it has other claims too, and not if the annotation is invalid."""
+    """Its annotation counts, unless it has other claims too or the annotation is invalid."""
     shape = Shape(core_milli=500, memory_milli=500, use_types=("A100",))
     text = encode_translated({"main": Translated(shape)})
     plain = waiting(exactly())

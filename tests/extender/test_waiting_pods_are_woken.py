@@ -358,7 +358,7 @@ async def test_room_is_not_forgotten_while_somebody_has_not_come_yet() -> None:
 
 
 async def seconds(world: World, count: int) -> list[tuple[int, str]]:
-    """So many seconds pass, with a tick in each; the pods that were woken, and when."""
+    """Let so many seconds pass, with a tick in each; the pods that were woken, and when."""
     found = []
     for second in range(1, count + 1):
         before = len(world.woken)

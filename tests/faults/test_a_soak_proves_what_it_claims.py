@@ -66,7 +66,7 @@ BROKEN: dict[str, tuple[str, Any]] = {
     "too few releases": ("release_to_next_binding.counted", 199),
     "memory that grows": ("memory_mib.late", 170),
 }
-"""By name: what is different, and how."""
+"""What is different, and how, by name."""
 
 
 def changed(place: str, value: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ async def reason(cluster: Bed, name: str) -> dict[str, Any]:
 
 
 async def test_a_quota_that_is_raised_lets_in_who_waits_at_once(seam: str) -> None:
-    """In the order of their coming, as many as it allows; the others' numbers change with it."""
+    """As many bind as it allows, in the order of their coming; the others' numbers change with it."""
     async with bed(node(cards=2), seam=seam) as cluster:
         await cluster.daemon()
         await cluster.led()

@@ -259,7 +259,7 @@ def test_a_sound_moment_is_sound() -> None:
 
 @pytest.mark.parametrize("what", WRONG)
 def test_each_violation_is_named(what: str) -> None:
-    """By its invariant, in words of its own."""
+    """The finding names its invariant, in words of its own."""
     change, words = WRONG[what]
     seen = moment()
 

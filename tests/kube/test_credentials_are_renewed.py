@@ -58,7 +58,7 @@ async def test_impersonation_and_passwords_are_presented() -> None:
 
 
 async def test_a_rotated_token_file_is_read_again(tmp_path: Path) -> None:
-    """After the period, without a request being refused."""
+    """The client reads it after the period; the server need not refuse a request first."""
     clock = InstantClock()
     file = written(tmp_path / "token", "one\n")
     user = UserConfig(token_file=file)
@@ -367,7 +367,7 @@ async def test_both_sides_show_certificates(
 
 
 async def test_a_plugin_may_give_a_certificate(authority: trustme.CA, tmp_path: Path) -> None:
-    """In place of a token."""
+    """The certificate takes the place of a token."""
     chain, key = pair_of(authority)
     document = {
         "apiVersion": V1,

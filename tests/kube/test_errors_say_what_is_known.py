@@ -90,7 +90,7 @@ def test_what_is_missing_is_the_object_of_the_path() -> None:
 
 
 def test_a_namespace_that_is_missing_is_told_from_an_object() -> None:
-    """Even where both have one name; the message says what to do."""
+    """They differ even with one name for both; the message says what to do."""
 
     def kind(path: str, what: str) -> type[ApiError]:
         details = {"name": "partage", "kind": what}

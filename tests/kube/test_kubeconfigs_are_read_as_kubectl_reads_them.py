@@ -287,7 +287,7 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
 def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
-    """When there is no kubeconfig."""
+    """It does so without a kubeconfig."""
     for name, text in (("token", "t"), ("ca.crt", "pem"), ("namespace", "team\n")):
         written(tmp_path / name, text)
 

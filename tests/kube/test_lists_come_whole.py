@@ -102,7 +102,7 @@ async def test_a_list_whose_pages_expired_is_read_at_once() -> None:
 
 
 async def test_a_list_that_expires_even_at_once_is_an_error() -> None:
-    """Once is enough: the caller backs off."""
+    """The client lists once more and then raises it: the caller backs off."""
     async with KubeServer() as server, client_of(server) as client:
         server.fail(Fault(status=410, reason="Expired", times=2))
 

@@ -89,7 +89,7 @@ def history(steps: Sequence[tuple[str, str]]) -> tuple[list[Frame[Pod]], list[di
 def test_who_is_told_believes_what_the_server_holds(
     steps: list[tuple[str, str]], data: st.DataObject
 ) -> None:
-    """Over a list at any moment, lost stretches with new lists, and repeated events."""
+    """It does so after a list at any moment, lost stretches with new lists, and repeated events."""
     frames, states = history(steps)
     mirror: Mirror[Pod] = Mirror()
     believer = Believer({})
@@ -213,7 +213,7 @@ def test_a_deletion_of_a_later_object_ends_the_one_we_knew() -> None:
 
 
 def test_another_object_of_the_same_name_ends_the_first() -> None:
-    """In the stream and in a list alike: first gone, then seen."""
+    """The stream and a list report the same: first gone, then seen."""
     for changes in (
         mirror_of(1, thing("a", 1, "old")).apply([Added(thing("a", 2, "new"))]),
         mirror_of(1, thing("a", 1, "old")).replace(listing(2, thing("a", 2, "new")))[:-1],
@@ -281,7 +281,7 @@ def odd(name: str, version: int, uid: str | None = None) -> Undecodable:
 
 
 def test_an_odd_object_is_told_and_its_last_state_kept() -> None:
-    """In the stream and in a list alike."""
+    """The stream and a list report the same."""
     mirror = mirror_of(1, thing("a", 1))
     key = Key("ns", "a")
 

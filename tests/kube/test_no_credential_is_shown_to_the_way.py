@@ -59,7 +59,7 @@ def test_a_server_by_plain_http_is_told_of_nobody(user: dict[str, Any]) -> None:
     ids=["token", "password", "plugin"],
 )
 async def test_nor_does_a_program_send_any_to_another_machine(user: UserConfig) -> None:
-    """In any configuration; the error comes before anything is sent."""
+    """This holds for any configuration; the error comes before anything is sent."""
     for url in (
         "http://api.example",
         "http://10.0.0.1",

@@ -177,7 +177,7 @@ async def test_a_delete_by_uid_succeeds_if_the_first_try_did() -> None:
 
 
 async def test_a_delete_by_name_alone_is_not_repeated() -> None:
-    """By then another object may have the name."""
+    """Another object may have the name by then."""
     async with KubeServer() as server, client_of(server) as client:
         put(server, "a")
         server.fail(Fault(method="DELETE", executed=True, drop=True))
@@ -287,7 +287,7 @@ async def test_nobody_there_is_safe_to_ask_again() -> None:
 
 
 async def test_a_name_that_nobody_has_is_told() -> None:
-    """In the resolver's words; the HTTP library's show objects of the program."""
+    """The error has the resolver's words; the HTTP library's show objects of the program."""
     async with client_of("http://nobody.invalid:1", clock=InstantClock(), attempts=1) as client:
         with pytest.raises(
             TransportError, match=r"cannot connect to nobody\.invalid:1: [A-Z]"

@@ -171,7 +171,7 @@ async def test_a_gap_is_bridged_by_a_list(in_stream: bool) -> None:  # noqa: FBT
 
 
 async def test_an_expiry_told_within_a_watch_lists_afresh() -> None:
-    """At once the first time."""
+    """The first expiry causes a new list at once."""
     async with KubeServer() as server:
         put(server, "a")
         async with listening(server) as listener:

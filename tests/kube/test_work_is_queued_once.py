@@ -24,7 +24,7 @@ async def taken(queue: WorkQueue[str]) -> str:
 
 
 async def test_a_waiting_key_is_not_queued_twice() -> None:
-    """In the order in which they were first added."""
+    """Keys come in the order in which they were first added."""
     queue = queue_of(SteppedClock())
     for key in "abab":
         queue.add(key)

@@ -88,7 +88,7 @@ def _cards(ledger: Ledger, index: int = 0) -> Mapping[DeviceType, list[object]]:
 
 
 def _columns(ledger: Ledger, request: PodRequest) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """For each kind of group, the right cards, and those that serve it now."""
+    """The right cards for each kind of group, and those that serve it now."""
     everywhere = slice(None)
     suits = [
         kernel.suited(ledger, kind.request, kind.group.protocol, everywhere)

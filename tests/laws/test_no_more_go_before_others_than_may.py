@@ -123,7 +123,7 @@ def fleet() -> dict[str, object]:
 def test_no_order_of_events_gives_more_than_the_rule(
     steps: list[tuple[str, int, Wish | None, str, str, object]],
 ) -> None:
-    """After each step; the audit compares what is counted, and a journal goes on with the same counts."""
+    """It holds after each step; the audit compares the counts, and a journal goes on with the same ones."""
     engine = JournalledEngine(None, lambda *_: None)
     for node in fleet().values():
         engine.handle(NodeSeen(node))  # type: ignore[arg-type]

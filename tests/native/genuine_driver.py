@@ -80,7 +80,7 @@ class Driver:
         return str(self.folder / library)
 
     def environment(self, tenant: Tenant | None) -> dict[str, str]:
-        """With the library where there is a tenant, without it where there is none."""
+        """Variables with the library for a tenant, and without it for none."""
         names = {"LD_LIBRARY_PATH": str(self.folder)}
         base = tenant.environment if tenant else os.environ
         return {**base, **names, "LD_PRELOAD": str(tenant.library) if tenant else ""}

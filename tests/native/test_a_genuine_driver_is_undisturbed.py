@@ -51,7 +51,7 @@ int main(int count, char **path)
 def test_every_function_answers_as_without_us(
     driver: Driver, library: str, begin: str, world: World
 ) -> None:
-    """Before the driver was asked to begin and after it said that there is no device: same results, no crash of ours."""
+    """Results are the same before the driver was asked to begin and after it said that there is no device."""
     path = driver.path(library)
     plain = driver.ask(None, "sweep", path, begin)
 

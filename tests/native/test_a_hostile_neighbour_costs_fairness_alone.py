@@ -163,7 +163,7 @@ def _next_tenant(world: World, tenant: Tenant, slot: int) -> None:
 
 
 def test_a_seat_that_a_former_tenant_kept_open_is_no_one_elses(checked: World) -> None:
-    """Through a descriptor that it handed on: the seat's next tenant runs, whatever becomes of that file."""
+    """The seat's next tenant runs, whatever comes through a descriptor that the former one handed on."""
     tenant = checked.tenant(41, memory=512 * MIB, core=400, policy=Policy.BURST_SHARE)
     sanitized(tenant, "asan")
     seat = seat_file(checked.folder / "card-0", 41)

@@ -391,7 +391,7 @@ def _spoils(grower: Grower) -> None:
 
 @pytest.mark.parametrize("harm", [_bypasses, _spoils])
 def test_what_is_beyond_the_slack_is_found(grower: Grower, harm: Callable[[Grower], None]) -> None:
-    """At the third look: memory past the library, and a container that wrote its own count down."""
+    """The third look finds memory past the library, and a container that wrote its own count down."""
     harm(grower)
     grower.looks(2)
     assert not grower.overheads.above

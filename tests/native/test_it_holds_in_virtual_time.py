@@ -16,7 +16,7 @@ from native_build import ROOT
 
 MODELS = ["optimistic", "measured", "hostile"]
 ALL_MODELS = [*MODELS, "crowded"]
-"""With the one on which a display and clients of MPS take their part of the card, and the driver gathers what it submits."""
+"""On the crowded model a display and clients of MPS take part of the card, and the driver gathers what it submits."""
 HANGS = 3
 """What `replay` ends with where nothing can ever go on."""
 
@@ -87,7 +87,7 @@ def test_marks_have_nothing_wait_that_the_program_did_not(build: Path, model: st
 def test_work_on_the_legacy_stream_is_counted_beside_blocking_streams(
     build: Path, model: str
 ) -> None:
-    """Also what cannot be marked, as another thread launched meanwhile: by what is expected of it."""
+    """Work that cannot be marked, as another thread launched meanwhile, counts by what is expected of it."""
     found = replay(build, "beside-legacy", model)
 
     assert 0.9 * found["used"] < found["counted"] < 1.1 * found["used"]
@@ -144,7 +144,7 @@ def test_a_fixed_share_is_kept_even_alone(build: Path, model: str, what: str, le
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_quota_that_changes_is_kept_within_a_second(build: Path, model: str) -> None:
-    """From 30 % to 60 and to 20, while both tenants are busy: measured from one second after each change on."""
+    """It goes from 30 % to 60 and to 20, while both tenants are busy; measuring begins a second after each change."""
     # A change of context takes 0.4 ms of a turn's 20 on that model.
     lost = 35 if model == "hostile" else 20
     for seed in (1, 2, 3, 4):
@@ -326,7 +326,7 @@ def test_a_kernel_that_stays_keeps_no_launch_from_its_turn(
 @pytest.mark.parametrize("model", ALL_MODELS)
 @pytest.mark.parametrize("trace", TRACES)
 def test_memory_of_frameworks_programs_is_counted(build: Path, trace: str, model: str) -> None:
-    """After each step: what the card gave for calls of the program is counted, and no more but a neighbour's module load."""
+    """What the card gave for the program's calls counts after each step, and else only a neighbour's module load."""
     for mode in ("memory", "burst-share"):
         alone = replay(build, f"trace-{trace}", model, 1, mode)
         three = replay(build, f"trace-{trace}", model, 3, mode)
@@ -379,7 +379,7 @@ def test_frameworks_programs_get_even_parts(
 
 @pytest.mark.parametrize("model", ["measured", "hostile"])
 def test_a_kernel_that_stays_is_waited_for_once(build: Path, model: str) -> None:
-    """Beside a neighbour: 24 launches of each step run beside it, and not one in 250 ms as while it is taken for late work."""
+    """24 launches of each step run beside the kernel, and not one in 250 ms as while it is taken for late work."""
     assert replay(build, "trace-persistent", model, 2, "burst-share")["steps"] >= 2
 
 
@@ -390,7 +390,7 @@ def test_no_interleaving_of_frameworks_programs_hangs(build: Path, model: str) -
 
 
 OTHERS = 0.15
-"""Of a card that a display and clients of MPS take on the crowded model."""
+"""The part of a card that a display and clients of MPS take on the crowded model."""
 
 
 @pytest.mark.parametrize("tenants", [0, 2, 16])
@@ -405,7 +405,7 @@ def test_contexts_without_the_library_take_of_all_quotas_alike(build: Path, tena
 
 
 def test_tenants_burst_in_proportion_beside_others(build: Path) -> None:
-    """With 10 and 40 %, of what a display and clients of MPS leave."""
+    """Tenants with 10 and 40 % share what a display and clients of MPS leave."""
     found = replay(build, "bursts", "crowded")
 
     assert 0.24 * found["large"] < found["small"] < 0.26 * found["large"]

@@ -120,7 +120,7 @@ def test_a_share_is_kept_there_and_kills_leave_nothing(world: World, aarch64: Pa
 def test_the_gate_decides_the_same_there(
     build: Path, aarch64: Path, scene: tuple[str, ...]
 ) -> None:
-    """In virtual time, word for word: shares, turns that come and go, marks beside the legacy stream."""
+    """Both print the same in virtual time: shares, turns that come and go, marks beside the legacy stream."""
     here, there = (
         subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT).stdout
         for command in ([str(build / "replay"), *scene], emulated(aarch64, "replay", *scene))

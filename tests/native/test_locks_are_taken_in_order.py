@@ -51,6 +51,6 @@ def _ends(folder: Path, first: str, second: str, *options: str) -> int:
 def test_a_lock_that_comes_too_early_ends_the_process(
     tmp_path: Path, first: str, second: str, *, good: bool
 ) -> None:
-    """At the call that takes it, whether or not another thread is in the way this time."""
+    """The check ends the program at the call that takes it; no other thread need be in the way."""
     assert (_ends(tmp_path, first, second, "-DPARTAGE_CHECKED") == 0) == good
     assert _ends(tmp_path, first, second) == 0

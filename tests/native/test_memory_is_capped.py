@@ -392,7 +392,7 @@ def test_a_process_goes_on_where_it_was(world: World) -> None:
 
 @pytest.mark.parametrize("how", ["together", "apart"])
 def test_a_pointer_of_a_pool_imported_twice_counts_once(world: World, how: str) -> None:
-    """Until the last of both is freed, whether the driver gives one address or two."""
+    """It counts until the last of both is freed, whether the driver gives one address or two."""
     done = world.tenant(memory=CAP).run("odd", "twice", how)
 
     assert lines(done.stdout, "apart") == [[how == "apart"]], done.stderr

@@ -452,7 +452,7 @@ def test_an_agent_takes_no_slice_of_other_drivers_away() -> None:
 
 
 def test_an_agent_may_ask_what_the_api_server_would_keep() -> None:
-    """In dry runs, of a device that says nothing."""
+    """It may do so in dry runs, with a device that says nothing."""
     probe = changed(SLICE, "metadata", "name", to="n1-gpu.partage.io-probe-0")
     probe = changed(probe, "spec", "devices", to=[{"name": "probe"}])
     assert not refused(AGENT, probe, None, "resourceslices", dry=True)

@@ -65,7 +65,7 @@ def test_the_host_sees_the_memory_that_the_agent_mounts(provider: str, shown: st
 
 @needs_helm
 def test_the_daemon_of_mps_and_containers_have_one_folder() -> None:
-    """Under the same path, with the memory that they share; and the daemon knows processes by the host's numbers."""
+    """Both have it under one path, share memory there, and the daemon knows processes by the host's numbers."""
     spec = _agent("isolation.provider=mps")
 
     paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
@@ -122,7 +122,7 @@ def test_no_other_provider_has_it() -> None:
 def test_memory_is_held_unless_somebody_else_was_chosen(
     values: tuple[str, ...], provider: str
 ) -> None:
-    """By Partage's library, without compute; simulated cards do not compute."""
+    """The agent gets the provider without compute; simulated cards do not compute."""
     given = _agent(*values)["containers"][0]["args"]
 
     assert f"--isolation={provider}" in given

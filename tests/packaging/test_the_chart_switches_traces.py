@@ -66,7 +66,7 @@ def test_every_program_sends_where_the_values_say() -> None:
     ],
 )
 def test_values_that_cannot_work_are_refused(value: str, why: str) -> None:
-    """At `helm install`, by name."""
+    """`helm install` refuses them by name."""
     with pytest.raises(subprocess.CalledProcessError) as raised:
         generate.rendered(str(HELM), "default", "--set", value)
 

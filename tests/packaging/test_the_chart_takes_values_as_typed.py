@@ -23,7 +23,7 @@ pytestmark = needs_helm
     ("typed", "meant"), [("1.5", 1.5), ("2", 2), ("0.05", 0.05), ("10.0", 10)]
 )
 def test_a_scaling_is_a_number(key: str, typed: str, meant: float) -> None:
-    """In the ConfigMap that the HAMi document prints."""
+    """It is one in the ConfigMap that the HAMi document prints."""
     text = generate.rendered(str(HELM), "default", "--set", f"devicePlugin.{key}={typed}")
 
     (found,) = (
@@ -37,7 +37,7 @@ def test_a_scaling_is_a_number(key: str, typed: str, meant: float) -> None:
 
 @pytest.mark.parametrize("typed", ["0", "0.0", "-1", "x", "1.", "1e3"])
 def test_what_is_no_scaling_is_refused(typed: str) -> None:
-    """At `helm install`, by name."""
+    """`helm install` refuses it by name."""
     with pytest.raises(subprocess.CalledProcessError) as raised:
         generate.rendered(
             str(HELM), "default", "--set", f"devicePlugin.deviceMemoryScaling={typed}"
@@ -48,14 +48,14 @@ def test_what_is_no_scaling_is_refused(typed: str) -> None:
 
 @pytest.mark.parametrize("policy", [*Strategy, "Binpack", "SPREAD/first-fit"])
 def test_every_policy_reaches_the_scheduler(policy: str) -> None:
-    """In any case, and NODE/CARD."""
+    """Upper and lower case reach it, and NODE/CARD."""
     text = generate.rendered(str(HELM), "default", "--set", f"placement.policy={policy}")
 
     assert f'\n  policy: "{policy.lower()}"\n' in text
 
 
 def test_a_policy_that_there_is_not_is_refused() -> None:
-    """At `helm install`. The scheduler would only note it, and go on with the one before."""
+    """`helm install` refuses it. The scheduler would only note it, and go on with the one before."""
     with pytest.raises(subprocess.CalledProcessError) as raised:
         generate.rendered(str(HELM), "default", "--set", "placement.policy=spread/fastest")
 
@@ -111,7 +111,7 @@ def test_rules_for_wishes_reach_the_scheduler(tmp_path: Path) -> None:
     ],
 )
 def test_a_rule_that_the_scheduler_would_refuse_is_refused(rule: str) -> None:
-    """At `helm install`, by name."""
+    """`helm install` refuses it by name."""
     good = "isolation.permits[0].name=a,isolation.permits[0].namespaces={x},isolation.permits[0].online=true"
     with pytest.raises(subprocess.CalledProcessError) as raised:
         generate.rendered(str(HELM), "default", "--set", f"{good},isolation.permits[0].{rule}")
@@ -121,7 +121,7 @@ def test_a_rule_that_the_scheduler_would_refuse_is_refused(rule: str) -> None:
 
 @pytest.mark.parametrize("typed", ["v1", "sha256:12", "0123456789abcdef"])
 def test_what_is_no_digest_is_refused(typed: str) -> None:
-    """At `helm install`, by name."""
+    """`helm install` refuses it by name."""
     with pytest.raises(subprocess.CalledProcessError) as raised:
         generate.rendered(str(HELM), "default", "--set", f"image.digest={typed}")
 

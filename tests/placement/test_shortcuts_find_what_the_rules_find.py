@@ -105,7 +105,7 @@ def test_cards_come_in_the_same_order(
     request_: DeviceRequest,
     given_: list[tuple[int, int, int, int, ReasonCode | None, str, int]],
 ) -> None:
-    """By what the request leaves of them, then by their minors."""
+    """They are ordered by what the request leaves of them, then by their minors."""
     cards = cards_of(given_)
     if bare_amounts(request_) is None:
         return

@@ -227,7 +227,7 @@ def test_the_published_manifests_run(cluster: Cluster) -> None:
 
 
 def test_the_published_manifest_of_metax_runs(cluster: Cluster) -> None:
-    """After an upgrade that gives every node other cards; a stand-in for MetaX's plugin reports its units."""
+    """An upgrade gives every node other cards first; a stand-in for MetaX's plugin reports its units."""
     units = {"status": {"capacity": {SGPU: "16"}, "allocatable": {SGPU: "16"}}}
     for node in cluster.machines:
         cluster.kubectl(

@@ -153,7 +153,7 @@ def test_a_last_line_without_an_end_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """At the start, with the file and what to do."""
+    """The error comes at the start, with the file and what to do."""
     (tmp_path / "file").write_text("", "utf-8")
     settings = RecordSettings(tmp_path / "file" / "record")
 

@@ -360,7 +360,7 @@ def test_dry_runs_leave_the_books_as_they_were() -> None:
 
 
 def test_feasible_nodes_come_in_their_order() -> None:
-    """In the order in which they were first seen, whatever their names."""
+    """A node that went and came back is the last; names do not matter."""
     engine = engine_of(*(make_node(n, devices=[card(0, prefix=n)]) for n in "cab"))
     engine.handle(NodeGone("c"))
     engine.handle(NodeSeen(make_node("c", devices=[card(0, prefix="c")])))

@@ -479,7 +479,7 @@ def test_each_model_of_a_mixed_fleet_is_named(copies: int) -> None:
 
 
 def test_what_was_asked_is_said_once_for_all_cards_that_lack_it() -> None:
-    """In the order of names, in whatever order nodes were looked at."""
+    """It is in the order of names, not in that of the nodes."""
     nodes = [
         make_node("a", devices=[card(0, model="T4")]),
         make_node("b", devices=[card(0, model="A10")]),

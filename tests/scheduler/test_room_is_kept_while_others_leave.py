@@ -127,7 +127,7 @@ def test_room_on_an_unknown_node_is_not_kept() -> None:
 
 
 def test_one_crowded_card_is_spared_for_one_with_a_single_pod() -> None:
-    """Among equals as few as needed, in any order of their coming."""
+    """One pod with 90 % leaves, and not two with 50 % each."""
     engine = _engine(2)
     first, *rest = (make_pod(n, share(c, 1)) for n, c in (("a", 90), ("b", 50), ("c", 50)))
     _bound(engine, first, *rest)

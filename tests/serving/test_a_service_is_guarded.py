@@ -358,7 +358,7 @@ def test_what_a_client_sends_ahead_stays_with_it() -> None:
 
 
 def test_a_port_that_is_taken_is_told() -> None:
-    """At the start, by the system's own error."""
+    """The start raises the system's own error."""
 
     async def scene() -> None:
         with socket.socket() as taken:

@@ -196,7 +196,7 @@ SOON: Final = replace(LIMITS, patience=0.2, idle=0.4)
 
 @pytest.mark.parametrize("how", HOLDERS)
 async def test_who_does_not_go_on_is_closed(tmp_path: Path, how: str) -> None:
-    """After its time, although the port is empty."""
+    """The connection is closed after its time, although the port is empty."""
     async with served(tmp_path, SOON) as at:
         reader, writer = await HOLDERS[how](at, "127.0.1.1")
         if "does not read" in how:

@@ -119,7 +119,7 @@ SPLIT: Final = {
 async def test_a_body_in_small_pieces_ends_its_connection(
     tmp_path: Path, how: str, *, tls: bool
 ) -> None:
-    """Before its end, which never comes here."""
+    """The server closes it before its end, which never comes here."""
     async with served(tmp_path if tls else None) as at:
         reader, writer = await at.open()
         writer.write(SPLIT[how])
@@ -232,7 +232,7 @@ HONEST: Final = {
 async def test_an_honest_request_is_served_three_times(
     tmp_path: Path, how: str, *, tls: bool
 ) -> None:
-    """On one connection, each after the answer before, and all at once."""
+    """They are answered on one connection, each after the answer before, and all at once."""
     request, answer = HONEST[how]
     async with served(tmp_path if tls else None) as at:
         reader, writer = await at.open()

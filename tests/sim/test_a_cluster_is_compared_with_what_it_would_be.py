@@ -275,7 +275,7 @@ def test_names_from_manifests_are_escaped_in_the_page() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_policy_places_more_of_the_examples_than_the_default(seed: int) -> None:
-    """In whatever order they come: it learns from the requests in sight."""
+    """Their order does not matter: the default learns from the requests in sight."""
     examples = Path(__file__).resolve().parents[2] / "examples"
     # What claims ask is not compared: Kubernetes allocates them by no policy.
     folders = sorted(

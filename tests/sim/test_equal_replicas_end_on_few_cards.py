@@ -21,7 +21,7 @@ from waves import CASES, Kind, fewest, orders, used
     ],
 )
 def test_replicas_end_on_the_fewest_cards(kinds: tuple[Kind, ...], cards: int) -> None:
-    """In every order; FGD that knew of them alone would take six cards for the first."""
+    """Any order gives that; FGD that knew of them alone would take six cards for the first."""
     assert kinds in CASES
     assert fewest(kinds) == cards
     assert {used(kinds, order, "partage") for order in orders(kinds)} == {cards}

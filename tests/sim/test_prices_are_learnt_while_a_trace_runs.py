@@ -66,7 +66,7 @@ def test_a_running_scheduler_counts_a_pod_as_a_replay_does(tmp_path: Path) -> No
 @needs_solver
 @pytest.mark.usefixtures("large")
 def test_prices_are_made_once_enough_has_arrived(tmp_path: Path) -> None:
-    """After three hundred pods; and the same run again gives the same result."""
+    """Three hundred pods are not enough, a few more are; the same run again gives the same result."""
     folder = write(tmp_path)
     poisson = ("--departures", "poisson", "--arrivals")
 

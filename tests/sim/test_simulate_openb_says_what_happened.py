@@ -122,7 +122,7 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", [[], ["--departures", "poisson", "--arrivals", "200"]])
 def test_a_usual_terminal_has_every_figure(tmp_path: Path, more: list[str]) -> None:
-    """At 80 columns, under each of the headings; speed alone differs from run to run."""
+    """80 columns hold all under each heading; speed alone differs from run to run."""
     words = ("--policy", "bestfit", "--policy", "spread/binpack", *more)
     folder = write(tmp_path)
     piped = _invoke(folder, *words).stdout.splitlines()

@@ -49,9 +49,9 @@ def test_what_the_release_left_is_taken_up(node: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_what_is_written_now_is_what_the_release_wrote(file: str, tmp_path: Path) -> None:
-    """To the byte, so that it reads it after a roll-back; another form needs another version.
+    """It is the same to the byte, so that it can be read after a roll-back; another form needs another version.
 
-    But for the checks at the ends of lines, which are white space.
+    The checks at the ends of lines, which are white space, are left out.
     """
     agent_files.write(tmp_path)
 
