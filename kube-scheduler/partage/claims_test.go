@@ -223,7 +223,7 @@ func TestClaimsAreLeftToKubeSchedulerWhereTheEngineCannotTell(t *testing.T) {
 	}
 }
 
-func TestClaimsThatAreTooLargeToTellAreLeftAndNodesAreToldOfAllTheSame(t *testing.T) {
+func TestClaimsAndPodsThatAreTooLargeToTellAreLeftAndNodesAreToldOfAllTheSame(t *testing.T) {
 	p, engine, h := withClaims(t, proposing("n1"))
 	large := *h.claims.there["team/shared"]
 	large.Annotations = map[string]string{"x": strings.Repeat("x", mostOfClaims)}
@@ -235,10 +235,15 @@ func TestClaimsThatAreTooLargeToTellAreLeftAndNodesAreToldOfAllTheSame(t *testin
 	if result, status := p.PreFilter(ctx, framework.NewCycleState(), claimant(), nodes); !status.IsSkip() || result != nil {
 		t.Error(result, status)
 	}
+	h.claims.there["team/shared"] = small
+	long := claimant()
+	long.Spec.Containers[0].Env = []v1.EnvVar{{Name: "X", Value: strings.Repeat("<", protocol.MaxFrame/6+1)}} // each is \u003c
+	if result, status := p.PreFilter(ctx, framework.NewCycleState(), long, nodes); !status.IsSkip() || result != nil {
+		t.Error(result, status)
+	}
 	if asked := engine.verbs(); len(asked) != 0 {
 		t.Errorf("asked %v", asked)
 	}
-	h.claims.there["team/shared"] = small
 	if _, status := p.PreFilter(ctx, framework.NewCycleState(), claimant(), nodes); !status.IsSuccess() {
 		t.Error(status)
 	}
@@ -266,7 +271,7 @@ func TestParametersOfDriversDoNotTravel(t *testing.T) {
 	}
 	before := claim.DeepCopy()
 
-	sent, err := encodedClaims([]*resourceapi.ResourceClaim{claim})
+	sent, err := encodedClaims([]*resourceapi.ResourceClaim{claim}, 0)
 	if err != nil || len(sent) != 1 || strings.Contains(string(sent[0]), "[[") {
 		t.Error(err, len(sent))
 	}

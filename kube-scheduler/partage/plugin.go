@@ -389,10 +389,10 @@ func (p *Plugin) forClaims(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		Wide: wide(spec),
 	}
 	question.Domains, _ = domains(spec)
-	if question.Claims, err = encodedClaims(claims); err != nil {
+	if question.Pod, err = encoded(pod); err != nil {
 		return nil, skip
 	}
-	if question.Pod, err = encoded(pod); err != nil {
+	if question.Claims, err = encodedClaims(claims, len(question.Pod)); err != nil {
 		return nil, skip
 	}
 	slices, err := dra.ResourceSlices().ListWithDeviceTaintRules()
@@ -682,7 +682,7 @@ func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, no
 	allocated, err := allocatedNow(dra.ResourceClaims(), pod)
 	if err == nil && len(allocated) > 0 {
 		question := protocol.Question{Verb: protocol.VerbReserve, UID: string(pod.UID), Attempt: number, Node: node}
-		if question.Claims, err = encodedClaims(allocated); err == nil {
+		if question.Claims, err = encodedClaims(allocated, 0); err == nil {
 			err = p.shared.engine.tell(question)
 		}
 	}

@@ -193,14 +193,14 @@ func allocatedNow(claims fwk.ResourceClaimTracker, pod *v1.Pod) ([]*resourceapi.
 	return found, err
 }
 
-// mostOfClaims is the bytes of a pod's claims to send. The engine compares nodes for far fewer. A tenant may
-// create claims of a megabyte each, and name many of them.
+// mostOfClaims is the bytes of a pod and its claims to send. The engine compares nodes for far fewer. A tenant may
+// create claims of a megabyte each, and name many of them, or a pod whose text takes six times its bytes in JSON.
 const mostOfClaims = 1 << 20
 
-// encodedClaims are claims as sent to the engine, without the free-form fields of drivers and field managers:
-// deep nesting in them would be unreadable, and would end the connection.
-func encodedClaims(claims []*resourceapi.ResourceClaim) ([]json.RawMessage, error) {
-	found, size := make([]json.RawMessage, len(claims)), 0
+// encodedClaims are claims as sent to the engine beside `size` bytes of their pod, without the free-form fields of
+// drivers and field managers: deep nesting in them would be unreadable, and would end the connection.
+func encodedClaims(claims []*resourceapi.ResourceClaim, size int) ([]json.RawMessage, error) {
+	found := make([]json.RawMessage, len(claims))
 	for i, claim := range claims {
 		slim := *claim
 		slim.ManagedFields, slim.Spec.Devices.Config, slim.Status.Devices = nil, nil, nil
@@ -214,7 +214,7 @@ func encodedClaims(claims []*resourceapi.ResourceClaim) ([]json.RawMessage, erro
 			return nil, err
 		}
 		if size += len(body); size > mostOfClaims {
-			return nil, fmt.Errorf("the claims have more than %d bytes", mostOfClaims)
+			return nil, fmt.Errorf("the claims, with their pod, have more than %d bytes", mostOfClaims)
 		}
 		found[i] = body
 	}
