@@ -6,10 +6,12 @@ makes claims of templates, and the API server's own collector deletes them with 
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +33,7 @@ from partage.webhook.settings import Admission
 from partage.wire.claim_shapes import Shape, Translated, encode_translated
 from partage.wire.claim_specs import kinds
 from partage.wire.context import Context
+from partage.wire.documents import decode
 
 TEMPLATES = "resourceclaimtemplates.resource.k8s.io"
 CLAIMS = "resourceclaims.resource.k8s.io"
@@ -361,3 +364,25 @@ async def _claims_made(cluster: World) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def test_what_cannot_be_made_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tenant's pods may name thousands of shapes that no card can give, and each new pod leads to a look."""
+    monkeypatch.setattr(claim_templates, "claim_spec", lambda *_: "no card can give it")
+    async with world(nodes=1) as cluster:
+        await cluster.api.create("deviceclasses.resource.k8s.io", CLASS)
+        books = SimpleNamespace(engine=SimpleNamespace(ledger=SimpleNamespace(nodes=[])))
+        mine = ClaimTemplates(await cluster.client(), lambda: books)  # type: ignore[arg-type,return-value]
+        for number in range(1500):
+            text = of(main=Shape(memory_bytes=2**40 + number))
+            manifest = {"kind": "Pod", "apiVersion": "v1", "metadata": {"annotations": text}}
+            manifest["metadata"] |= {"name": f"p{number}", "namespace": "a", "uid": f"u{number}"}
+            (document,) = decode("test", json.dumps(manifest).encode()).documents
+            mine.changed(document)
+        await mine.look()
+        assert len(caplog.messages) >= 1500
+        caplog.clear()
+        await mine.look()
+        assert len(caplog.messages) == 0

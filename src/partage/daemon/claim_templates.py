@@ -15,7 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
@@ -311,5 +311,3 @@ class ClaimTemplates:
         if self._told.get(key) != told:
             _LOG.warning("ResourceClaimTemplate %s %s", "/".join(key), told)
         self._told[key] = told
-        for old in list(islice(self._told, max(0, len(self._told) - _MOST))):
-            del self._told[old]
