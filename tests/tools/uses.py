@@ -44,9 +44,9 @@ def can_send(*entries: str) -> set[tuple[str, str]]:
     waiting, seen = list(entries), set(entries)
     found: set[tuple[str, str]] = set()
     while waiting:
-        tree = parsed(waiting.pop())
-        found |= set(sent(tree))
-        for name in imported(tree):
+        sends, imports = read(waiting.pop())
+        found |= sends
+        for name in imports:
             if name not in seen and path_of(name):
                 seen.add(name)
                 waiting.append(name)
@@ -60,11 +60,12 @@ def path_of(module: str) -> Path | None:
 
 
 @cache
-def parsed(module: str) -> ast.Module:
-    """The source of a module."""
+def read(module: str) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+    """What a module can send, and what it imports; read once for all programs that have it."""
     path = path_of(module)
     assert path is not None, module
-    return ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(sent(tree)), frozenset(imported(tree))
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
@@ -129,7 +130,7 @@ def sent(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield from (
                     (verb, resource) for verb in (("list", "watch") if follows else ("list",))
                 )
-        if not isinstance(node.func, ast.Attribute):
+        if not isinstance(node.func, ast.Attribute) or node.func.attr not in VERBS | WHOLE:
             continue
         method, receiver = node.func.attr, ast.unparse(node.func.value)
         if not receiver.endswith("client"):
