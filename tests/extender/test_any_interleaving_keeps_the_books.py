@@ -1,6 +1,6 @@
 """In any interleaving no card is allocated twice, and every waiting pod has a reason.
 
-`PARTAGE_SEQUENCES` sets the number of sequences (4,000 unless set; `make soak-laws` tries more),
+`PARTAGE_SEQUENCES` sets the number of sequences (2,000 unless set; `make soak-laws` tries more),
 `PARTAGE_SEED` the first seed.
 """
 
@@ -12,9 +12,9 @@ from interleaving import Step, failure, sequence, shortest
 
 from partage.extender.service import Meters
 
-COUNT = int(os.environ.get("PARTAGE_SEQUENCES", "4000"))
+COUNT = int(os.environ.get("PARTAGE_SEQUENCES", "2000"))
 FIRST = int(os.environ.get("PARTAGE_SEED", "0"))
-PARTS = 8
+PARTS = 4
 
 
 FOUND: dict[str, list[Step]] = {
