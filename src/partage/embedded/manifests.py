@@ -14,20 +14,10 @@ import msgspec
 from partage.embedded import fleet
 from partage.embedded.fleet import SimulatedNode, simulated_nodes
 from partage.model.errors import UNREADABLE, InvalidDocument
-from partage.wire import shapes
-from partage.wire.documents import Document, read_paths, typed
+from partage.wire.documents import KINDS, Document, read_paths, typed
 from partage.wire.json_values import json_values
 from partage.wire.yaml_values import Repeated, yaml_values
 
-_SHAPES: Final[Mapping[str, type[shapes.Shape]]] = {
-    "Node": shapes.Node,
-    "Device": shapes.Device,
-    "Pod": shapes.Pod,
-    "ConfigMap": shapes.ConfigMap,
-    "ResourceClaim": shapes.ResourceClaim,
-    "ResourceSlice": shapes.ResourceSlice,
-    "DeviceClass": shapes.DeviceClass,
-}
 _FIRST: Final = (
     "CustomResourceDefinition",
     "Namespace",
@@ -104,7 +94,7 @@ def read(paths: Sequence[Path]) -> Manifests:
 
 def decoded(kind: str, value: Mapping[str, Any]) -> Document:
     """An object of the API server as a typed document. Raises `InvalidDocument`: not the shape of its kind."""
-    shape = typed(value, _SHAPES[kind], f"the API server: {kind}")
+    shape = typed(value, KINDS[kind][0], f"the API server: {kind}")
     return Document(kind, "the API server", 1, shape)
 
 

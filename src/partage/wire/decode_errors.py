@@ -16,22 +16,14 @@ from typing import Any, Final
 from partage.wire.field_types import Type, catalogue
 
 _DEEPEST: Final = 100
-_GROUPS: Final = (
-    {"Job": "batch", "PriorityClass": "scheduling"}
-    | dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet"), "apps")
-    | dict.fromkeys(
-        ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "ResourceSlice"), "resource"
-    )
-)
-"""API groups for manifests without an apiVersion; other kinds are the core's."""
 
 
-def misspelt(kind: str, value: Any, most: int) -> list[str]:
-    """Notes on unknown fields."""
+def misspelt(kind: str, own: str, value: Any, most: int) -> list[str]:
+    """Notes on unknown fields; `own`: the kind's API group, for a manifest without an apiVersion."""
     if not isinstance(value, Mapping):
         return []
     group, _slash, version = str(value.get("apiVersion") or "v1").rpartition("/")
-    package = group.partition(".")[0] or _GROUPS.get(kind, "core")
+    package = (group or own).partition(".")[0] or "core"
     shape = catalogue().get(f"io.k8s.api.{package}.{version}.{kind}")
     return list(islice(_unknown(value, shape, "", 0), most)) if shape else []
 

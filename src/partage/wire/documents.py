@@ -37,7 +37,7 @@ _DEEPEST_LIST: Final = 8
 _SUFFIX: Final = 5  # characters that Kubernetes adds to a generateName
 _YAML_FALLBACK: Final = 2**20  # bytes of broken JSON that are still tried as YAML flow style
 
-_KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
+KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
     "Node": (shapes.Node, ("",)),
     "Device": (shapes.Device, ("scheduling.koordinator.sh",)),
     "Pod": (shapes.Pod, ("",)),
@@ -54,7 +54,7 @@ _KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
     "DeviceClass": (shapes.DeviceClass, ("resource.k8s.io",)),
     "ResourceSlice": (shapes.ResourceSlice, ("resource.k8s.io",)),
 }
-"""Kind to its shape and its known API groups; a missing apiVersion counts as known."""
+"""Kind to its shape and its known API groups, the present one first; a missing apiVersion counts as known."""
 
 _CLUSTER_SCOPED: Final = frozenset(
     {"Node", "Device", "Namespace", "PriorityClass", "DeviceClass", "ResourceSlice"}
@@ -239,7 +239,7 @@ def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
 
 def _doubts(kind: str, value: Any) -> list[str]:
     """The parts of one object that strict decoding refuses."""
-    told = misspelt(kind, _plain(value), MOST_NOTES)
+    told = misspelt(kind, KINDS[kind][1][0], _plain(value), MOST_NOTES)
     if isinstance(value, msgspec.Raw):
         for path in keys_given_twice(bytes(value)):
             told.append(f"field {path} is given twice; the last holds")
@@ -363,7 +363,7 @@ def _head(value: Any, place: _Place) -> tuple[_Head | _PlainHead, Sequence[Any] 
 
 
 def _document(value: Any, kind: str, version: str | None, place: _Place) -> Document | str:
-    known = _KINDS.get(kind)
+    known = KINDS.get(kind)
     group = None if version is None else version.rpartition("/")[0]
     if known is None or (group is not None and group not in known[1]):
         return f"{place}: kind {kind} ({version or 'no apiVersion'}) is not known here; skipped"
