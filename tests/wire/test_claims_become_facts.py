@@ -44,14 +44,8 @@ def test_a_share_is_what_its_consumed_capacity_says() -> None:
     """Percent become thousandths of a card and a quantity bytes, under the claim's uid and the card's uuid."""
     found = read(claim(share(shareID="s1"), reservedFor=[{"resource": "pods", "name": "web"}]))
 
-    (fact,) = found.facts(7)
-    assert (fact.uid, fact.key, fact.node, fact.version, fact.claim) == (
-        "claim-x",
-        "team/x",
-        "n1",
-        7,
-        True,
-    )
+    (fact,) = found.facts()
+    assert (fact.uid, fact.key, fact.node, fact.claim) == ("claim-x", "team/x", "n1", True)
     (grant,) = found.records["n1"].grants
     assert (grant.container, grant.minor, grant.uuid) == ("gpu", 0, "GPU-0")
     assert (grant.core_milli, grant.memory_bytes, grant.mode) == (300, 10 * GIB, GrantMode.SHARE)

@@ -67,15 +67,12 @@ class Outcome:
         return tuple(outcome for outcome in self.pods if outcome.refusal is not None)
 
 
-def schedule(
-    cluster: Cluster, policy: Policy | None = None, seed: int | None = None, now: int = CLOCK
-) -> Outcome:
+def schedule(cluster: Cluster, policy: Policy | None = None, seed: int | None = None) -> Outcome:
     """Schedule every waiting pod of the cluster.
 
     Args:
         policy: the policy in force; None takes the cluster's own, else the default.
         seed: permutes the order in which equal nodes are preferred; None keeps the documents'.
-        now: time of the decisions, nanoseconds since 1970.
     """
     chosen = policy or cluster.policy or Policy()
     engine, notes = started(cluster, chosen, seed)
@@ -88,7 +85,7 @@ def schedule(
         claims = ClaimAllocator(engine, cluster.offers)
         notes = (*notes, *claims.notes)
     for translated in waiting:
-        outcomes[translated.pod.uid] = _decide(engine, cluster, translated, now, claims)
+        outcomes[translated.pod.uid] = _decide(engine, cluster, translated, claims)
     return Outcome(
         cluster=cluster,
         pods=tuple(outcomes.get(t.pod.uid) or _bound(engine, t) for t in cluster.pods),
@@ -138,7 +135,6 @@ def _decide(
     engine: Engine,
     cluster: Cluster,
     translated: TranslatedPod,
-    now: int,
     claims: "ClaimAllocator | None",
 ) -> PodOutcome:
     document = cluster.claimants.get(translated.pod.uid)
@@ -152,7 +148,7 @@ def _decide(
         own = (
             engine.ledger.allocation(translated.pod.uid) or allocation
         )  # without its claims' devices
-        placed = PlacedPod(translated.view, translated.pod.request, own, node, now)
+        placed = PlacedPod(translated.view, translated.pod.request, own, node, CLOCK)
         return PodOutcome(
             translated,
             bound=False,

@@ -80,11 +80,11 @@ class Claim:
         """`namespace/name`, for people."""
         return f"{self.namespace}/{self.name}"
 
-    def facts(self, version: int = 0) -> tuple[Pod, ...]:
+    def facts(self) -> tuple[Pod, ...]:
         """The engine's facts, one a node: nearly always one.
 
         The first has the claim's uid. A further node, which no scheduler of Kubernetes allocates for one claim, has a
-        key that combines both. `version`: counts the claim's changes.
+        key that combines both.
         """
         return tuple(
             Pod(
@@ -94,7 +94,6 @@ class Claim:
                 node=node,
                 request=PodRequest(broken=((DeviceType.GPU, EVERY),)),
                 record=record,
-                version=version,
                 claim=True,
             )
             for number, (node, record) in enumerate(self.records.items())
