@@ -35,14 +35,12 @@ from partage.serving.guarded import Guarded
 from partage.serving.limits import Limits
 from partage.serving.listener import end_listening
 from partage.serving.local import is_here
+from partage.wire.context import SYSTEM_PRIORITIES
 
 _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 _CRITICAL: Final = {
-    "system-cluster-critical": (
-        2_000_000_000,
-        "run in the cluster, but can be moved to another node if necessary",
-    ),
-    "system-node-critical": (2_000_001_000, "not be moved from their current node"),
+    "system-cluster-critical": "run in the cluster, but can be moved to another node if necessary",
+    "system-node-critical": "not be moved from their current node",
 }
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _TIDY_AFTER: Final = 0.2
@@ -277,9 +275,9 @@ class ApiServer:
         for name in _NAMESPACES:
             if self.store.get("namespaces", "", name) is None:
                 await self.create("namespaces", {"metadata": {"name": name}})
-        for name, (value, why) in _CRITICAL.items():
+        for name, value in SYSTEM_PRIORITIES.items():
             if self.store.get(CLASSES, "", name) is None:
-                text = f"Used for system critical pods that must {why}."
+                text = f"Used for system critical pods that must {_CRITICAL[name]}."
                 head = {"metadata": {"name": name}, "value": value, "description": text}
                 await self.create(CLASSES, head)
         await self.settle()

@@ -29,13 +29,13 @@ from partage.model.pod import Pod
 from partage.model.reason import Refusal
 from partage.scheduler.events import BindSucceeded, NodeSeen
 from partage.sim.claims import ClaimAllocator
-from partage.wire import shapes
 from partage.wire.cluster import twins_closed
 from partage.wire.config import keys_read
 from partage.wire.device_pools import bare_node, node_told
 from partage.wire.device_requests import claims_named
 from partage.wire.documents import Document
 from partage.wire.near_names import near_names
+from partage.wire.pod_phase import condition
 from partage.wire.pods import translate_pod
 from partage.wire.translation import PodEntry
 from partage.wire.workloads import with_pods
@@ -314,9 +314,5 @@ def _placed(
 
 def _condition(document: Document) -> str:
     """kube-scheduler's last message on a pod that it could not place."""
-    shape = document.shape
-    status = shape.status if isinstance(shape, shapes.Pod) else None
-    for one in (status.conditions if status else None) or ():
-        if one.type == "PodScheduled" and one.status == "False":
-            return one.message or one.reason or ""
-    return ""
+    told = condition(document.shape, "PodScheduled")
+    return (told.message or told.reason or "") if told and told.status == "False" else ""

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from typing import Any, Final
 
 import click
@@ -80,7 +79,6 @@ def withdraw(**given: Any) -> None:
         )
     if not outcome.done:
         click.echo("nothing of Partage is here")
-    sys.exit(0)
 
 
 async def _withdrawn(given: dict[str, Any]) -> Outcome:

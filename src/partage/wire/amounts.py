@@ -13,20 +13,15 @@ from partage.model.quantity import Quantity
 
 
 class Faults:
-    """Collects the rules that a pod's request breaks; the first one is reported. `unread`: an amount was left out."""
+    """The rule that a pod's request breaks, the first of several. `unread`: an amount was left out."""
 
     def __init__(self) -> None:
         self.unread = False
-        self._found: list[str] = []
+        self.first = ""
 
     def add(self, message: str) -> None:
         """Add one broken rule."""
-        self._found.append(message)
-
-    @property
-    def first(self) -> str:
-        """The first broken rule; empty when there is none."""
-        return self._found[0] if self._found else ""
+        self.first = self.first or message
 
 
 def quantities(given: Mapping[str, Any] | None, field: str) -> dict[str, Quantity]:
