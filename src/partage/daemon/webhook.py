@@ -208,7 +208,8 @@ class WebhookDaemon(Beside):
         with tempfile.TemporaryDirectory(prefix="partage-webhook-") as folder:
             try:
                 await until(stop, self._work(Path(folder)), "webhook")
-            except* Exception as group:
+            except ExceptionGroup as group:
+                # `except*` would put this error into a group again, on Python 3.11.2 and others.
                 raise group.exceptions[0] from group
             finally:
                 if self._site is not None:
