@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import resource
 import shutil
 import sys
@@ -141,6 +142,20 @@ def test_a_broken_record_is_named(tmp_path: Path, text: bytes, told: str) -> Non
     path.write_bytes(text)
 
     with pytest.raises(InvalidDocument, match=told):
+        replayed(path)
+
+
+@pytest.mark.parametrize("name", [b"rank", b"next_rank"])
+@pytest.mark.parametrize("rank", [b"-1", b"1048576", b"1" + 30 * b"0"])
+def test_an_impossible_rank_is_named(tmp_path: Path, name: bytes, rank: bytes) -> None:
+    """A node's rank is a key of a bounded index."""
+    path = tmp_path / "record"
+    recorded(path, steps=1)
+    text, count = re.subn(b'"%b":\\d+' % name, b'"%b":%b' % (name, rank), path.read_bytes())
+    assert count
+    path.write_bytes(text)
+
+    with pytest.raises(InvalidDocument, match=r"line \d+: .*rank"):
         replayed(path)
 
 

@@ -11,7 +11,7 @@ an end is left out, because the program stopped while it wrote that line.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.placement.tables import Tables
+from partage.scheduler.classes import RANKS
 from partage.scheduler.events import Event, NodeSeen, Placement
 from partage.scheduler.journal import Decided, EngineState, Entry
 from partage.scheduler.quota import Quotas
@@ -76,6 +77,7 @@ class Line:
 
 
 Links = tuple[tuple[str, str, int], ...]
+_Rank = Annotated[int, msgspec.Meta(ge=0, lt=RANKS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class _Node:
 
     node: Node
     links: Links = ()
-    rank: int = 0
+    rank: _Rank = 0
 
     @staticmethod
     def of(node: Node, rank: int = 0) -> "_Node":
@@ -102,7 +104,7 @@ class _State:
     tables: Tables
     quotas: Quotas
     nodes: tuple[_Node, ...]
-    next_rank: int
+    next_rank: _Rank
     versions: Mapping[str, int]
     pods: tuple[Pod, ...]
     gone: tuple[str, ...]
