@@ -235,7 +235,7 @@ class Retries:
             if (gone := to_be_gone(books, plan, pod.priority))
         }
         if not plans and rejected:
-            del self.rejected[pod.uid]
+            self.rejected.pop(pod.uid, None)
             return None
         if not plans:
             self._planner.give_up(pod)
