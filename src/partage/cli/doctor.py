@@ -477,9 +477,14 @@ def facts_of(
             and entry.pod.request.fault.code is not ReasonCode.SCHEDULING_GATED
         ),
         refused=tuple((name, why) for name, why in problems.items() if _setting(name)),
-        unusable=(
-            *((name, why) for name, why in problems.items() if not _setting(name)),
-            *_closed_nodes(seen, problems),
+        # By name, because which node is read first differs between many alike and each by itself.
+        unusable=tuple(
+            sorted(
+                [
+                    *((name, why) for name, why in problems.items() if not _setting(name)),
+                    *_closed_nodes(seen, problems),
+                ]
+            )
         ),
         unread=tuple(
             (f"ConfigMap {one.namespace}/{one.name}", ", ".join(namespaces))
