@@ -1,4 +1,4 @@
-"""Injection as spans: what was given, by which rule it was refused, which container took the kubelet's units."""
+"""Spans of injection name the granted devices, the rule of a refusal, and the container that took the kubelet's units."""
 
 from collections.abc import Iterator
 from itertools import count

@@ -155,7 +155,7 @@ def test_a_stale_write_is_a_conflict() -> None:
 
 
 def test_a_write_that_changes_nothing_leaves_no_trace() -> None:
-    """Writing what is there moves no resourceVersion and sends no event to a watcher."""
+    """A write of the same content changes no resourceVersion and sends no event."""
 
     async def story(w: World) -> None:
         old = ok(await w.post(CONFIGS, config(a="1")), 201)

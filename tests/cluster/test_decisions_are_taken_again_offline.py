@@ -118,8 +118,8 @@ def outward() -> str:
 def test_questions_reach_the_service_through_the_api_server(stack: Stack) -> None:
     """`--service` asks by the API server's proxy, with nothing but the kubeconfig.
 
-    The proxy passes no token on, and the chart shows names of pods only to callers who may read them: so the answer has
-    amounts and no names, and an explanation is refused with what to do instead.
+    The proxy passes no token on, and the chart shows names of pods only to callers who may read them. So the answer has
+    amounts without names. The service refuses an explanation, and says what to do instead.
     """
     address = outward()
     if not address or address.startswith("127."):

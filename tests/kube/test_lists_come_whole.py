@@ -42,7 +42,7 @@ async def test_one_page_can_be_asked_for_at_a_time() -> None:
 
 
 async def test_large_objects_come_in_smaller_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any user who may make pods may make them of a megabyte each; a page of all of them took an agent's memory."""
+    """A user may create pods of a megabyte each; one page of many such pods would fill an agent's memory."""
     monkeypatch.setattr("partage.kube.client._PAGE", 4_000)
     async with KubeServer() as server, client_of(server, page_size=64) as client:
         for index in range(40):

@@ -249,7 +249,7 @@ def test_rooms_go_with_their_containers(node: Node) -> None:
 
 
 def test_what_was_decided_is_in_the_runtimes_books(node: Node) -> None:
-    """A restarted agent tells by it what was given from what was only written down."""
+    """A restarted agent thereby distinguishes granted devices from those that it only wrote down."""
     main = node.run("u1")
     node.agent.stop()
     node.agent.start()

@@ -81,7 +81,7 @@ async def asks(path: Path, user: int | None = None) -> str:
 
 
 def test_who_is_not_named_is_turned_away_before_a_byte_is_read() -> None:
-    """A user who may open the socket may still be another one."""
+    """File permissions may let other users open the socket, so the server checks the user itself."""
 
     async def test() -> None:
         async with listening(os.getuid()) as (path, begun):

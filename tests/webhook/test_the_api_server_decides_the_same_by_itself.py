@@ -459,7 +459,7 @@ def test_a_claim_begins_to_be_allocated_by_its_finalizer_once() -> None:
 
 
 def test_only_the_namespace_that_partage_runs_in_is_left_out() -> None:
-    """A user who may create a namespace of the usual name could forge records in it otherwise."""
+    """Otherwise a user could create a namespace of the usual name, and forge records in it."""
     (validating,) = [
         one
         for one in manifests("--namespace", "elsewhere")

@@ -192,7 +192,7 @@ _MANY = "[" + ", ".join(["1"] * 200) + "]"
     ],
 )
 def test_an_expression_without_an_end_ends(expression: str) -> None:
-    """Any user who may make a claim may write one; steps are counted, not seconds."""
+    """A user can write such an expression in any claim; the limit counts steps, not seconds."""
     selectors = Selectors()
     found = selectors.judge(expression, CARD)
 

@@ -14,7 +14,7 @@ import msgspec
 from partage.agent.mig.journal import replace_file
 from partage.model.errors import UNREADABLE, InvalidDocument
 
-NAME: Final = "findings.json"
+FINDINGS_FILE: Final = "findings.json"
 _VERSION: Final = 1
 _MOST: Final = 200
 """Findings in the file; the metric counts all."""
@@ -128,7 +128,7 @@ class Told(msgspec.Struct, frozen=True):
     """One finding.
 
     Attributes:
-        kind: a name of `differences.Kind`; a newer agent may know others.
+        kind: a name of `Kind`; a newer agent may know others.
         pod: `namespace/name`.
         done: the agent's reaction.
         fix: the remedy for people.
@@ -162,7 +162,7 @@ def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
         for one in findings[:_MOST]
     ]
     data = msgspec.json.encode(_Document(_VERSION, at, told))
-    replace_file(folder / NAME, data)
+    replace_file(folder / FINDINGS_FILE, data)
 
 
 def read_findings(path: Path) -> tuple[str, list[Told]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from partage.agent.differences import NAME, Done, read_findings
+from partage.agent.differences import FINDINGS_FILE, Done, read_findings
 from partage.agent.isolation.library import is_genuine
 from partage.doctor.finding import Finding, Level, error, warning
 from partage.model.errors import InvalidDocument
@@ -19,7 +19,7 @@ _KUBELET: Final = "var/lib/kubelet/config.yaml"
 _STATIC: Final = "etc/kubernetes/manifests/kube-scheduler.yaml"
 _CDI: Final = ("etc/cdi", "var/run/cdi")
 _ISOLATION: Final = "var/lib/partage/isolation"
-_FINDINGS: Final = f"var/lib/partage/agent/{NAME}"
+_FINDINGS: Final = f"var/lib/partage/agent/{FINDINGS_FILE}"
 _WORSE: Final = frozenset({Done.EVICT, Done.REFUSE})
 _RUN: Final = ("run", "var/run")
 """The same folder on a running node; the second's link may be broken under another root."""

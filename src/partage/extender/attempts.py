@@ -442,7 +442,7 @@ class Attempts:
         self._service.pending.said(books, question.uid, question.attempt, claims, now)
         return wire.Answer(question.id)
 
-    # --- places --------------------------------------------------------------------------
+    # --- places --------------------------------------------------------------------------------
 
     def _confirm_kept_room(self, books: Books, now: float) -> None:
         """Keep the room of a released group after a while only if the API server's objects confirm it."""
