@@ -882,6 +882,121 @@ def heap(cuda: Cuda) -> Answer:
     return taken <= 264 * MIB + GRANULE, f"{mib(taken)} taken of 264 MiB, counted 256 MiB"
 
 
+class Borrower:
+    """The other process of `lent`, `handed` and `pooled`: it opens memory of this one, and closes it step by step."""
+
+    def __init__(self, cuda: Cuda, how: str, given: str, *files: int) -> None:
+        command = [sys.executable, "-I", "-S", __file__, "--borrow", how]
+        self._process = subprocess.Popen(
+            [*command, "--device", str(cuda.device)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=files,
+            text=True,
+        )
+        self.told = self.step(given)
+
+    def step(self, word: str = "") -> list[int]:
+        """Let it go one step on; its figures.
+
+        Raises:
+            Absent: it has ended.
+        """
+        process = self._process
+        assert process.stdin is not None  # noqa: S101 # for the type checker
+        assert process.stdout is not None  # noqa: S101 # for the type checker
+        try:
+            process.stdin.write(word + "\n")
+            process.stdin.flush()
+        except OSError:
+            raise Absent("a second process opens no memory of this one") from None
+        for line in process.stdout:
+            if line.startswith("step"):
+                return [int(one) for one in line.split()[1:]]
+        raise Absent("a second process opens no memory of this one")
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def opened(cuda: Cuda, other: Borrower, close: Callable[[], object], size: int) -> Answer:
+    """Judge memory that this process closes first, and the other one after it in two steps."""
+    try:
+        used = [whole_card(cuda)]
+        close()
+        for _ in range(2):
+            used.append(whole_card(cuda))
+            other.step()
+        used.append(whole_card(cuda))
+    finally:
+        other.end()
+    first, second, seen = other.told
+    told = [mib(used[0] - one) for one in used[1:]]
+    good = used[0] - used[2] < size / 2 < used[0] - used[3]
+    return good and seen == size, (
+        f"{mib(seen)} there, opened again under {'the same name' if first == second else 'another name'}; gone after the "
+        f"owner's end {told[0]}, after one close {told[1]}, after both {told[2]}"
+    )
+
+
+def lent(cuda: Cuda) -> Answer:
+    """Memory opened by another process (cuIpcOpenMemHandle) stays until that one has closed it as often as it opened it."""
+    size = 256 * MIB
+    held, names = cuda.alloc(size), [(ctypes.c_ubyte * 64)() for _ in range(2)]
+    for name in names:
+        cuda.call("cuIpcGetMemHandle", name, held)
+    other = Borrower(cuda, "lent", bytes(names[0]).hex())
+    good, told = opened(cuda, other, lambda: cuda.release(held), size)
+    same = bytes(names[0]) == bytes(names[1])
+    return (
+        good and same,
+        f"{told}; its handle was {'the same' if same else 'another one'} when asked again",
+    )
+
+
+def handed(cuda: Cuda) -> Answer:
+    """Physical memory imported by another process (a file of cuMemCreate's) stays until that one has released each import."""
+    size = 256 * MIB
+    prop, handle, file = (
+        (ctypes.c_int * 8)(1, 1, 1, cuda.device),
+        ctypes.c_uint64(),
+        ctypes.c_int(),
+    )
+    cuda.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), prop, ctypes.c_uint64(0))
+    cuda.call("cuMemExportToShareableHandle", ctypes.byref(file), handle, 1, ctypes.c_uint64(0))
+    other = Borrower(cuda, "handed", f"{file.value} {size}", file.value)
+
+    def close() -> None:
+        os.close(file.value)
+        cuda.call("cuMemRelease", handle)
+
+    return opened(cuda, other, close, size)
+
+
+def pooled(cuda: Cuda) -> Answer:
+    """Memory of an imported pool stays until the importer has freed it, also after its owner has freed and destroyed all."""
+    size = 256 * MIB
+    made, stream, address, file = pointer(), cuda.stream(), ctypes.c_uint64(), ctypes.c_int()
+    props, name = (ctypes.c_int * 22)(1, 1, 1, cuda.device), (ctypes.c_ubyte * 64)()
+    cuda.call("cuMemPoolCreate", ctypes.byref(made), props)
+    cuda.call(
+        "cuMemAllocFromPoolAsync", ctypes.byref(address), ctypes.c_size_t(size), made, stream
+    )
+    cuda.wait()
+    cuda.call("cuMemPoolExportToShareableHandle", ctypes.byref(file), made, 1, ctypes.c_uint64(0))
+    cuda.call("cuMemPoolExportPointer", name, address)
+    other = Borrower(cuda, "pooled", f"{file.value} {bytes(name).hex()}", file.value)
+
+    def close() -> None:
+        os.close(file.value)
+        cuda.call("cuMemFreeAsync", address, stream)
+        cuda.wait()
+        cuda.call("cuMemPoolDestroy", made)
+
+    return opened(cuda, other, close, size)
+
+
 def captured(cuda: Cuda) -> Answer:
     """A query or a mark of a captured stream ends the capture, so the library must make none."""
     told = {}
@@ -1253,6 +1368,9 @@ PROBES: dict[str, Callable[[Cuda], Answer]] = {
         graph_code,
         slices,
         fills,
+        lent,
+        handed,
+        pooled,
         captured,
         heap,
         printing,
@@ -1303,6 +1421,57 @@ def restless(device: int) -> None:
         time.sleep(0.002)
 
 
+def borrow(device: int, how: str) -> None:
+    """Run as the other process of `lent`, `handed` and `pooled`: open twice, print both names and the size, close in two steps."""
+    cuda, given = Cuda(device), sys.stdin.readline().split()
+    base, size = ctypes.c_uint64(), ctypes.c_size_t()
+    closes: list[Callable[[], object]] = []
+    if how == "lent":
+
+        class Name(ctypes.Structure):
+            _fields_ = (("bytes", ctypes.c_ubyte * 64),)
+
+        name = Name.from_buffer_copy(bytes.fromhex(given[0]))
+        both = [ctypes.c_uint64(), ctypes.c_uint64()]
+        for one in both:
+            cuda.call("cuIpcOpenMemHandle_v2", ctypes.byref(one), name, 1)
+            closes.append(lambda one=one: cuda.call("cuIpcCloseMemHandle", one))  # type: ignore[misc]
+        cuda.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), both[0])
+    elif how == "handed":
+        file, size.value = int(given[0]), int(given[1])
+        both = [ctypes.c_uint64(), ctypes.c_uint64()]
+        for one in both:
+            cuda.call("cuMemImportFromShareableHandle", ctypes.byref(one), pointer(file), 1)
+            closes.append(lambda one=one: cuda.call("cuMemRelease", one))  # type: ignore[misc]
+        os.close(file)
+    else:
+        file, data, pool_of = int(given[0]), bytes.fromhex(given[1]), pointer()
+        cuda.call(
+            "cuMemPoolImportFromShareableHandle",
+            ctypes.byref(pool_of),
+            pointer(file),
+            1,
+            ctypes.c_uint64(0),
+        )
+        os.close(file)
+        one, copied = ctypes.c_uint64(), (ctypes.c_ubyte * 64).from_buffer_copy(data)
+        cuda.call("cuMemPoolImportPointer", ctypes.byref(one), pool_of, copied)
+        both = [one, one]
+        cuda.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), one)
+
+        def end() -> None:
+            cuda.release(one)
+            cuda.call("cuMemPoolDestroy", pool_of)
+
+        closes += [lambda: None, end]
+    print("step", both[0].value, both[1].value, size.value, flush=True)
+    for close in closes:
+        sys.stdin.readline()
+        close()
+        print("step", flush=True)
+    sys.stdin.readline()
+
+
 def timed(device: int, how: str) -> None:
     """Median ns of a launch's call on an idle stream."""
     cuda, spent = Cuda(device), []
@@ -1328,8 +1497,11 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="names and assumptions")
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--neighbour", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--borrow", help=argparse.SUPPRESS)
     parser.add_argument("--timed", choices=("own", "per-thread"))
     options = parser.parse_args()
+    if options.borrow:
+        return borrow(options.device, options.borrow)
     if options.neighbour:
         return restless(options.device)
     if options.peer or options.timed:

@@ -28,6 +28,8 @@
 #define CLIENTS 512
 #define CONTEXTS 640
 #define LINKS 2048
+#define OPENINGS 256
+#define NAME_SHIFT 48 /* of the owner's number in a name of memory */
 #define EVENTS FAKE_EVENTS
 #define NO_CLIENT UINT32_MAX
 #define SLICE 2000000ull
@@ -50,6 +52,10 @@ struct link { int file; uint32_t client; struct request waiting; };
 
 struct event { uint64_t time, round; bool over; }; /* round: how often it was recorded */
 
+/* Memory that a client has open beside its owner; left: its owner gave it, or has ended */
+struct opening { uint64_t name, bytes; uint32_t client, card; bool left; };
+
+static struct opening openings[OPENINGS];
 static struct client clients[CLIENTS];
 static struct context contexts[CONTEXTS];
 static struct card cards[FAKE_CARDS];
@@ -206,9 +212,32 @@ static void end_context(struct context *context)
     memset(context, 0, sizeof *context);
 }
 
+/* Whether any client has this memory open; from then on those who have it open keep it. */
+static bool leave_open(uint64_t name)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < OPENINGS; i++)
+        if (name && openings[i].name == name) any = openings[i].left = true;
+    return any;
+}
+
+static void close_memory(struct opening *opening)
+{
+    struct opening closed = *opening;
+    opening->name = 0;
+    if (closed.left && !leave_open(closed.name)) cards[closed.card].used -= closed.bytes;
+}
+
 static void end_client(uint32_t index)
 {
     struct client *client = &clients[index];
+    for (uint32_t i = 0; i < OPENINGS; i++) {
+        struct opening *one = &openings[i];
+        if (one->name && one->client == index) close_memory(one);
+        if (!one->name || one->left || one->name >> NAME_SHIFT != (client->pid & 0xffff)) continue;
+        leave_open(one->name);
+        client->memory[one->card] -= one->bytes;
+    }
     for (uint32_t i = 0; i < FAKE_CARDS; i++) cards[i].used -= client->memory[i];
     for (uint32_t i = 0; i < CONTEXTS; i++)
         if (contexts[i].used && contexts[i].client == index) end_context(&contexts[i]);
@@ -250,7 +279,22 @@ static void give_memory(struct link *link, const struct request *request)
     uint64_t *held = &clients[link->client].memory[request->card];
     uint64_t bytes = request->a < *held ? request->a : *held;
     *held -= bytes;
-    cards[request->card].used -= bytes;
+    if (!leave_open(request->b)) cards[request->card].used -= bytes;
+}
+
+static void open_memory(struct link *link, const struct request *request)
+{
+    uint32_t i = 0;
+    while (i < OPENINGS && openings[i].name) i++;
+    if (i == OPENINGS) abort();
+    openings[i] = (struct opening){request->b, request->a, link->client, request->card, false};
+}
+
+static struct opening *opening_of(const struct link *link, uint64_t name)
+{
+    for (uint32_t i = 0; i < OPENINGS; i++)
+        if (name && openings[i].name == name && openings[i].client == link->client) return &openings[i];
+    return NULL;
 }
 
 static void new_context(struct link *link, const struct request *request)
@@ -328,6 +372,10 @@ static void serve(struct link *link, const struct request *request)
         break;
     case ASK_MEMORY_TAKE: take_memory(link, &checked); break;
     case ASK_MEMORY_GIVE: give_memory(link, &checked); break;
+    case ASK_MEMORY_OPEN: open_memory(link, &checked); break;
+    case ASK_MEMORY_CLOSE:
+        if (opening_of(link, request->b)) close_memory(opening_of(link, request->b));
+        break;
     case ASK_MEMORY_INFO: reply(link->file, 0, cards[checked.card].total, cards[checked.card].used); break;
     case ASK_CONTEXT_NEW: new_context(link, &checked); break;
     case ASK_CONTEXT_END:

@@ -37,6 +37,14 @@ void fake_give(CUdevice device, uint64_t bytes)
     fake_ask((struct request){.kind = ASK_MEMORY_GIVE, .card = (uint32_t)device, .a = bytes}, NULL);
 }
 
+/* The card's name of an allocation of a process: its address there, and the process. */
+static uint64_t name_of(CUdeviceptr pointer, uint64_t pid) { return pointer | pid << 48; }
+
+static void tell_memory(uint32_t kind, CUdevice device, uint64_t bytes, uint64_t name)
+{
+    fake_ask((struct request){.kind = kind, .card = (uint32_t)device, .a = bytes, .b = name}, NULL);
+}
+
 uint64_t fake_address(uint64_t bytes)
 {
     return atomic_fetch_add(&next_address, (bytes + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE);
@@ -196,7 +204,7 @@ CUresult fake_release(uint64_t key)
     bytes = returned(key, bytes);
     if (device & FAKE_OF_GRAPH) fake_graph_freed(device);
     else if (bytes && device >= FAKE_CARDS) fake_unpool((CUpool)(uintptr_t)device, bytes);
-    else fake_give((CUdevice)device, bytes);
+    else tell_memory(ASK_MEMORY_GIVE, (CUdevice)device, bytes, name_of(key, (uint64_t)getpid()));
     return CUDA_SUCCESS;
 }
 
@@ -439,19 +447,21 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMem handle, unsigned f
     fake_note(*pointer, 0, values[1] >> 20 << 32 | values[3]);
     if (values[0] % FAKE_GRANULE == 0) {
         fake_note(again, *pointer, 1);
-        fake_note(*pointer | 1ull << 60, again, 0);
+        fake_note(*pointer | 1ull << 60, again, name_of(values[0], values[2]));
+        tell_memory(ASK_MEMORY_OPEN, (CUdevice)values[3], values[1], name_of(values[0], values[2]));
     }
     return CUDA_SUCCESS;
 }
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 {
-    uint64_t again, at, times, none;
-    if (fake_recall(pointer | 1ull << 60, &again, &none, 0) && fake_recall(again, &at, &times, 1)) {
+    uint64_t again, at, times, name;
+    if (fake_recall(pointer | 1ull << 60, &again, &name, 0) && fake_recall(again, &at, &times, 1)) {
         if (times > 1) {
             fake_note(again, at, times - 1);
             return CUDA_SUCCESS;
         }
-        fake_recall(pointer | 1ull << 60, &again, &none, 1);
+        fake_recall(pointer | 1ull << 60, &again, &name, 1);
+        tell_memory(ASK_MEMORY_CLOSE, 0, 0, name);
     }
     return fake_release(pointer);
 }

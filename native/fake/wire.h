@@ -17,7 +17,7 @@
 enum request_kind {
     ASK_HELLO = 1,    /* a: client, b: pid                     -> a: cards */
     ASK_MEMORY_TAKE,  /* card, a: bytes                        -> result */
-    ASK_MEMORY_GIVE,  /* card, a: bytes                        no answer */
+    ASK_MEMORY_GIVE,  /* card, a: bytes, b: name of it or 0     no answer */
     ASK_MEMORY_INFO,  /* card                                  -> a: total, b: used */
     ASK_CONTEXT_NEW,  /* card                                  -> a: context */
     ASK_CONTEXT_END,  /* context                               -> */
@@ -31,6 +31,8 @@ enum request_kind {
     ASK_SERVED,       /* card, a: pid                          -> a: device ns of the process, b: of all */
     ASK_PAUSE,        /* context, stream, a: ns, b: made at    no answer; the card does nothing for it meanwhile */
     ASK_AWAIT,        /* context, stream, a: event, b: made at no answer; until the event is over */
+    ASK_MEMORY_OPEN,  /* card, a: bytes, b: name               no answer; it stays until it is closed, even if its owner gives it */
+    ASK_MEMORY_CLOSE, /* card, b: name                         no answer */
 };
 
 struct request {
