@@ -26,8 +26,7 @@ from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node
 from partage.model.quantity import binary, decimal
 from partage.vendors import names
-from partage.vendors.base import PlacedPod
-from partage.vendors.cards import GrantedCard, cards_of
+from partage.vendors.base import GrantedCard, PlacedPod, cards_of
 from partage.vendors.catalog import koordinator_recorded
 from partage.wire import shapes
 from partage.wire.documents import Document

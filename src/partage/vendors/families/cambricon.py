@@ -17,8 +17,12 @@ from partage.vendors.base import (
     PodView,
     Reading,
     Rendering,
+    asks_any,
+    cut_by_plugin,
+    gpus_of,
+    kept_off,
+    lock_value,
 )
-from partage.vendors.cards import asks_any, cut_by_plugin, gpus_of, kept_off, lock_value
 from partage.vendors.settings import Settings
 from partage.vendors.traits import CAMBRICON
 

@@ -14,8 +14,10 @@ from partage.vendors.base import (
     PodView,
     Reading,
     Rendering,
+    cut_by_plugin,
+    gpus_of,
+    kept_off,
 )
-from partage.vendors.cards import cut_by_plugin, gpus_of, kept_off
 from partage.vendors.settings import Settings
 from partage.vendors.traits import HUAWEI
 

@@ -22,6 +22,7 @@ from partage.model.reason import ReasonCode
 from partage.model.request import DeviceRequest, Fault, Phase, RequestGroup
 from partage.vendors import names
 from partage.vendors.base import (
+    KOORDINATOR,
     Family,
     NodeView,
     PlacedPod,
@@ -29,8 +30,11 @@ from partage.vendors.base import (
     Reading,
     Registration,
     Rendering,
+    asks_any,
+    gpus_of,
+    kept_off,
+    lock_value,
 )
-from partage.vendors.cards import KOORDINATOR, asks_any, gpus_of, kept_off, lock_value
 from partage.vendors.settings import MetaxSettings, Settings
 from partage.vendors.traits import METAX
 

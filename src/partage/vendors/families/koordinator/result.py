@@ -16,8 +16,7 @@ from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
 from partage.model.quantity import binary, decimal
 from partage.vendors import names
-from partage.vendors.base import PlacedPod, Rendering
-from partage.vendors.cards import GrantedCard, cards_of
+from partage.vendors.base import GrantedCard, PlacedPod, Rendering, cards_of
 from partage.vendors.families.koordinator.amounts import DIALECT_V14, old_name
 from partage.vendors.families.koordinator.request import PROTOCOL
 from partage.vendors.settings import Settings
