@@ -18,8 +18,8 @@ from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.placement import kernel, scoring
 from partage.placement.card import refusal, serves, taken_up, unsuitable
-from partage.placement.fast import choose, is_plain, simple
 from partage.placement.instance_kernel import pool_ranks
+from partage.placement.kernel import choose, is_plain, simple
 from partage.placement.picks import pool_reason
 from partage.placement.pod import place
 from partage.placement.reasons import LEADING, WRONG

@@ -8,7 +8,7 @@ from partage.model.allocation import Grant, charges_of
 from partage.model.device import Device, DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import ContainerAsk, DeviceRequest, Phase, PodRequest, RequestGroup
-from partage.placement.fast import choose, is_plain
+from partage.placement.kernel import choose, is_plain
 from partage.placement.pod import place
 
 INIT, SIDECAR, MAIN = Phase.INIT, Phase.SIDECAR, Phase.MAIN

@@ -27,7 +27,6 @@ from partage.model.request import DeviceRequest, Kind, Phase, PodRequest, Reques
 from partage.placement import kernel, scoring
 from partage.placement.capacity import CapacityGauge
 from partage.placement.eligibility import Eligibility, NodeColumns
-from partage.placement.fast import is_plain
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.greedy import taking_all
 from partage.placement.instance_kernel import ALIKE, SHARES_FIRST, CutView, cut_views
@@ -91,7 +90,7 @@ class RequestClass:
 
     Attributes:
         node_strategy: between nodes, the pod's own wish included.
-        plain: the request is of the common kind that `placement.fast` serves.
+        plain: the request is of the common kind that `kernel.choose` serves.
         value: score and order in one number a node; -1 if the pod cannot go there.
         flags: a bit for each reserve that loses a slot by a pod of the class on the node.
         failed: nodes that the kernel passed and the exact rule refused, with the reason.
@@ -527,7 +526,7 @@ class RequestClassCache:
             settled(policy.card, tables),
             self.columns.judged(pod),
             EqualNodes(self._searched, next(self._numbers)),
-            plain=is_plain(pod.request),
+            plain=kernel.is_plain(pod.request),
             tables=tables,
             kinds=kinds_of(pod.request),
         )

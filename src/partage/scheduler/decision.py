@@ -18,7 +18,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
-from partage.placement.fast import choose
+from partage.placement.kernel import choose
 from partage.placement.pod import GIVEN_UP
 from partage.placement.tables import Tables
 from partage.placement.work import MOST_A_NODE, Work

@@ -11,7 +11,7 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.request import DeviceRequest, PodRequest
-from partage.placement.fast import is_plain
+from partage.placement.kernel import is_plain
 
 
 class Prefilter:

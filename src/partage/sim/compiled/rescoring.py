@@ -16,9 +16,8 @@ from partage.model.device import DeviceType
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest, PodRequest
 from partage.placement.baselines import demand
-from partage.placement.fast import is_plain
 from partage.placement.fragmentation import Gauge
-from partage.placement.kernel import Nodes
+from partage.placement.kernel import Nodes, is_plain
 from partage.sim.compiled.columns import (
     STRATEGIES,
     Asked,
