@@ -18,8 +18,7 @@ from partage.model.policy import Policy
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import DeviceRequest
 from partage.scheduler.engine import State
-from partage.scheduler.events import Event, QuotasChanged
-from partage.scheduler.quota import Quotas
+from partage.scheduler.events import Event, Quotas, QuotasChanged
 from partage.vendors import names
 from partage.wire.documents import Document
 from partage.wire.snapshot import permuted

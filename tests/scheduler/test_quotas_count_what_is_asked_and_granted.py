@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from fakes.builders import GIB, card, make_node, make_pod, share
-from partage.model.allocation import Grant, GrantMode
+from partage.model.allocation import Grant, GrantMode, metered
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod, Record
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import ContainerAsk, DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.scheduler.decision import QuotaBook
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import (
     BindFailed,
@@ -19,9 +20,10 @@ from partage.scheduler.events import (
     Placement,
     PodGone,
     PodSeen,
+    Quota,
+    Quotas,
     QuotasChanged,
 )
-from partage.scheduler.quota import Quota, QuotaBook, Quotas, metered
 
 MIB = 2**20
 MEMORY, CORE = "limits.nvidia.com/gpumem", "limits.nvidia.com/gpucores"

@@ -7,7 +7,7 @@ from manifests import Manifest, cluster, config_map, container, device, document
 
 from partage.model.errors import InvalidDocument
 from partage.model.pod import Pod
-from partage.scheduler.quota import Quota
+from partage.scheduler.events import Quota
 
 
 def workload(

@@ -33,9 +33,9 @@ from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.pod import Pod
 from partage.model.request import PodRequest
 from partage.scheduler.adjustment import beyond_request, more, recorded, short
+from partage.scheduler.decision import amounts
 from partage.scheduler.engine import State
 from partage.scheduler.events import Event, HoldEnded, RoomKept
-from partage.scheduler.quota import amounts
 from partage.vendors import names
 from partage.vendors.base import PlacedPod
 from partage.wire import shapes

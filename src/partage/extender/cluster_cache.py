@@ -27,9 +27,10 @@ from partage.scheduler.events import (
     PodGone,
     PodSeen,
     PolicyChanged,
+    Quota,
+    Quotas,
     QuotasChanged,
 )
-from partage.scheduler.quota import Quota, Quotas
 from partage.vendors.settings import Settings
 from partage.wire import shapes
 from partage.wire.claims import claim_uid

@@ -9,7 +9,7 @@ dataclass takes, and the garbage collector need not track them.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from operator import add
 from typing import Final, TypeVar
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from partage.model.device import DeviceType
 from partage.model.mig import MigSlice, in_order
 from partage.model.permit import Permit
-from partage.model.request import Phase, Scope
+from partage.model.request import Phase, PodRequest, Scope
 
 L = TypeVar("L", bound=int)
 
@@ -165,6 +165,36 @@ def charges_of(grants: Iterable[Grant]) -> tuple[Charge, ...]:
             known = result.get(key)
             result[key] = charge if known is None else _peak(known, charge)
     return tuple(result[key] for key in sorted(result, key=lambda k: (k[0], k[1], k[2])))
+
+
+def metered(request: PodRequest, grants: Sequence[Grant]) -> dict[str, int]:
+    """The amounts of the request's metered keys in its grants, rounded up to the key's unit.
+
+    Containers that run at different times count by maximum, as in the books.
+    """
+    metering = [group for group in request.groups if group.metered]
+    counted: dict[tuple[str, str, int], list[Grant]] = {}
+    for group in metering:
+        names = [container.name for container in group.containers]
+        protocol, type_ = group.protocol, group.request.type
+        mine = [
+            grant
+            for grant in grants
+            if grant.container in names and grant.protocol == protocol and grant.type is type_
+        ]
+        for meter in group.metered:
+            counted[meter] = counted[meter] + mine if meter in counted else mine
+    totals: dict[str, int] = {}
+    charged: dict[int, tuple[Charge, ...]] = {}  # mostly all keys count the same grants
+    for (key, dimension, unit), mine in counted.items():
+        charges = charged.get(id(mine))
+        if charges is None:
+            charges = charged[id(mine)] = charges_of(mine)
+        total = 0
+        for charge in charges:
+            total += charge.memory_bytes if dimension == "memory" else charge.core_milli
+        totals[key] = totals.get(key, 0) - (-total // unit)
+    return totals
 
 
 def _single(grant: Grant) -> Charge:

@@ -1,10 +1,16 @@
-"""Chooses a place for a pod: reads the books and changes nothing.
+"""Chooses a place for a pod within its namespace's quota: reads the books and changes nothing.
 
 Deciding, explaining, listing the suitable nodes and preemption's dry run are one rule, asked in different ways.
 `Engine` adds the events, and books the choice.
+
+`QuotaBook` has the amounts that each namespace uses of the keys of its quotas: the amounts that pods declare
+(`requests.koordinator.sh/gpu-core`) and, for keys that a protocol meters, the amounts granted
+(`limits.nvidia.com/gpumem` in MiB; docs/sources/hami.md 4.6). An explicit 0 blocks.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
@@ -12,7 +18,7 @@ import numpy as np
 from partage.inventory.card import Card
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints
-from partage.model.allocation import Allocation, Grant
+from partage.model.allocation import Allocation, Grant, metered
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Policy
@@ -23,14 +29,15 @@ from partage.placement.pod import GIVEN_UP
 from partage.placement.tables import Tables
 from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import RANKS, RequestClass, RequestClassCache, Scorers
-from partage.scheduler.events import Placement
+from partage.scheduler.events import Placement, Quotas
 from partage.scheduler.explain import brief, deferred, refuse
 from partage.scheduler.permits import PermitBook
-from partage.scheduler.quota import QuotaBook, amounts
+
+_MOST_CHANGES: Final = 4096
+"""Templates of a namespace whose pods are counted apart before their amounts are added up."""
 
 _MOST_BEYOND: Final = 32
 """Nodes that are tried for a pod whose grants exceed its quota."""
-
 
 _LAST_TRIES: Final = 4
 """Nodes that get one more try without a search when the decision's work is spent."""
@@ -89,6 +96,114 @@ class _Meter:
         for index, (rank, _) in self._group.costs.items():
             found[index] |= rank in left
         return found
+
+
+def amounts(pod: Pod, grants: tuple[Grant, ...]) -> Mapping[str, int]:
+    """The pod's amounts against its namespace's quota, by key, once it has its grants."""
+    for group in pod.request.groups:
+        if group.metered:
+            break
+    else:
+        return pod.quota
+    amounts = metered(pod.request, grants)
+    for key, amount in pod.quota.items():
+        amounts[key] = amounts.get(key, 0) + amount
+    return amounts
+
+
+@dataclass(slots=True)
+class _Change:
+    """How many more pods use these amounts than the sums contain; keeps their identity in use."""
+
+    amounts: Mapping[str, int]
+    pods: int
+
+
+class QuotaBook:
+    """The amounts that each namespace uses, by pod.
+
+    Pods of one template share their amounts. So changes are first counted by template and added up only on request;
+    most namespaces have no quota and are never added up.
+    """
+
+    def __init__(self) -> None:
+        self.quotas = Quotas()
+        self._of: dict[str, tuple[str, Mapping[str, int]]] = {}
+        self._used: dict[str, Counter[str]] = {}
+        self._changes: dict[str, dict[int, _Change]] = {}
+        self._pods = Counter[str]()
+
+    def apply(self, uid: str, namespace: str, amounts: Mapping[str, int]) -> None:
+        """Count a pod; another count replaces the earlier one."""
+        if uid in self._of:
+            self.undo(uid)
+        if not amounts:
+            return
+        self._of[uid] = (namespace, amounts)
+        self._pods[namespace] += 1
+        self._change(namespace, amounts, 1)
+
+    def take_in(self, pod: Pod, grants: tuple[Grant, ...]) -> None:
+        """Count a pod that holds these grants."""
+        self.apply(pod.uid, pod.namespace, amounts(pod, grants))
+
+    def undo(self, uid: str) -> None:
+        """Stop counting a pod."""
+        entry = self._of.pop(uid, None)
+        if entry is None:
+            return
+        namespace, amounts = entry
+        self._pods[namespace] -= 1
+        if self._pods[namespace]:
+            self._change(namespace, amounts, -1)
+        else:  # namespaces are deleted too
+            for sums in (self._pods, self._changes, self._used):
+                sums.pop(namespace, None)
+
+    def _change(self, namespace: str, amounts: Mapping[str, int], pods: int) -> None:
+        changes = self._changes.get(namespace)
+        if changes is None:
+            changes = self._changes[namespace] = {}
+        change = changes.get(id(amounts))
+        if change is None:
+            changes[id(amounts)] = _Change(amounts, pods)
+        else:
+            change.pods += pods
+        if len(changes) > _MOST_CHANGES:
+            self.used(namespace)
+
+    @property
+    def counted(self) -> dict[str, tuple[str, Mapping[str, int]]]:
+        """The counted amounts of each pod, by uid: its namespace and amounts."""
+        return dict(self._of)
+
+    def used(self, namespace: str) -> Mapping[str, int]:
+        """The namespace's used amounts, by key."""
+        changes = self._changes.pop(namespace, None)
+        if changes is None:
+            return self._used.get(namespace, {})
+        used = self._used.setdefault(namespace, Counter())
+        for change in changes.values():
+            if change.pods:
+                for key, amount in change.amounts.items():
+                    used[key] += amount * change.pods
+        return used
+
+    def excess(self, namespace: str, amounts: Mapping[str, int]) -> str:
+        """The quota that the pod would exceed, as a sentence; empty if none."""
+        quotas = self.quotas.by_namespace.get(namespace)
+        if not quotas:
+            return ""
+        used = self.used(namespace)
+        for quota in quotas:
+            for key, hard in quota.hard:
+                asked = amounts.get(key, 0)
+                if asked and used.get(key, 0) + asked > hard:
+                    return (
+                        f"quota {quota.name} of namespace {namespace}: {key} asked {asked}, "
+                        f"used {used.get(key, 0)}, limited to {hard}"
+                    )
+        return ""
 
 
 class Chooser:

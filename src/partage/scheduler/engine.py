@@ -41,7 +41,7 @@ from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.placement.work import Work
 from partage.scheduler.classes import RANKS, Scorers
-from partage.scheduler.decision import Chooser
+from partage.scheduler.decision import Chooser, amounts
 from partage.scheduler.events import (
     Action,
     BindFailed,
@@ -68,7 +68,6 @@ from partage.scheduler.explain import why
 from partage.scheduler.facts import fact_of, rebuild
 from partage.scheduler.permits import PermitBook
 from partage.scheduler.preemption import free_part
-from partage.scheduler.quota import amounts
 
 
 class State(StrEnum):

@@ -4,7 +4,8 @@ Events carry facts and their versions. An event that arrives twice, late or out 
 which the books are right. Actions are requests to the driver: the engine itself touches nothing outside.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -13,7 +14,6 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.placement.tables import Tables
-from partage.scheduler.quota import Quotas
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,25 @@ class PolicyChanged:
     """Another policy is in force from now on."""
 
     policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """One ResourceQuota: its name and its hard limits by key."""
+
+    name: str
+    hard: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """All quotas by namespace."""
+
+    by_namespace: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
+
+    def keys(self, namespace: str) -> frozenset[str]:
+        """Keys that the namespace's quotas limit."""
+        return frozenset(k for q in self.by_namespace.get(namespace, ()) for k, _ in q.hard)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from partage.scheduler.events import (
     NodeSeen,
     Placement,
     PodSeen,
+    Quotas,
     QuotasChanged,
     TablesChanged,
 )
-from partage.scheduler.quota import Quotas
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from partage.model.node import Node
 from partage.model.policy import Policy
 from partage.model.quantity import Quantity
 from partage.model.request import Fault
-from partage.scheduler.quota import Quotas
+from partage.scheduler.events import Quotas
 from partage.vendors.base import PlacedPod, Rendering
 from partage.vendors.settings import Settings
 from partage.wire import shapes

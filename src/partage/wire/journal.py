@@ -25,9 +25,8 @@ from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.placement.tables import Tables
 from partage.scheduler.classes import RANKS
-from partage.scheduler.events import Event, NodeSeen, Placement
+from partage.scheduler.events import Event, NodeSeen, Placement, Quotas
 from partage.scheduler.journal import Decided, EngineState, Entry
-from partage.scheduler.quota import Quotas
 
 FORMAT: Final = "partage.io/v1"
 _T = TypeVar("_T")

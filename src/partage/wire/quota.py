@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from partage.model.errors import InvalidValue
 from partage.model.quantity import Quantity
-from partage.scheduler.quota import Quota, Quotas
+from partage.scheduler.events import Quota, Quotas
 from partage.wire import shapes
 from partage.wire.amounts import quantities
 from partage.wire.demand import is_cpu
