@@ -76,9 +76,13 @@ class Shelf:
         return SimpleNamespace(
             pods=self.known,
             compared=self.compared,
-            asking=lambda one: one.hosted if self.taken else one.pod,
             taken_by_others=lambda: self.taken,
         )
+
+    def asking(self, one: Any) -> Pod:
+        """The pod, with its requests beside devices once such amounts are known."""
+        asking: Pod = one.hosted if self.taken else one.pod
+        return asking
 
     def take(self, events: list[TablesChanged], now: float) -> None:
         """Tell the engine."""

@@ -454,7 +454,7 @@ class Interleaving:
             except LedgerError as error:
                 raise Broken(str(error)) from error
         owners: dict[State, Callable[[str], bool]] = {
-            State.HELD: lambda uid: self._held(uid) and not books.cluster_cache.is_gone(uid),
+            State.HELD: lambda uid: self._held(uid) and uid not in books.cluster_cache.deleted,
             State.RESERVED: self._reserved,
             State.UNKNOWN: lambda uid: uid in books.unread,
             State.BOUND: lambda uid: uid not in books.cycle.holds,
@@ -469,7 +469,7 @@ class Interleaving:
             uid, refusal = waiting.entry.pod.uid, waiting.refusal
             if engine.states.get(uid) is State.BOUND:
                 raise Broken(f"{uid} is bound and waits")
-            if books.cluster_cache.is_gone(uid):
+            if uid in books.cluster_cache.deleted:
                 raise Broken(f"{uid} is gone and waits")
             told = self._told(uid)
             if told is not None and told != (refusal.code.value, refusal.message):

@@ -135,7 +135,7 @@ class Learning:
         pods = cache.pods
         there = pods.keys() | cache.compared.keys()
         fresh = [uid for uid in (*pods, *cache.compared) if uid not in self._seen]
-        asking = [cache.asking(pods[uid]) if uid in pods else cache.compared[uid] for uid in fresh]
+        asking = [books.asking(pods[uid]) if uid in pods else cache.compared[uid] for uid in fresh]
         self.arrivals.add(await _asks_of(asking, books))
         self._seen = there
         return len(fresh)
@@ -147,7 +147,7 @@ class Learning:
         """
         cache, ledger = books.cluster_cache, books.engine.ledger
         pods = cache.pods
-        placed = [cache.asking(pods[uid]) for uid in pods if uid in ledger]
+        placed = [books.asking(pods[uid]) for uid in pods if uid in ledger]
         return Counter(await _asks_of(placed, books))
 
     def _tell(self, tables: Tables) -> None:

@@ -345,7 +345,7 @@ class Attempts:
     def _of(self, question: wire.Preempt | wire.Reserve | wire.Bind) -> Attempt | wire.Answer:
         """The attempt of a question, or an answer with the reason why the question can have no effect."""
         attempt = self._attempts.get(question.uid)
-        if attempt is None and self._service.books.cluster_cache.is_gone(question.uid):
+        if attempt is None and question.uid in self._service.books.cluster_cache.deleted:
             return _refused(question, CHANGED, "the pod is gone")
         if attempt is None or attempt.number != question.attempt:
             return _refused(question, STALE, "this attempt is not known; schedule the pod again")
@@ -364,7 +364,7 @@ class Attempts:
         fitting: Sequence[str] | None,
     ) -> wire.Answer:
         engine, pod, stories = books.engine, attempt.entry.pod, self._service.stories
-        asking = books.cluster_cache.asking(attempt.entry)
+        asking = books.asking(attempt.entry)
         start = stories.now()
         rejected, among, crowded = self._retries.rejected, None, False
         if question.uid in rejected:
@@ -549,7 +549,7 @@ class Attempts:
         entry = books.cluster_cache.pods.get(pod.uid)
         behind = attempt.travelled and entry is not None and entry.pod.request != pod.request
         if entry is None or behind:  # our watch may not show the pod of the question yet
-            if books.cluster_cache.is_gone(pod.uid):
+            if pod.uid in books.cluster_cache.deleted:
                 return f"pod {pod.key} is gone"
             try:
                 entry = await self._service.read(pod.namespace, pod.name, pod.uid)
@@ -557,7 +557,7 @@ class Attempts:
                 return str(error)
         if entry is None or entry.pod.request != attempt.entry.pod.request:
             return f"pod {pod.key} changed since it was decided about"
-        return books.cluster_cache.past(entry)
+        return books.past(entry)
 
     async def _bound(
         self,
@@ -675,7 +675,7 @@ def _past(books: Books, attempt: Attempt) -> str:
     """The reason why the pod cannot be placed any more; empty if it can."""
     if not attempt.travelled and books.cluster_cache.pods.get(attempt.entry.pod.uid) is None:
         return f"pod {attempt.entry.pod.key} is gone"
-    return books.cluster_cache.past(attempt.entry)
+    return books.past(attempt.entry)
 
 
 def _refused(

@@ -150,7 +150,7 @@ def _told(books: Books, uid: str) -> str:
     if books.engine.is_gone(uid):
         mine += ", and it is gone"
     if seen is None:
-        theirs = "gone" if books.cluster_cache.is_gone(uid) else "not known"
+        theirs = "gone" if uid in books.cluster_cache.deleted else "not known"
     else:
         theirs = f"on {seen.pod.node}" if seen.pod.node else "without a node"
         theirs += ", finished" if seen.pod.finished else ""

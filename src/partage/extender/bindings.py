@@ -201,7 +201,7 @@ class Bindings:
         state = books.engine.states.get(uid)
         if state is State.UNKNOWN:
             await self.read_back(books, uid)
-            if books.cluster_cache.is_gone(uid):
+            if uid in books.cluster_cache.deleted:
                 return f"pod {entry.pod.key} is gone"
             state = books.engine.states.get(uid)
         if state is State.BOUND:

@@ -8,6 +8,7 @@ other pod is woken for the room that was made.
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from partage.extender.cluster_cache import ClusterCache
@@ -17,6 +18,7 @@ from partage.extender.stories import SILENT, Stories
 from partage.extender.unschedulable_pods import UnschedulablePods
 from partage.extender.verbs import Verbs
 from partage.inventory.plane import Bools
+from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.engine import Engine, State
@@ -106,6 +108,29 @@ class Books:
     def settled(self) -> bool:
         """Whether the outcome of every Binding is known."""
         return not self.unread and State.UNKNOWN not in self.engine.states.values()
+
+    # --- asking ------------------------------------------------------------------------------
+
+    def past(self, entry: PodEntry, node: str | None = None) -> str:
+        """The reason why a pod cannot be placed any more, which the caller may not know yet; else empty.
+
+        Args:
+            node: the target node; a pod that is already there is no fault.
+        """
+        if entry.pod.uid in self.cluster_cache.deleted:
+            return f"pod {entry.pod.key} is gone"
+        known = self.cluster_cache.pods.get(entry.pod.uid)
+        if known is None:
+            return ""
+        if known.pod.finished:
+            return f"pod {entry.pod.key} has ended"
+        if known.pod.node is not None and known.pod.node != node:
+            return f"pod {entry.pod.key} is on node {known.pod.node} already"
+        return ""
+
+    def asking(self, entry: PodEntry) -> Pod:
+        """A pod, with its requests beside devices if kube-scheduler has reported such amounts of nodes."""
+        return replace(entry.pod, host=entry.host) if self.cluster_cache.taken else entry.pod
 
     # --- facts in ----------------------------------------------------------------------------
 

@@ -86,6 +86,7 @@ class ClusterCache:
     Attributes:
         pods: every pod that concerns devices, by uid.
         documents: the newest document of each of them.
+        deleted: uids of pods that were deleted lately; a caller may not know it yet.
         problems: errors of objects that could not be read, by kind and name; all but nodes keep the last good state.
         policy: the policy in force if no ConfigMap names one.
         namespaces: the namespaces whose ConfigMaps count; empty for all.
@@ -114,7 +115,7 @@ class ClusterCache:
         self._quotas: dict[str, dict[tuple[str, str, str], Document]] = {}
         self._limits: dict[str, tuple[Quota, ...]] = {}
         self._registrars: Counter[str] = Counter()
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self.deleted: OrderedDict[str, None] = OrderedDict()
         self._unread: dict[str, str] = {}
         self._told_policy = self.policy
         self._version = 0
@@ -145,27 +146,6 @@ class ClusterCache:
         """The state in force of each ConfigMap and quota whose newest state is refused."""
         quotas = (one for mine in self._quotas.values() for one in mine.values())
         return [one for one in (*self._configs.in_force, *quotas) if one.label in self.problems]
-
-    def is_gone(self, uid: str) -> bool:
-        """Whether the pod was deleted lately; a caller may not know it yet."""
-        return uid in self._gone
-
-    def past(self, entry: PodEntry, node: str | None = None) -> str:
-        """The reason why a pod cannot be placed any more, which the caller may not know yet; else empty.
-
-        Args:
-            node: the target node; a pod that is already there is no fault.
-        """
-        if self.is_gone(entry.pod.uid):
-            return f"pod {entry.pod.key} is gone"
-        known = self.pods.get(entry.pod.uid)
-        if known is None:
-            return ""
-        if known.pod.finished:
-            return f"pod {entry.pod.key} has ended"
-        if known.pod.node is not None and known.pod.node != node:
-            return f"pod {entry.pod.key} is on node {known.pod.node} already"
-        return ""
 
     # --- facts of the API server -------------------------------------------------------------
 
@@ -293,10 +273,6 @@ class ClusterCache:
                 events.append(NodeSeen(place.translated))
         return events
 
-    def asking(self, entry: PodEntry) -> Pod:
-        """A pod, with its requests beside devices if kube-scheduler has reported such amounts of nodes."""
-        return replace(entry.pod, host=entry.host) if self.taken else entry.pod
-
     def taken_by_others(self) -> Mapping[str, int]:
         """The amounts beside devices of pods for which no nodes were compared; empty before the first report."""
         total = Counter[str]()
@@ -346,7 +322,7 @@ class ClusterCache:
         those of its record. A deleted pod stays deleted: Kubernetes uses a uid once, so later events of it are old.
         """
         uid = document.metadata.uid or ""
-        if uid in self._gone:
+        if uid in self.deleted:
             return []
         known = self.documents.get(uid)
         if outdated(document, known):
@@ -392,9 +368,9 @@ class ClusterCache:
         self.claimants.gone(uid)
         self.compared.pop(uid, None)
         self._read_again(uid)
-        self._gone[uid] = None
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
+        self.deleted[uid] = None
+        if len(self.deleted) > _REMEMBERED:
+            self.deleted.popitem(last=False)
         if entry is None:
             return []
         self.changes.append(uid)

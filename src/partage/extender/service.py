@@ -431,7 +431,7 @@ class SchedulerService:
             if entry is None:
                 self.books.counts["filter without devices"] += 1
                 return passing_reply(args)
-            past = self.books.cluster_cache.past(entry)
+            past = self.books.past(entry)
             if past:
                 return error_reply(past)
             now = self.clock.monotonic()
@@ -481,7 +481,7 @@ class SchedulerService:
             entry.pod.name,
         ):
             return bind_reply(f"uid {args.uid} is that of pod {entry.pod.key}")
-        past = self.books.cluster_cache.past(entry, args.node) if entry is not None else ""
+        past = self.books.past(entry, args.node) if entry is not None else ""
         if past:
             return bind_reply(past)
         problem = await self.bindings.bind(self.books, args, entry)
