@@ -1,6 +1,6 @@
 """Cost of pods that are made to be hard: CPU of each verb, in a cluster that could hold them.
 
-Each shape is a new class of request in every round. The gate counts only units of work (`partage.placement.work`);
+Each shape is a new class of request in every round. The gate counts only units of work (`placement.card.Work`);
 this program measures their cost.
 
     python bench/hostile.py [--nodes 5000] [--used] [--only NAME] [--rounds 3]

@@ -26,7 +26,7 @@ from partage.extender.cycle import AllowanceSettings
 from partage.extender.preemption import MOST_PLANNING, Planner, given_up_on
 from partage.extender.service import ServiceSettings
 from partage.kube.events import EventRecorder
-from partage.placement.work import FEW, Work
+from partage.placement.card import FEW, Work
 from partage.scheduler.engine import State
 from partage.scheduler.preemption import Plan
 from partage.tracing.context import trace_of

@@ -28,7 +28,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
-from partage.placement.work import FEW, MOST, Work
+from partage.placement.card import FEW, MOST, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import HoldEnded, NodeSeen
 from partage.vendors import names

@@ -37,9 +37,9 @@ from partage.model.selector import (
     Taint,
 )
 from partage.placement import kernel
+from partage.placement.card import MOST, MOST_A_NODE, Work
 from partage.placement.eligibility import Eligibility, NodeColumns
 from partage.placement.tables import UNITS, Prices, Tables
-from partage.placement.work import MOST, MOST_A_NODE, Work
 from partage.scheduler.events import TablesChanged
 from partage.wire.limits import LIMITS
 

@@ -15,7 +15,7 @@ from partage.dashboard.ways import ways_document
 from partage.extender.explain import explain
 from partage.model.pod import Pod
 from partage.model.reason import Refusal
-from partage.placement.work import FEW, MOST, Work
+from partage.placement.card import FEW, MOST, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement
 from partage.vendors import names

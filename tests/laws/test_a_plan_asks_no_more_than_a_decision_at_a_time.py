@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.builders import card, make_node, make_pod, share
-from partage.placement.work import MOST, Work
+from partage.placement.card import MOST, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement
 from partage.scheduler.preemption import MOST_A_PLAN, Bystanders, Occupant, Plan, planning

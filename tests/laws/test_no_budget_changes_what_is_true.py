@@ -39,11 +39,11 @@ from partage.model.selector import (
 )
 from partage.placement import kernel
 from partage.placement import pod as search
+from partage.placement.card import MOST_A_NODE, Work
 from partage.placement.eligibility import Eligibility, NodeColumns, objection
 from partage.placement.greedy import taking_all
 from partage.placement.pod import GIVEN_UP, place
 from partage.placement.sums import room_together
-from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import kinds_of
 from partage.scheduler.engine import Engine
 from partage.scheduler.equal_nodes import EqualNodes

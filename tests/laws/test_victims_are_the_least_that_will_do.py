@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fakes.builders import card, make_node, make_pod, share, whole
 from partage.model.pod import Pod
-from partage.placement.work import Work
+from partage.placement.card import Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import BindSucceeded, NodeSeen, Placement
 from partage.scheduler.preemption import Occupant, least

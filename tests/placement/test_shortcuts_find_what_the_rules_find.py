@@ -16,11 +16,10 @@ from partage.model.policy import CardOrder, Strategy
 from partage.model.reason import ReasonCode
 from partage.model.request import DeviceRequest, PodRequest
 from partage.model.selector import Requirement, Selector
-from partage.placement.card import accepted, bare_amounts, refusal
+from partage.placement.card import Work, accepted, bare_amounts, refusal
 from partage.placement.order import left, ordered
 from partage.placement.picks import Picker
 from partage.placement.sums import _at_most
-from partage.placement.work import Work
 
 AMOUNTS = st.integers(0, 2000)
 REQUESTS = st.builds(

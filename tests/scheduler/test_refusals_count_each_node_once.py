@@ -8,7 +8,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
-from partage.placement.work import FEW, Work
+from partage.placement.card import FEW, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen
 

@@ -31,7 +31,7 @@ from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder
 from partage.kube.resources import PODS, Scope
 from partage.model.pod import Pod
-from partage.placement.work import Work
+from partage.placement.card import Work
 from partage.scheduler.preemption import Occupant, Plan
 from partage.wire.budgets import Budget, translate_budget
 from partage.wire.translation import PodEntry

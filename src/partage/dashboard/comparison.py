@@ -21,12 +21,12 @@ from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import Refusal
+from partage.placement.card import FEW, Work
+from partage.placement.card import MOST as MOST_WORK
 from partage.placement.fragmentation import Workload
 from partage.placement.learning import Arrivals, asks_of, in_sight
 from partage.placement.mix import Stock
 from partage.placement.tables import Tables
-from partage.placement.work import FEW, Work
-from partage.placement.work import MOST as MOST_WORK
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, PodSeen, QuotasChanged, TablesChanged
 

@@ -18,7 +18,7 @@ from partage.model.quantity import brief
 from partage.model.reason import Refusal
 from partage.model.request import CardFilter, DeviceRequest
 from partage.model.selector import NodeConstraint, Toleration
-from partage.placement.work import FEW, Work
+from partage.placement.card import FEW, Work
 from partage.scheduler.events import Placement
 from partage.scheduler.preemption import MOST_A_PLAN, Occupant, Plan, planning
 from partage.wire.advice import ROOM

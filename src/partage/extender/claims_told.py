@@ -22,8 +22,8 @@ from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.pod import Pod
 from partage.model.quantity import NANO
 from partage.model.reason import CardReason, NodeReason, ReasonCode, Refusal
+from partage.placement.card import Work
 from partage.placement.reasons import Finding, format_amount, refusal_of
-from partage.placement.work import Work
 from partage.scheduler.events import Placement
 from partage.scheduler.explain import DETAILED
 from partage.vendors.names import SHARE_CLASS

@@ -22,7 +22,7 @@ while victims leave. A hold without a reservation after it expires (`expire`).
 All steps are synchronous and change only the engine's books; time is an argument.
 
 A user with pods that are hard to place delays only these pods. kube-scheduler asks about one pod at a time, so a pod
-with a long search delays all later ones. The service counts the work of a decision (`placement.work`) and never times
+with a long search delays all later ones. The service counts the work of a decision (`placement.card.Work`) and never times
 it. Ordinary pods cost nothing, however many there are. Beyond that, each namespace has an allowance:
 
     a decision took more work than an ordinary pod ── its namespace owes the rest, until time has paid for it
@@ -51,7 +51,7 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import PodRequest
-from partage.placement.work import FEW, MOST, Work
+from partage.placement.card import FEW, MOST, Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
 from partage.scheduler.explain import deferred

@@ -14,7 +14,7 @@ from partage.model.allocation import Allocation
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import RequestGroup
-from partage.placement.work import Work
+from partage.placement.card import Work
 from partage.scheduler.engine import State
 from partage.scheduler.events import Placement
 from partage.scheduler.idle import fits_when_idle

@@ -20,7 +20,7 @@ from partage.kube.clock import Clock
 from partage.model.allocation import Allocation
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode
-from partage.placement.work import MOST, Work
+from partage.placement.card import MOST, Work
 from partage.scheduler.engine import State
 from partage.scheduler.preemption import (
     MOST_A_PLAN,

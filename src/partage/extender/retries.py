@@ -23,7 +23,7 @@ from partage.inventory.plane import Bools
 from partage.kube.clock import Clock
 from partage.model.allocation import Allocation
 from partage.model.reason import Refusal
-from partage.placement.work import MOST, Work
+from partage.placement.card import MOST, Work
 from partage.scheduler.preemption import Plan
 from partage.wire.budgets import Budget
 from partage.wire.translation import PodEntry

@@ -25,7 +25,7 @@ from partage.extender.cycle import Allowance, marked
 from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
-from partage.placement.work import Work
+from partage.placement.card import Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement
 from partage.wire.translation import PodEntry

@@ -21,7 +21,7 @@ from partage.extender.cycle import WIDE, Cycle, asks, scaled
 from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
-from partage.placement.work import Work
+from partage.placement.card import Work
 from partage.scheduler.decision import DryRun
 from partage.scheduler.engine import State
 from partage.scheduler.preemption import least

@@ -24,9 +24,8 @@ from partage.model.policy import CardOrder, Strategy
 from partage.model.quantity import binary
 from partage.model.reason import CardReason, ReasonCode
 from partage.model.request import DeviceRequest, Scope
-from partage.placement.card import Need, unsuitable
+from partage.placement.card import MOST_A_NODE, Need, Work, unsuitable
 from partage.placement.layouts import NOWHERE, Allowed, Layouts, Wish, tabulate
-from partage.placement.work import MOST_A_NODE, Work
 
 _REMEMBERED: Final = 1 << 16
 

@@ -14,8 +14,7 @@ from partage.model.device import MILLI
 from partage.model.node import Node
 from partage.model.policy import CardOrder, CardWeights, Scoring, Strategy
 from partage.model.request import DeviceRequest
-from partage.placement.card import bare_amounts, need_of
-from partage.placement.work import Work
+from partage.placement.card import Work, bare_amounts, need_of
 
 _MILLION: Final = 1_000_000
 _DEFAULT_WEIGHTS: Final = CardWeights(slot=0, core=1, memory=1)

@@ -19,6 +19,7 @@ from partage.model.reason import CardReason, NodeReason, ReasonCode
 from partage.model.request import DeviceRequest, PartitionAsk, PodRequest, RequestGroup, Scope
 from partage.placement import instances
 from partage.placement.card import (
+    Work,
     bare_amounts,
     first_function,
     refusal,
@@ -42,7 +43,6 @@ from partage.placement.grouping import (
 from partage.placement.instances import Place
 from partage.placement.order import best_linked, ordered
 from partage.placement.reasons import format_amount, node_reason
-from partage.placement.work import Work
 
 _A_UNIT: Final = 8
 """Conditions of a filter, and virtual functions of cards, that cost as much as the check of one card."""

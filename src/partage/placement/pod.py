@@ -23,11 +23,10 @@ from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import Phase, PodRequest, RequestGroup, Scope
 from partage.placement import instances
-from partage.placement.card import Need, give, take
+from partage.placement.card import MOST_A_NODE, Need, Work, give, take
 from partage.placement.greedy import largest_first
 from partage.placement.picks import Cards, Pick, Picker
 from partage.placement.split import grants_of
-from partage.placement.work import MOST_A_NODE, Work
 
 _MOST_ALTERNATIVES: Final = 64
 

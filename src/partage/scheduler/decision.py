@@ -24,10 +24,10 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
+from partage.placement.card import MOST_A_NODE, Work
 from partage.placement.kernel import choose
 from partage.placement.pod import GIVEN_UP
 from partage.placement.tables import Tables
-from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import RANKS, RequestClass, RequestClassCache, Scorers
 from partage.scheduler.events import Placement, Quotas
 from partage.scheduler.explain import brief, deferred, refuse

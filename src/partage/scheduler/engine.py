@@ -39,7 +39,7 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
-from partage.placement.work import Work
+from partage.placement.card import Work
 from partage.scheduler.classes import RANKS, Scorers
 from partage.scheduler.decision import Chooser, amounts
 from partage.scheduler.events import (

@@ -17,10 +17,9 @@ from partage.model.node import Node
 from partage.model.policy import Strategy
 from partage.model.reason import NodeReason
 from partage.model.request import PodRequest
-from partage.placement.card import groups_of
+from partage.placement.card import Work, groups_of
 from partage.placement.picks import Cards
 from partage.placement.pod import constant, place
-from partage.placement.work import Work
 
 _MOST_KNOWN: Final = 256
 

@@ -10,12 +10,12 @@ from partage.model.device import DeviceType
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import DeviceRequest
 from partage.placement import kernel
+from partage.placement.card import MOST_A_NODE, Work
 from partage.placement.eligibility import shortage
 from partage.placement.instance_kernel import pool_ranks
 from partage.placement.picks import template
 from partage.placement.pod import GIVEN_UP
 from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of
-from partage.placement.work import MOST_A_NODE, Work
 from partage.scheduler.classes import RequestClass
 
 DETAILED: Final = 100

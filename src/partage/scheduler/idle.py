@@ -14,9 +14,9 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.model.reason import NodeReason, ReasonCode
+from partage.placement.card import MOST, MOST_A_NODE, Work
 from partage.placement.eligibility import objection, shortage
 from partage.placement.pod import place
-from partage.placement.work import MOST, MOST_A_NODE, Work
 
 _MOST_SHAPES: Final = 64
 """The most different nodes for one question."""

@@ -20,8 +20,8 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
+from partage.placement.card import Work
 from partage.placement.tables import Tables
-from partage.placement.work import Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     Action,

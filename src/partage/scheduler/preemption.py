@@ -20,7 +20,7 @@ from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Charge, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
-from partage.placement.work import MOST, MOST_A_NODE, Work
+from partage.placement.card import MOST, MOST_A_NODE, Work
 from partage.scheduler.decision import Chooser, DryRun
 
 T = TypeVar("T")

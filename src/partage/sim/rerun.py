@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
 from partage.model.reason import ReasonCode, Refusal
-from partage.placement.work import FEW, Work
+from partage.placement.card import FEW, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement, PolicyChanged
 from partage.scheduler.journal import EngineState, among_of, resumed
