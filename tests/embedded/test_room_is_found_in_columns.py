@@ -19,7 +19,7 @@ from partage.model.selector import (
     Taint,
     Toleration,
 )
-from partage.placement.eligibility import objection, shortage
+from partage.placement.node import objection, shortage
 
 NAMES = [f"n{number}" for number in range(3)]
 ZONE = Requirement("zone", Operator.IN, ("a",))
@@ -92,7 +92,7 @@ def agree(
     nodes: Mapping[str, Node],
     held: Mapping[str, tuple[str, Mapping[str, int]]],
 ) -> None:
-    """The books, and `placement.eligibility` asked node by node."""
+    """The books, and `placement.node` asked node by node."""
     fitting: list[str] = []
     objecting, short = 0, Counter[str]()
     for name, node in nodes.items():

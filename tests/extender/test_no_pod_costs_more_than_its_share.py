@@ -38,7 +38,7 @@ from partage.model.selector import (
 )
 from partage.placement import kernel
 from partage.placement.card import MOST, MOST_A_NODE, Work
-from partage.placement.eligibility import Eligibility, NodeColumns
+from partage.placement.node import Eligibility, NodeColumns
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.scheduler.events import TablesChanged
 from partage.wire.limits import LIMITS

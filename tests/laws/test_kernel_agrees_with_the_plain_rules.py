@@ -16,14 +16,14 @@ from partage.model.device import DeviceType, SliceMode
 from partage.model.policy import Scoring, Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import ContainerAsk, DeviceRequest, PodRequest, RequestGroup
-from partage.placement import kernel, scoring
+from partage.placement import kernel
 from partage.placement.card import refusal, serves, taken_up, unsuitable
 from partage.placement.instance_kernel import pool_ranks
 from partage.placement.kernel import choose, is_plain, simple
+from partage.placement.node import BEYOND_SCORES, Scene, node_scores
 from partage.placement.picks import pool_reason
 from partage.placement.pod import place
 from partage.placement.reasons import LEADING, WRONG
-from partage.placement.scoring import Scene
 from partage.placement.tables import Tables
 
 EVERY_NODE = slice(None)
@@ -127,15 +127,15 @@ def test_each_node_has_the_same_leading_reason(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_each_node_is_scored_alike(data: st.DataObject) -> None:
-    """`scoring.score` gives the numbers of the plain twin under our own strategies."""
+    """`node_scores` gives the numbers of the plain twin under our own strategies."""
     ledger, request, protocol = _cases(data)
     suits = kernel.suited(ledger, request, protocol, EVERY_NODE)
     fits = kernel.fitting(ledger, request, suits, EVERY_NODE)
 
     for strategy, compared in product(OURS, SCORINGS):
         scene = Scene(ledger, {}, request, fits, EVERY_NODE, Tables(), scoring=compared)
-        scores = scoring.score(scene, strategy)
-        plain = scoring.score(Scene(ledger, {}, None, None, EVERY_NODE, Tables()), strategy)
+        scores = node_scores(scene, strategy)
+        plain = node_scores(Scene(ledger, {}, None, None, EVERY_NODE, Tables()), strategy)
         for index in ledger.index.values():
             cards = ledger.cards(request.type, index)
             assert scores[index] == plain_kernel.score(cards, strategy, compared)
@@ -151,9 +151,9 @@ def test_scores_leave_room_for_the_order_of_nodes(data: st.DataObject) -> None:
 
     for strategy, compared in product(Strategy, SCORINGS):
         scene = Scene(ledger, {}, request, fits, EVERY_NODE, Tables(), scoring=compared)
-        scores = scoring.score(scene, strategy)
+        scores = node_scores(scene, strategy)
         assert scores.min(initial=0) >= 0
-        assert scores.max(initial=0) < scoring.CEILING
+        assert scores.max(initial=0) < BEYOND_SCORES
 
 
 @given(st.data())
@@ -169,7 +169,7 @@ def test_a_selection_of_nodes_is_answered_as_the_whole(data: st.DataObject) -> N
     for strategy, compared in product(Strategy, SCORINGS):
         every = Scene(ledger, {}, request, fits, EVERY_NODE, Tables(), scoring=compared)
         few = Scene(ledger, {}, request, fits[:, some], some, Tables(), scoring=compared)
-        whole, part = scoring.score(every, strategy), scoring.score(few, strategy)
+        whole, part = node_scores(every, strategy), node_scores(few, strategy)
         assert (whole[some] == part).all()
 
 

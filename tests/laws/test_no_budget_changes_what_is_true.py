@@ -40,8 +40,8 @@ from partage.model.selector import (
 from partage.placement import kernel
 from partage.placement import pod as search
 from partage.placement.card import MOST_A_NODE, Work
-from partage.placement.eligibility import Eligibility, NodeColumns, objection
 from partage.placement.greedy import taking_all
+from partage.placement.node import Eligibility, NodeColumns, objection
 from partage.placement.pod import GIVEN_UP, place
 from partage.placement.sums import room_together
 from partage.scheduler.classes import kinds_of

@@ -13,8 +13,8 @@ from partage.model.node import Node
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.placement.fragmentation import Shape, Workload
+from partage.placement.node import BEYOND_SCORES
 from partage.placement.prices import PAIRS
-from partage.placement.scoring import CEILING
 from partage.placement.tables import UNITS, Prices, Reserve, Tables
 from partage.scheduler.classes import RANKS
 from partage.scheduler.engine import Engine
@@ -105,5 +105,5 @@ def test_scores_leave_room_for_the_order_of_nodes(data: st.DataObject) -> None:
 
     if pod.request.fault is None:
         for score in feasible(engine, pod).values():
-            assert 0 <= score % CEILING < CEILING
+            assert 0 <= score % BEYOND_SCORES < BEYOND_SCORES
             assert score * RANKS < 2**63

@@ -18,7 +18,7 @@ from partage.model.selector import (
     Taint,
     Toleration,
 )
-from partage.placement.eligibility import amount, objection, shortage
+from partage.placement.node import amount, objection, shortage
 
 TAINT = Taint("gpu", "yes", "NoSchedule")
 ZONE = NodeConstraint(terms=(NodeTerm((Requirement("zone", Operator.IN, ("a",)),)),))

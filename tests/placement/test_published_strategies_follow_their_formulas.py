@@ -12,9 +12,9 @@ from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.model.policy import Strategy
 from partage.model.request import DeviceRequest
-from partage.placement import kernel, scoring
+from partage.placement import kernel
 from partage.placement.fragmentation import Gauge, Lens, Shape, Workload, fragmentation
-from partage.placement.scoring import Scene
+from partage.placement.node import BEYOND_SCORES, Scene, card_scores, node_scores
 from partage.placement.tables import Tables
 
 MODELS = ("A10", "A100", "T4")
@@ -120,13 +120,13 @@ def test_nodes_score_as_published(
 ) -> None:
     """Differences between nodes that can host the request are those of the formula."""
     ledger, states = cluster
-    got = scoring.score(_scene(ledger, asked), strategy)
+    got = node_scores(_scene(ledger, asked), strategy)
 
     hosts = [index for index, state in enumerate(states) if _hosts(state, asked)]
     want = [twin(states[index], asked) for index in hosts]
 
     assert [int(got[i] - got[hosts[0]]) for i in hosts] == [w - want[0] for w in want]
-    assert bool(((got >= 0) & (got < scoring.CEILING)).all())
+    assert bool(((got >= 0) & (got < BEYOND_SCORES)).all())
 
 
 @given(clusters(), asks, workloads)
@@ -137,7 +137,7 @@ def test_fgd_scores_as_published(
     ledger, states = cluster
     gauge = Gauge(workload, ledger)
     scene = _scene(ledger, asked, gauge)
-    got = scoring.score(scene, Strategy.FGD)
+    got = node_scores(scene, Strategy.FGD)
 
     for index, state in enumerate(states):
         if _hosts(state, asked):
@@ -147,9 +147,9 @@ def test_fgd_scores_as_published(
                 nodes = np.array([*others, index])
                 fits = None if scene.fits is None else scene.fits[:, nodes]
                 here = Scene(ledger, scene.host, scene.request, fits, nodes, Tables(), gauge)
-                assert scoring.score(here, Strategy.FGD).tolist() == got[nodes].tolist()
+                assert node_scores(here, Strategy.FGD).tolist() == got[nodes].tolist()
             if cards:
-                assert scoring.ranking(here, Strategy.FGD) == cards
+                assert card_scores(here, Strategy.FGD) == cards
 
 
 @given(clusters(), workloads)
@@ -193,8 +193,8 @@ def test_a_gauge_follows_the_ledger(data: st.DataObject) -> None:
         gauge.refresh()
 
         asked = data.draw(asks)
-        mine = scoring.score(_scene(ledger, asked, gauge), Strategy.FGD)
-        fresh = scoring.score(_scene(ledger, asked, Gauge(gauge.workload, ledger)), Strategy.FGD)
+        mine = node_scores(_scene(ledger, asked, gauge), Strategy.FGD)
+        fresh = node_scores(_scene(ledger, asked, Gauge(gauge.workload, ledger)), Strategy.FGD)
         assert mine.tolist() == fresh.tolist()
 
 
@@ -237,9 +237,9 @@ def test_fgd_without_usual_requests_takes_the_first_place() -> None:
     )
     scene = _scene(ledger, Asked(0, 1, 500))
 
-    assert scoring.score(scene, Strategy.FGD).tolist()[:1] == [0]
-    assert scoring.ranking(scene, Strategy.FGD) == {}
-    assert scoring.ranking(_scene(ledger, Asked(0, 1, 1000)), Strategy.FGD) is None
+    assert node_scores(scene, Strategy.FGD).tolist()[:1] == [0]
+    assert card_scores(scene, Strategy.FGD) == {}
+    assert card_scores(_scene(ledger, Asked(0, 1, 1000)), Strategy.FGD) is None
 
 
 def test_large_nodes_keep_their_order() -> None:
@@ -251,7 +251,7 @@ def test_large_nodes_keep_their_order() -> None:
         ledger.upsert_node(node)
 
     for strategy in (Strategy.BESTFIT, Strategy.DOTPROD):
-        score = scoring.score(_scene(ledger, Asked(1000, 1, 500)), strategy).tolist()[:3]
+        score = node_scores(_scene(ledger, Asked(1000, 1, 500)), strategy).tolist()[:3]
         assert score == sorted(score, reverse=True)
         assert len(set(score)) == 3
         assert min(score) >= 0
@@ -264,6 +264,6 @@ def test_nodes_that_tell_no_cpu_are_scored_by_cards() -> None:
         devices = tuple(Device(DeviceType.GPU, i, f"{number}/{i}") for i in range(cards))
         ledger.upsert_node(Node(f"n{number}", devices=devices))
 
-    score = scoring.score(_scene(ledger, Asked(1000, 1, 500)), Strategy.BESTFIT)
+    score = node_scores(_scene(ledger, Asked(1000, 1, 500)), Strategy.BESTFIT)
 
     assert score[1] > score[0]

@@ -1,4 +1,4 @@
-"""The plain twin of `scoring.score`: how good one node is for a request, written card by card.
+"""The plain twin of `node_scores`: how good one node is for a request, written card by card.
 
 It is the reference for Partage's own strategies, as `card` is for the rules; a law under test keeps
 the two equal to the last digit. It takes what the columns hold: what cards have left before the pod

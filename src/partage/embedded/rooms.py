@@ -24,7 +24,7 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import PodRequest
-from partage.placement.eligibility import Eligibility, NodeColumns, eligibility_key
+from partage.placement.node import Eligibility, NodeColumns, eligibility_key
 from partage.wire.context import Context
 from partage.wire.nodes import translate_node
 from partage.wire.pods import translate_pod

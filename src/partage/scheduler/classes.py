@@ -24,14 +24,20 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, Refusal
 from partage.model.request import DeviceRequest, Kind, Phase, PodRequest, RequestGroup
-from partage.placement import kernel, scoring
+from partage.placement import kernel
 from partage.placement.capacity import CapacityGauge
-from partage.placement.eligibility import Eligibility, NodeColumns
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.greedy import taking_all
 from partage.placement.instance_kernel import ALIKE, SHARES_FIRST, CutView, cut_views
+from partage.placement.node import (
+    BEYOND_SCORES,
+    Eligibility,
+    NodeColumns,
+    Scene,
+    card_scores,
+    node_scores,
+)
 from partage.placement.priced import TIER, PriceGauge
-from partage.placement.scoring import Scene
 from partage.placement.sums import room_together
 from partage.placement.tables import Prices, Tables
 from partage.scheduler.equal_nodes import EqualNodes, Memory
@@ -39,7 +45,6 @@ from partage.scheduler.equal_nodes import EqualNodes, Memory
 RANKS: Final = 2**20
 _MOST_CLASSES: Final = 512
 _MOST_KNOWN: Final = 4096
-_PREFERENCE: Final = scoring.CEILING
 _PARTIAL: Final = 4
 _NOTHING_SURE: Final[NDArray[np.int8]] = np.zeros(0, np.int8)
 _OF_GROUP = attrgetter("protocol", "request", "phase", "dialect")
@@ -311,7 +316,7 @@ class RequestClass:
         nodes = np.asarray([index], np.intp)
         whole = Part(ledger, self.suits, nodes, slice(None))
         scene = self._scene(ledger, request, self._fitting(whole, 0), nodes)
-        return scoring.ranking(scene, self.card_strategy)
+        return card_scores(scene, self.card_strategy)
 
     def promising(self, ledger: Ledger, among: Bools, most: int) -> list[int]:
         """The given nodes that are worth a try when no time is left to search, the most promising first.
@@ -374,12 +379,12 @@ class RequestClass:
         groups = self.pod.request.groups
         request, cards = (groups[0].request, fits) if groups else (None, None)
         scene = self._scene(ledger, request, cards, nodes)
-        score = scoring.score(scene, self.node_strategy)
+        score = node_scores(scene, self.node_strategy)
         if self.guarded and isinstance(self.priced, PriceGauge):
             self.flags[nodes] = self.priced.flags(self.pod.host, request, nodes, score)
         if self._cut and request is not None and cards is not None:
             score = self._with_instances(ledger, nodes, score, cards)
-        score = score + self.eligible.preference[nodes] * _PREFERENCE
+        score = score + self.eligible.preference[nodes] * BEYOND_SCORES
         self.value[nodes] = np.where(passed, score * RANKS + (RANKS - 1 - rank[nodes]), -1)
 
     def _with_instances(

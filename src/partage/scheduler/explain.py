@@ -11,8 +11,8 @@ from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import DeviceRequest
 from partage.placement import kernel
 from partage.placement.card import MOST_A_NODE, Work
-from partage.placement.eligibility import shortage
 from partage.placement.instance_kernel import pool_ranks
+from partage.placement.node import shortage
 from partage.placement.picks import template
 from partage.placement.pod import GIVEN_UP
 from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of

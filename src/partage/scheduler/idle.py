@@ -15,7 +15,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.placement.card import MOST, MOST_A_NODE, Work
-from partage.placement.eligibility import objection, shortage
+from partage.placement.node import objection, shortage
 from partage.placement.pod import place
 
 _MOST_SHAPES: Final = 64

@@ -1,4 +1,4 @@
-"""Strategies that use only the books; see `placement.baselines` and `placement.scoring`."""
+"""Strategies that use only the books; see `placement.baselines` and `placement.node`."""
 
 from typing import Final
 
