@@ -610,6 +610,22 @@ async def test_equal_pods_are_read_once() -> None:
 
 
 @run
+async def test_a_question_about_a_state_that_the_watch_has_shown_is_read_once() -> None:
+    """A resourceVersion names one state of a pod, so its contents in the question count only for another one."""
+    world = await World().start(node(), device())
+    world.create(pod("web", half(), meta={"resourceVersion": "7"}))
+
+    def fits(version: str) -> bool:
+        """Whether filter finds a node for the pod, which asks for three cards in this question."""
+        asked = pod("web", whole(3), meta={"resourceVersion": version} if version else {})
+        return bool(world.filter(asked)["NodeNames"])
+
+    assert fits("7")
+    assert not fits("8")
+    assert not fits("")
+
+
+@run
 async def test_an_audit_tells_what_leaked_and_what_is_missing() -> None:
     """Against a fresh list, in units; devices of open Bindings are neither."""
     world = await World().start(node(), device())

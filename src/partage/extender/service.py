@@ -530,13 +530,16 @@ class SchedulerService:
     # --- reading requests --------------------------------------------------------------------
 
     def _entry(self, document: Document) -> PodEntry | None:
-        """The pod of a request; None for one without devices."""
-        if not self.books.cluster_cache.translation.concerns(document):
-            self._plain[document.metadata.uid or ""] = None
-            if len(self._plain) > _PLAIN:
-                self._plain.popitem(last=False)
-            return None
-        entry = self.books.cluster_cache.translation.read(document)
+        """The pod of a request, as the watch's document of this version was read; None for one without devices."""
+        cache, uid, version = self.books.cluster_cache, *_state(document)
+        entry, known = cache.pods.get(uid), cache.documents.get(uid)
+        if entry is None or known is None or not version or _state(known) != (uid, version):
+            if not cache.translation.concerns(document):
+                self._plain[uid] = None
+                if len(self._plain) > _PLAIN:
+                    self._plain.popitem(last=False)
+                return None
+            entry = cache.translation.read(document)
         self._seen[entry.pod.uid] = entry
         if len(self._seen) > _SEEN:
             self._seen.popitem(last=False)
@@ -557,6 +560,12 @@ class SchedulerService:
                 self.pod_gone(uid)  # perhaps no watch ever reports its end
             raise InvalidDocument(f"there is no pod {namespace}/{name} with uid {uid}")
         return self._entry(document)
+
+
+def _state(document: Document) -> tuple[str, str]:
+    """The uid and the resourceVersion of an object."""
+    metadata = document.metadata
+    return metadata.uid or "", metadata.resource_version or ""
 
 
 def _entered(fact: Callable[[], object]) -> bool:
