@@ -31,7 +31,6 @@ DIFFERENT = {
     '{"requests":{"cpu":"1"}}}]}}': NO_PROCESSES,
     "-n team apply -f - <pod-bad-quantity": "the field is named too",
     "-n team create token bob": NO_TOKENS,
-    "-n team apply -f - <hpa-old": "HorizontalPodAutoscalers are served in their newest version alone",
     "get cs": NOT_SERVED,
     "get csr": NOT_SERVED,
     "get apiservices": NOT_SERVED,

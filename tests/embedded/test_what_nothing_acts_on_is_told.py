@@ -135,14 +135,14 @@ def test_the_author_of_what_nothing_acts_on_is_warned() -> None:
                 body = {
                     "apiVersion": kind.api_version,
                     "kind": kind.kind,
-                    "metadata": {"name": "it"},
+                    "metadata": {"name": kind.version},
                     **BODIES.get(kind.resource, {}),
                 }
                 said = f" {kind.kind} and nothing acts on it"
                 first = await warned(w, "POST", path_of(kind), body)
                 assert [said in one for one in first].count(True) == 1, (kind.resource, first)
                 label = {"metadata": {"labels": {"a": "b"}}}
-                again = await warned(w, "PATCH", f"{path_of(kind)}/it", label)
+                again = await warned(w, "PATCH", f"{path_of(kind)}/{kind.version}", label)
                 assert [said in one for one in again].count(True) == 1, (kind.resource, again)
             settings = {"metadata": {"name": "it"}}
             assert not await warned(w, "POST", "/api/v1/namespaces/default/configmaps", settings)

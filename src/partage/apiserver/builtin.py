@@ -1,8 +1,10 @@
 """The built-in resources, as one table."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
+from partage.apiserver import autoscaling
 from partage.apiserver.kinds import Kind, Subresource
 from partage.wire.field_types import Type, catalogue
 
@@ -74,7 +76,7 @@ _SUBS: Final = {
 
 def kinds() -> list[Kind]:
     """Every built-in resource, including virtual ones."""
-    return [*_rows(), *_events(), *_virtual()]
+    return [*_rows(), *_older_autoscalers(), *_events(), *_virtual()]
 
 
 def _rows() -> Iterator[Kind]:
@@ -138,6 +140,19 @@ def _events() -> Iterator[Kind]:
         ),
         convert=_outward,
         unconvert=_inward,
+    )
+
+
+def _older_autoscalers() -> Iterator[Kind]:
+    """The same autoscalers in their first version; the store has the second's form."""
+    newest = next(kind for kind in _rows() if kind.kind == "HorizontalPodAutoscaler")
+    yield replace(
+        newest,
+        version="v1",
+        type=catalogue()["io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler"],
+        subresources=tuple(replace(sub, version="v1") for sub in newest.subresources),
+        convert=autoscaling.outward,
+        unconvert=autoscaling.inward,
     )
 
 

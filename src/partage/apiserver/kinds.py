@@ -143,9 +143,13 @@ class Registry:
         """A resource by its path."""
         return self._kinds.get((group, version, plural))
 
-    def stored(self, resource: str) -> Kind | None:
-        """The preferred version of the store's `resource`."""
-        return self._preferred.get(resource)
+    def stored(self, resource: str, version: Any = None) -> Kind | None:
+        """The store's `resource` in the version with this `apiVersion`, or else in the preferred one."""
+        preferred = self._preferred.get(resource)
+        if preferred is None or version in (None, preferred.api_version):
+            return preferred
+        same = (kind for kind in self if kind.resource == resource)
+        return next((kind for kind in same if kind.api_version == version), preferred)
 
     def __iter__(self) -> Iterator[Kind]:
         return iter(self._kinds.values())

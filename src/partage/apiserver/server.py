@@ -146,10 +146,19 @@ class ApiServer:
     # --- for code in the same process -----------------------------------------------------------
 
     def call(
-        self, resource: str, namespace: str = "", name: str = "", sub: str = "", user: User = ADMIN
+        self,
+        resource: str,
+        namespace: str = "",
+        name: str = "",
+        sub: str = "",
+        user: User = ADMIN,
+        version: Any = None,
     ) -> Call:
-        """The call for this package's writing functions, for a resource such as `pods`. Raises `ApiError`: 404."""
-        kind = self.registry.stored(resource)
+        """The call for this package's writing functions, for a resource such as `pods`. Raises `ApiError`: 404.
+
+        `version`: an object's `apiVersion`; without one, the preferred version.
+        """
+        kind = self.registry.stored(resource, version)
         if kind is None:
             raise unknown_path()
         return Call(kind=kind, namespace=namespace, name=name, sub=sub, user=user)
@@ -164,8 +173,8 @@ class ApiServer:
         dry_run: bool = False,
     ) -> Record:
         """Creates an object, with admission and validation, as over HTTP. Raises `ApiError`."""
-        call = replace(self.call(resource, namespace, user=user), dry_run=dry_run)
-        return await create(self.cluster, call, value)
+        call = self.call(resource, namespace, user=user, version=value.get("apiVersion"))
+        return await create(self.cluster, replace(call, dry_run=dry_run), value)
 
     async def update(
         self,

@@ -36,7 +36,8 @@ def table(
     rows = []
     for record in records:
         value = kind.outward(record.value)
-        row: dict[str, Any] = {"cells": [column.cell(value, now) for column in columns]}
+        shown = value if kind.definition is not None else record.value  # of every version alike
+        row: dict[str, Any] = {"cells": [column.cell(shown, now) for column in columns]}
         if include == "Object":
             row["object"] = value
         elif include != "None":

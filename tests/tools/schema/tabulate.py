@@ -56,7 +56,7 @@ ROOTS = {
     "ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
     "authentication": "SelfSubjectReview",
     "authorization": "SelfSubjectAccessReview SubjectAccessReview SelfSubjectRulesReview",
-    "autoscaling": "Scale",
+    "autoscaling": "Scale HorizontalPodAutoscaler",
     "autoscaling2": "HorizontalPodAutoscaler",
     "rbac": "Role RoleBinding ClusterRole ClusterRoleBinding",
     "policy": "PodDisruptionBudget Eviction",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from partage.apiserver import naming
+from partage.apiserver.autoscaling import V1
 from partage.apiserver.problems import Problems
 from partage.apiserver.rules.objects import fixed
 from partage.apiserver.rules.pod_defaults import fill, fill_spec
@@ -40,9 +41,9 @@ def fill_deployment(value: dict[str, Any]) -> None:
 
 
 def fill_autoscaler(value: dict[str, Any]) -> None:
-    """Fills in a HorizontalPodAutoscaler, in place."""
+    """Fills in a HorizontalPodAutoscaler, in place; version 1 has no metrics."""
     spec = fill(value, "spec", minReplicas=1)
-    if not spec.get("metrics"):
+    if value.get("apiVersion") != V1 and not spec.get("metrics"):
         target = {"type": "Utilization", "averageUtilization": 80}
         spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
 
