@@ -168,6 +168,12 @@ def test_quantities_may_be_texts_or_numbers() -> None:
         pytest.param(
             b'{"kind":"NodeList","items":[3]}', "f: document 1: expected object", id="item"
         ),
+        pytest.param(
+            b"a: b\nc: \x07",
+            "f: not YAML: line 2: control character U+0007; write it as an escape, or give a text file",
+            id="control character",
+        ),
+        pytest.param(b'{"a" 1}', "f: not JSON: expected ':'", id="colon"),
         pytest.param(b"!!bool x", "f: not YAML", id="tag"),
         pytest.param(b"? [a]\n: b", "f: not YAML", id="key"),
         pytest.param(b"&a [*a]", "an alias contains itself", id="recursion"),

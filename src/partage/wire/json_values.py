@@ -104,4 +104,4 @@ def _skip_blank(text: str, start: int) -> int:
 def _malformed(error: Exception) -> ValueError:
     if isinstance(error, RecursionError):
         return ValueError("not JSON: nested too deeply")
-    return ValueError(f"not JSON: {error}")
+    return ValueError(f"not JSON: {str(error).removeprefix('JSON is malformed: ')}")

@@ -204,7 +204,11 @@ def _explain(error: Exception, text: str) -> str:
         return "not YAML: nested too deeply"
     if TEMPLATE in text:
         return "not YAML: it still holds {{ … }} of a template; render the chart first"
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, text.find(chr(error.character))) + 1
+        character = f"control character U+{error.character:04X}"
+        return f"not YAML: line {line}: {character}; write it as an escape, or give a text file"
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error) or type(error).__name__
-    line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return f"not YAML: {line}{problem}"
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return f"not YAML: {place}{problem}"
