@@ -283,6 +283,22 @@ def test_a_pod_whose_only_device_is_misspelt_is_told_so(tmp_path: Path) -> None:
     assert result.exit_code == 4
     assert "asks for no device" in result.stderr
     assert "did you mean tke.cloud.tencent.com/qgpu-core?" in result.stderr
+    assert "see partage schedule with the same files" in result.stderr
+
+
+def test_a_pod_of_another_systems_names_is_told_which_are_not_read(tmp_path: Path) -> None:
+    """Names like no known one, too: `asks for no device` alone contradicted the manifest."""
+    limits = {"aliyun.com/gpu-mem": 8, "cpu": 1}
+    spec = {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost"}, "spec": spec}
+    file = tmp_path / "pod.json"
+    file.write_text(json.dumps(pod))
+
+    result = ask("explain", "lost", "-f", str(file))
+
+    assert result.exit_code == 4
+    assert "resource aliyun.com/gpu-mem is none that Partage reads; see" in result.stderr
+    assert "cpu" not in result.stderr
 
 
 @pytest.mark.parametrize(("status", "said"), [("True", "yes"), ("False", "no"), ("", "not known")])

@@ -15,7 +15,7 @@ class Asked:
         namespace: the default one.
         conditions: kube-scheduler's messages on waiting pods, by `namespace/name`.
         pods: every existing pod, with devices or without; None if unknown.
-        nearly: pods' names that are nearly a protocol's, by `namespace/name`.
+        unread: notes on names in pods that Partage does not read, by `namespace/name`.
         placed: pods of manifests, by `namespace/name`, that had no node and get a place; None
             without manifests.
         notes: unreadable inputs, and the consequences.
@@ -26,6 +26,6 @@ class Asked:
     namespace: str = "default"
     conditions: dict[str, str] | None = None
     pods: frozenset[str] | None = None
-    nearly: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unread: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     placed: frozenset[str] | None = None
     notes: tuple[str, ...] = ()

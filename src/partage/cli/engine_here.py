@@ -34,7 +34,7 @@ from partage.wire.config import keys_read
 from partage.wire.device_pools import bare_node, node_told
 from partage.wire.device_requests import claims_named
 from partage.wire.documents import Document
-from partage.wire.near_names import near_names
+from partage.wire.near_names import unread_names
 from partage.wire.pod_phase import condition
 from partage.wire.pods import translate_pod
 from partage.wire.translation import PodEntry
@@ -220,10 +220,10 @@ async def _over(
             f"{pod.namespace}/{pod.name}": said for pod in pods if (said := _condition(pod))
         },
         pods=frozenset(f"{pod.namespace}/{pod.name}" for pod in pods),
-        nearly={
-            f"{pod.namespace}/{pod.name}": near
+        unread={
+            f"{pod.namespace}/{pod.name}": unread
             for pod in pods
-            if (near := near_names(pod, books.cluster_cache.translation.context))
+            if (unread := unread_names(pod, books.cluster_cache.translation.context))
         },
         notes=notes,
     )

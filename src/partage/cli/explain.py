@@ -147,8 +147,10 @@ def _missing(asked: Asked, key: str) -> str:
         return "; ".join(
             (
                 f"pod {key} asks for no device, so kube-scheduler alone places it",
-                *asked.nearly.get(key, ()),
-                f"see kubectl describe pod -n {key.replace('/', ' ')}",
+                *asked.unread.get(key, ()),
+                f"see kubectl describe pod -n {key.replace('/', ' ')}"
+                if asked.placed is None
+                else "see partage schedule with the same files",
             )
         )
     kind, _, name = key.partition("/")

@@ -151,7 +151,11 @@ def _print_waiting(console: Console, outcome: Outcome) -> None:
     print_waiting(
         console,
         (
-            (pod.pod.pod.key, pod.refusal.code.value, pod.refusal.message)
+            (
+                pod.pod.pod.key,
+                pod.refusal.code.value,
+                "\n".join((pod.refusal.message, *pod.notes)),
+            )
             for pod in outcome.waiting
             if pod.refusal is not None
         ),

@@ -42,6 +42,20 @@ def near_names(document: Document, context: Context) -> tuple[str, ...]:
     return tuple(islice(dict.fromkeys(told), _MOST))
 
 
+def unread_names(document: Document, context: Context) -> tuple[str, ...]:
+    """The same, with resources that are like no known one: for a pod that asks for no device by other names."""
+    shape = document.shape
+    spec = shape.spec if isinstance(shape, shapes.Pod) else None
+    known = frozenset(context.owners) | context.triggers
+    told = (
+        f"container {container}: resource {name} is none that Partage reads"
+        for container, amounts in _asked(spec or shapes.PodSpec())
+        for name in amounts
+        if "/" in name and name not in known and not _near(name, known)
+    )
+    return tuple(islice(dict.fromkeys((*near_names(document, context), *told)), _MOST))
+
+
 def _asked(spec: shapes.PodSpec) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Each container with the resources that it names."""
     for container in chain(spec.init_containers or (), spec.containers or ()):
