@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from subprocess import PIPE
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -24,6 +25,7 @@ CASES = {
         "https://example.com/x.yaml",
         "fetch",
     ),
+    "an address, up": (["up", "-f", "https://example.com/x.yaml"], "no address is read", "by -"),
     "no kubeconfig": (["top"], "no kubeconfig", "Or name a scheduler with --scheduler"),
     "no kubeconfig, doctor": (["doctor"], "no kubeconfig", "correct KUBECONFIG"),
     "no kubeconfig, snapshot": (["snapshot"], "no kubeconfig", "correct KUBECONFIG"),
@@ -522,3 +524,26 @@ def test_shares_of_a_mix_have_a_sum() -> None:
 
     assert result.exit_code == 2
     assert "shares of a mix" in result.stderr
+
+
+def test_a_waiting_pod_has_its_remarks_below_the_reason(tmp_path: Path) -> None:
+    """`insufficient node resources` alone does not say that the name is misspelt."""
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumemm": 500}
+    spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
+    file = tmp_path / "pod.json"
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost"}, "spec": spec}
+    file.write_bytes(msgspec.json.encode(pod))
+
+    found = CliRunner().invoke(main, ["schedule", MIXED, str(file)])
+
+    assert "did you mean nvidia.com/gpumem?" in " ".join(found.stdout.split())
+
+
+def test_an_empty_file_among_others_is_named(tmp_path: Path) -> None:
+    """A forgotten `> file` would otherwise look like a file whose pods are gone."""
+    file = tmp_path / "empty.yaml"
+    file.write_text("")
+
+    found = CliRunner().invoke(main, ["schedule", MIXED, str(file)])
+
+    assert f"note: {file}: no document there" in found.stdout

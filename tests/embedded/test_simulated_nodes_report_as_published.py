@@ -17,11 +17,12 @@ from partage.embedded.hardware import (
     unhealthy_devices,
     with_health,
 )
-from partage.embedded.manifests import decoded, read
+from partage.embedded.manifests import decoded, read, read_sources
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
+from partage.wire.documents import decode
 from partage.wire.nodes import translate_node
 
 NOW = "2026-01-01T00:00:00Z"
@@ -241,3 +242,37 @@ def test_a_list_is_opened_and_what_others_need_comes_first(tmp_path: Path) -> No
     )
 
     assert [one.kind for one in read([file]).objects] == ["Namespace", "Node", "Pod"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{apiVersion: v1, kind: Pod, metadata: {name: a}}",
+        "{apiVersion: v1, kind: PodList, items: [{metadata: {name: a}}]}",
+        '{"apiVersion": "v1", "kind": "PodList", "items": [{"metadata": {"name": "a"}}]}',
+        '{"kind": "Pod", "metadata": {"name": "a"}}\n{"kind": "Pod", "metadata": {"name": "b"}}',
+        "metadata: {name: a, lables: {x: y}}\nkind: Pod\nspec: {conatiners: []}",
+        '{"kind": "Pod", "metadata": {"name": "a", "name": "a"}}',
+        "# nothing",
+    ],
+)
+def test_a_text_holds_for_up_what_it_holds_for_schedule(text: str) -> None:
+    """Both read the same objects, with the same remarks."""
+    batch = decode("f", text.encode(), written=True)
+
+    found = read_sources([("f", text.encode())])
+
+    assert [(one.kind, one.name) for one in found.objects] == [
+        (one.kind, one.name) for one in batch.documents
+    ]
+    remarks = [note.replace("Pod default/", "Pod ") for note in batch.notes]
+    assert list(found.notes) == (remarks or ([] if found.objects else ["f: no document there"]))
+
+
+def test_a_typed_list_gives_its_items_kind_and_version() -> None:
+    """Of an item alone nothing would say that it is of an older version."""
+    text = b'{"apiVersion": "x/v2", "kind": "ThingList", "items": [{"metadata": {"name": "a"}}]}'
+
+    (found,) = read_sources([("f", text)]).objects
+
+    assert found.value == {"apiVersion": "x/v2", "kind": "Thing", "metadata": {"name": "a"}}

@@ -93,6 +93,14 @@ def test_a_file_without_documents_is_named(tmp_path: Path, option: str) -> None:
     assert result.stderr.startswith(f"partage up: {file}: no document there; give a file")
 
 
+def test_standard_input_is_read() -> None:
+    """`-f -` is what users of kubectl type; it was the name of a file."""
+    result = CliRunner().invoke(up, ["--no-examples", "-f", "-"], input="# nothing yet\n")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("partage up: standard input: no document there; give a file")
+
+
 def test_nodes_of_a_file_without_any_are_no_surprise(tmp_path: Path) -> None:
     """Exit code 2 where `--nodes` names a file of pods: the usual nodes started instead."""
     file = tmp_path / "pods.yaml"

@@ -171,10 +171,16 @@ class ApiServer:
         user: User = ADMIN,
         *,
         dry_run: bool = False,
+        warnings: list[str] | None = None,
     ) -> Record:
-        """Creates an object, with admission and validation, as over HTTP. Raises `ApiError`."""
+        """Creates an object, with admission and validation, as over HTTP. Raises `ApiError`.
+
+        `warnings`: receives those of admission.
+        """
         call = self.call(resource, namespace, user=user, version=value.get("apiVersion"))
-        return await create(self.cluster, replace(call, dry_run=dry_run), value)
+        told = [] if warnings is None else warnings
+        call = replace(call, dry_run=dry_run, validation="Ignore", warnings=told)
+        return await create(self.cluster, call, value)
 
     async def update(
         self,

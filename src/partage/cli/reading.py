@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from partage.model.errors import InvalidDocument
-from partage.wire.documents import Batch, decode, read_paths, read_whole
+from partage.wire.documents import Batch, decode, nothing_in, read_paths, read_whole
 
 
 def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
@@ -17,24 +17,33 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
     """
     names = list(files)
     held = 0
-    for name in names:
+    for source, data in sources(names):
+        batch = decode(source, data, written=True)
+        if strict and batch.doubtful:
+            first, more = batch.doubtful[0], len(batch.doubtful) - 1
+            others = f" (and {more} more such)" if more else ""
+            raise InvalidDocument(f"{first}{others}; correct it, or leave out --strict")
+        held += len(batch.documents) + len(batch.notes)
+        yield batch if batch.documents or batch.notes else Batch(notes=(nothing_in(source),))
+    if not held:
+        raise empty(names)
+
+
+def sources(files: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of every file, in the order given.
+
+    `files`: names of files and folders, `-` for standard input. Raises `InvalidDocument`: one is missing, or cannot be
+    read.
+    """
+    for name in files:
         if name.startswith(("http://", "https://")):
             raise InvalidDocument(
                 f"{name}: no address is read; fetch it, and give it by - (curl -sSf ADDRESS | partage …)"
             )
-        given = (
-            [("standard input", _standard_input())] if name == "-" else read_paths([Path(name)])
-        )
-        for source, data in given:
-            batch = decode(source, data, written=True)
-            if strict and batch.doubtful:
-                first, more = batch.doubtful[0], len(batch.doubtful) - 1
-                others = f" (and {more} more such)" if more else ""
-                raise InvalidDocument(f"{first}{others}; correct it, or leave out --strict")
-            held += len(batch.documents) + len(batch.notes)
-            yield batch
-    if not held:
-        raise empty(names)
+        if name == "-":
+            yield "standard input", _standard_input()
+        else:
+            yield from read_paths([Path(name)])
 
 
 def empty(files: Iterable[str]) -> InvalidDocument:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,14 +19,14 @@ from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.parameters import Whole, keep_apart, output_option
 from partage.cli.patience import patience
-from partage.cli.reading import empty
+from partage.cli.reading import empty, named, sources
 from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
 from partage.cli.traces import sent_traces, trace_options
 from partage.cli.visible import visible
 from partage.embedded.applying import Outcome
 from partage.embedded.cluster import Addresses, EmbeddedCluster, Plan
 from partage.embedded.fleet import DEFAULT_FLEET
-from partage.embedded.manifests import Manifests, examples, read
+from partage.embedded.manifests import Manifests, examples, read_sources
 from partage.embedded.overview import Overview, WaitingLine
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.wire.documents import read_file
@@ -62,7 +63,6 @@ _PORT: Final = Whole(0, 65535)
 )
 @click.option(
     "--nodes",
-    type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
     help="Nodes: SimulatedNode documents, or plain Node and Device manifests. May be repeated. "
@@ -72,10 +72,9 @@ _PORT: Final = Whole(0, 65535)
     "-f",
     "--filename",
     "files",
-    type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Apply these manifests; a file or a folder. May be repeated.",
+    help="Apply these manifests; a file or a folder, or - for standard input. May be repeated.",
 )
 @click.option(
     "--no-examples",
@@ -99,8 +98,8 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     port: int,
     scheduler_port: int,
     kubeconfig: Path | None,
-    nodes: tuple[Path, ...],
-    files: tuple[Path, ...],
+    nodes: tuple[str, ...],
+    files: tuple[str, ...],
     no_examples: bool,  # noqa: FBT001 # see above
     state: Path | None,
     traces: bool,  # noqa: FBT001 # see above
@@ -148,23 +147,24 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
 
 
 def _found(
-    nodes: Sequence[Path], files: Sequence[Path], samples: Sequence[Path], *, resumed: bool
+    nodes: Sequence[str], files: Sequence[str], samples: Sequence[Path], *, resumed: bool
 ) -> Manifests:
     """All objects to create beside the saved ones; a `resumed` cluster continues, and has its nodes."""
-    given = [(paths, read(paths)) for paths in (nodes, samples, files) if paths]
-    for paths, one in given:
+    wanted = (nodes, tuple(map(str, samples)), files)
+    given = [(names, read_sources(sources(names))) for names in wanted if names]
+    for names, one in given:
         if not (one.simulated or one.objects):
-            raise empty(map(str, paths))
-        if paths is nodes and not one.describe_nodes:
-            told = ", ".join(map(str, paths))
+            raise empty(names)
+        if names is nodes and not one.describe_nodes:
+            told = named(names)
             raise InvalidDocument(
                 f"{told}: no node there; give --nodes documents of kind Node or SimulatedNode, and others with -f"
             )
     found = [one for _, one in given]
     simulated = tuple(node for one in found for node in one.simulated)
-    names = [node.name for node in simulated]
-    for name in names:
-        if names.count(name) > 1:
+    twice = Counter(node.name for node in simulated)
+    for name, times in twice.items():
+        if times > 1:
             raise InvalidDocument(
                 f"simulated node {name} is described twice; name each once in --nodes and -f"
             )

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, User
-from partage.embedded.admitting import unacted
 from partage.embedded.manifests import Manifest
 from partage.embedded.owners import with_owners_here
 from partage.vendors import names
@@ -87,9 +86,9 @@ async def _apply(server: ApiServer, manifest: Manifest, user: User, outcome: Out
     if manifest.kind == "Pod" and is_state(manifest):
         await _adopt(server, value, namespace, user)
     else:
-        await server.create(kind.resource, value, namespace)
-        if text := unacted(kind):
-            outcome.notes.append(f"{manifest.where}: {text}")
+        warnings: list[str] = []
+        await server.create(kind.resource, value, namespace, warnings=warnings)
+        outcome.notes += [f"{manifest.where}: {text}" for text in warnings]
 
 
 async def _adopt(server: ApiServer, value: dict[str, Any], namespace: str, user: User) -> None:

@@ -205,11 +205,11 @@ class EmbeddedCluster:
         await _listening("scheduler", plan.scheduler_port, stack.enter_async_context(daemon))
         state = [one for one in plan.objects if is_state(one)]
         things = [one for one in state if one.kind != "Pod"]
+        admit_unacted(self.server)
         await apply_all(self.server, things, self._writer, self.outcome)
         await self._agents.register()
         await self._known()
         admit_with(self.server, self._context, lambda: self._admission, plan.tracer)
-        admit_unacted(self.server)
         admit_claims(self.server, daemon.service.review_claim)
         bound = [one for one in state if one.kind == "Pod"]
         await apply_all(self.server, bound, self._writer, self.outcome)

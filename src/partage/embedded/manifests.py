@@ -4,19 +4,25 @@ Manifests stay as their author wrote them, because the API server checks them li
 nodes are no objects, and this module reads them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from partage.embedded import fleet
 from partage.embedded.fleet import SimulatedNode, simulated_nodes
-from partage.model.errors import UNREADABLE, InvalidDocument
-from partage.wire.documents import KINDS, Document, read_paths, typed
-from partage.wire.json_values import json_values
-from partage.wire.yaml_values import Repeated, yaml_values
+from partage.model.errors import InvalidDocument
+from partage.wire.documents import (
+    KINDS,
+    Document,
+    doubts,
+    nothing_in,
+    plain,
+    read_paths,
+    typed,
+    values,
+)
+from partage.wire.yaml_values import MOST_NOTES, Repeated
 
 _FIRST: Final = (
     "CustomResourceDefinition",
@@ -75,21 +81,34 @@ class Manifests:
 
 def read(paths: Sequence[Path]) -> Manifests:
     """All objects in these files and folders. Raises `InvalidDocument`: a missing file, or a malformed document."""
+    return read_sources(read_paths(paths))
+
+
+def read_sources(sources: Iterable[tuple[str, bytes]]) -> Manifests:
+    """All objects in these texts, each with its name. Raises `InvalidDocument`: a malformed document."""
     simulated: list[SimulatedNode] = []
     objects: list[Manifest] = []
     notes: list[str] = []
-    for source, data in read_paths(paths):
+    for source, data in sources:
         repeated: list[Repeated] = []
-        for number, value in enumerate(_values(source, data, repeated), 1):
-            for one in _expand(value, f"{source}: document {number}", 0):
-                if one.kind == fleet.KIND:
-                    simulated += simulated_nodes(one.value, one.where)
-                else:
-                    objects.append(one)
+        found = [
+            one
+            for number, value in enumerate(values(source, data, repeated), 1)
+            for one in _expand(value, _Place(f"{source}: document {number}"))
+        ]
+        for one, raw in found:
+            if one.kind == fleet.KIND:
+                simulated += simulated_nodes(one.value, one.where)
+            else:
+                objects.append(one)
+                if not one.value["metadata"].get("uid"):
+                    notes += [f"{one.where}: {doubt}" for doubt in doubts(one.kind, raw)]
         notes += [f"{source}: {note}" for note in repeated]
+        if not found:
+            notes.append(nothing_in(source))
     rank = {kind: index for index, kind in enumerate(_FIRST)}
     objects.sort(key=lambda one: rank.get(one.kind, len(rank)))
-    return Manifests(tuple(simulated), tuple(objects), tuple(notes))
+    return Manifests(tuple(simulated), tuple(objects), tuple(notes[:MOST_NOTES]))
 
 
 def decoded(kind: str, value: Mapping[str, Any]) -> Document:
@@ -98,37 +117,46 @@ def decoded(kind: str, value: Mapping[str, Any]) -> Document:
     return Document(kind, "the API server", 1, shape)
 
 
-def _values(source: str, data: bytes, repeated: list[Repeated]) -> list[Any]:
-    text = data.removeprefix(b"\xef\xbb\xbf")
-    try:
-        if text[:4096].lstrip()[:1] in (b"{", b"["):
-            return [msgspec.json.decode(raw) for raw in json_values(text)]
-        return list(yaml_values(text, repeated))
-    except UNREADABLE as error:
-        raise InvalidDocument(f"{source}: {error}") from error
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a value, with the kind and version that a typed list gives its items."""
+
+    where: str
+    kind: str = ""
+    version: str = ""
+    depth: int = 0
 
 
-def _expand(value: Any, where: str, depth: int) -> Iterable[Manifest]:
-    """The objects of one value: itself, or a list's items."""
+def _expand(raw: Any, place: _Place) -> Iterator[tuple[Manifest, Any]]:
+    """The objects of one value, each with its raw value: itself, or a list's items."""
+    value = plain(raw)
     if value is None:
         return
+    where = place.where
     if not isinstance(value, dict):
         raise InvalidDocument(f"{where}: expected an object, got {type(value).__name__}")
-    kind = value.get("kind")
+    kind = value.get("kind") or place.kind
     if not isinstance(kind, str) or not kind:
         raise InvalidDocument(f"{where}: field kind: missing")
     if kind.endswith("List") and isinstance(value.get("items"), list | None):
-        if depth >= _DEEPEST:
+        if place.depth >= _DEEPEST:
             raise InvalidDocument(f"{where}: lists are nested deeper than {_DEEPEST}")
+        inner = kind.removesuffix("List")
+        version = str(value.get("apiVersion") or "") if inner else ""
         for item in value.get("items") or ():
-            yield from _expand(item, where, depth + 1)
+            yield from _expand(item, _Place(where, inner, version, place.depth + 1))
         return
     metadata = value.get("metadata")
     if not isinstance(metadata, dict) or not (
         metadata.get("name") or metadata.get("generateName")
     ):
         raise InvalidDocument(f"{where} ({kind}): field metadata.name: missing")
-    yield Manifest(f"{where} ({kind} {metadata.get('name') or metadata['generateName']})", value)
+    if place.kind:
+        value.setdefault("kind", kind)
+        if place.version:
+            value.setdefault("apiVersion", place.version)
+    name = metadata.get("name") or metadata["generateName"]
+    yield Manifest(f"{where} ({kind} {name})", value), raw
 
 
 # Examples are in the package, or in the tree that the program runs from.

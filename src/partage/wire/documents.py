@@ -223,13 +223,13 @@ def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
     number = 1
     repeated: list[Repeated] = []
     doubtful: list[str] = []
-    for value in _values(source, data, repeated):
+    for value in values(source, data, repeated):
         for found, raw in _expand(value, _Place(source, number)):
             number += 1
             if isinstance(found, Document):
                 documents.append(found)
                 if written and not found.metadata.uid and len(doubtful) < MOST_NOTES:
-                    doubtful += [f"{found.where}: {one}" for one in _doubts(found.kind, raw)]
+                    doubtful += [f"{found.where}: {one}" for one in doubts(found.kind, raw)]
             elif found:
                 notes.append(found)
     doubtful += [f"{source}: {note}" for note in repeated]
@@ -237,9 +237,15 @@ def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
     return Batch(tuple(documents), (*notes, *doubtful), tuple(doubtful))
 
 
-def _doubts(kind: str, value: Any) -> list[str]:
-    """The parts of one object that strict decoding refuses."""
-    told = misspelt(kind, KINDS[kind][1][0], _plain(value), MOST_NOTES)
+def nothing_in(source: str) -> str:
+    """The note on a source without any document."""
+    return f"{source}: no document there"
+
+
+def doubts(kind: str, value: Any) -> list[str]:
+    """The parts of one object, JSON text or a plain value, that strict decoding refuses."""
+    own = KINDS[kind][1][0] if kind in KINDS else ""
+    told = misspelt(kind, own, plain(value), MOST_NOTES)
     if isinstance(value, msgspec.Raw):
         for path in keys_given_twice(bytes(value)):
             told.append(f"field {path} is given twice; the last holds")
@@ -298,8 +304,11 @@ def read_paths(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     return found
 
 
-def _values(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
-    """JSON documents as `Raw`, YAML documents as plain values; `repeated` receives repeated keys."""
+def values(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
+    """JSON documents as `Raw`, YAML documents as plain values. Raises `InvalidDocument`: neither JSON nor YAML.
+
+    `repeated`: receives repeated keys of YAML.
+    """
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data[:4096].lstrip()[:1] in (b"{", b"["):
         return _json_or_flow(source, data, repeated)
@@ -358,8 +367,8 @@ def _head(value: Any, place: _Place) -> tuple[_Head | _PlainHead, Sequence[Any] 
         if _is_null(head.items):
             return head, None
         return head, typed(head.items, list[msgspec.Raw], f"{place}: field items")
-    plain = typed(value, _PlainHead, str(place))
-    return plain, plain.items
+    head_only = typed(value, _PlainHead, str(place))
+    return head_only, head_only.items
 
 
 def _document(value: Any, kind: str, version: str | None, place: _Place) -> Document | str:
@@ -440,7 +449,7 @@ def explain(error: Exception, value: Any = None) -> str:
     message = str(error)
     if "[...]" in message and value is not None:
         with suppress(*UNREADABLE):  # the rest may be no text at all, so the first error holds
-            message = with_keys(message, _plain(value))
+            message = with_keys(message, plain(value))
     match = _EXPECTATION.match(message.replace("`", ""))
     rule, at = (match["rule"], match["at"]) if match else (message, None)
     if not rule[:2].isupper():  # not that of "JSON is malformed"
@@ -451,7 +460,8 @@ def explain(error: Exception, value: Any = None) -> str:
     return f"field {field}: {rule}" if field else rule
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as plain values; numbers in JSON text that a decoder may not represent become texts."""
     if not isinstance(value, msgspec.Raw | bytes):
         return value
     return msgspec.json.decode(with_quoted_numbers(bytes(value)))
