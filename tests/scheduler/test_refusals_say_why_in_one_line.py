@@ -1,5 +1,7 @@
 """A pod that waits has its reason: one line, a code, and each node's own reason with figures."""
 
+import re
+
 import pytest
 
 from fakes.builders import GIB, card, make_node, make_pod, share, whole
@@ -299,6 +301,20 @@ def test_whole_cards_tell_busy_from_full() -> None:
     assert isinstance(found, Refusal)
     assert found.message == "0/1 nodes: 1 no idle card"
     assert "1 card not idle (1 container is on it), 1 card taken" in found.nodes["node-1"].message
+
+
+def test_a_detail_of_one_card_names_it_among_others() -> None:
+    """`2 cards not idle (2 containers are on it)` left open on which."""
+    engine = Engine()
+    engine.handle(NodeSeen(make_node(devices=[card(0), card(1)])))
+    for name, percent in (("a", 60), ("b", 70), ("c", 10)):
+        assert isinstance(engine.schedule(make_pod(name, share(percent))), Placement)
+
+    found = engine.schedule(make_pod("d", whole()))
+
+    assert isinstance(found, Refusal)
+    told = found.nodes["node-1"].message
+    assert re.search(r"2 cards not idle \(card \d: [12] containers? (is|are) on it\)", told)
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,11 @@ def node_reason(
     counts = Counter(r.code for r in reasons)
     parts = []
     for code in sorted(counts, key=lambda c: RANK.get(c, len(RANK))):
-        best = max((r for r in reasons if r.code is code), key=lambda r: (r.free or 0, -r.minor))
-        parts.append(f"{counts[code]} {kind}{'s' * (counts[code] != 1)} {_clause(best, device)}")
+        same = [r for r in reasons if r.code is code]
+        best = max(same, key=lambda r: (r.free or 0, -r.minor))
+        alike = len({r.detail for r in same}) == 1
+        clause = _clause(best, device, alike=alike)
+        parts.append(f"{counts[code]} {kind}{'s' * (counts[code] != 1)} {clause}")
     need = "all" if request.every else str(request.count)
     text = f"{fitting} of {total} {kind}s fit, {need} needed: " + ", ".join(parts)
     brief = lead.detail if lead.code in WRONG else ""
@@ -114,7 +117,8 @@ _OF_CARD: Final[Mapping[ReasonCode, str]] = {
 }
 
 
-def _clause(reason: CardReason, device: str) -> str:
+def _clause(reason: CardReason, device: str, *, alike: bool) -> str:
+    """What one code says of a node's cards. `alike`: whether the detail is that of all of them."""
     text = _OF_CARD.get(reason.code, phrase(reason.code))
     if device and reason.code is ReasonCode.INSUFFICIENT_CORE:
         text = "with too little left"
@@ -125,7 +129,8 @@ def _clause(reason: CardReason, device: str) -> str:
             f"most free {format_amount(reason.code, max(reason.free, 0))} on {device or 'card'} {reason.minor}"
         )
     if reason.detail:
-        facts.append(reason.detail)
+        card = "" if alike else f"{device or 'card'} {reason.minor}: "
+        facts.append(card + reason.detail)
     return f"{text} ({'; '.join(facts)})" if facts else text
 
 
