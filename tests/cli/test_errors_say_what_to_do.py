@@ -399,6 +399,31 @@ def test_a_full_disk_is_told_in_one_line(typed: list[str]) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "typed",
+    ["--help", "--version", f"schedule {MIXED}", f"schedule {MIXED} -o json", "top -f " + MIXED],
+)
+def test_an_output_that_is_closed_is_told(typed: str) -> None:
+    """A script that closes it would take the exit code 0 for an answer."""
+    run = ["sh", "-c", f"exec {sys.executable} -m partage.cli.main {typed} >&-"]
+
+    ended = subprocess.run(run, stderr=PIPE, check=False)
+
+    assert ended.returncode == 2
+    assert "the output cannot be written: Bad file descriptor" in ended.stderr.decode()
+    assert "Traceback" not in ended.stderr.decode()
+
+
+def test_an_input_that_is_closed_is_told() -> None:
+    """One line, as for any input that cannot be read."""
+    run = ["sh", "-c", f"exec {sys.executable} -m partage.cli.main schedule - <&-"]
+
+    ended = subprocess.run(run, capture_output=True, check=False)
+
+    assert ended.returncode == 2
+    assert ended.stderr.decode().startswith("partage schedule: standard input is closed; name")
+
+
 PRESSED = """
 import signal, sys
 

@@ -55,8 +55,15 @@ _SERVICES: Final = frozenset({"agent", "scheduler", "up", "webhook"})
 _RARELY: Final = 1_000_000
 """New objects between two garbage collections in the other subcommands, whose objects mostly stay until printed."""
 
-_UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-"""Errors of a write to a full or broken disk."""
+_UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""Errors of a write to a full or broken disk, or to an output that the caller has closed."""
+
+
+class _Closed(io.TextIOBase):
+    """Standard output that the caller has closed: whatever is written to it would be lost without a word."""
+
+    def write(self, _text: str, /) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 class _Lazy(click.Group):
@@ -68,6 +75,8 @@ class _Lazy(click.Group):
         """Run as a program, which handles its signals."""
         self._program = True
         end_at_once(service=False)
+        if sys.stdout is None:
+            sys.stdout = _Closed()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 # A terminal without our characters gets question marks.
@@ -81,7 +90,8 @@ class _Lazy(click.Group):
                 os.dup2(nowhere.fileno(), 1)
             if error.errno == errno.EPIPE:  # the reader closed the pipe
                 sys.exit(1)
-            said = f"the output cannot be written: {error.strerror}; free some space, or write elsewhere"
+            space = "" if error.errno == errno.EBADF else "free some space, or "
+            said = f"the output cannot be written: {error.strerror}; {space}write elsewhere"
             click.echo(f"partage: {said}", err=True)
             sys.exit(CANNOT)
         finally:
@@ -167,8 +177,7 @@ def _written(command: Callable[..., Any], *args: Any, **given: Any) -> Any:
     try:
         return command(*args, **given)
     finally:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
 
 
 @click.command(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -59,6 +59,8 @@ def named(files: Iterable[str]) -> str:
 
 
 def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise InvalidDocument("standard input is closed; name a file or folder of manifests")
     try:
         return read_whole(sys.stdin.buffer)
     except OSError as error:
