@@ -205,6 +205,7 @@ def test_a_name_has_as_many_characters_as_a_nodes() -> None:
         ("metadata: {name: x}", "field kind: missing"),
         ("kind: Pod", "field metadata.name: missing"),
         ('{"kind": "Pod", "metadata": }', "nodes.yaml"),
+        ('{"kind": "Snapshot", "apiVersion": "partage.io/v1"}', "pods have no images; read it by"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, text: str, told: str) -> None:

@@ -261,3 +261,17 @@ def test_a_pod_document_is_expected() -> None:
     (found,) = documents(node())
     with pytest.raises(InvalidDocument, match="field kind: Node is not Pod"):
         translate_pod(found, cluster().context)
+
+
+def test_claims_that_a_dump_leaves_out_are_noted() -> None:
+    """Their devices count as free, so that a dump of pods alone shows idle cards that are not."""
+    claim = {"name": "gpu", "resourceClaimName": "c"}
+    bound = pod("a", nodeName="n1", resourceClaims=[claim])
+    held = {"kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {}}
+    over = {**bound, "status": {"phase": "Succeeded"}}
+
+    told = cluster(node("n1"), bound).notes
+
+    assert [one for one in told if one.startswith("Pod default/a: its ResourceClaims are not")]
+    for kept in ((bound, held), (over,)):
+        assert not [one for one in cluster(node("n1"), *kept).notes if "are not there" in one]

@@ -32,7 +32,7 @@ from partage.sim.claims import ClaimAllocator
 from partage.wire.cluster import twins_closed
 from partage.wire.config import keys_read
 from partage.wire.device_pools import bare_node, node_told
-from partage.wire.device_requests import claims_named
+from partage.wire.device_requests import claims_left_out, claims_named
 from partage.wire.documents import Document
 from partage.wire.near_names import unread_names
 from partage.wire.pod_phase import condition
@@ -186,7 +186,7 @@ async def _over(
         placing: pods get their places in the order of `partage schedule`, so that both agree.
     """
     books = await _books(documents, written=written)
-    notes = (*notes, *_unusable(books, documents))
+    notes = (*notes, *_unusable(books, documents), *claims_left_out(documents))
     pods = [one for one in documents if one.kind == "Pod"]
     asked = _asked(books, pods) if placing else {}
     if written:

@@ -14,6 +14,7 @@ from partage.embedded.fleet import SimulatedNode, simulated_nodes
 from partage.model.errors import InvalidDocument
 from partage.wire.documents import (
     KINDS,
+    SNAPSHOT,
     Document,
     doubts,
     nothing_in,
@@ -146,6 +147,10 @@ def _expand(raw: Any, place: _Place) -> Iterator[tuple[Manifest, Any]]:
         for item in value.get("items") or ():
             yield from _expand(item, _Place(where, inner, version, place.depth + 1))
         return
+    if (kind, value.get("apiVersion")) == SNAPSHOT:
+        raise InvalidDocument(
+            f"{where}: a snapshot's pods have no images; read it by partage schedule, or dump the cluster with kubectl get"
+        )
     metadata = value.get("metadata")
     if not isinstance(metadata, dict) or not (
         metadata.get("name") or metadata.get("generateName")

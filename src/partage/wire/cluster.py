@@ -23,7 +23,7 @@ from partage.wire.claims import Claim, read_claim
 from partage.wire.config import translate_config
 from partage.wire.context import Context
 from partage.wire.device_pools import bare_node, node_told
-from partage.wire.device_requests import CLAIM_KINDS, claims_named
+from partage.wire.device_requests import CLAIM_KINDS, claims_left_out, claims_named
 from partage.wire.documents import Batch, Document
 from partage.wire.nodes import TranslatedNode, node_totals, translate_node
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
@@ -104,6 +104,7 @@ def assemble(batches: Iterable[Batch]) -> Cluster:
     notes += [note for translated in nodes.values() for note in translated.notes]
     claims = _claims(documents, nodes)
     notes += [problem for claim in claims for problem in claim.problems]
+    notes += claims_left_out(made)
     return Cluster(
         nodes=tuple(translated.node for translated in nodes.values()),
         pods=pods,

@@ -3,7 +3,7 @@
 Source: Kubernetes API resource.k8s.io/v1 at v1.36 (`DeviceClaim`); v1beta1 leaves out `exactly`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from partage.model.selector import Toleration
 from partage.wire import shapes
 from partage.wire.device_pools import expressions, nano
 from partage.wire.documents import Document, explain
+from partage.wire.pod_phase import finished
 
 CLAIM_KINDS: Final = frozenset(
     {"ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "ResourceSlice"}
@@ -154,6 +155,28 @@ def _ask(one: _Ask, name: str) -> Ask:
         },
         tolerations=tuple(one.tolerations or ()),
     )
+
+
+def claims_left_out(documents: Iterable[Document]) -> list[str]:
+    """A note on bound pods whose ResourceClaims are not among the documents: a dump of pods alone has none."""
+    known: set[tuple[str, str]] = set()
+    holders: dict[str, list[tuple[str, str]]] = {}
+    for one in documents:
+        if one.kind == "ResourceClaim":
+            known.add((one.namespace, one.name))
+        shape = one.shape
+        if not isinstance(shape, shapes.Pod) or shape.spec is None or not shape.spec.node_name:
+            continue
+        if (named := claims_named(one)) and not finished(shape):
+            holders[one.label] = [(one.namespace, claim) for _own, claim, _template in named]
+    told = [pod for pod, claims in holders.items() if any(one not in known for one in claims)]
+    if not told:
+        return []
+    whose = f"{told[0]} and {len(told) - 1} more: their" if len(told) > 1 else f"{told[0]}: its"
+    more = "add kubectl get resourceclaims,deviceclasses,resourceslices -A -o yaml"
+    return [
+        f"{whose} ResourceClaims are not there, and the devices of these count as free; {more}"
+    ]
 
 
 def claims_named(pod: Document) -> list[tuple[str, str, str]]:

@@ -56,6 +56,9 @@ KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
 }
 """Kind to its shape and its known API groups, the present one first; a missing apiVersion counts as known."""
 
+SNAPSHOT: Final = ("Snapshot", "partage.io/v1")
+"""Kind and version of a snapshot's first object, which tells `partage replay` how it was made."""
+
 _CLUSTER_SCOPED: Final = frozenset(
     {"Node", "Device", "Namespace", "PriorityClass", "DeviceClass", "ResourceSlice"}
 )
@@ -372,6 +375,8 @@ def _head(value: Any, place: _Place) -> tuple[_Head | _PlainHead, Sequence[Any] 
 
 
 def _document(value: Any, kind: str, version: str | None, place: _Place) -> Document | str:
+    if (kind, version) == SNAPSHOT:
+        return ""
     known = KINDS.get(kind)
     group = None if version is None else version.rpartition("/")[0]
     if known is None or (group is not None and group not in known[1]):

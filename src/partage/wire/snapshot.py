@@ -22,10 +22,9 @@ from partage.wire import shapes
 from partage.wire.claims import held_devices
 from partage.wire.config import keys_read
 from partage.wire.device_requests import CLAIM_KINDS
-from partage.wire.documents import Document
+from partage.wire.documents import SNAPSHOT, Document
 
-KIND: Final = "Snapshot"
-_FORMAT: Final = "partage.io/v1"
+KIND, _FORMAT = SNAPSHOT
 _VERSIONS: Final = {
     "Device": "scheduling.koordinator.sh/v1alpha1",
     "PriorityClass": "scheduling.k8s.io/v1",
