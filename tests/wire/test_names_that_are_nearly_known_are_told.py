@@ -15,6 +15,7 @@ from partage.vendors import names
         ("kubernetes.io/gpu-cores", "kubernetes.io/gpu-core"),
         ("tke.cloud.tencent.com/qgpu_memory", "tke.cloud.tencent.com/qgpu-memory"),
         ("metax-tech.com/sgpus", "metax-tech.com/sgpu"),
+        ("huawei.com/Ascend310p", "huawei.com/Ascend310P"),
     ],
 )
 @pytest.mark.parametrize("kind", ["limits", "requests"])
@@ -37,6 +38,7 @@ def test_a_misspelt_resource_is_told_with_the_nearest(resource: str, near: str, 
         "nvidia.com/hostdev",
         "kubernetes.io/batch-memory",
         "metax-tech.com/gpu",
+        "huawei.com/Ascend910",
         "metax-tech.com/vcore",
     ],
 )

@@ -334,8 +334,8 @@ def _amount(code: str, value: int | None) -> str:
 def _print_possible(console: Console, found: Document) -> None:
     console.print(
         Text(
-            f"its devices are free on node {found['fits_now_on']} now: kube-scheduler's turn has "
-            "not come, or CPU, memory or another rule of its own is short"
+            f"its devices are free on node {found['fits_now_on']} now: its scheduler has not tried it "
+            "yet, or lacks CPU, memory or something else there"
         )
     )
     if found.get("kube_scheduler"):

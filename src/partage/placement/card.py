@@ -234,10 +234,11 @@ def _mode_problem(device: Device, wanted: CardFilter, *, by_instance: bool) -> s
 
 def _vendor_problem(vendor: str, wanted: CardFilter) -> str:
     """Why a card of this vendor is not accepted; a card of an unknown vendor always is."""
+    card = f"{'an' if vendor[:1] in 'aeino' else 'a'} {vendor} card"
     if vendor and wanted.vendors and vendor not in wanted.vendors:
-        return f"a {vendor} card, asked {' or '.join(wanted.vendors)}"
+        return f"{card}, asked {' or '.join(wanted.vendors)}"
     if vendor and vendor in wanted.avoid_vendors:
-        return f"a {vendor} card, whose plugin cannot serve such a request"
+        return f"{card}, whose plugin cannot serve such a request"
     return ""
 
 

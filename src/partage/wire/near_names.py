@@ -102,12 +102,16 @@ def _nearest(given: Iterable[str], known: frozenset[str]) -> Iterator[tuple[str,
 
 @lru_cache(maxsize=1024)
 def _near(name: str, known: frozenset[str]) -> str:
-    """The most similar name of the same domain; empty for none."""
+    """The most similar name of the same domain that is not of another model, with other digits; empty for none."""
     domain, _slash, own = name.rpartition("/")
     alike = {
         other.rpartition("/")[2]: other
         for other in sorted(known)
-        if other.startswith(f"{domain}/")
+        if other.startswith(f"{domain}/") and _digits(other) in ("", _digits(name))
     }
     found = difflib.get_close_matches(own, alike, n=1, cutoff=_ALIKE)
     return alike[found[0]] if found else ""
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))
