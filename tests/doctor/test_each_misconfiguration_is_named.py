@@ -288,6 +288,12 @@ CASES: dict[str, tuple[Callable[[WORLD], None], str]] = {
     "left-over": (added("Device", {"metadata": {"name": "gone"}}), "device-stale"),
     "not-ready": (unready, "device-stale"),
     "renamed": (renamed, "card-on-two-nodes"),
+    "mistyped UUID": (
+        lambda given: given["Node"][0]["metadata"].update(
+            {"annotations": {"hami.io/device-cordon": "GPU-nope,"}}
+        ),
+        "cordon-unknown",
+    ),
     "no-agent": (
         added(
             "Node",

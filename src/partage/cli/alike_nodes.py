@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from partage.model.errors import InvalidDocument
+from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.nodes import allocatable_of
@@ -33,10 +34,12 @@ def alike(nodes: Mapping[str, Iterable[Document]]) -> dict[str, str]:
 
 
 def _key(documents: Iterable[Document]) -> object:
-    """All facts that decide these; None for an unreadable node."""
+    """All facts that decide these; None for an unreadable node, and for one whose own UUIDs matter."""
     parts: list[object] = []
     for document in documents:
         shape = document.shape
+        if names.HAMI_CORDON in document.annotations:
+            return None
         parts += [document.kind, _texts(document.labels), _texts(document.annotations)]
         if isinstance(shape, shapes.Device):
             entries = (shape.spec.devices if shape.spec else None) or ()

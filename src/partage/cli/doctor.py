@@ -500,7 +500,19 @@ def facts_of(
             and entry.pod.request.may_use
         ),
         known=frozenset(name for name, node in seen.items() if node.devices),
+        missed={
+            one.name: missed
+            for one in documents
+            if one.kind == "Node" and (missed := _missed(one, seen.get(one.name)))
+        },
     )
+
+
+def _missed(document: Document, node: Node | None) -> tuple[str, ...]:
+    """UUIDs that an operator closes on a node, and that no device there has."""
+    closed = document.annotations.get(names.HAMI_CORDON, "").split(",")
+    own = {device.uuid for device in node.devices} if node else set()
+    return tuple(uuid for one in closed if (uuid := one.strip()) and uuid not in own)
 
 
 def _setting(label: str) -> bool:

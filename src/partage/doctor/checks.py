@@ -23,6 +23,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     claims.slices,
     nodes.devices,
     nodes.twins,
+    nodes.cordons,
     nodes.files,
     nodes.agents,
     nodes.noted,

@@ -61,6 +61,7 @@ class ClusterFacts:
         taken: DeviceClasses with a name by which pods ask for our devices, and that name.
         unrecorded: bound pods that ask for devices and have no record.
         known: nodes with devices in the books.
+        missed: UUIDs that an operator closes on a node, of none of its devices, by node.
         embedded: whether this is `partage up`, whose scheduler and admission are in its process.
     """
 
@@ -87,6 +88,7 @@ class ClusterFacts:
     unread: tuple[tuple[str, str], ...] = ()
     unrecorded: tuple[str, ...] = ()
     known: frozenset[str] = frozenset()
+    missed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     embedded: bool = False
 
 

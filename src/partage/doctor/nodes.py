@@ -116,6 +116,17 @@ def twins(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
+def cordons(facts: ClusterFacts) -> Iterator[Finding]:
+    """Every UUID that an operator closes is one of the node's cards."""
+    for name, missed in facts.missed.items():
+        yield warning(
+            "cordon-unknown",
+            f"node {name}",
+            f"its annotation {names.HAMI_CORDON} names {_some(missed)}, the UUID of no device there, so it closes none",
+            "partage top cards -o wide lists the UUIDs; write that of the card, or take the annotation away",
+        )
+
+
 def _some(words: Sequence[str]) -> str:
     more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
     return ", ".join(words[:_SHOWN]) + more
