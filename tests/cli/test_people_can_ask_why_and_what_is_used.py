@@ -286,6 +286,17 @@ def test_a_pod_whose_only_device_is_misspelt_is_told_so(tmp_path: Path) -> None:
     assert "see partage schedule with the same files" in result.stderr
 
 
+@pytest.mark.parametrize("typed", ["inspect", "top nodes", "top cards"])
+def test_manifests_without_a_node_are_told_so(tmp_path: Path, typed: str) -> None:
+    """An empty answer, or a table of headings alone, left open whether the command had worked."""
+    file = tmp_path / "pod.json"
+    file.write_text('{"kind": "Pod", "metadata": {"name": "a"}}')
+
+    result = ask(*typed.split(), "-f", str(file))
+
+    assert (result.exit_code, result.stdout) == (0, "no node there\n")
+
+
 def test_a_pod_of_another_systems_names_is_told_which_are_not_read(tmp_path: Path) -> None:
     """Names like no known one, too: `asks for no device` alone contradicted the manifest."""
     limits = {"aliyun.com/gpu-mem": 8, "cpu": 1}

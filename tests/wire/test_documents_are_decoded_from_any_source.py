@@ -501,3 +501,19 @@ def test_the_head_of_a_snapshot_is_no_unknown_kind() -> None:
     """Its pages say that other commands read a snapshot as manifests, so they skip its first object without a note."""
     assert decode("f", b'{"kind": "Snapshot", "apiVersion": "partage.io/v1"}').notes == ()
     assert decode("f", b'{"kind": "Snapshot", "apiVersion": "x/v1"}').notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ("pod", "; did you mean Pod?; skipped"),
+        ("Deploymnet", "; did you mean Deployment?; skipped"),
+        ("SimulatedNode", "; partage up alone makes nodes of it; skipped"),
+        ("CronJob", "is not known here; skipped"),
+    ],
+)
+def test_an_unknown_kind_that_is_nearly_a_known_one_is_told_so(kind: str, hint: str) -> None:
+    """Kubernetes' kinds have capitals; a note of a skipped pod alone did not say what to write."""
+    (note,) = decode("f", f"kind: {kind}\nmetadata: {{name: a}}".encode()).notes
+
+    assert note.endswith(hint)

@@ -155,7 +155,8 @@ def _missing(asked: Asked, key: str) -> str:
         )
     kind, _, name = key.partition("/")
     if _MAKERS.fullmatch(kind):
-        return f"{kind} {name} is no pod; name one of those that it makes: kubectl get pods lists them"
+        lists = "kubectl get pods" if asked.placed is None else "partage schedule"
+        return f"{kind} {name} is no pod; name one of those that it makes: {lists} lists them"
     known = asked.pods or ()
     other = sorted(pod for pod in known if pod.endswith("/" + key.partition("/")[2]))
     other = other or get_close_matches(key, known, n=1, cutoff=_CLOSE)

@@ -82,7 +82,7 @@ def inspect(node: str, **given: Any) -> None:
         return
     wide = given["output"] == "wide"
     with paper(wide=wide) as console:
-        console.print(_table(nodes, wide=wide, every=every))
+        console.print(_table(nodes, wide=wide, every=every) if nodes else "no node there")
     told(asked)
 
 

@@ -319,7 +319,7 @@ def _print_nodes(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
             *extra,
             _state(node["state"]),
         )
-    console.print(table)
+    console.print(table if nodes else "no node there")
 
 
 def holders(pods: int, claims: int) -> str:
@@ -361,7 +361,7 @@ def _print_cards(console: Console, nodes: Sequence[Document], *, wide: bool) -> 
                 *([card["uuid"]] if wide else []),
             )
             name = ""
-    console.print(table)
+    console.print(table if nodes else "no node there")
 
 
 def _instances(card: Document) -> str:

@@ -16,6 +16,7 @@ from partage.embedded.owners import with_owners_here
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import permit, record
+from partage.wire.documents import unknown
 
 _WORKLOADS: Final = (
     "Pod",
@@ -72,9 +73,9 @@ async def _apply(server: ApiServer, manifest: Manifest, user: User, outcome: Out
     version = value.get("apiVersion")
     kind = next((k for k in kinds if version in (None, k.api_version)), None)
     if kind is None:
+        known = {kind.kind for kind in server.registry}
         outcome.notes.append(
-            f"{manifest.where}: kind {manifest.kind} ({version or 'no apiVersion'}) is not known "
-            "here; skipped"
+            f"{manifest.where}: {unknown(manifest.kind, version, known)}; skipped"
         )
         return
     value.setdefault("apiVersion", kind.api_version)

@@ -9,13 +9,14 @@ with a note. Everything else that cannot be decoded is an `InvalidDocument` that
 document and field.
 """
 
+import difflib
 import errno
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -62,6 +63,7 @@ SNAPSHOT: Final = ("Snapshot", "partage.io/v1")
 _CLUSTER_SCOPED: Final = frozenset(
     {"Node", "Device", "Namespace", "PriorityClass", "DeviceClass", "ResourceSlice"}
 )
+_ALIKE: Final = 0.8
 _KEY: Final = "key in "
 _EXPECTATION: Final = re.compile(r"^(?P<rule>.*?)(?: - at (?P<at>.*))?$", re.DOTALL)
 
@@ -245,6 +247,21 @@ def nothing_in(source: str) -> str:
     return f"{source}: no document there"
 
 
+def unknown(kind: str, version: str | None, known: Collection[str]) -> str:
+    """Why an object of another kind is left out, with the known kind that its author may have meant."""
+    hint = _hint(kind, frozenset(known))
+    return f"kind {kind} ({version or 'no apiVersion'}) is not known here{hint}"
+
+
+@lru_cache(maxsize=256)
+def _hint(kind: str, known: frozenset[str]) -> str:
+    if kind == "SimulatedNode":
+        return "; partage up alone makes nodes of it"
+    alike = {one.lower(): one for one in sorted(known)}
+    near = difflib.get_close_matches(kind.lower(), alike, n=1, cutoff=_ALIKE)
+    return f"; did you mean {alike[near[0]]}?" if near and kind not in known else ""
+
+
 def doubts(kind: str, value: Any) -> list[str]:
     """The parts of one object, JSON text or a plain value, that strict decoding refuses."""
     own = KINDS[kind][1][0] if kind in KINDS else ""
@@ -380,7 +397,7 @@ def _document(value: Any, kind: str, version: str | None, place: _Place) -> Docu
     known = KINDS.get(kind)
     group = None if version is None else version.rpartition("/")[0]
     if known is None or (group is not None and group not in known[1]):
-        return f"{place}: kind {kind} ({version or 'no apiVersion'}) is not known here; skipped"
+        return f"{place}: {unknown(kind, version, KINDS)}; skipped"
     where = f"{place} ({kind}{_name_of(value, kind)})"
     shape = _named(typed(value, known[0], where), place)
     document = Document(kind, place.source, place.number, shape)
