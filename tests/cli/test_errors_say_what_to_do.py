@@ -564,6 +564,19 @@ def test_a_waiting_pod_has_its_remarks_below_the_reason(tmp_path: Path) -> None:
     assert "did you mean nvidia.com/gpumem?" in " ".join(found.stdout.split())
 
 
+def test_a_placed_pod_has_its_remarks_among_the_notes(tmp_path: Path) -> None:
+    """A pod with 8 KiB of a card is placed, and its author meant MiB."""
+    limits = {"koordinator.sh/gpu-core": 10, "koordinator.sh/gpu-memory": 8192}
+    spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
+    file = tmp_path / "pod.json"
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "small"}, "spec": spec}
+    file.write_bytes(msgspec.json.encode(pod))
+
+    found = CliRunner().invoke(main, ["schedule", MIXED, str(file)])
+
+    assert "note: pod default/small: koordinator.sh/gpu-memory: 8192 bytes a card" in found.stdout
+
+
 def test_an_empty_file_among_others_is_named(tmp_path: Path) -> None:
     """A forgotten `> file` would otherwise look like a file whose pods are gone."""
     file = tmp_path / "empty.yaml"

@@ -102,9 +102,11 @@ def print_tables(outcome: Outcome) -> None:
         if outcome.cluster.nodes:
             console.print()
             console.print(_nodes_table(outcome))
-        if outcome.notes:
+        placed = [pod for pod in outcome.pods if pod.allocation is not None]
+        notes = [f"pod {pod.pod.pod.key}: {note}" for pod in placed for note in pod.notes]
+        if notes or outcome.notes:
             console.print()
-        for note in outcome.notes:
+        for note in (*notes, *outcome.notes):
             console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
         console.print()
         console.print(_summary(outcome))
