@@ -228,7 +228,7 @@ def test_percent_by_nvidia_count_is_told() -> None:
     reading = read(container(nvidia="200"))
 
     assert reading.notes == (
-        "container main: nvidia.com/gpu: 200 is read as percent, 2 whole card(s)",
+        "container main: nvidia.com/gpu: 200 is read as percent, 2 whole cards",
     )
 
 

@@ -120,7 +120,7 @@ def gather(containers: Iterable[ContainerView]) -> Asked:
                 read = Quantity(quantity.nano // _PERCENT, quantity.format)
                 notes.append(
                     f"container {container.name}: {name}: {quantity} is read as percent,"
-                    f" {read} whole card(s)"
+                    f" {read} whole card{'s' if read.ceil() != 1 else ''}"
                 )
             nano[canonical] = read.nano
             formats.setdefault(canonical, read)
