@@ -67,10 +67,11 @@ def test_a_node_of_another_root_is_looked_at(tmp_path: Path) -> None:
         (None, "No such file"),
         ("{model: X1}", "model"),
         ("{model: C500, cards: -1}", "cards"),
-        ("{model: X1, vendor: acme, memory: much}", "memory"),
+        ("{model: X1, vendor: acme, memory: 8Gi}", "vendor"),
+        ("{model: X1, vendor: nvidia, memory: much}", "memory"),
         ("{", "devices.yaml"),
     ],
-    ids=["absent", "unknown model", "negative", "no quantity", "no YAML"],
+    ids=["absent", "unknown model", "negative", "unknown vendor", "no quantity", "no YAML"],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
     """One line that names the file and the rule; exit 2."""

@@ -277,3 +277,32 @@ def test_a_typed_list_gives_its_items_kind_and_version() -> None:
     (found,) = read_sources([("f", text)]).objects
 
     assert found.value == {"apiVersion": "x/v2", "kind": "Thing", "metadata": {"name": "a"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("{modell: A10}", "field spec: object contains unknown field modell; did you mean model?"),
+        ("{model: A10, rdma: {card: 2}}", "unknown field card; did you mean cards?"),
+        (
+            "{model: A10, registers: [foo]}",
+            "field spec.registers[0]: invalid enum value 'foo'; write one of hami, qgpu",
+        ),
+        (
+            "{model: A10, taints: [{key: a, effect: NoSchedul}]}",
+            "spec.taints[0].effect: invalid enum value 'NoSchedul'; write one of NoExecute, NoSchedule, PreferNo",
+        ),
+        (
+            "{model: X9, vendor: nvida, memory: 8Gi}",
+            "field spec.vendor: 'nvida' is not one of nvidia, ",
+        ),
+    ],
+)
+def test_what_a_field_may_hold_is_told(spec: str, told: str) -> None:
+    """The message names the field or value that the author may have meant."""
+    text = f"apiVersion: partage.io/v1alpha1\nkind: SimulatedNode\nmetadata: {{name: n}}\nspec: {spec}"
+
+    with pytest.raises(InvalidDocument) as caught:
+        read_sources([("f", text.encode())])
+
+    assert told in str(caught.value)

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from msgspec import inspect
+
 from partage.wire.field_types import Type, catalogue
 
 _DEEPEST: Final = 100
@@ -49,6 +51,49 @@ def _unknown(value: Any, shape: Type, where: str, depth: int) -> Iterator[str]:
             yield f"field {path} is not known and does nothing{hint}"
 
 
+def alternatives(message: str, shape: Any) -> str:
+    """What a shape knows in place of a decoder's unknown field or value, as the end of a message; empty for others.
+
+    `message`: such as "Object contains unknown field `modle` - at `$.spec`".
+    """
+    match = _OTHER.fullmatch(message)
+    if match is None:
+        return ""
+    info = _plain_info(inspect.type_info(shape))
+    for step in _STEP.finditer(match["at"] or ""):
+        info = _plain_info(_inside(info, step))
+    if isinstance(info, inspect.StructType):
+        names = [one.encode_name for one in info.fields]
+        near = difflib.get_close_matches(match["field"] or "", names, n=1)
+        return f"; did you mean {near[0]}?" if near else ""
+    values = info.values if isinstance(info, inspect.LiteralType) else ()
+    known = ", ".join(str(one) for one in values if one != "")
+    return f"; write one of {known}" if known else ""
+
+
+def _inside(info: Any, step: re.Match[str]) -> Any:
+    """The type one step further in; None for none that is known."""
+    if step["field"] is not None:
+        fields = info.fields if isinstance(info, inspect.StructType) else ()
+        return next((one.type for one in fields if one.encode_name == step["field"]), None)
+    if step["place"] is not None:
+        return getattr(info, "item_type", None)
+    return getattr(info, "value_type", None)
+
+
+def _plain_info(info: Any) -> Any:
+    """A type without its bounds, and without null."""
+    while isinstance(info, inspect.Metadata):
+        info = info.type
+    if isinstance(info, inspect.UnionType):
+        info = next((one for one in info.types if not isinstance(one, inspect.NoneType)), None)
+    return info
+
+
+_OTHER: Final = re.compile(
+    r"(?:Object contains unknown field `(?P<field>[^`]*)`|Invalid enum value .*?)(?: - at `(?P<at>\$[^`]*)`)?",
+    re.DOTALL,
+)
 _MESSAGE: Final = re.compile(r".*, got `(?P<got>\w+)` - at `(?P<path>\$[^`]*)`", re.DOTALL)
 _STEP: Final = re.compile(r"\.(?P<field>[^.\[]+)|\[(?P<place>[0-9]+)\]|\[\.\.\.\]")
 _TYPES: Final = ((bool, "bool"), (int, "int"), (float, "float"), (str, "str"), (list, "array"))

@@ -24,7 +24,7 @@ import msgspec
 
 from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue
 from partage.wire import shapes
-from partage.wire.decode_errors import misspelt, with_keys
+from partage.wire.decode_errors import alternatives, misspelt, with_keys
 from partage.wire.json_values import json_values, keys_given_twice, with_quoted_numbers
 from partage.wire.yaml_values import MOST_NOTES, TEMPLATE, Repeated, YamlError, yaml_values
 
@@ -433,7 +433,8 @@ def typed(value: Any, shape: type[_T], where: str) -> _T:
     try:
         return _decoded(value, shape)
     except UNREADABLE as error:
-        raise InvalidDocument(f"{where}: {explain(error, value)}") from error
+        instead = alternatives(str(error), shape)
+        raise InvalidDocument(f"{where}: {explain(error, value)}{instead}") from error
 
 
 def _decoded(value: Any, shape: type[_T]) -> _T:

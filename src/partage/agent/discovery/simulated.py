@@ -19,10 +19,10 @@ from msgspec import Meta
 from partage.agent.discovery.found import Found, Inventory, Roots
 from partage.agent.discovery.models import MODELS, CardModel
 from partage.model.device import Device, DeviceType, Topology, VirtualFunction
-from partage.model.errors import UNREADABLE, InvalidDocument, InvalidQuantity, InvalidRecord
+from partage.model.errors import InvalidDocument, InvalidQuantity, InvalidRecord
 from partage.model.quantity import Quantity
-from partage.vendors.traits import traits_of
-from partage.wire.documents import explain
+from partage.vendors.traits import ROWS, files_known, traits_of
+from partage.wire.documents import typed
 from partage.wire.yaml_values import YamlError, yaml_values
 
 _SPACE: Final = uuid.UUID("c9c6d9d5-4a4e-5b67-8a0f-3f4d8e0c5a11")
@@ -71,20 +71,23 @@ class DescribedCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
         `where`: prefix of a field's name in messages. Raises `InvalidDocument`: the model is neither known nor
         described, or the memory is no quantity.
         """
-        known = MODELS.get(self.model)
+        known, vendor = MODELS.get(self.model), self.vendor.lower()
+        if vendor and not files_known(vendor):
+            names = ", ".join(row.name for row in ROWS if row.own)
+            raise InvalidDocument(f"{where}vendor: {self.vendor!r} is not one of {names}")
         if known is None and (not self.vendor or self.memory is None):
             raise InvalidDocument(
                 f"{where}model: {self.model!r} is not one of {', '.join(MODELS)}; any other "
                 "model needs vendor and memory beside it"
             )
-        make = known or CardModel(self.vendor.lower(), 0)
+        make = known or CardModel(vendor, 0)
         try:
             memory = make.memory if self.memory is None else Quantity.parse(self.memory).floor()
         except InvalidQuantity as error:
             raise InvalidDocument(f"{where}memory: {error}") from error
         return replace(
             make,
-            vendor=self.vendor.lower() or make.vendor,
+            vendor=vendor or make.vendor,
             memory=max(memory, 0),
             driver=make.driver if self.driver is None else self.driver,
         )
@@ -137,15 +140,13 @@ def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
                 f"{file}: {len(documents) or 'no'} documents; it must be one, such as "
                 "'model: A100-SXM4-80GB'"
             )
-        given = msgspec.convert(documents[0], _File)
+        given = typed(documents[0], _File, str(file))
     except OSError as error:
         raise InvalidDocument(
             f"{file}: {error.strerror}; name a file that describes devices"
         ) from error
     except YamlError as error:
         raise InvalidDocument(f"{file}: {error}") from error
-    except UNREADABLE as error:
-        raise InvalidDocument(f"{file}: {explain(error)}") from error
     hardware = SimulatedHardware(
         name,
         given.model,
