@@ -221,7 +221,9 @@ def test_a_flood_of_templates_holds_up_no_controller() -> None:
                 "uid": f"{number}",
                 "annotations": {names.TRANSLATED: encode_translated(asked)},
             }
+            claim = {"name": "c", "resourceClaimTemplateName": asked["main"].shape.template}
             pod = {"kind": "Pod", "metadata": {"name": "p", **meta}}
+            pod["spec"] = {"resourceClaims": [claim]}
             (document,) = decode("test", json.dumps(pod).encode()).documents
             templates.changed(document)
         daemon.service.rebuilt = True

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,16 +25,18 @@ from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.model.device import Device, DeviceType
+from partage.model.errors import InvalidValue
 from partage.model.node import Node
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
 from partage.webhook.settings import Admission
-from partage.wire.claim_shapes import Shape, Translated, encode_translated
+from partage.wire.claim_shapes import Shape, Translated, decode_translated, encode_translated
 from partage.wire.claim_specs import kinds
 from partage.wire.context import Context
-from partage.wire.documents import decode
+from partage.wire.documents import Document, decode
+from partage.wire.shapes import Metadata
 
 TEMPLATES = "resourceclaimtemplates.resource.k8s.io"
 CLAIMS = "resourceclaims.resource.k8s.io"
@@ -85,9 +88,20 @@ def of(**shapes: Shape) -> dict[str, str]:
     }
 
 
+def claims_of(annotations: dict[str, str]) -> list[dict[str, str]]:
+    """The claims of a pod with these annotations, as the webhook writes them."""
+    with contextlib.suppress(InvalidValue):
+        told = decode_translated(annotations[names.TRANSLATED])
+        return [
+            {"name": f"partage-{number}", "resourceClaimTemplateName": one.shape.template}
+            for number, one in enumerate(told.values())
+        ]
+    return [{"name": "partage-0", "resourceClaimTemplateName": SHARE.template}]
+
+
 async def made(cluster: World, name: str, annotations: dict[str, str], **spec: Any) -> None:
     """A pod with annotations, as it is stored."""
-    manifest = pod(name, {}, **spec)
+    manifest = pod(name, {}, resourceClaims=claims_of(annotations), **spec)
     manifest["metadata"]["annotations"] = annotations
     await cluster.api.create("pods", manifest, "default")
 
@@ -366,23 +380,99 @@ async def _claims_made(cluster: World) -> AsyncIterator[None]:
             await task
 
 
-async def test_what_cannot_be_made_is_said_once(
+class _Requests:
+    """A client that counts its requests, and waits in none."""
+
+    def __init__(self) -> None:
+        self.clock, self.sent = SimpleNamespace(monotonic=lambda: 0.0), Counter[str]()
+        self.made: list[str] = []
+
+    async def list_all(self, *_: Any, **__: Any) -> Any:
+        self.sent["list"] += 1
+        return SimpleNamespace(items=[])
+
+    async def get(self, *_: Any, **__: Any) -> Any:
+        self.sent["get"] += 1
+        return claim_templates._Template()
+
+    async def create(self, *_: Any, namespace: str, **__: Any) -> Any:
+        self.sent["create"] += 1
+        self.made.append(namespace)
+        await asyncio.sleep(0)
+        return claim_templates._Template(Metadata(uid=str(self.sent["create"])))
+
+
+def alone() -> tuple[ClaimTemplates, _Requests]:
+    """The templates of a cluster with one card, and their requests."""
+    nodes = [Node("n", devices=(Device(DeviceType.GPU, 0, "n-0", memory_bytes=2**34),))]
+    books = SimpleNamespace(engine=SimpleNamespace(ledger=SimpleNamespace(nodes=nodes)))
+    requests = _Requests()
+    return ClaimTemplates(requests, lambda: books), requests  # type: ignore[arg-type,return-value]
+
+
+def document(
+    name: str, annotations: dict[str, str], claims: list[dict[str, str]], namespace: str = "a"
+) -> Document:
+    """A pod as a watch reports it."""
+    meta = {"name": name, "namespace": namespace, "uid": name, "annotations": annotations}
+    spec = {"containers": [], "resourceClaims": claims}
+    manifest = {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec}
+    (found,) = decode("test", json.dumps(manifest).encode()).documents
+    return found
+
+
+IMPOSSIBLE = [Shape(shares=False, instances=True, memory_bytes=n << 20) for n in range(1, 1601)]
+
+
+async def test_what_cannot_be_made_is_tried_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A tenant's pods may name thousands of shapes that no card can give, and each new pod leads to a look."""
-    monkeypatch.setattr(claim_templates, "claim_spec", lambda *_: "no card can give it")
-    async with world(nodes=1) as cluster:
-        await cluster.api.create("deviceclasses.resource.k8s.io", CLASS)
-        books = SimpleNamespace(engine=SimpleNamespace(ledger=SimpleNamespace(nodes=[])))
-        mine = ClaimTemplates(await cluster.client(), lambda: books)  # type: ignore[arg-type,return-value]
-        for number in range(1500):
-            text = of(main=Shape(memory_bytes=2**40 + number))
-            manifest = {"kind": "Pod", "apiVersion": "v1", "metadata": {"annotations": text}}
-            manifest["metadata"] |= {"name": f"p{number}", "namespace": "a", "uid": f"u{number}"}
-            (document,) = decode("test", json.dumps(manifest).encode()).documents
-            mine.changed(document)
+    tried: list[Shape] = []
+    plain = claim_templates.claim_spec
+    monkeypatch.setattr(
+        claim_templates, "claim_spec", lambda *given: tried.append(given[0]) or plain(*given)
+    )
+    mine, requests = alone()
+    for number, shape in enumerate(IMPOSSIBLE):
+        mine.changed(document(f"p{number}", of(main=shape), claims_of(of(main=shape))))
+        if number >= 1500:
+            await mine.look()
+    assert len(tried) == len(caplog.messages) == len(IMPOSSIBLE)
+    assert requests.sent == {"list": 1}
+
+
+async def test_a_pod_has_the_templates_alone_that_its_claims_name() -> None:
+    """Its author can change its annotations all the time, and its claims never; nor do many pods cost memory after."""
+    mine, requests = alone()
+    claims = claims_of(of(main=SHARE))
+    mine.changed(document("p", of(main=SHARE, other=PERCENT), claims))
+    for number in range(1, 50):
+        shapes = {f"c{at}": Shape(memory_bytes=(64 * number + at) << 20) for at in range(64)}
+        mine.changed(document("p", of(**shapes), claims))
+        mine.changed(document("plain", of(**shapes), []))
         await mine.look()
-        assert len(caplog.messages) >= 1500
-        caplog.clear()
-        await mine.look()
-        assert len(caplog.messages) == 0
+    assert requests.sent == {"list": 1, "get": 1, "create": 1}
+    assert mine.wanted == {("a", SHARE.template)}
+    for number, shape in enumerate(IMPOSSIBLE):  # of an instance that only follows
+        mine.changed(document(f"q{number}", of(main=shape), claims_of(of(main=shape))))
+        mine.gone(document(f"q{number}", {}, []))
+    assert not mine._missing
+    assert mine.wanted == {("a", SHARE.template)}
+
+
+async def test_a_namespace_with_many_templates_delays_no_other() -> None:
+    """Also one whose pod comes while the many are made."""
+    mine, requests = alone()
+    for number in range(1, 501):
+        own = of(main=Shape(memory_bytes=number << 20))
+        mine.changed(document(f"p{number}", own, claims_of(own)))
+    looking = asyncio.create_task(mine.look())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    before = len(requests.made)
+    assert 0 < before < 100
+    mine.changed(document("late", of(main=SHARE), claims_of(of(main=SHARE)), "b"))
+    await looking
+    assert "b" in requests.made[before : before + 3]
+    assert len(requests.made) == 501

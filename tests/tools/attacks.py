@@ -52,6 +52,7 @@ _ROOM: Final = "daemon/test_room_is_made_for_important_pods.py"
 _BURST: Final = "extender/test_a_burst_of_waiting_pods_is_woken_in_turn.py"
 _PROPOSED: Final = "extender/test_nodes_are_proposed_for_claims.py"
 _WRITES: Final = "daemon/test_no_burst_floods_the_api_server.py"
+_TEMPLATES: Final = "daemon/test_templates_go_with_their_last_pod.py"
 _WAY: Final = "kube/test_no_credential_is_shown_to_the_way.py"
 _LISTS: Final = "kube/test_lists_come_whole.py"
 _OBJECTS: Final = "kube/test_requests_reach_their_resource.py"
@@ -61,11 +62,14 @@ _UP: Final = "apiserver/test_no_client_holds_the_server.py"
 ATTACKS: Final = (
     Attack(
         "tenant",
-        "pods that are hard to place",
-        "at most 50 ms of CPU each at 5,000 nodes; the pod waits with a reason",
+        "pods that are hard to place, one or hundreds",
+        "at most 50 ms of CPU each at 5,000 nodes; the pod waits with a reason, and others have their turn",
         (
             f"{_HARD}::test_a_hard_pod_is_answered_within_its_bound",
             f"{_HARD}::test_no_pod_that_is_searched_for_is_harder",
+            f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon",
+            f"{_CROWDS}::test_many_namespaces_share_what_one_has",
+            "embedded/test_hard_pods_hold_up_nobody.py",
         ),
     ),
     Attack(
@@ -107,16 +111,6 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "hundreds of hard pods at once",
-        "others' pods have their turn after bounded work",
-        (
-            f"{_CROWDS}::test_an_ordinary_pod_behind_a_row_has_its_turn_soon",
-            f"{_CROWDS}::test_many_namespaces_share_what_one_has",
-            "embedded/test_hard_pods_hold_up_nobody.py",
-        ),
-    ),
-    Attack(
-        "tenant",
         "preemption beside many small pods, and plans without an end",
         "as few victims as needed, or none; planning pauses",
         (
@@ -150,7 +144,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "ResourceClaims with thousands of requests, or named by thousands of pods",
+        "ResourceClaims with thousands of requests or pods, and such pods with thousands of terms, tolerations or containers",
         "bounded work; kube-scheduler decides alone",
         (
             f"{_PROPOSED}::test_claims_of_thousands_of_requests_are_left_to_kube_scheduler",
@@ -159,13 +153,6 @@ ATTACKS: Final = (
             "extender/test_pods_with_claims_are_listed.py::test_a_claim_that_comes_and_goes_has_no_pod_read_again",
             "wire/test_claims_that_wait_are_judged.py::test_requests_that_many_devices_meet_cost_little_beside_one_that_none_meets",
             "embedded/test_claims_are_followed.py::test_pods_are_tried_again_for_a_claim_that_may_help_them",
-        ),
-    ),
-    Attack(
-        "tenant",
-        "pods with ResourceClaims and thousands of terms, tolerations or containers",
-        "kube-scheduler decides alone",
-        (
             f"{_PROPOSED}::test_a_pod_beyond_the_bounds_of_pods_with_names_is_left_to_kube_scheduler",
             f"{_PROPOSED}::test_such_a_pod_is_explained_on_its_node_too",
         ),
@@ -178,6 +165,16 @@ ATTACKS: Final = (
             "wire/test_claims_that_wait_are_judged.py::test_claims_of_a_namespace_cost_together_what_one_may",
             "wire/test_claims_that_wait_are_judged.py::test_selectors_of_a_namespace_take_together_what_those_of_one_pod_may",
             "wire/test_selectors_of_claims_are_bounded.py::test_what_it_takes_to_read_expressions_counts",
+        ),
+    ),
+    Attack(
+        "tenant",
+        "thousands of templates of claims, also by an annotation that changes",
+        "each namespace has one made in turn",
+        (
+            f"{_TEMPLATES}::test_what_cannot_be_made_is_tried_and_said_once",
+            f"{_TEMPLATES}::test_a_pod_has_the_templates_alone_that_its_claims_name",
+            f"{_TEMPLATES}::test_a_namespace_with_many_templates_delays_no_other",
         ),
     ),
     Attack(
@@ -327,8 +324,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "a namespace with Partage's usual name, while Partage runs in another",
-        "its pods are judged like all others",
+        "a namespace with Partage's usual name",
+        "its pods are judged like others",
         (f"{_CEL}::test_only_the_namespace_that_partage_runs_in_is_left_out",),
     ),
     Attack(

@@ -50,7 +50,7 @@ _MOST: Final = 1000
 _ALL: Final = "*"
 """In place of a template's name, for messages about a whole namespace."""
 _PIECE: Final = 50
-"""Templates in a row, before other tasks have their turn."""
+"""Specs in a row, before other tasks have their turn."""
 _OURS: Final = f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}"
 
 _Key = tuple[str, str]
@@ -72,22 +72,6 @@ class _Stored:
 
     uid: str
     mark: str
-
-
-@dataclass(frozen=True, slots=True)
-class _User:
-    """A pod that names templates."""
-
-    text: str
-    keys: frozenset[_Key]
-
-
-def _in_turn(keys: list[_Key]) -> list[_Key]:
-    """The keys of all namespaces in turn, so that a namespace with many templates does not delay the others."""
-    rows: dict[str, list[_Key]] = {}
-    for key in keys:
-        rows.setdefault(key[0], []).append(key)
-    return [key for row in zip_longest(*rows.values()) for key in row if key is not None]
 
 
 class Cards:
@@ -121,16 +105,23 @@ class ClaimTemplates:
     ) -> None:
         """Start without templates; `books` contain the cluster's cards, and are None while they are made."""
         self._client, self._books, self._period = client, books, period
-        self._users: dict[str, _User] = {}
+        self._users: dict[str, frozenset[_Key]] = {}
         self._uses: Counter[_Key] = Counter()
         self._shapes: dict[_Key, Shape] = {}
         self._there: dict[_Key, _Stored] = {}
+        self._full: Counter[str] = Counter()  # templates by namespace
+        self._missing: dict[str, dict[_Key, None]] = {}  # to be made, by namespace
+        self._superfluous: dict[_Key, bool] = {}  # to be deleted; whether another one replaces it
         self._unused: set[_Key] = set()
+        self._impossible: set[_Key] = set()  # no card can give them
+        self._refused: set[str] = set()  # namespaces
+        self._owner: dict[str, Any] | None = None
         self._listed: float | None = None
         self._news = asyncio.Event()
         self._told: dict[_Key, str] = {}
         self._taken: set[_Key] = set()
         self._cards = Cards()
+        self._kinds: Mapping[Kind, int] = {}
 
     @property
     def wanted(self) -> frozenset[_Key]:
@@ -145,37 +136,46 @@ class ClaimTemplates:
             return
         uid, shape = document.metadata.uid or "", document.shape
         text = document.annotations.get(names.TRANSLATED, "")
-        known = self._users.get(uid)
-        over = isinstance(shape, shapes.Pod) and finished(shape)
-        if not text or over:
+        if not isinstance(shape, shapes.Pod) or finished(shape):
             self._leave(uid)
-        elif known is None or known.text != text:
-            self._use(uid, text, document.namespace)
+        elif text and uid not in self._users and (named := _named(shape)):
+            self._use(uid, text, document.namespace, named)
 
     def gone(self, document: Document) -> None:
         """Take in a deleted object."""
         self._leave(document.metadata.uid or "")
 
     def _leave(self, uid: str) -> None:
-        known = self._users.pop(uid, None)
-        for key in known.keys if known else ():
+        for key in self._users.pop(uid, ()):
             self._uses[key] -= 1
             if not self._uses[key]:
                 del self._uses[key], self._shapes[key]
+                self._impossible.discard(key)
+                self._waits_no_more(key)
 
-    def _use(self, uid: str, text: str, namespace: str) -> None:
+    def _waits(self, key: _Key) -> None:
+        self._missing.setdefault(key[0], {})[key] = None
+
+    def _waits_no_more(self, key: _Key) -> None:
+        waiting = self._missing.get(key[0], {})
+        waiting.pop(key, None)
+        if not waiting:
+            self._missing.pop(key[0], None)
+
+    def _use(self, uid: str, text: str, namespace: str, named: frozenset[str]) -> None:
         try:
             told = decode_translated(text)
         except InvalidValue as error:
             _LOG.info("annotation %s of a pod in %s: %s", names.TRANSLATED, namespace, error)
             told = {}
-        found = {(namespace, one.shape.template): one.shape for one in told.values()}
-        self._leave(uid)
-        self._users[uid] = _User(text, frozenset(found))
+        wanted = {one.shape.template: one.shape for one in told.values()}
+        found = {(namespace, name): one for name, one in wanted.items() if name in named}
+        self._users[uid] = frozenset(found)
         for key, shape in found.items():
             self._uses[key] += 1
             self._shapes[key] = shape
-            if key not in self._there:
+            if key not in self._there and key not in self._impossible:
+                self._waits(key)
                 self._news.set()
 
     # --- work --------------------------------------------------------------------------------
@@ -198,26 +198,42 @@ class ClaimTemplates:
             await sleep_until(self._client.clock, self._period, self._news)
 
     async def look(self) -> None:
-        """Create missing templates; once a period, list all and delete the superfluous. Raises `KubeError`."""
-        books = self._books()
-        if books is None:
-            self._listed = None
-            return
-        now = self._client.clock.monotonic()
-        sweep = self._listed is None or now >= self._listed + self._period
-        if sweep:
-            await self._list()
-            self._listed = now
-        missing = [key for key in self._shapes if key not in self._there]
-        if not sweep and not missing:
-            return
-        cards = self._cards.of(books.engine.ledger.nodes)
-        if missing:
-            await self._make(missing, cards)
-        if sweep:
-            await self._removed(cards)
-            outdated = [key for key in self._shapes if key not in self._there]
-            await self._make([key for key in outdated if key not in missing], cards)
+        """Create missing templates and delete superfluous ones; once a period, list all. Raises `KubeError`.
+
+        Each namespace has one template made in turn, and then one is deleted. So no namespace delays the others.
+        """
+        current = False
+        while True:
+            books = self._books()
+            if books is None:
+                self._listed = None
+                return
+            now = self._client.clock.monotonic()
+            sweep = self._listed is None or now >= self._listed + self._period
+            if sweep:
+                await self._list()
+            if sweep or not current:
+                self._count(books)
+                current = True
+            if sweep:
+                await self._compare()
+                self._listed = now
+            if not self._missing and not self._superfluous:
+                return
+            for namespace in list(self._missing):
+                await self._next_made(namespace)
+            if self._superfluous:
+                key, outdated = self._superfluous.popitem()
+                if outdated or key not in self._shapes:
+                    await self._delete(key)
+            await asyncio.sleep(0)  # other tasks have their turn
+
+    def _count(self, books: Books) -> None:
+        """Count the cluster's cards. What the former ones could not give is tried again."""
+        cards = dict(self._cards.of(books.engine.ledger.nodes))
+        if cards.keys() != self._kinds.keys():
+            self._impossible.clear()
+        self._kinds = cards
 
     async def _list(self) -> None:
         self._taken = {key for key, stored in self._there.items() if not stored.uid}
@@ -228,6 +244,8 @@ class ClaimTemplates:
             )
             for one in found.items
         }
+        self._full = Counter(key[0] for key, stored in self._there.items() if stored.uid)
+        self._owner, self._refused = None, set()
         spaces = {namespace for namespace, _ in self._shapes}
         self._told = {
             (namespace, name): told
@@ -235,21 +253,23 @@ class ClaimTemplates:
             if (namespace, name) in self._shapes or (name == _ALL and namespace in spaces)
         }
 
-    async def _removed(self, cards: Mapping[Kind, int]) -> None:
-        """Delete templates that no pod has named for a period, and those that the cluster's cards have outdated."""
+    async def _compare(self) -> None:
+        """Find templates to make, and those to delete: unused for a period, or outdated by the cluster's cards."""
         ours = {key: stored for key, stored in self._there.items() if stored.uid}
         unused = {key for key in ours if key not in self._shapes}
-        for key in unused & self._unused:
-            if key not in self._shapes:
-                await self._delete(key)
+        self._superfluous = dict.fromkeys(unused & self._unused, False)
         self._unused = unused
-        for key, stored in ours.items():
-            if key not in self._there:
-                continue  # deleted above
+        self._missing.clear()
+        for key in self._shapes:  # the one that was named first is made first
+            if key not in self._there and key not in self._impossible:
+                self._waits(key)
+        for number, (key, stored) in enumerate(ours.items(), 1):
+            if number % _PIECE == 0:
+                await asyncio.sleep(0)  # other tasks have their turn
             shape = self._shapes.get(key)
-            spec = None if shape is None else claim_spec(shape, cards)
+            spec = None if shape is None else claim_spec(shape, self._kinds)
             if isinstance(spec, dict) and mark(spec) != stored.mark:
-                await self._delete(key)
+                self._superfluous[key] = True
 
     async def _delete(self, key: _Key) -> None:
         namespace, name = key
@@ -262,52 +282,64 @@ class ClaimTemplates:
         except KubeError as error:
             self._say(key, f"cannot be removed: {error}")
             return
-        self._there.pop(key, None)
+        del self._there[key]
+        self._full[namespace] -= 1
+        if key in self._shapes:
+            self._waits(key)
 
-    async def _make(self, missing: list[_Key], cards: Mapping[Kind, int]) -> None:
-        if not missing:
+    async def _next_made(self, namespace: str) -> None:
+        """Make the next missing template of a namespace, or note why not."""
+        key = next(iter(self._missing.get(namespace, ())), None)
+        if key is None:
+            return  # its pods are gone meanwhile
+        if self._full[namespace] >= _MOST:
+            # All wait for the next list, so that none takes the place of an earlier one.
+            del self._missing[namespace]
+            self._say((namespace, _ALL), f"is not made: namespace {namespace} has {_MOST}")
             return
-        class_ = await self._client.get(CLASSES, names.SHARE_CLASS, into=_Template)
-        owner: dict[str, Any] = {
-            "apiVersion": API_VERSION,
-            "kind": "DeviceClass",
-            "name": names.SHARE_CLASS,
-            "uid": class_.metadata.uid,
-        }
-        full = Counter(key[0] for key, stored in self._there.items() if stored.uid)
-        refused: set[str] = set()
-        for number, key in enumerate(_in_turn(missing)):
-            namespace, _ = key
-            shape = self._shapes.get(key)
-            if number % _PIECE == 0:
-                await asyncio.sleep(0)  # other tasks have their turn
-            if shape is None or namespace in refused:
-                continue  # its pod is gone meanwhile, or its namespace refuses templates now
-            if full[namespace] >= _MOST:
-                self._say((namespace, _ALL), f"is not made: namespace {namespace} has {_MOST}")
-                continue
-            spec = claim_spec(shape, cards)
-            if isinstance(spec, str):
-                self._say(key, f"is not made: {spec}")
-                continue
-            body = template(shape, namespace, spec, owner)
-            try:
-                made = await self._client.create(
-                    TEMPLATES, body, namespace=namespace, into=_Template
-                )
-                self._there[key] = _Stored(made.metadata.uid or "", mark(spec))
-                full[namespace] += 1
-            except AlreadyExists:
-                # An earlier leader made it, or another object has the name; the next list shows which.
-                if key in self._taken:
-                    self._say(key, "is not made: another object has the name")
-                self._there[key] = _Stored("", "")
-            except KubeError as error:
-                self._say(key, f"is not made: {error}")
-                refused.add(namespace)
+        self._waits_no_more(key)
+        shape = self._shapes[key]
+        if key in self._there or namespace in self._refused:
+            return  # the namespace refuses templates until the next list
+        spec = claim_spec(shape, self._kinds)
+        if isinstance(spec, str):
+            self._impossible.add(key)
+            self._say(key, f"is not made: {spec}")
+            return
+        body = template(shape, namespace, spec, await self._owning())
+        try:
+            made = await self._client.create(TEMPLATES, body, namespace=namespace, into=_Template)
+            self._there[key] = _Stored(made.metadata.uid or "", mark(spec))
+            self._full[namespace] += 1
+        except AlreadyExists:
+            # An earlier leader made it, or another object has the name; the next list shows which.
+            if key in self._taken:
+                self._say(key, "is not made: another object has the name")
+            self._there[key] = _Stored("", "")
+        except KubeError as error:
+            self._say(key, f"is not made: {error}")
+            self._refused.add(namespace)
+
+    async def _owning(self) -> dict[str, Any]:
+        """The reference to the templates' owner, read once a period."""
+        if self._owner is None:
+            class_ = await self._client.get(CLASSES, names.SHARE_CLASS, into=_Template)
+            self._owner = {
+                "apiVersion": API_VERSION,
+                "kind": "DeviceClass",
+                "name": names.SHARE_CLASS,
+                "uid": class_.metadata.uid,
+            }
+        return self._owner
 
     def _say(self, key: _Key, told: str) -> None:
         """Log a message, unless it repeats the last one about the template."""
         if self._told.get(key) != told:
             _LOG.warning("ResourceClaimTemplate %s %s", "/".join(key), told)
         self._told[key] = told
+
+
+def _named(pod: shapes.Pod) -> frozenset[str]:
+    """Templates that a pod's claims name. They never change; its annotations do."""
+    claims = (pod.spec and pod.spec.resource_claims) or ()
+    return frozenset(filter(None, (one.resource_claim_template_name for one in claims)))
