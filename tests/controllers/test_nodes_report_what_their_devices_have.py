@@ -188,14 +188,29 @@ def test_equal_amounts_in_other_words_are_equal() -> None:
     assert totals_patch(one, two, read.node, Settings()) == {}
 
 
-async def test_a_foreign_edit_is_put_right_and_a_fight_slows_down() -> None:
+@pytest.mark.parametrize(
+    "others",
+    [
+        ({"koordinator.sh/gpu": "7"},),
+        ({"koordinator.sh/gpu": "7"}, {"koordinator.sh/gpu-core": "7"}),
+        (
+            {"koordinator.sh/gpu": "7", "koordinator.sh/gpu-core": None},
+            {"koordinator.sh/gpu-core": "9", "koordinator.sh/gpu-memory": "1"},
+            {"koordinator.sh/gpu-memory": None},
+        ),
+    ],
+    ids=["the same", "one of two in turn", "some of three in turn"],
+)
+async def test_a_foreign_edit_is_put_right_and_a_fight_slows_down(
+    others: tuple[Manifest, ...],
+) -> None:
     """The first overwriting is corrected within seconds; the tenth waits for minutes, with an event."""
     async with world_of() as world:
         await world.create("nodes", node())
         world.tell(device())
         async with world.leading():
-            for _ in range(30):
-                edit = {"status": {"allocatable": {"koordinator.sh/gpu": "7"}}}
+            for number in range(30):
+                edit = {"status": {"allocatable": others[number % len(others)]}}
                 await world.server.patch("nodes", "", "n1", edit, sub="status")
                 await world.settled()
                 await world.clock.advance(20)

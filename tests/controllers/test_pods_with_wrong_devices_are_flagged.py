@@ -302,6 +302,8 @@ async def test_labels_that_the_binding_did_not_carry_are_filled_in() -> None:
             gone = {"metadata": {"labels": {"tke.cloud.tencent.com/qgpu": None}}}
             await world.server.patch("pods", "default", "web", gone)
             await world.settled()
+            await world.clock.advance(1)
+            await world.settled()
             assert world.get("pods", "web", "default")["metadata"]["labels"] == wanted
 
 

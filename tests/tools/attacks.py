@@ -137,7 +137,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "disruption budgets of a megabyte each, so that preemption ends for all",
-        "pods of that namespace are not evicted; preemption of others goes on",
+        "its pods are not evicted; preemption of others goes on",
         (
             "extender/test_the_plugin_finds_room_that_others_can_make.py::test_a_budget_that_compares_thousands_of_values_lets_nobody_go",
         ),
@@ -297,15 +297,10 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "a policy or precedence that takes the whole card",
-        "the pod gets what the node allows, and its condition says so",
-        ("agent/test_no_pod_takes_more_than_its_node_grants.py",),
-    ),
-    Attack(
-        "tenant",
-        "more `online` pods than allowed, other service accounts, forged permits",
-        "the rest are ordinary pods, with the reason",
+        "the whole card by policy or precedence, more `online` pods than allowed, other service accounts, forged permits",
+        "the pod gets what is allowed, with the reason",
         (
+            "agent/test_no_pod_takes_more_than_its_node_grants.py",
             "laws/test_no_more_go_before_others_than_may.py",
             "extender/test_wishes_are_cut_down_and_told.py",
             "wire/test_permits_say_who_goes_before_others.py",
@@ -542,12 +537,13 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "endless changes of a running pod's share or labels",
+        "endless changes of a running pod's share or labels, or a node's totals",
         "at most 20 writes at once, four a second a namespace; the last wish is met",
         (
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_lowers_without_an_end_leaves_others_their_turn",
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_asks_without_an_end_costs_a_bounded_number_of_writes",
             "controllers/test_pods_with_wrong_devices_are_flagged.py::test_a_writer_that_undoes_all_is_answered_ever_more_slowly",
+            "controllers/test_nodes_report_what_their_devices_have.py::test_a_foreign_edit_is_put_right_and_a_fight_slows_down",
         ),
     ),
     Attack(

@@ -36,6 +36,7 @@ from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.controllers")
 _CONFIG: Final = "ConfigMap"
+_CONDITION: Final = "condition"
 _LOCK_SECONDS: Final = 300.0
 """Since a vendor's lock was first seen here: after this time HAMi's own scheduler takes a lock away from its holder. The
 lock's own time is not used: clocks of two machines may differ, and a lock removed too early lets a vendor's plugin mix up
@@ -290,7 +291,9 @@ class Controllers:
         None if it was not written yet.
         """
         now = self._clock.monotonic()
-        wait = self._contention.wait(key, what, change, now) if change else 0.0
+        # A condition is one value: its type is always the same.
+        values = {what: tuple(change.items())} if what == _CONDITION else change
+        wait = self._contention.wait(key, what, values, now) if change else 0.0
         if wait > 0:
             self._queue.add_after(key, wait)
         if wait > 0 or not change:
@@ -299,7 +302,7 @@ class Controllers:
         picture, pod = self.picture, key.kind == "pod"
         if (picture.pods.get(key.name) if pod else picture.node(key.name)[0]) is None:
             return False  # deleted meanwhile, and forgotten
-        return self._contention.written(key, what, change, now)
+        return self._contention.written(key, what, values, now)
 
     def _renewed(self, document: Document | None) -> None:
         """Keep a write's answer, which is the newest state, unless the watch has reported the object's deletion."""
@@ -377,7 +380,7 @@ class Controllers:
         if condition is None or _is_over(document):
             return
         key, write = _Key("pod", uid), self._writer.pod_condition
-        if await self._correct(key, document, condition, "condition", write) is None:
+        if await self._correct(key, document, condition, _CONDITION, write) is None:
             return
         tell = self._notices.normal if flag is None else self._notices.warning
         tell(_regarding(document, "Pod"), condition["reason"], condition["message"])
