@@ -6,18 +6,25 @@ import re
 import resource
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fakes.clock import SteppedClock
+from partage.cli.main import main
+from partage.daemon import recording
 from partage.daemon.recording import Recorder, RecordSettings
 from partage.kube.clock import SystemClock
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.model.node import Node
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
-from partage.scheduler.events import NodeSeen, Placement, PodGone
+from partage.scheduler.events import NodeGone, NodeSeen, Placement, PodGone
+from partage.scheduler.journal import EngineState
 from partage.sim.rerun import Compared, rerun
+from partage.wire import journal
 from partage.wire.journal import Line, read_lines
 
 sys.path.append(str(Path(__file__).parents[1] / "embedded"))
@@ -283,3 +290,79 @@ def test_an_entry_that_cannot_be_written_does_not_end_the_record(tmp_path: Path)
         entries = [one.entry for one in read_lines("record", file) if isinstance(one, Line)]
 
     assert [tuple(entries[0].gone), entries[1]] == [("after",), PodGone("last")]
+
+
+def test_a_state_that_is_larger_than_a_file_is_not_written_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Pods of some tenants may ask in a megabyte each. The former file stays, and recording begins again without them."""
+    path, encoded = tmp_path / "record", []
+    plain = recording.encode_entry
+    monkeypatch.setattr(
+        recording, "encode_entry", lambda *given: encoded.append(given[1]) or plain(*given)
+    )
+
+    async def story() -> None:
+        clock = SteppedClock()
+        recorder = Recorder(RecordSettings(path, limit=2**20), "a", clock)
+        engine = recorder.engine(Policy())
+        await recorder.flush()
+        for number in range(24):
+            engine.handle(NodeSeen(Node(f"n{number}", labels={"large": "x" * 2**20})))
+            await recorder.flush()
+        before = len(encoded)
+        for number in range(100):
+            engine.handle(PodGone(f"u{number}"))
+            await recorder.flush()
+        assert len(encoded) - before < 5
+        for number in range(24):
+            engine.handle(NodeGone(f"n{number}"))
+        await clock.advance(60)
+        engine.handle(PodGone("after"))
+        await recorder.flush()
+        engine.handle(PodGone("last"))
+        await recorder.flush()
+        await ended(recorder)
+
+    asyncio.run(story())
+    assert sum(one.stat().st_size for one in tmp_path.iterdir()) < 2 * (2**20 + recording._BEYOND)
+    with path.open("rb") as file:
+        entries = [one.entry for one in read_lines("record", file) if isinstance(one, Line)]
+    assert [type(one) for one in entries] == [EngineState, PodGone]
+    assert caplog.text.count("larger than a file may be") < 4
+
+
+def test_many_large_entries_make_no_file_larger_than_it_may_be(tmp_path: Path) -> None:
+    """What comes within half a second may be more than a file; the next one begins with a state."""
+    path = tmp_path / "record"
+
+    async def story() -> None:
+        recorder = Recorder(RecordSettings(path, limit=2**20), "a", SystemClock())
+        engine = recorder.engine(Policy())
+        await recorder.flush()
+        for number in range(40):
+            engine.handle(NodeSeen(Node("n", labels={"large": f"{number}" * 2**19})))
+        await recorder.flush()
+        assert path.stat().st_size < 2**20
+        engine.handle(NodeGone("n"))
+        await recorder.flush()
+        engine.handle(PodGone("after"))
+        await ended(recorder)
+
+    asyncio.run(story())
+    for file in tmp_path.iterdir():
+        assert replayed(file) == []
+        assert file.stat().st_size < 2**20
+
+
+def test_a_line_that_is_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no last line of a program that was killed."""
+    path = tmp_path / "record"
+    recorded(path, steps=1)
+    for module in (journal, import_module("partage.cli.replay")):
+        monkeypatch.setattr(module, "LONGEST", 2**9)
+
+    outcome = CliRunner().invoke(main, ["replay", str(path)])
+
+    assert outcome.exit_code == 2
+    assert "line 5: longer than" in outcome.stderr

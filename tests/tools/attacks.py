@@ -52,6 +52,7 @@ _ROOM: Final = "daemon/test_room_is_made_for_important_pods.py"
 _BURST: Final = "extender/test_a_burst_of_waiting_pods_is_woken_in_turn.py"
 _PROPOSED: Final = "extender/test_nodes_are_proposed_for_claims.py"
 _WRITES: Final = "daemon/test_no_burst_floods_the_api_server.py"
+_RECORD: Final = "record/test_a_record_is_replayed_to_the_same_decisions.py"
 _TEMPLATES: Final = "daemon/test_templates_go_with_their_last_pod.py"
 _WAY: Final = "kube/test_no_credential_is_shown_to_the_way.py"
 _LISTS: Final = "kube/test_lists_come_whole.py"
@@ -357,9 +358,13 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "a pod that triggers a fault of the engine",
-        "the pod waits; the service goes on",
-        ("extender/test_a_fault_in_one_pod_ends_no_connection.py",),
+        "a pod that triggers a fault of the engine; pods of megabytes in a recording",
+        "the pod waits; recording pauses",
+        (
+            "extender/test_a_fault_in_one_pod_ends_no_connection.py",
+            f"{_RECORD}::test_a_state_that_is_larger_than_a_file_is_not_written_again_and_again",
+            f"{_RECORD}::test_many_large_entries_make_no_file_larger_than_it_may_be",
+        ),
     ),
     Attack(
         "tenant",

@@ -22,13 +22,11 @@ from partage.scheduler.events import Placement
 from partage.sim.predicted import predicted
 from partage.sim.rerun import Compared, rerun
 from partage.wire.documents import Batch, decode, read_file
-from partage.wire.journal import read_lines
+from partage.wire.journal import LONGEST, read_lines
 from partage.wire.snapshot import snapshot_header
 
 DIFFERENT: Final = 3
 _HEAD: Final = 2**12
-_LINE: Final = 2**28
-"""Most bytes of a line of a recording."""
 _MOST: Final = 50
 """Most shown differences; all are counted."""
 
@@ -88,7 +86,9 @@ def _record(file: Path, policy: Policy | None) -> dict[str, Any]:
     differences: list[dict[str, Any]] = []
     total = different = placed = 0
     with file.open("rb") as lines:
-        for one in rerun(read_lines(str(file), iter(lambda: lines.readline(_LINE), b"")), policy):
+        for one in rerun(
+            read_lines(str(file), iter(lambda: lines.readline(LONGEST), b"")), policy
+        ):
             total += 1
             placed += isinstance(one.question.decision, Placement)
             if not one.same:

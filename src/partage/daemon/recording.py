@@ -4,7 +4,8 @@ A decision only puts one reference on a list. A thread does the rest (encoding, 
 a few times a second. When a file has reached its limit, the recorder renames it to `FILE.1` and
 replaces the one before. The next file begins with the engine's state, so that each can be replayed
 alone. If the disk is too slow or a batch cannot be written, the recorder drops the entries and begins
-again with a state, so memory is bounded too. It takes a half-written batch back, so the file stays readable.
+again with a state, so memory is bounded too. It takes a half-written batch back, so the file stays readable. Nothing is
+recorded for a while if the state alone is larger than a file.
 """
 
 import asyncio
@@ -22,13 +23,19 @@ from partage import __version__
 from partage.kube.clock import Clock
 from partage.model.errors import InvalidValue
 from partage.model.policy import Policy
-from partage.scheduler.journal import Entry, JournalledEngine
+from partage.scheduler.journal import EngineState, Entry, JournalledEngine
 from partage.wire.journal import Header, encode_entry, header_line, time_line
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _PERIOD: Final = 0.5
 _MOST: Final = 200_000
 """Entries that may wait for the disk."""
+_BEYOND: Final = 16 * 2**20
+"""Bytes by which the last batch may make a file larger than its limit."""
+_LEAST: Final = 2**20
+"""Bytes that the first batch of a file may have in any case."""
+_REST: Final = 60.0
+"""Seconds until the next try if the state alone is larger than a file; encoding it takes processor time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,10 @@ class RecordSettings:
 
     path: Path
     limit: int = 256 * 2**20
+
+
+class _TooLarge(OSError):
+    """A batch makes the file too large."""
 
 
 class Recorder:
@@ -49,6 +60,7 @@ class Recorder:
         self._engines: list[ref[JournalledEngine]] = []
         self._made = 0
         self._lost = False
+        self._rest = 0.0  # its end
         self._writing: asyncio.Future[bool] | None = None
         try:
             self._file: IO[bytes] = self._begin()
@@ -98,6 +110,9 @@ class Recorder:
     async def flush(self) -> None:
         """Write the waiting entries; turn the file if it is full."""
         try:
+            if self._clock.monotonic() < self._rest:
+                self._waiting, self._lost = [], bool(self._waiting) or self._lost
+                return
             batch = self._taken()
             if not batch:
                 return
@@ -115,8 +130,10 @@ class Recorder:
             )
 
     def _taken(self) -> Sequence[tuple[JournalledEngine, Entry]]:
-        if len(self._waiting) > _MOST or (self._lost and self._waiting):
+        if len(self._waiting) > _MOST:
             _LOG.warning("%s: the disk is too slow; a new recording begins", self._settings.path)
+            self._lost = True
+        if self._lost and self._waiting:
             self._lost = False
             self._waiting = []
             self._checkpoint()
@@ -144,20 +161,36 @@ class Recorder:
         if self._file.closed:  # the last turn failed
             self._file = self._begin()
         begin, now = self._file.tell(), self._clock.now().isoformat()
+        most = (
+            self._settings.limit + _BEYOND - begin if begin else max(self._settings.limit, _LEAST)
+        )
         try:
             if not begin:
                 self._file.write(header_line(Header(self._instance, __version__, now)))
             self._file.write(time_line(now))
-            for engine, entry in batch:
-                self._file.write(encode_entry(engine.label, entry))
+            self._put(batch, most)
             self._file.flush()
-        except Exception:
+        except Exception as error:
             with contextlib.suppress(OSError):
                 self._file.close()  # drops the rest that it could not write
             os.truncate(self._settings.path, begin)
+            if isinstance(error, _TooLarge) and begin:
+                raise  # the next batch begins a file
+            if isinstance(error, _TooLarge) and all(
+                isinstance(one, EngineState) for _, one in batch
+            ):
+                self._rest = self._clock.monotonic() + _REST
             self._file = self._settings.path.open("ab")
             raise
         return self._file.tell() > self._settings.limit
+
+    def _put(self, batch: Sequence[tuple[JournalledEngine, Entry]], most: int) -> None:
+        for engine, entry in batch:
+            line = encode_entry(engine.label, entry)
+            most -= len(line)
+            if most < 0:
+                raise _TooLarge("they are larger than a file may be")
+            self._file.write(line)
 
     def _turn(
         self,

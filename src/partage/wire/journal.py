@@ -29,6 +29,8 @@ from partage.scheduler.events import Event, NodeSeen, Placement, Quotas
 from partage.scheduler.journal import Decided, EngineState, Entry
 
 FORMAT: Final = "partage.io/v1"
+LONGEST: Final = 2**28
+"""Most bytes of a line that is read."""
 _T = TypeVar("_T")
 _EVENTS: Final = {one.__name__: one for one in get_args(Event)}
 
@@ -207,13 +209,18 @@ def _decoded(raw: bytes | msgspec.Raw, into: type[_T]) -> _T:
 def read_lines(source: str, lines: Iterable[bytes]) -> Iterator[Header | Line]:
     """The contents of a file, in order; every file starts with a header.
 
-    `source`: the file's name in messages. `lines`: with their ends. Raises `InvalidDocument`: a line cannot be decoded,
-    or the file is no journal.
+    `source`: the file's name in messages. `lines`: with their ends; of a longer one the first `LONGEST` bytes. Raises
+    `InvalidDocument`: a line cannot be decoded, or is too long, or the file is no journal.
     """
     known = False
     for number, raw in enumerate(lines, 1):
         if not raw.endswith(b"\n"):
-            return
+            if len(raw) < LONGEST:
+                return
+            raise InvalidDocument(
+                f"{source}: line {number}: longer than the {LONGEST >> 20} MiB that are read; record with a smaller "
+                "--record-size"
+            )
         try:
             head = msgspec.json.decode(raw, type=_Head)
             if head.kind == "Record":
