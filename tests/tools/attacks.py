@@ -87,6 +87,7 @@ ATTACKS: Final = (
         "all is read but fields too deep; memory as their text",
         (
             "kube/test_odd_objects_stop_no_list.py",
+            "cli/test_a_deep_object_hides_no_other.py",
             "wire/test_an_object_takes_no_more_memory_than_its_text.py",
             f"{_LISTS}::test_large_objects_come_in_smaller_pages",
         ),

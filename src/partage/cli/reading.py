@@ -2,10 +2,19 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from partage.kube.lenient import flattened
 from partage.model.errors import InvalidDocument
-from partage.wire.documents import Batch, decode, nothing_in, read_paths, read_whole
+from partage.wire.documents import (
+    Batch,
+    TooDeepDocument,
+    decode,
+    nothing_in,
+    read_paths,
+    read_whole,
+)
 
 
 def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
@@ -18,7 +27,7 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
     names = list(files)
     held = 0
     for source, data in sources(names):
-        batch = decode(source, data, written=True)
+        batch = _decoded(source, data)
         if strict and batch.doubtful:
             first, more = batch.doubtful[0], len(batch.doubtful) - 1
             others = f" (and {more} more such)" if more else ""
@@ -44,6 +53,15 @@ def sources(files: Iterable[str]) -> Iterator[tuple[str, bytes]]:
             yield "standard input", _standard_input()
         else:
             yield from read_paths([Path(name)])
+
+
+def _decoded(source: str, data: bytes) -> Batch:
+    """A source's documents. The API server stores any depth in some fields, and one object must not hide all others."""
+    try:
+        return decode(source, data, written=True)
+    except TooDeepDocument as error:
+        batch = decode(source, flattened(data), written=True)
+        return replace(batch, notes=(*batch.notes, f"{error}; read without what is so deep"))
 
 
 def empty(files: Iterable[str]) -> InvalidDocument:

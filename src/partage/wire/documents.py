@@ -25,7 +25,7 @@ import msgspec
 from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue
 from partage.wire import shapes
 from partage.wire.decode_errors import alternatives, misspelt, with_keys
-from partage.wire.json_values import json_values, keys_given_twice, with_quoted_numbers
+from partage.wire.json_values import TooDeep, json_values, keys_given_twice, with_quoted_numbers
 from partage.wire.yaml_values import MOST_NOTES, TEMPLATE, Repeated, YamlError, yaml_values
 
 _T = TypeVar("_T")
@@ -82,6 +82,10 @@ class _PlainHead(msgspec.Struct, frozen=True, gc=False):
 
 class _Named(msgspec.Struct, frozen=True, gc=False):
     metadata: shapes.Metadata | None = None
+
+
+class TooDeepDocument(InvalidDocument):
+    """Something in a JSON text is nested too deeply to be read, perhaps in a field that Partage does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +343,8 @@ def _json_or_flow(source: str, data: bytes, repeated: list[Repeated]) -> Sequenc
     """JSON, or a short text in YAML's flow style, because that may begin the same way."""
     try:
         return json_values(data)
+    except TooDeep as error:
+        raise TooDeepDocument(f"{source}: {error}") from error
     except ValueError as error:
         if len(data) > _YAML_FALLBACK or source.endswith(".json"):
             raise InvalidDocument(f"{source}: {error}") from error

@@ -14,8 +14,12 @@ _SAFE: Final = 18  # characters of a number that any decoder can represent
 _BLANK: Final = " \t\r\n"
 
 
+class TooDeep(ValueError):
+    """The JSON text is nested too deeply to be read."""
+
+
 def json_values(data: bytes) -> list[msgspec.Raw]:
-    """The documents in `data`, each in its original bytes. Raises `ValueError`: not JSON."""
+    """The documents in `data`, each in its original bytes. Raises `ValueError`: not JSON, or `TooDeep`."""
     try:
         return [_RAW.decode(data)]
     except msgspec.DecodeError as error:
@@ -103,5 +107,5 @@ def _skip_blank(text: str, start: int) -> int:
 
 def _malformed(error: Exception) -> ValueError:
     if isinstance(error, RecursionError):
-        return ValueError("not JSON: nested too deeply")
+        return TooDeep("nested too deeply")
     return ValueError(f"not JSON: {str(error).removeprefix('JSON is malformed: ')}")

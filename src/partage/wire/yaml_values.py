@@ -159,7 +159,10 @@ def _refuse_depth(text: str) -> None:
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
             if depth > DEEPEST:
-                raise YamlError(f"nested deeper than {DEEPEST} levels")
+                raise YamlError(
+                    f"line {event.start_mark.line + 1}: nested deeper than {DEEPEST} levels; what kubectl prints "
+                    "is read by -o json"
+                )
     finally:
         loader.dispose()
 
