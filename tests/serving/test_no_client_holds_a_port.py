@@ -20,6 +20,7 @@ import pytest
 import trustme
 from aiohttp import web
 
+from partage.serving.guarded import Guarded
 from partage.serving.limits import Limits, guard, read_body
 from partage.serving.listener import end_listening
 from partage.serving.site import Site
@@ -244,7 +245,7 @@ async def test_bodies_that_are_never_whole_have_a_bound_together(
 
 async def test_what_comes_ahead_of_its_turn_counts_too(tmp_path: Path) -> None:
     """Bytes behind a request that is being answered, up to one read of each connection."""
-    async with served(tmp_path, replace(LIMITS, held=2**20)) as at:
+    async with served(tmp_path, replace(LIMITS, held=2**18)) as at:
         held: list[Streams] = []
         for _ in range(14):
             streams = await at.connect(read=True)
@@ -383,6 +384,47 @@ def test_few_answers_are_made_for_who_reads_none(
             client.close()
 
     on_loop(few(), fast=fast)
+
+
+@loops
+def test_what_tls_keeps_of_requests_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fast: bool
+) -> None:
+    """TLS has a buffer as large as its largest read, and encrypted bytes that wait. Both stay with the connection."""
+    pieces: list[int] = []
+    plain = Guarded.data_received
+
+    def noted(one: Guarded, data: bytes) -> None:
+        pieces.append(len(data))
+        plain(one, data)
+
+    monkeypatch.setattr(Guarded, "data_received", noted)
+
+    async def bound() -> None:
+        def ahead() -> socket.socket:
+            client = socket.create_connection(("127.0.0.1", at.site.port), timeout=PATIENCE)
+            client = at.client.wrap_socket(client, server_hostname="localhost")
+            client.sendall(SLOW)
+            client.settimeout(0.2)
+            with contextlib.suppress(OSError):
+                client.sendall(b"x" * 2**20)
+            return client
+
+        async with served(tmp_path) as at:
+            clients = [await asyncio.to_thread(ahead) for _ in range(8)]
+            below = [
+                cast("Guarded", one)._transport.get_read_buffer_size()  # type: ignore[attr-defined]
+                for one in at.site.connections()
+            ]
+            assert len(below) == 8
+            assert max(below) <= 2**17
+            assert max(pieces) <= 2**16
+            (open_, _) = at.site._open
+            assert open_._bytes >= 8 * 4 * 2**14
+            for one in clients:
+                one.close()
+
+    on_loop(bound(), fast=fast)
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["read port", "TLS port"])

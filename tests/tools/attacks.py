@@ -417,6 +417,7 @@ ATTACKS: Final = (
         (
             f"{_SERVING}::test_bodies_that_are_never_whole_have_a_bound_together",
             f"{_SERVING}::test_answers_that_nobody_reads_have_a_bound_together",
+            f"{_SERVING}::test_what_tls_keeps_of_requests_counts",
             f"{_SERVING}::test_no_body_is_inflated",
             f"{_SERVING}::test_nothing_is_carried_out_after_the_last_answer",
         ),

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 from aiohttp import web
@@ -21,6 +21,9 @@ from partage.serving.limits import Limits
 
 _PIECE: Final = 2**16
 """Bytes of an answer that are written at once. With more unread bytes a connection writes nothing; by default TLS keeps 512 KiB."""
+_READ_TLS: Final = 3
+"""Bytes that TLS keeps below a connection for each byte of the largest piece that it read, until the connection ends: its
+read buffer, and encrypted bytes."""
 _BELOW: Final = 2**16
 """Bytes that the event loop keeps below TLS before TLS keeps any; its transport does not count them."""
 
@@ -43,8 +46,9 @@ class Guarded(asyncio.Protocol):
         self._asked: web.BaseRequest | None = None
         self._begun = self._stuck = self._passed = False
         self._ready = False  # for the next request, once its client has read the last answer
-        self._over = False
+        self._over = self._tls = False
         self._late = 0  # reads after the answer
+        self._largest = 0  # bytes of one read
         self._counted = 0  # bytes of the present request or answer
         self.lined = False  # its request waits for its turn
         self._deadline = self._loop.time() + limits.patience
@@ -55,6 +59,9 @@ class Guarded(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # TCP always is; uvloop's by shape
         self._transport.set_write_buffer_limits(_PIECE)
+        self._tls = transport.get_extra_info("sslcontext") is not None
+        if self._tls:
+            cast("Any", transport).set_read_buffer_limits(_PIECE)
         if not self._open.enter(self, address_of(transport)):
             self._transport.abort()
 
@@ -66,6 +73,9 @@ class Guarded(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         if self._over:
             return
+        if self._tls and len(data) > self._largest:
+            self._largest = len(data)
+            self._count_again()
         framing = self._framing
         if framing.whole:
             framing.held += data
@@ -181,7 +191,7 @@ class Guarded(asyncio.Protocol):
         self._transport.abort()
 
     def holds(self, size: int) -> None:
-        """See `Holder`; adds what came ahead of its turn, and the unread answers that were written."""
+        """See `Holder`; adds what came ahead of its turn, the unread answers that were written, and what TLS keeps."""
         self._counted = size
         ahead = len(self._framing.held) if self._framing.whole else 0
         unread = 0
@@ -189,7 +199,8 @@ class Guarded(asyncio.Protocol):
             unread = self._transport.get_write_buffer_size()
             if self._transport.get_extra_info("sslcontext") is not None:
                 unread += _BELOW
-        self._open.holds(self, size + ahead + unread)
+        below = _READ_TLS * self._largest
+        self._open.holds(self, size + ahead + unread + below)
 
     def _count_again(self) -> None:
         self.holds(self._counted)

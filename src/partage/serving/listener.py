@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import ssl
+from asyncio import sslproto
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from partage.serving.tls import ServerTls
 _LOG: Final = logging.getLogger("partage.serving")
 _HANDSHAKE: Final = b"\x16"
 """The first byte of TLS; no method of HTTP begins with it."""
+sslproto.SSLProtocol.max_size = (
+    2**16
+)  # asyncio's own keeps so many bytes of each connection from its start, else 256 KiB
 _AGAIN: Final = 1.0
 """Seconds until the next try if the process may not open more files."""
 _GOODBYE: Final = 1.0

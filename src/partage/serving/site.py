@@ -26,8 +26,10 @@ from partage.serving.turns import TURNS, Turns, pages_in_turn
 
 _LINGER = 1.0
 """Seconds for the open requests when a service stops."""
-_BUFFER = 2**17
-"""Bytes that the kernel keeps of a connection in each direction; Linux doubles it for its own use. Left to itself it may keep megabytes."""
+_SENT = 2**17
+"""Bytes that the kernel keeps of a connection's answers; Linux doubles it for its own use. Left to itself it may keep megabytes."""
+_CAME = {True: 2**15, False: 2**17}
+"""The same of requests. By TLS it is also what TLS reads at once, and keeps some times over."""
 _BACKLOG = 1024
 _AT_ONCE = 4
 """Pages in the making at a time; the verbs have their turn between the steps of the pages."""
@@ -129,8 +131,9 @@ class Site:
         )
         for listening in server.sockets:
             # Connections inherit this.
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+            came = _CAME[self._tls is not None]
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, came)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT)
         bound: int = server.sockets[0].getsockname()[1]
         if self._tls is None:
             self._listening.append(server)
