@@ -49,6 +49,8 @@ _MOST: Final = 1000
 """Most templates of one namespace, because a user's pods may name any number of shapes."""
 _ALL: Final = "*"
 """In place of a template's name, for messages about a whole namespace."""
+_LINES: Final = 20
+"""Most lines of the log about templates of one namespace between two lists."""
 _PIECE: Final = 50
 """Specs in a row, before other tasks have their turn."""
 _OURS: Final = f"{names.CLAIMS_LABEL}={names.CLAIMS_TRANSLATE}"
@@ -119,6 +121,7 @@ class ClaimTemplates:
         self._listed: float | None = None
         self._news = asyncio.Event()
         self._told: dict[_Key, str] = {}
+        self._lines: Counter[str] = Counter()  # by namespace, since the last list
         self._taken: set[_Key] = set()
         self._cards = Cards()
         self._kinds: Mapping[Kind, int] = {}
@@ -246,6 +249,7 @@ class ClaimTemplates:
         }
         self._full = Counter(key[0] for key, stored in self._there.items() if stored.uid)
         self._owner, self._refused = None, set()
+        self._lines.clear()
         spaces = {namespace for namespace, _ in self._shapes}
         self._told = {
             (namespace, name): told
@@ -333,10 +337,15 @@ class ClaimTemplates:
         return self._owner
 
     def _say(self, key: _Key, told: str) -> None:
-        """Log a message, unless it repeats the last one about the template."""
-        if self._told.get(key) != told:
-            _LOG.warning("ResourceClaimTemplate %s %s", "/".join(key), told)
+        """Log a message, unless it repeats the last one about the template, or its namespace has had its lines."""
+        if self._told.get(key) == told:
+            return
         self._told[key] = told
+        self._lines[key[0]] += 1
+        if self._lines[key[0]] <= _LINES:
+            _LOG.warning("ResourceClaimTemplate %s %s", "/".join(key), told)
+        elif self._lines[key[0]] == _LINES + 1:
+            _LOG.warning("more lines about templates of namespace %s are left out for now", key[0])
 
 
 def _named(pod: shapes.Pod) -> frozenset[str]:
