@@ -18,8 +18,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from partage import __version__
+from partage.cli.early_signals import end_at_once, pressed
 from partage.cli.ending import CANNOT
-from partage.cli.signals import end_at_once, pressed
 
 _COMMANDS: Final = {
     "Ask a cluster": {

@@ -1,12 +1,9 @@
-"""A command's handling of SIGTERM and SIGINT, from its first import to its end.
+"""A service's handling of SIGTERM and SIGINT, from its first step to its end.
 
 The first signal cancels a service in any state: while it waits for a certificate, a Lease or an answer, or while
 it serves. The service cleans up in its `finally` blocks, which later signals do not interrupt. It ends within
 4.5 s even if a server does not answer or a task blocks the loop. This is safe because all lasting state is in
 the API server or in journals that survive a crash.
-
-The first process of a container ignores signals without a handler. So the handler is installed before any large
-import.
 """
 
 import asyncio
@@ -26,22 +23,6 @@ _LONGEST: Final = 4.5
 """Most seconds from the first signal to the end, even if cleaning up is not done."""
 _FORCED: Final = b"ended though not all was put away: it took more than %.1f s after the signal\n"
 _TOLD, _OVER = b"!", b"."
-
-
-def end_at_once(*, service: bool) -> None:
-    """End at the first signal, until a service handles them. `service`: a signal is the command's ordinary end."""
-
-    def ended(number: int, _frame: FrameType | None) -> None:
-        os._exit(0 if service else 128 + number)
-
-    signal.signal(signal.SIGTERM, ended)
-    if service:
-        signal.signal(signal.SIGINT, ended)
-
-
-def pressed(_number: int, _frame: FrameType | None) -> None:
-    """Interrupt whatever runs. asyncio replaces Python's own handler by one that waits until a task awaits something."""
-    raise KeyboardInterrupt
 
 
 class Ending:
