@@ -53,7 +53,8 @@ _NAMES: Final = {name: told for commands in _COMMANDS.values() for name, told in
 _SERVICES: Final = frozenset({"agent", "scheduler", "up", "webhook"})
 """Subcommands that run until a signal ends them."""
 _RARELY: Final = 1_000_000
-"""New objects between two garbage collections in the other subcommands, whose objects mostly stay until printed."""
+"""New objects between two garbage collections while modules are loaded, and in the other subcommands to their end: such objects
+mostly stay."""
 
 _UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 """Errors of a write to a full or broken disk, or to an output that the caller has closed."""
@@ -147,11 +148,15 @@ class _Lazy(click.Group):
         del ctx
         if cmd_name not in _NAMES:
             return None
-        if self._program and cmd_name in _SERVICES:
+        service, before = self._program and cmd_name in _SERVICES, gc.get_threshold()
+        if service:
             end_at_once(service=True)
-        elif self._program:
+        if self._program:
             gc.set_threshold(_RARELY)
         command = getattr(importlib.import_module(f"partage.cli.{cmd_name}"), cmd_name)
+        if service:
+            gc.freeze()  # modules stay, so no later collection searches them
+            gc.set_threshold(*before)
         if self._program and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, pressed)  # what it does is put away
         return command if isinstance(command, click.Command) else None
