@@ -23,12 +23,10 @@ from partage.kube.resources import LEASES, NODES, Resource
 from partage.kube.retry import RateLimit
 from partage.vendors import names
 from partage.vendors.settings import HamiSettings
+from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX
 
 DEVICES: Final = Resource("scheduling.koordinator.sh", "v1alpha1", "devices", namespaced=False)
 """Koordinator's Device objects."""
-
-LEASE_PREFIX: Final = "partage-agent-"
-"""Prefix of an agent's lease, before the node's name."""
 
 _BETWEEN_NOTES: Final = 60.0
 """Seconds between two writes of notes, so that a note that appears and disappears is not written each time."""
@@ -62,7 +60,7 @@ class ReportingSettings:
     lease_seconds: int = 40
     jitter: float = 0.2
     resync: int = 20
-    namespace: str = "kube-node-lease"
+    namespace: str = LEASE_NAMESPACE
     hami: bool = False
     qgpu: bool = False
     isolation: Mapping[str, str] = field(default_factory=dict)

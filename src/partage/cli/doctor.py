@@ -46,6 +46,7 @@ from partage.wire import shapes
 from partage.wire.claims import held_devices
 from partage.wire.config import keys_read
 from partage.wire.documents import Document, read_file
+from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX
 
 FOUND: Final = 3
 _CONFIG_OPTION: Final = "--config-namespace="
@@ -64,10 +65,8 @@ _PATHS: Final = {
     "ResourceClaimTemplate": f"{_DRA}/resourceclaimtemplates",
     "ResourceSlice": f"{_DRA}/resourceslices",
     "DeviceClass": f"{_DRA}/deviceclasses",
-    "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+    "Lease": f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases",
 }
-_AGENT: Final = "partage-agent-"
-"""Prefix of the node's name in the name of its agent's Lease."""
 _MOST_BYTES: Final = 2**22
 _NEEDED: Final = frozenset({"Pod", "Node"})
 _PAGE: Final = "500"
@@ -540,9 +539,9 @@ def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:
     for lease in leases:
         name = str(lease.get("metadata", {}).get("name", ""))
         moment = lease.get("spec", {}).get("renewTime")
-        if name.startswith(_AGENT) and moment:
+        if name.startswith(LEASE_PREFIX) and moment:
             with suppress(ValueError):
-                yield name.removeprefix(_AGENT), datetime.fromisoformat(str(moment))
+                yield name.removeprefix(LEASE_PREFIX), datetime.fromisoformat(str(moment))
 
 
 def _options(pods: Iterable[Object], option: str) -> tuple[str, ...]:

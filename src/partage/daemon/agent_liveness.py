@@ -20,7 +20,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Counter as Counted
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from partage.agent.reporting import LEASE_PREFIX, ReportingSettings
 from partage.controllers.heartbeats import Heartbeats, Heeded
 from partage.extender.books import Books
 from partage.kube.client import Client, PatchKind
@@ -32,7 +31,7 @@ from partage.kube.resources import LEASES, NODES, Scope
 from partage.model.node import Node
 from partage.model.reason import ReasonCode
 from partage.vendors import names
-from partage.wire.silence import silence, silence_text
+from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX, silence, silence_text
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _WRITERS: Final = 8
@@ -53,7 +52,7 @@ class SilenceSettings:
 
     limit: float = 60.0
     period: float = 10.0
-    namespace: str = ReportingSettings().namespace
+    namespace: str = LEASE_NAMESPACE
 
 
 class _Spec(msgspec.Struct, frozen=True, rename="camel"):

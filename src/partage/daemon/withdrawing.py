@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from partage.agent.reporting import LEASE_PREFIX
 from partage.controllers.withdrawal import (
     claimed,
     removals,
@@ -21,9 +20,10 @@ from partage.daemon.watched import DEVICES, RESOURCE_CLAIMS
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import NotFound, NotServed, UndecodableAnswer
 from partage.kube.resources import LEASES, NODES, PODS, Resource, Scope
+from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX
 
 Object = dict[str, Any]
-_LEASES: Final = Scope(LEASES, "kube-node-lease")
+_LEASES: Final = Scope(LEASES, LEASE_NAMESPACE)
 _LOOK: Final = 1.0
 _SHOWN: Final = 3
 _PODS: Final = "pods that hold its devices run there:"

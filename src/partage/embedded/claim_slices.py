@@ -15,7 +15,6 @@ from partage.agent.dra.ordering import arranged, rooms
 from partage.agent.dra.publishing import cards_in, is_as_wanted
 from partage.agent.dra.slices import Body, Offered, resource_slices
 from partage.agent.dra.withdrawn import left_for_claims
-from partage.agent.reporting import LEASE_PREFIX, ReportingSettings
 from partage.apiserver import ApiError, ApiServer, Change, Record
 from partage.embedded.claim_lives import CLAIMS
 from partage.embedded.definitions import DEVICES
@@ -25,11 +24,10 @@ from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.vendors.names import DRA_DRIVER
+from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX
 
 SLICES: Final = "resourceslices.resource.k8s.io"
 LEASES: Final = "leases.coordination.k8s.io"
-AGENTS: Final = ReportingSettings().namespace
-"""The namespace of agents' Leases."""
 
 _ROUND: Final = 0.2
 """Seconds between two rounds of writes; a round writes a node's slices once, however many pods changed."""
@@ -110,7 +108,7 @@ class Slices:
 
     async def _offer(self, name: str) -> None:
         """Write a node's slices if they differ."""
-        if self._server.store.get(LEASES, AGENTS, f"{LEASE_PREFIX}{name}") is not None:
+        if self._server.store.get(LEASES, LEASE_NAMESPACE, f"{LEASE_PREFIX}{name}") is not None:
             if name not in self._left:
                 await self._leave(name)
             return

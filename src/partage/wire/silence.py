@@ -9,10 +9,16 @@ once: the moment since which the agent is silent, and the limit in seconds.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Final
 
 from partage.model.node import Verdict
 from partage.model.reason import ReasonCode
 from partage.vendors import names
+
+LEASE_NAMESPACE: Final = "kube-node-lease"
+"""The namespace of agents' Leases."""
+LEASE_PREFIX: Final = "partage-agent-"
+"""Prefix of the name of an agent's Lease, before the node's."""
 
 
 def silence_text(since: datetime, limit: float) -> str:
