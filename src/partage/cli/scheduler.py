@@ -31,7 +31,6 @@ from partage.cli.parameters import (
 from partage.cli.traces import sent_traces, trace_options
 from partage.controllers.manager import ControllerSettings
 from partage.daemon.agent_liveness import LEAST, SilenceSettings
-from partage.daemon.certificates import mutual_tls
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.plugin import PLUGIN_SEND, PluginOptions
 from partage.daemon.preempting import PreemptionSettings
@@ -489,5 +488,7 @@ async def _run(
         if own is None:
             await SchedulerDaemon(client, options).run(stop)
             return
+        from partage.daemon.certificates import mutual_tls  # noqa: PLC0415 # with cryptography, which is slow to import
+
         async with mutual_tls(client, *own[:3], required=own.required) as tls:
             await SchedulerDaemon(client, replace(options, tls=tls)).run(stop)

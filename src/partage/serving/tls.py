@@ -9,8 +9,6 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-
 from partage.model.errors import InvalidValue
 
 _LOG = logging.getLogger("partage.serving")
@@ -64,6 +62,8 @@ class ServerTls:
 
     def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """New contexts, because a context keeps every authority that it once trusted."""
+        from cryptography import x509  # noqa: PLC0415 # slow to import, and only servers with TLS need it
+
         try:
             stamps = self._seen()
             contexts = self._fresh(), self._fresh()
