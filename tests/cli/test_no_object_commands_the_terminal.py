@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from partage.cli.logs import FORMATS, start_logging
 from partage.cli.main import main
-from partage.cli.structured import to_json, to_yaml
+from partage.cli.structured import to_json
 from partage.cli.visible import visible
+from partage.cli.yaml_output import to_yaml
 
 COMMANDS = [
     "\x1b]0;owned\x07",

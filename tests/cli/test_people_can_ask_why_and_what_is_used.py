@@ -903,9 +903,9 @@ def test_a_terminal_gets_the_colours_and_no_command_of_a_name(
     [
         ("main", ["asyncio", "rich", "yaml"]),
         ("schedule", ["asyncio"]),
-        ("explain", ["numpy", "partage.vendors.families"]),
-        ("inspect", ["numpy", "partage.vendors.families"]),
-        ("top", ["numpy", "partage.vendors.families"]),
+        ("explain", ["numpy", "partage.vendors.families", "yaml"]),
+        ("inspect", ["numpy", "partage.vendors.families", "yaml"]),
+        ("top", ["numpy", "partage.vendors.families", "yaml"]),
         ("snapshot", ["numpy"]),
         ("scheduler", ["cryptography", "grpc", "partage.agent", "rich"]),
         ("agent", ["cryptography", "grpc", "numpy", "rich"]),

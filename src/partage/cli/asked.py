@@ -12,7 +12,6 @@ from partage.cli.asking import CannotAsk, Where, ask
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, options, output_option, strict_option
 from partage.cli.patience import patience
-from partage.cli.reading import named
 from partage.cli.visible import visible
 from partage.model.errors import PartageError
 
@@ -109,6 +108,8 @@ def _typed(*names: str) -> str:
 
 def _doing(where: Where) -> str:
     if where.files:
+        from partage.cli.reading import named  # noqa: PLC0415 # with YAML and the shapes of all documents
+
         return f"reading {named(where.files)}"
     service = where.scheduler or where.service
     return f"asking the scheduler service {service}" if service else "asking the API server"

@@ -30,7 +30,6 @@ from partage.kube.errors import (
     TransportError,
     Unauthorized,
 )
-from partage.kube.loading import load_config
 from partage.kube.sender import ClientSettings
 from partage.kube.transport import TransportSettings
 from partage.model.errors import InvalidDocument, PartageError
@@ -123,6 +122,8 @@ async def _answering(where: Where) -> AsyncIterator[Asked]:
 
         yield await over_files(where.files, strict=where.strict, placing=where.placing)
         return
+    from partage.kube.loading import load_config  # noqa: PLC0415 # with YAML, which --scheduler does without
+
     config = load_config(os.environ, kubeconfig=where.kubeconfig, context=where.context)
     async with Client(config, settings=_SETTINGS, environ=os.environ) as client:
         if where.service:

@@ -10,7 +10,6 @@ from click.shell_completion import CompletionItem, get_completion_class
 from partage.kube.client import Client
 from partage.kube.decoding import OnlyMeta
 from partage.kube.errors import ConfigError, KubeError
-from partage.kube.loading import load_config
 from partage.kube.resources import NODES, PODS, Scope
 from partage.kube.sender import ClientSettings
 
@@ -63,6 +62,7 @@ def _completed(
     context: click.Context, scope: Scope, begun: str, prefix: str
 ) -> list[CompletionItem]:
     """Names with this beginning; none without an answer in time, because there is no place for an error."""
+    from partage.kube.loading import load_config  # noqa: PLC0415 # with YAML; most commands complete names
 
     async def names() -> list[str]:
         config = load_config(

@@ -13,8 +13,9 @@ from partage.agent.discovery.simulated import read_hardware
 from partage.cli.agent_options import discovery_options, node_options, roots_of
 from partage.cli.ending import end
 from partage.cli.parameters import output_option
-from partage.cli.structured import structured, to_yaml
+from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
+from partage.cli.yaml_output import to_yaml
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
 from partage.model.quantity import binary
