@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import decisions
 import hami_rules as hami
 from hypothesis import strategies as st
+
+from drawn import sampled
 
 _TYPES = ("NVIDIA A100-SXM4-40GB", "NVIDIA-Tesla T4")
 _LINKS = (10, 20, 50, 100, 300)
@@ -83,6 +86,7 @@ def _node(node: hami.Node) -> dict[str, Any]:
     return decisions.node(node.name, {"nvidia.com/gpu": units}, {"annotations": notes})
 
 
+@cache
 @st.composite
 def _nodes(draw: st.DrawFn, name: str, most: int, *, alike: bool, linked: bool) -> hami.Node:
     usual = draw(_card())
@@ -106,38 +110,36 @@ def _nodes(draw: st.DrawFn, name: str, most: int, *, alike: bool, linked: bool) 
     if linked:
         for one in cards:
             for other in cards[: one.index]:
-                links[frozenset((one.uuid, other.uuid))] = draw(st.sampled_from(_LINKS))
+                links[frozenset((one.uuid, other.uuid))] = draw(sampled(_LINKS))
     return hami.Node(name, cards, links)
 
 
+@cache
 def _card() -> st.SearchStrategy[tuple[int, int, str, str]]:
     return st.tuples(
-        st.sampled_from((10, 4, 5, 2, 1, 20)),
-        st.sampled_from((16000, 8000, 40000)),
-        st.sampled_from(_TYPES),
-        st.sampled_from(("healthy",) * 8 + ("unhealthy", "cordoned")),
+        sampled((10, 4, 5, 2, 1, 20)),
+        sampled((16000, 8000, 40000)),
+        sampled(_TYPES),
+        sampled(("healthy",) * 8 + ("unhealthy", "cordoned")),
     )
 
 
 _CONTAINER = st.builds(
     lambda count, memory, cores: {"nvidia.com/gpu": str(count)} | memory | cores,
-    st.sampled_from((1, 1, 1, 2, 2, 3)),
+    sampled((1, 1, 1, 2, 2, 3)),
     st.one_of(
-        st.sampled_from((1000, 2000, 4000, 4000, 8000, 0)).map(
-            lambda n: {"nvidia.com/gpumem": str(n)}
-        ),
-        st.sampled_from((10, 25, 50, 100, 0)).map(
-            lambda n: {"nvidia.com/gpumem-percentage": str(n)}
-        ),
+        sampled((1000, 2000, 4000, 4000, 8000, 0)).map(lambda n: {"nvidia.com/gpumem": str(n)}),
+        sampled((10, 25, 50, 100, 0)).map(lambda n: {"nvidia.com/gpumem-percentage": str(n)}),
         st.just({}),
     ),
-    st.sampled_from(("", "", "0", "10", "30", "50", "100")).map(
+    sampled(("", "", "0", "10", "30", "50", "100")).map(
         lambda text: {"nvidia.com/gpucores": text} if text else {}
     ),
 )
 
 
-def _annotations(uuids: list[str], *, linked: bool) -> st.SearchStrategy[dict[str, str]]:
+@cache
+def _annotations(uuids: tuple[str, ...], *, linked: bool) -> st.SearchStrategy[dict[str, str]]:
     chains = [
         "binpack",
         "spread",
@@ -169,16 +171,14 @@ def _annotations(uuids: list[str], *, linked: bool) -> st.SearchStrategy[dict[st
         ],
     }
     often = ("hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy")
-    usual = st.fixed_dictionaries({}, optional={key: st.sampled_from(words[key]) for key in often})
+    usual = st.fixed_dictionaries({}, optional={key: sampled(words[key]) for key in often})
     rare = [key for key in words if key not in often]
     return st.builds(
         lambda policies, wish: policies | wish,
         usual,
         st.one_of(
             st.just({}),
-            st.sampled_from(rare).flatmap(
-                lambda key: st.sampled_from(words[key]).map(lambda value: {key: value})
-            ),
+            sampled(rare).flatmap(lambda key: sampled(words[key]).map(lambda value: {key: value})),
         ),
     )
 
@@ -191,7 +191,7 @@ def worlds(draw: st.DrawFn, nodes: int = 1, cards: int = 4) -> World:
         draw(_nodes(f"n{index}", cards, alike=alike, linked=linked))
         for index in range(draw(st.integers(max(1, nodes), nodes)))
     ]
-    uuids = [card.uuid for node in found for card in node.cards]
+    uuids = tuple(card.uuid for node in found for card in node.cards)
     wishes = _annotations(uuids, linked=linked)
     pods = [
         Pod(f"p{number}", tuple(draw(st.lists(_CONTAINER, min_size=1, max_size=2))), draw(wishes))
@@ -204,4 +204,4 @@ def worlds(draw: st.DrawFn, nodes: int = 1, cards: int = 4) -> World:
         "binpack/binpack",
         "spread/spread",
     )
-    return World(found, pods, draw(st.sampled_from(policies)))
+    return World(found, pods, draw(sampled(policies)))

@@ -3,16 +3,20 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import decisions
 import koordinator_rules as koordinator
 from hypothesis import strategies as st
 
+from drawn import sampled
+
 _NAME = "koordinator.sh/"
 _HINT = "scheduling.koordinator.sh/device-allocate-hint"
 _JOINT = "scheduling.koordinator.sh/device-joint-allocate"
 _PARTITION = "scheduling.koordinator.sh/gpu-partition-spec"
+_switch = st.integers(0, 3)
 
 
 @dataclass(frozen=True)
@@ -116,34 +120,36 @@ def _device(
     return result
 
 
+@cache
 @st.composite
 def _nodes(
     draw: st.DrawFn, name: str, sizes: tuple[int, ...], *, nics: bool, tables: bool, healthy: bool
 ) -> koordinator.Node:
-    count = draw(st.sampled_from(sizes))
-    known = draw(st.sampled_from((True, True, True, False)))
-    switches = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    count = draw(sampled(sizes))
+    known = draw(sampled((True, True, True, False)))
+    switches = draw(st.lists(_switch, min_size=count, max_size=count))
     if draw(st.booleans()):
         switches.sort()
 
     def device(minor: int, switch: int, **more: Any) -> koordinator.Device:
-        well = healthy or draw(st.sampled_from((True,) * 11 + (False,)))
+        well = healthy or draw(sampled((True,) * 11 + (False,)))
         pcie = str(switch) if known else None
         return koordinator.Device(minor, well, switch // 2 if known else 0, pcie, **more)
 
     cards = [device(minor, switch) for minor, switch in enumerate(switches)]
     found: list[koordinator.Device] = []
     if nics:
-        for minor, switch in enumerate(draw(st.lists(st.integers(0, 3), max_size=5)), start=1):
-            kinds = draw(st.lists(st.sampled_from("ab"), max_size=3))
+        for minor, switch in enumerate(draw(st.lists(_switch, max_size=5)), start=1):
+            kinds = draw(st.lists(sampled("ab"), max_size=3))
             functions = tuple((kind, f"0000:{minor}0:00.{n + 2}") for n, kind in enumerate(kinds))
-            labels = {"type": draw(st.sampled_from(("fast", "slow")))}
+            labels = {"type": draw(sampled(("fast", "slow")))}
             found.append(device(minor, switch, labels=labels, functions=functions))
     partitions = draw(_partitions(count)) if tables else None
     honor = partitions is not None and draw(st.booleans())
     return koordinator.Node(name, cards, found, partitions, honor)
 
 
+@cache
 @st.composite
 def _partitions(draw: st.DrawFn, count: int) -> dict[int, list[koordinator.Partition]] | None:
     if draw(st.integers(0, 4)) == 0:
@@ -158,7 +164,7 @@ def _partitions(draw: st.DrawFn, count: int) -> dict[int, list[koordinator.Parti
                 tuple(range(first, first + 2 * size, 2)) for first in range(count - 2 * size + 1)
             ]
         sets = draw(st.permutations(sets))
-        table[size] = [koordinator.Partition(s, draw(st.sampled_from((1, 1, 2)))) for s in sets]
+        table[size] = [koordinator.Partition(s, draw(sampled((1, 1, 2)))) for s in sets]
     return table
 
 
@@ -169,11 +175,12 @@ def _amounts(names: Mapping[str, int]) -> dict[str, str]:
     return {f"{_NAME}{name}": str(amount) for name, amount in names.items()}
 
 
+@cache
 def _cards(
     most: int, *, uneven: bool
 ) -> st.SearchStrategy[tuple[dict[str, str], dict[str, int], int]]:
     """Limits, what they ask of each card, and how many cards."""
-    share = st.sampled_from(_SHARES)
+    share = sampled(_SHARES)
     whole = st.integers(1, most)
     forms = [
         share.map(lambda x: (_amounts({"gpu": x}), {"core": x, "ratio": x}, 1)),
@@ -211,38 +218,37 @@ def _cards(
     return st.one_of(forms)
 
 
+@cache
 @st.composite
 def _pods(draw: st.DrawFn, name: str, most: int, *, uneven: bool, nics: bool, tables: bool) -> Pod:
     limits: dict[str, str] = {}
     ask = koordinator.Ask()
-    wants = draw(st.sampled_from(("gpu", "both", "both", "rdma"))) if nics else "gpu"
+    wants = draw(sampled(("gpu", "both", "both", "rdma"))) if nics else "gpu"
     if wants != "rdma":
         limits, each, count = draw(_cards(most, uneven=uneven))
         scope = draw(
-            st.sampled_from(("",) * 6 + ("PCIe", "PCIe", "NUMANode", "NUMANode", "Node", "Device"))
+            sampled(("",) * 6 + ("PCIe", "PCIe", "NUMANode", "NUMANode", "Node", "Device"))
         )
         ask = replace(ask, gpu=each, gpus=count)
         if not (ask.shared and count > 1):  # a row of its own: koordinator.SHARED_SCOPE
             ask = replace(ask, scope=scope)
         if tables and not ask.shared:
-            ask = replace(
-                ask, partition=draw(st.sampled_from((None, None, "BestEffort", "Restricted")))
-            )
+            ask = replace(ask, partition=draw(sampled((None, None, "BestEffort", "Restricted"))))
     if wants != "gpu":
-        strategy = draw(st.sampled_from(("", "", "", "ApplyForAll", "RequestsAsCount")))
+        strategy = draw(sampled(("", "", "", "ApplyForAll", "RequestsAsCount")))
         amounts = (1, 2, 3) if strategy == "RequestsAsCount" else (1, 1, 10, 50, 100, 200, 300)
-        rdma = draw(st.sampled_from(amounts))
+        rdma = draw(sampled(amounts))
         limits = limits | _amounts({"rdma": rdma})
         ask = replace(
             ask,
             rdma=rdma,
             strategy=strategy,
             exclusive=strategy == "RequestsAsCount" and draw(st.booleans()),
-            selector=draw(st.sampled_from(("", "", "fast"))),
-            function=draw(st.sampled_from((None, None, "", "a"))),
+            selector=draw(sampled(("", "", "fast"))),
+            function=draw(sampled((None, None, "", "a"))),
         )
     if wants == "both":
-        joint = draw(st.sampled_from(("", "joint", "joint", "same")))
+        joint = draw(sampled(("", "joint", "joint", "same")))
         ask = replace(ask, joint=bool(joint), same=joint == "same")
     return Pod(name, (limits,), ask)
 
@@ -258,8 +264,8 @@ def worlds(
     tables: bool = False,
 ) -> World:
     """A world of so many nodes; with network cards, partitions, and pods that ask unlike parts of compute and memory."""
-    size = draw(st.sampled_from(sizes))
-    packs = draw(st.sampled_from((False, False, True)))
+    size = draw(sampled(sizes))
+    packs = draw(sampled((False, False, True)))
     found = [
         replace(
             draw(_nodes(f"n{index}", (size,), nics=nics, tables=tables, healthy=nodes > 1)),
