@@ -58,7 +58,9 @@ def test_a_finding_has_a_status_of_its_own(
     """No recipe tries it again then."""
     tree(tmp_path, faults_one=FAILS.format(what=what))
 
-    assert session(tmp_path, *workers)[0] == code
+    ended, told = session(tmp_path, *workers)
+
+    assert ended == code, told
 
 
 def test_nothing_of_make_test_is_run_again() -> None:
@@ -151,7 +153,7 @@ def test_a_later_session_runs_what_no_earlier_one_did(
     assert session(tmp_path, "tests/native", **first)[0] == 1
     ended, told = session(tmp_path, "--not-run-yet", *workers, **asked)
 
-    assert ended == 0
+    assert ended == 0, told
     assert "2 passed" in told
     assert not re.search("NOT RUN|failed", told)
 
