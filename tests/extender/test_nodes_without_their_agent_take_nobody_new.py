@@ -9,6 +9,7 @@ from typing import Any
 from world import Manifest, World, device, document, half, node, pod, run, whole
 
 from partage.extender.explain import explain
+from partage.extender.preemption import proposed
 from partage.model.policy import Policy
 from partage.model.reason import ReasonCode, Refusal
 from partage.scheduler.engine import State
@@ -103,9 +104,10 @@ async def test_other_nodes_take_over() -> None:
 
     assert world.filter(manifest)["NodeNames"] == ["n2"]
 
-    verbs, entry = world.service.books.verbs, world.service.books.cluster_cache.pods.get("uid-web")
+    books = world.service.books
+    entry = books.cluster_cache.pods.get("uid-web")
     assert entry is not None
-    assert verbs.preempt(entry.pod, {"n1": ["nobody"]}, {}, 0.0) == {}
+    assert proposed(books.cycle, entry.pod, {"n1": ["nobody"]}, {}, 0.0) == {}
 
 
 @run

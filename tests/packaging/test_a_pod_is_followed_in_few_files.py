@@ -1,4 +1,7 @@
-"""A reader follows one pod from the question to the Binding in few files (`bench/walk.py` counts them)."""
+"""A reader follows one pod from the question to the Binding in few files (`bench/walk.py` counts them).
+
+The extender's questions are JSON, so its walk has one file more: `wire/extender.py`.
+"""
 
 import re
 import subprocess
@@ -14,7 +17,7 @@ LINE = re.compile(
 
 
 @pytest.mark.parametrize(
-    ("seam", "files", "moves"), [("plugin", 18, 60), ("extender", 20, 65)], ids=str
+    ("seam", "files", "moves"), [("plugin", 18, 60), ("extender", 19, 60)], ids=str
 )
 def test_a_walk_opens_few_files(seam: str, files: int, moves: int) -> None:
     """Neither the first pod of its kind nor the next one takes more."""

@@ -73,7 +73,7 @@ def test_the_prepared_answer_is_the_plain_one() -> None:
     """The fast form says the same as the slow one."""
     args = decode_filter(json.dumps({"Pod": pod(), "NodeNames": ["a", 'b"', "ü"]}).encode())
 
-    passing = json.loads(filter_reply(args, args.names, {}, {}))
+    passing = json.loads(filter_reply(args, args.names))
     assert json.loads(passing_reply(args)) == passing
 
 

@@ -16,7 +16,6 @@ from partage.extender.cycle import HOLD, Allowance, Cycle
 from partage.extender.ports import Hooks
 from partage.extender.stories import SILENT, Stories
 from partage.extender.unschedulable_pods import UnschedulablePods
-from partage.extender.verbs import Verbs
 from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.policy import Policy
@@ -84,7 +83,6 @@ class Books:
         self.cluster_cache = cluster_cache
         self.hooks = hooks
         self.cycle = Cycle(self.engine, hold, allowance)
-        self.verbs = Verbs(self.cycle)
         self.waiting = UnschedulablePods(batch)
         self.unread: dict[str, PodEntry] = {}
         self.counts: Counter[str] = Counter()

@@ -1,10 +1,10 @@
 """Runs a scheduling cycle: the steps that place a pod with devices, whichever way kube-scheduler asks.
 
-The plugin's attempts (`extender.attempts`) and the extender's verbs (`extender.verbs`) are two ways
+The plugin's attempts (`extender.attempts`) and the extender's verbs (`extender.service`) are two ways
 into these steps:
 
 1. `Allowance.work` limits the search for the pod, by the search that its namespace has used.
-2. `candidates` finds the nodes that fit, if kube-scheduler needs more than the best one (`others`).
+2. `candidates` finds the nodes that fit, if kube-scheduler needs more than the best one (`others`, `prioritize`).
 3. `hold` decides: it keeps the best place for the pod, or gives the reason why there is none.
    `propose` takes steps 1 to 3 for the plugin, and `filter` for the extender.
 4. `reserve` fits the pod on the node that kube-scheduler chose, picks cards and reserves them, in
@@ -41,6 +41,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import compress, repeat
 from math import ceil
 from typing import Final
 
@@ -67,6 +68,8 @@ WIDE: Final = 128
 """Nodes that the exact rule judges for a pod that needs every node that fits."""
 _BEST: Final = 100
 """The score of the best node. Other nodes score 10 to 90; a nominated node that `others` did not find scores 0."""
+_EXTENDER_BEST: Final = 10
+"""The highest score of an extender."""
 _MINUTE: Final = 60.0
 _STEP: Final = 0.05
 """Seconds between two payments by time."""
@@ -286,14 +289,27 @@ class Cycle:
         return decision, self._offered(pod, wanted, decision.allocation.node, beside)
 
     def filter(
-        self, pod: Pod, among: Bools, now: float, *, one: bool
-    ) -> tuple[Placement | Refusal, Ints]:
-        """Steps 1 to 3 for the extender: hold the best place for a while; the decision, and indexes of nodes that fit.
+        self, pod: Pod, names: Sequence[str], now: float, *, one: bool
+    ) -> tuple[Refusal | None, Sequence[str], Bools]:
+        """Steps 1 to 3 for the extender: hold the best place for a while.
+
+        A pod without soft constraints gets only the best node. Other pods get every node that fits, so that affinity
+        and spreading keep working. Without the hold, two pods filtered together would get the same room.
 
         Args:
-            among: by node index, the nodes that may be chosen.
-            one: the best node is enough.
+            pod: the pod, without ordinary resources, which kube-scheduler has checked.
+            names: the nodes in question.
+            one: the pod has no soft constraints, so one node is enough.
+
+        Returns:
+            The reason why no node fits, or None; the nodes that fit; and by node index, whether the node was in question.
+
+        Raises:
+            LedgerError: the pod holds more than a hold already.
         """
+        indexes, among = self._looked_up(names)
+        if not asks(pod):
+            return None, names, among
         fitting = np.zeros(0, np.intp)
         work = self.allowance.work(pod, now)
         with self.moving(pod.uid):
@@ -303,9 +319,40 @@ class Cycle:
                 fitting, _ = self.candidates(pod, among, WIDE, Work(work.limit), now)
             decision = self.hold(pod, among, now, work)
         self.holds.pop(pod.uid, None)
-        if not isinstance(decision, Refusal):
-            self.holds[pod.uid] = now + self._hold_seconds
-        return decision, fitting
+        if isinstance(decision, Refusal):
+            return decision, [], among
+        self.holds[pod.uid] = now + self._hold_seconds
+        if not fitting.size:
+            return None, [decision.allocation.node], among
+        fits = np.zeros(among.shape[0] + 1, np.bool_)  # unknown names have the index -1
+        fits[fitting] = True
+        return None, [*compress(names, fits[indexes].tolist())], among
+
+    def prioritize(self, pod: Pod, names: Sequence[str], now: float) -> Ints:
+        """A score from 0 to 10 for each node: the best gets 10, a node that does not fit 0.
+
+        The pod's own hold stays. It hides only its own node, which `filter` chose, so this node gets 10.
+        """
+        if not asks(pod) or pod.request.fault:
+            return np.zeros(len(names), np.int64)
+        indexes, among = self._looked_up(names)
+        work = self.allowance.question(pod, now)
+        found, scores = self.candidates(pod, among, WIDE, work, now)
+        column = np.zeros(among.shape[0] + 1, np.int64)  # unknown names have the index -1
+        if found.size:
+            column[found] = scaled(scores, 1, _EXTENDER_BEST - 1)
+        held = self.engine.ledger.allocation(pod.uid)
+        if held is not None and held.node in self.engine.ledger.index:
+            column[self.engine.ledger.index[held.node]] = _EXTENDER_BEST
+        return column[indexes]
+
+    def _looked_up(self, names: Sequence[str]) -> tuple[Ints, Bools]:
+        """Each node's index in the books, -1 for an unknown name; and by node index, whether the node is in the list."""
+        ledger = self.engine.ledger
+        indexes = np.fromiter(map(ledger.index.get, names, repeat(-1)), np.intp, len(names))
+        among = np.zeros(ledger.present.shape[0] + 1, np.bool_)
+        among[indexes] = True
+        return indexes, among[:-1]
 
     def others(
         self,

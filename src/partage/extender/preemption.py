@@ -2,7 +2,8 @@
 
 kube-scheduler preempts only for resources that it counts itself. It does not count names that are left to the ledger,
 so it sees room that does not exist and finds no pod to evict. If kube-scheduler has given up on a pod, and only its
-devices keep it waiting, the service makes room itself, by the same rules (`scheduler.preemption`).
+devices keep it waiting, the service makes room itself, by the same rules (`scheduler.preemption`). If kube-scheduler
+has found victims, and asks the extender, `proposed` checks whether they make room on the cards.
 
 This module does not change the books. `plans` yields after every node. `Planner` compares the plans,
 and lets other tasks run between two nodes.
@@ -10,23 +11,27 @@ and lets other tasks run between two nodes.
 
 import asyncio
 import heapq
-from collections.abc import Generator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Generator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from partage.extender.books import Books
+from partage.extender.cycle import Cycle, asks
 from partage.extender.unschedulable_pods import WaitingPod
 from partage.kube.clock import Clock
 from partage.model.allocation import Allocation
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode
 from partage.placement.card import MOST, Work
-from partage.scheduler.engine import State
+from partage.scheduler.decision import DryRun
+from partage.scheduler.engine import Engine, State
 from partage.scheduler.preemption import (
     MOST_A_PLAN,
     Bystanders,
     Occupant,
     Plan,
+    least,
     planning,
     still,
 )
@@ -45,6 +50,73 @@ _HOPELESS: Final = frozenset(
     {ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED, ReasonCode.SEARCH_DEFERRED}
 )
 """Codes of refusals that no eviction changes."""
+
+
+def proposed(
+    cycle: Cycle,
+    pod: Pod,
+    candidates: Mapping[str, Sequence[str]],
+    priorities: Mapping[str, int],
+    now: float,
+) -> dict[str, tuple[str, ...]]:
+    """Nodes where the evictions that kube-scheduler proposes make room on the cards, with the necessary victims.
+
+    kube-scheduler's victims are already the fewest by its own rules, so this function spares none.
+    If they make not enough room on the cards (two halves of different cards are no whole card),
+    it adds less important pods of the node, as few as possible. It drops nodes where even that
+    is not enough, and nodes that one decision's work does not reach.
+
+    Args:
+        candidates: victims by node, as kube-scheduler proposes them; may be empty.
+        priorities: priority of the pods that hold devices; a pod without one is spared.
+    """
+    if not asks(pod):
+        return {node: tuple(uids) for node, uids in candidates.items()}
+    kept: dict[str, tuple[str, ...]] = {}
+    work = Work()
+    for node, uids in candidates.items():
+        victims = list(uids)
+        with cycle.engine.without(pod, node, work=work) as run:
+            if not victims or run.grants(victims) is None:
+                others = _others(cycle.engine, pod, node, victims, priorities)
+                added = _added(run, victims, others, work)
+                if not added:
+                    continue
+                victims += added
+        kept[node] = tuple(victims)
+    cycle.allowance.spend(pod, work.taken, now)
+    return kept
+
+
+def _others(
+    engine: Engine, pod: Pod, node: str, victims: Sequence[str], priorities: Mapping[str, int]
+) -> list[str]:
+    """Less important pods of the node beside the victims, the least important first."""
+    return sorted(
+        (
+            held.uid
+            for held in engine.ledger.on_node(node)
+            if held.uid not in victims
+            and engine.states.get(held.uid) is State.BOUND
+            and priorities.get(held.uid, pod.priority) < pod.priority
+        ),
+        key=lambda uid: priorities[uid],
+    )
+
+
+def _added(run: DryRun, victims: Sequence[str], others: Sequence[str], work: Work) -> list[str]:
+    """The least important pods of the node that make room when they go together with the victims."""
+
+    def fits(gone: Collection[str]) -> bool:
+        return run.grants([*victims, *gone]) is not None
+
+    if not others or not fits(others):
+        return []
+    count = 1 + bisect_left(range(1, len(others)), True, key=lambda n: fits(others[:n]))
+    *some, last = others[:count]
+    added = [*least(some[::-1], lambda gone: fits([*gone, last])), last]
+    # If no work is left, the list may contain pods that could be spared.
+    return [] if work.spent else added
 
 
 def abandoned(books: Books) -> list[str]:

@@ -28,6 +28,7 @@ from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD, Allowance, AllowanceSettings
 from partage.extender.pending_allocations import PendingAllocations
 from partage.extender.ports import Binder, Hooks, NodeLocks
+from partage.extender.preemption import proposed
 from partage.extender.rebuild import filled
 from partage.extender.stories import SILENT, Stories
 from partage.kube.clock import Clock
@@ -50,6 +51,7 @@ from partage.wire.extender import (
     passing_reply,
     preempt_reply,
     prioritize_reply,
+    refused_reply,
 )
 from partage.wire.translation import PodEntry
 
@@ -436,22 +438,25 @@ class SchedulerService:
                 return error_reply(past)
             now = self.clock.monotonic()
             asked = args.names
-            answer = self.books.verbs.filter(entry.pod, asked, now, one=not entry.flexible)
+            refusal, found, among = self.books.cycle.filter(
+                entry.pod, asked, now, one=not entry.flexible
+            )
             decision = self.books.engine.decision_id
         except (InvalidDocument, LedgerError) as error:
             self.books.counts["filter error"] += 1
             return error_reply(str(error))
-        if answer.refusal is not None:
-            self.books.refuse(entry, answer.refusal, now, answer.among)
+        if refusal is not None:
+            self.books.refuse(entry, refusal, now, among)
             self.books.counts["filter refused"] += 1
         else:
             self.books.left(entry.pod.uid)
             self.books.counts["filter passed"] += 1
         if self.books.cycle.vacated:
             self.books.settle(now)
-        counts = len(asked), len(answer.names)
-        self.stories.filtered(entry, start, counts, answer.refusal, decision)
-        return filter_reply(args, answer.names, answer.failed, answer.unresolvable)
+        self.stories.filtered(entry, start, (len(asked), len(found)), refusal, decision)
+        if refusal is not None:
+            return refused_reply(args, asked, refusal)
+        return filter_reply(args, found)
 
     def prioritize(self, body: bytes) -> bytes:
         """Answer prioritize. Raises `InvalidDocument`: the body is not one of kube-scheduler."""
@@ -461,7 +466,7 @@ class SchedulerService:
         if entry is None:
             return prioritize_reply((name, 0) for name in args.names)
         asked = args.names
-        scores = self.books.verbs.prioritize(entry.pod, asked, self.clock.monotonic())
+        scores = self.books.cycle.prioritize(entry.pod, asked, self.clock.monotonic())
         self.stories.asked(PRIORITIZE, entry, start, {"partage.nodes.asked": len(asked)})
         return prioritize_reply(zip(asked, scores.tolist(), strict=True))
 
@@ -508,7 +513,8 @@ class SchedulerService:
             self.books.postpone(entry.pod.uid)
             return preempt_reply({})
         priorities = {uid: e.pod.priority for uid, e in self.books.cluster_cache.pods.items()}
-        kept = self.books.verbs.preempt(
+        kept = proposed(
+            self.books.cycle,
             entry.pod,
             {node: victims.uids for node, victims in args.victims.items()},
             priorities,

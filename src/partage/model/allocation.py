@@ -1,8 +1,8 @@
 """A pod's allocation: grants for people and runtimes, charges for the ledger.
 
 A grant is one container's amount of one device. The ledger counts charges: per device the sum over containers that run
-together, or the largest init container if that is more. Charges follow from grants, so a record of grants is enough to
-rebuild the books.
+together, or the largest init container if that is more. Quotas count metered amounts. Both follow from grants, so a
+record of grants is enough to rebuild the books.
 
 Every decision makes these values, thousands a second. `msgspec.Struct` makes them in a tenth of the time that a frozen
 dataclass takes, and the garbage collector need not track them.

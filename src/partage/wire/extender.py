@@ -2,7 +2,8 @@
 
 The structures have no JSON tags in Go: keys are capitalised (`NodeNames`), and Go reads them in
 any case. This module reads any case too, and writes capitalised keys. Node names stay undecoded
-until they are needed, because five thousand of them take most of the time of a call.
+until they are needed, because five thousand of them take most of the time of a call. A refusal has
+two maps of nodes: those where evictions may help, and the others.
 
 Source: docs/sources/kubernetes.md 3.1 (read from 1.36, tried on 1.20).
 """
@@ -14,6 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from partage.model.errors import InvalidDocument
+from partage.model.reason import ReasonCode, Refusal
 from partage.wire import shapes
 from partage.wire.documents import Document, typed
 
@@ -21,6 +23,24 @@ _SOURCE = "extender request"
 _Fields = Mapping[str, msgspec.Raw]
 """Fields that are not null, by their names in lower case."""
 _T = TypeVar("_T")
+_MOST_TOLD: Final = 2**20
+_LEAST_TOLD: Final = 128
+"""Characters of one reason repeated for all nodes of an answer, and of what each node gets of it at least."""
+_UNRESOLVABLE: Final = frozenset(
+    {
+        ReasonCode.INVALID_REQUEST,
+        ReasonCode.NODE_AFFINITY,
+        ReasonCode.TAINT,
+        ReasonCode.DRIVER_UNSUPPORTED,
+        ReasonCode.ISOLATION_PROVIDER,
+        ReasonCode.TEMPLATE_MISMATCH,
+        ReasonCode.TYPE_MISMATCH,
+        ReasonCode.NODE_POLICY,
+        ReasonCode.AGENT_SILENT,
+        ReasonCode.DEVICE_FILES_UNKNOWN,
+    }
+)
+"""Codes of reasons of a node that no eviction can change."""
 
 
 class _Items(msgspec.Struct, frozen=True, gc=False):
@@ -136,7 +156,33 @@ def _victims(fields: _Fields) -> Victims:
     )
 
 
-def filter_reply(
+def filter_reply(args: FilterArgs, names: Sequence[str]) -> bytes:
+    """The answer of filter that accepts these nodes, in the question's form."""
+    return _filter_reply(args, names, {}, {})
+
+
+def refused_reply(args: FilterArgs, asked: Sequence[str], refusal: Refusal) -> bytes:
+    """The answer of filter that accepts no node, with each node's reason as far as kube-scheduler needs it."""
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+    broken = refusal.code is ReasonCode.INVALID_REQUEST
+    late = refusal.code is ReasonCode.SEARCH_DEFERRED
+    # A node without a reason of its own is unresolvable only if the pod itself is.
+    rest = f"{refusal.code}: {refusal.message}" if broken else f"{refusal.code}"
+    most = max(_LEAST_TOLD, _MOST_TOLD // max(1, len(asked)))
+    rest = rest if len(rest) <= most else f"{rest[: most - 1]}…"
+    for name in asked:
+        reason = refusal.nodes.get(name)
+        if reason is None:
+            # No eviction would shorten a deferred search.
+            (unresolvable if broken or late else failed)[name] = rest
+        else:
+            hopeless = reason.code in _UNRESOLVABLE
+            (unresolvable if hopeless else failed)[name] = f"{reason.code}: {reason.message}"
+    return _filter_reply(args, [], failed, unresolvable)
+
+
+def _filter_reply(
     args: FilterArgs,
     names: Sequence[str],
     failed: Mapping[str, str],
@@ -160,7 +206,7 @@ def filter_reply(
 def passing_reply(args: FilterArgs) -> bytes:
     """The answer of filter that accepts every node, with names unread. Raises `InvalidDocument`: names are no array."""
     if args.nodes or not args.raw_names:
-        return filter_reply(args, args.names, {}, {})
+        return filter_reply(args, args.names)
     if args.raw_names[:1] != b"[":
         raise InvalidDocument(f"{_SOURCE}: NodeNames: expected an array")
     return b'{"Nodes":null,"NodeNames":%b,%b' % (args.raw_names, _NO_FAILURES)
@@ -221,10 +267,10 @@ def _pod(fields: _Fields) -> Document:
 
 def decode_pod(raw: bytes | msgspec.Raw) -> Document:
     """kube-scheduler's form of a pod. Raises `InvalidDocument`: it is none; the message names the field."""
-    document = Document("Pod", _SOURCE, 1, _typed(raw, shapes.Pod, "Pod"))
-    if not document.name:
+    pod = _typed(raw, shapes.Pod, "Pod")
+    if pod.metadata is None or not pod.metadata.name:
         raise InvalidDocument(f"{_SOURCE}: field Pod.metadata.name: missing")
-    return document
+    return Document("Pod", _SOURCE, 1, pod)
 
 
 def decode_claim(raw: bytes | msgspec.Raw) -> Document:
