@@ -175,7 +175,7 @@ def test_a_selection_of_nodes_is_answered_as_the_whole(data: st.DataObject) -> N
 
 @given(st.data())
 def test_the_short_cut_chooses_what_the_search_chooses(data: st.DataObject) -> None:
-    """`fast.choose` gives the grants of `place` for plain requests on flat nodes."""
+    """`kernel.choose` gives the grants of `place` for plain requests on flat nodes."""
     ledger, request, protocol = _cases(data)
     request = replace(request, beside=0)
     group = RequestGroup(protocol, request, (ContainerAsk("c"),))

@@ -136,7 +136,7 @@ class CutView:
     def choose(self, ledger: Ledger, group: RequestGroup, index: int) -> tuple[Grant, ...]:
         """The grant for one instance on a node, as `pod.place` gives it; empty if `pod.place` must be asked.
 
-        For requests that `fast.is_plain` passes, if no card of the node gives a share.
+        For requests that `kernel.is_plain` passes, if no card of the node gives a share.
         """
         request, container = group.request, group.containers[0]
         if self.count != 1 or request.unused:
