@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plugin_world import Plugged
 from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
 from partage.extender import cluster_cache
@@ -22,6 +23,20 @@ from partage.scheduler.events import Event, Quotas, QuotasChanged
 from partage.vendors import names
 from partage.wire.documents import Document
 from partage.wire.snapshot import permuted
+
+HAMI_CARD = json.dumps(
+    [
+        {
+            "id": "GPU-7",
+            "index": 0,
+            "count": 10,
+            "devmem": 16384,
+            "devcore": 100,
+            "type": "NVIDIA A100",
+            "health": True,
+        }
+    ]
+)
 
 
 def config(name: str, version: int = 1, namespace: str = "kube-system", **data: str) -> Manifest:
@@ -571,20 +586,7 @@ async def test_quotas_of_thousands_of_namespaces_are_read_once_each() -> None:
 @run
 async def test_who_registers_the_nodes_decides_whose_a_lone_count_is() -> None:
     """If HAMi has registered every node, `nvidia.com/gpu` alone is HAMi's."""
-    register = json.dumps(
-        [
-            {
-                "id": "GPU-7",
-                "index": 0,
-                "count": 10,
-                "devmem": 16384,
-                "devcore": 100,
-                "type": "NVIDIA A100",
-                "health": True,
-            }
-        ]
-    )
-    world = await World().start(node(annotations={names.HAMI_REGISTER: register}))
+    world = await World().start(node(annotations={names.HAMI_REGISTER: HAMI_CARD}))
     world.create(pod("web", {"nvidia.com/gpu": "1"}))
 
     found = world.service.books.cluster_cache.pods.get("uid-web")
@@ -623,6 +625,26 @@ async def test_a_question_about_a_state_that_the_watch_has_shown_is_read_once() 
     assert fits("7")
     assert not fits("8")
     assert not fits("")
+
+
+@run
+async def test_a_pod_is_asked_about_by_the_registrars_of_today() -> None:
+    """A pod may wait since before its node was registered, and its document stays the same."""
+    world = await Plugged().start()
+    world.create(pod("web", {"nvidia.com/gpu": "1"}, meta={"resourceVersion": "7"}))
+
+    def protocols() -> list[str]:
+        """The protocols by which the pod's requests were read last."""
+        entry = world.service.books.cluster_cache.pods["uid-web"]
+        return [group.protocol for group in entry.pod.request.groups]
+
+    assert protocols() == ["nvidia"]
+    world.service.changed(document(node(annotations={names.HAMI_REGISTER: HAMI_CARD})))
+    world.filter(world.api.pods["web"])
+    assert protocols() == ["hami"]
+    world.service.changed(document(node(version=2)))
+    world.propose("web")
+    assert protocols() == ["nvidia"]
 
 
 @run

@@ -658,7 +658,7 @@ def _pod_of(books: Books, question: wire.Propose) -> tuple[PodEntry | None, bool
             return books.cluster_cache.translation.read(document), True
     if known is None or known.older(question.version):
         return None, bool(bytes(question.pod))
-    return books.cluster_cache.pods.get(question.uid), False
+    return books.asked(question.uid), False
 
 
 def _amounts(one: wire.Taken) -> tuple[str, Mapping[str, int]]:

@@ -126,6 +126,12 @@ class Books:
             return f"pod {entry.pod.key} is on node {known.pod.node} already"
         return ""
 
+    def asked(self, uid: str) -> PodEntry | None:
+        """A pod that a question is about, read by the present registrars of nodes; None for one without devices."""
+        if uid in self.cluster_cache.outdated:
+            self.cluster_cache.renew(uid)
+        return self.cluster_cache.pods.get(uid)
+
     def asking(self, entry: PodEntry) -> Pod:
         """A pod, with its requests beside devices if kube-scheduler has reported such amounts of nodes."""
         return replace(entry.pod, host=entry.host) if self.cluster_cache.taken else entry.pod

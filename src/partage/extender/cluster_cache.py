@@ -86,6 +86,7 @@ class ClusterCache:
     Attributes:
         pods: every pod that concerns devices, by uid.
         documents: the newest document of each of them.
+        outdated: pods without a node that were read while nodes had other registrars; see `renew`.
         deleted: uids of pods that were deleted lately; a caller may not know it yet.
         problems: errors of objects that could not be read, by kind and name; all but nodes keep the last good state.
         policy: the policy in force if no ConfigMap names one.
@@ -115,6 +116,7 @@ class ClusterCache:
         self._quotas: dict[str, dict[tuple[str, str, str], Document]] = {}
         self._limits: dict[str, tuple[Quota, ...]] = {}
         self._registrars: Counter[str] = Counter()
+        self.outdated: set[str] = set()
         self.deleted: OrderedDict[str, None] = OrderedDict()
         self._unread: dict[str, str] = {}
         self._told_policy = self.policy
@@ -312,6 +314,8 @@ class ClusterCache:
         known = frozenset(name for name, count in self._registrars.items() if count > 0)
         if known != self.translation.context.registrars:
             self.translation.reset(replace(self.translation.context, registrars=known))
+            # Each is read again when a question comes, because a node may change its registrar all the time.
+            self.outdated = {uid for uid, entry in self.pods.items() if entry.pod.node is None}
 
     # --- pods --------------------------------------------------------------------------------
 
@@ -353,6 +357,7 @@ class ClusterCache:
         if before is not None and before.pod.node != pod.node:
             self._leave(before.pod)
         self.pods[pod.uid], self.documents[pod.uid] = entry, document
+        self.outdated.discard(pod.uid)
         self.changes.append(pod.uid)
         self._by_name[pod.namespace, pod.name] = pod.uid
         if pod.node is None and not pod.finished:
@@ -365,6 +370,7 @@ class ClusterCache:
         """Forget a deleted pod."""
         entry = self.pods.pop(uid, None)
         self.documents.pop(uid, None)
+        self.outdated.discard(uid)
         self.claimants.gone(uid)
         self.compared.pop(uid, None)
         self._read_again(uid)
@@ -379,6 +385,10 @@ class ClusterCache:
             del self._by_name[pod.namespace, pod.name]
         self._leave(pod)
         return [PodGone(uid)]
+
+    def renew(self, uid: str) -> None:
+        """Read a pod without a node by the present registrars of nodes."""
+        self._reread(uid, self.documents[uid])
 
     def _leave(self, pod: Pod) -> None:
         """Remove a pod from its node."""
@@ -490,6 +500,7 @@ class ClusterCache:
         return events
 
     def _reread(self, uid: str, document: Document) -> list[Event]:
+        self.outdated.discard(uid)
         try:
             entry = self.translation.read(document, self._next(), self.as_read)
         except InvalidDocument as error:

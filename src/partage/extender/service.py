@@ -538,7 +538,7 @@ class SchedulerService:
     def _entry(self, document: Document) -> PodEntry | None:
         """The pod of a request, as the watch's document of this version was read; None for one without devices."""
         cache, uid, version = self.books.cluster_cache, *_state(document)
-        entry, known = cache.pods.get(uid), cache.documents.get(uid)
+        entry, known = self.books.asked(uid), cache.documents.get(uid)
         if entry is None or known is None or not version or _state(known) != (uid, version):
             if not cache.translation.concerns(document):
                 self._plain[uid] = None
