@@ -188,6 +188,9 @@ def test_equal_amounts_in_other_words_are_equal() -> None:
     assert totals_patch(one, two, read.node, Settings()) == {}
 
 
+SEVEN = {"status": {"allocatable": {"koordinator.sh/gpu": "7"}}}
+
+
 @pytest.mark.parametrize(
     "others",
     [
@@ -209,18 +212,38 @@ async def test_a_foreign_edit_is_put_right_and_a_fight_slows_down(
         await world.create("nodes", node())
         world.tell(device())
         async with world.leading():
-            for number in range(30):
+            for number in range(60):
                 edit = {"status": {"allocatable": others[number % len(others)]}}
                 await world.server.patch("nodes", "", "n1", edit, sub="status")
                 await world.settled()
                 await world.clock.advance(20)
                 await world.settled()
-            assert 4 < world.writes() < 15
+            assert 4 < world.writes() < 15 * len({name for one in others for name in one})
             assert ("Node", "n1", "Warning", "TotalsContended") in world.ears.heard
             assert world.sample("partage_controller_contended_total") == 1
             await world.clock.advance(600)
             await world.settled()
             assert world.totals()["koordinator.sh/gpu"] == "200"
+
+
+async def test_a_fight_about_one_amount_delays_no_other() -> None:
+    """A kubelet that starts again takes all amounts away; those about which no manager fights are back soon."""
+    async with world_of() as world:
+        await world.create("nodes", node())
+        world.tell(device())
+        async with world.leading():
+            for _ in range(60):
+                await world.server.patch("nodes", "", "n1", SEVEN, sub="status")
+                await world.settled()
+                await world.clock.advance(20)
+                await world.settled()
+            before = world.totals()
+            gone = {"status": {"allocatable": dict.fromkeys(before)}}
+            await world.server.patch("nodes", "", "n1", gone, sub="status")
+            await world.settled()
+            await world.clock.advance(2)
+            await world.settled()
+            assert world.totals() == before | {"koordinator.sh/gpu": "200"}
 
 
 async def test_a_race_converges() -> None:
