@@ -19,9 +19,8 @@ from partage.serving.tls import ServerTls
 _LOG: Final = logging.getLogger("partage.serving")
 _HANDSHAKE: Final = b"\x16"
 """The first byte of TLS; no method of HTTP begins with it."""
-sslproto.SSLProtocol.max_size = (
-    2**16
-)  # asyncio's own keeps so many bytes of each connection from its start, else 256 KiB
+# asyncio's TLS keeps a buffer of this size for each connection from its start; by default 256 KiB.
+sslproto.SSLProtocol.max_size = 2**16
 _AGAIN: Final = 1.0
 """Seconds until the next try if the process may not open more files."""
 _GOODBYE: Final = 1.0
