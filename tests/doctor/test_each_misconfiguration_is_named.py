@@ -1156,6 +1156,15 @@ def test_of_many_nodes_that_are_alike_one_is_read() -> None:
     assert len(facts.known) == 40
 
 
+def test_a_node_that_cannot_be_read_closes_no_unknown_card() -> None:
+    """Its devices are not known, so its UUIDs may be right."""
+    given = world()
+    given["Node"][0]["metadata"]["annotations"] = {"hami.io/device-cordon": "GPU-nope"}
+    assert facts_of(told(given), NOW).missed
+    given["Device"][0]["spec"]["devices"][0]["resources"]["koordinator.sh/gpu-core"] = "much"
+    assert not facts_of(told(given), NOW).missed
+
+
 def test_of_nodes_that_cannot_be_read_alike_each_is_named() -> None:
     """One tells that the others cannot be read, but not what is wrong with them."""
     given = world()

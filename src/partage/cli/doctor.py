@@ -502,7 +502,9 @@ def facts_of(
         missed={
             one.name: missed
             for one in documents
-            if one.kind == "Node" and (missed := _missed(one, seen.get(one.name)))
+            if one.kind == "Node"
+            and one.label not in problems  # else its devices are not known
+            and (missed := _missed(one, seen.get(one.name)))
         },
     )
 
