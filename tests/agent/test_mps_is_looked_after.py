@@ -2,7 +2,12 @@
 
 import asyncio
 import dataclasses
+import os
 import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,6 +121,9 @@ def _metric(tallies: Tallies, name: str) -> float:
         (None, "cannot be run: No such file or directory; it comes with NVIDIA's driver"),
         ("#!/bin/sh\necho no device; exit 1\n", "does not answer: no device"),
         ("#!/bin/sh\nexit 0\n", "does not answer: status 0"),
+        ("#!/bin/sh\nprintf 'no\\033[2Jdevice'; exit 1\n", "does not answer: no?[2Jdevice"),
+        ("#!/bin/sh\nexec yes\n", "answers with more than 4096 bytes"),
+        ("#!/bin/sh\nsleep 5 & exec yes\n", "answers with more than 4096 bytes"),
     ],
 )
 def test_a_daemon_that_cannot_be_is_told(tmp_path: Path, script: str | None, why: str) -> None:
@@ -135,18 +143,49 @@ def test_a_daemon_that_cannot_be_is_told(tmp_path: Path, script: str | None, why
     assert _metric(tallies, "partage_agent_mps_up") == 0
 
 
-async def test_a_daemon_follows_no_link_of_a_tenant(tmp_path: Path) -> None:
-    """Containers have its folder of sockets, and their root can put a link where the daemon writes when it starts."""
-    journal = tmp_path / "journal"
+def _link(at: Path) -> None:
+    at.symlink_to(at.parent.parent.parent / "journal")
+
+
+def _disk(at: Path) -> None:
+    try:
+        os.mknod(at, stat.S_IFBLK | 0o600, os.makedev(7, 200))
+    except PermissionError:
+        pytest.skip("no right to make device files")
+
+
+def _maze(at: Path) -> None:
+    """Folders, deeper than a program may nest its calls."""
+    at.mkdir()
+    (at / "0").touch()
+    here = os.open(at, os.O_DIRECTORY)
+    for _ in range(sys.getrecursionlimit() + 100):
+        os.mkdir("1", dir_fd=here)
+        below = os.open("1", os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+@pytest.mark.parametrize("left", [_link, os.mkfifo, _disk, _maze])
+async def test_a_daemon_meets_nothing_that_a_tenant_left(
+    tmp_path: Path, left: Callable[[Path], None], request: pytest.FixtureRequest
+) -> None:
+    """Containers have its folder of sockets. Their root can put there a link, a disk, a pipe or a folder, where the daemon writes at its start."""
     pipe = tmp_path / "mps/pipe"
     pipe.mkdir(parents=True)
-    (pipe / "control").symlink_to(journal)
+    # pytest could not remove what is nested so deeply.
+    request.addfinalizer(partial(subprocess.run, ["rm", "-rf", str(pipe.parent)], check=True))
+    left(pipe / "control")
     (pipe / "log").write_text("its own")
 
-    assert await MpsDaemon(tmp_path / "mps", str(mps.install(tmp_path))).look() == ""
+    async with asyncio.timeout(30):
+        assert await MpsDaemon(tmp_path / "mps", str(mps.install(tmp_path))).look() == ""
 
-    assert not journal.exists()
-    assert (pipe / "log").exists()
+    assert stat.S_ISREG((pipe / "control").lstat().st_mode)
+    assert {one.name for one in pipe.iterdir()} == {"control", "log"}
+    assert {one.name for one in pipe.parent.iterdir()} == {"pipe", "log", "shm"}
+    assert not (tmp_path / "journal").exists()
 
 
 def test_who_is_held_by_whom_says_what_is_not_held() -> None:

@@ -233,6 +233,8 @@ ATTACKS: Final = (
         (
             f"{_LOOKS}::test_no_file_of_the_kernel_is_read",
             f"{_CHART}::test_tenants_of_mps_cannot_fill_the_host",
+            "agent/test_mps_is_looked_after.py::test_a_daemon_meets_nothing_that_a_tenant_left",
+            "agent/test_mps_is_looked_after.py::test_a_daemon_that_cannot_be_is_told",
             f"{_LOOKS}::test_nothing_but_regular_files_is_opened",
             f"{_LOOKS}::test_no_race_leads_out_of_a_root",
             f"{_LOOKS}::test_a_maze_of_links_ends",

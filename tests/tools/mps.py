@@ -8,11 +8,11 @@ CONTROL = "nvidia-cuda-mps-control"
 _SCRIPT = """#!/bin/sh
 control=$CUDA_MPS_PIPE_DIRECTORY/control
 if [ "$1" = -d ]; then
-    [ -d "$CUDA_MPS_LOG_DIRECTORY" ] && touch "$control"
+    [ -d "$CUDA_MPS_LOG_DIRECTORY" ] && : > "$control"
     exit
 fi
 read -r question
-if [ ! -e "$control" ]; then
+if [ ! -f "$control" ]; then
     echo "Cannot find MPS control daemon process"
     exit 1
 fi

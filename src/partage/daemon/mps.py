@@ -12,8 +12,12 @@ Source: NVIDIA's Multi-Process Service (control daemon, its commands). Run by ha
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
+import signal
+import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -30,6 +34,10 @@ _QUESTION: Final = b"get_default_active_thread_percentage\n"
 _PATIENCE: Final = 10.0
 _PERIOD: Final = 10.0
 """Seconds between two questions."""
+_GOODBYE: Final = 1.0
+"""Seconds for the rest of what an ended program wrote."""
+_ANSWER: Final = 2**12
+"""Bytes of an answer. Root in a container may answer in the daemon's place, without an end."""
 _MODES: Final[Mapping[str, int]] = {"pipe": 0o755, "log": 0o755, "shm": 0o1777}
 """Folders of the daemon; every user may put files into shared memory and remove their own."""
 
@@ -84,7 +92,7 @@ class MpsDaemon:
                 folder = self._folder / name
                 folder.mkdir(parents=True, exist_ok=True)
                 folder.chmod(mode)
-            await asyncio.to_thread(_unlink_links, self._folder / "pipe")
+            await asyncio.to_thread(_clear, self._folder, self._folder / "pipe")
         except OSError as error:
             return f"folder {self._folder} of NVIDIA's MPS daemon cannot be made: {error.strerror}"
         if self._starts is not None:
@@ -123,20 +131,77 @@ class MpsDaemon:
             )
         try:
             async with asyncio.timeout(_PATIENCE):
-                answer, _ = await process.communicate(said)
+                answer = await _answered(process, said)
+                if len(answer) <= _ANSWER:
+                    await process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            await _end(process)
             return f"NVIDIA's MPS daemon does not answer within {_PATIENCE:.0f} s"
+        if len(answer) > _ANSWER:
+            await _end(process)
+            return f"NVIDIA's MPS daemon answers with more than {_ANSWER} bytes"
         if process.returncode or (said and not answer.strip()):
-            text = answer.decode(errors="replace").strip().replace("\n", "; ")[:200]
+            lines = answer.decode(errors="replace").strip().replace("\n", "; ")[:200]
+            text = "".join(char if char.isprintable() else "?" for char in lines)
             return f"NVIDIA's MPS daemon does not answer: {text or f'status {process.returncode}'}"
         return ""
 
 
-def _unlink_links(folder: Path) -> None:
-    """Remove links from a folder. The daemon has none there; root in a container may leave some, and the daemon would write where they lead."""
-    for one in folder.iterdir():
-        if one.is_symlink():
+async def _answered(process: asyncio.subprocess.Process, said: bytes) -> bytes:
+    """The beginning of the answer to a question: all of it, or more than `_ANSWER` bytes."""
+    question, lines = process.stdin, process.stdout
+    if question is None or lines is None:  # both are pipes
+        return b""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it asks for no input
+        question.write(said)
+        await question.drain()
+    question.close()
+    answer = b""
+    while len(answer) <= _ANSWER and (piece := await lines.read(_ANSWER)):
+        answer += piece
+    return answer
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(
+            ProcessLookupError
+        ):  # its children too; a daemon has its own group
+            os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_GOODBYE):
+            # asyncio reports its end once its output is read.
+            while process.stdout is not None and await process.stdout.read(2**16):
+                pass
+            await process.wait()
+
+
+def _clear(folder: Path, pipe: Path) -> None:
+    """Remove everything from the daemon's folder of sockets but files and sockets, as it has no others there. Raises `OSError`.
+
+    Root in a container may leave a link or a device file, and the daemon would write where it leads. The daemon would
+    wait for a pipe without end, and a folder would keep it from making its own file.
+    """
+    numbers = itertools.count()
+    gone: Path | None = None
+    for one in pipe.iterdir():
+        mode = one.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            gone = gone or Path(tempfile.mkdtemp(prefix=".gone-", dir=folder))
+            one.rename(gone / str(next(numbers)))
+        elif not stat.S_ISREG(mode) and not stat.S_ISSOCK(mode):
             one.unlink(missing_ok=True)
+    if gone is None:
+        return
+    with contextlib.suppress(
+        OSError
+    ):  # a process in one of them may go on to fill it, out of the way
+        while inside := list(gone.iterdir()):
+            for one in inside:
+                if not stat.S_ISDIR(one.lstat().st_mode):
+                    one.unlink()
+                    continue
+                for deeper in list(one.iterdir()):  # moved up, so that depth costs nothing
+                    deeper.rename(gone / str(next(numbers)))
+                one.rmdir()
+        gone.rmdir()
