@@ -16,6 +16,7 @@ from claims_world import until
 from msgspec.structs import replace
 from prometheus_client import generate_latest
 
+from fakes.clock import SteppedClock
 from partage.agent.adjustment import beyond
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
@@ -389,9 +390,9 @@ async def test_no_look_waits_for_an_api_server_that_does_not_answer(
 
 
 async def test_a_refused_eviction_is_not_called_a_condition(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log says what the API server did not allow, and says it once."""
+    """The log says what the API server did not allow, and says it once. Not every look tries again: the budget is the tenant's."""
     async with world_of(tmp_path) as world:
         await world.server.create(
             "poddisruptionbudgets.policy",
@@ -407,10 +408,21 @@ async def test_a_refused_eviction_is_not_called_a_condition(
             "pods", "team", "bad", {"status": {"phase": "Running"}}, sub="status"
         )
         world.process(8, bad, outside=True)
+        clock = world.client.clock = SteppedClock()
+        evict, tried = world.client.evict, []
+
+        async def counted(*args: Any, **more: Any) -> None:
+            tried.append(args)
+            await evict(*args, **more)
+
+        monkeypatch.setattr(world.client, "evict", counted)
         looked = world.statements(evict=True)
         task = asyncio.create_task(looked.run())
         await until(lambda: "pod team/bad: it cannot be evicted: " in caplog.text)
         await until(lambda: looked._odd.get(bad, 0) > 8)  # many looks
+        assert len(tried) == 1  # no time has passed
+        await clock.advance(61)
+        await until(lambda: len(tried) == 2)
         task.cancel()
         assert "condition" not in caplog.text
         assert caplog.text.count("cannot be evicted") == 1

@@ -11,6 +11,7 @@ import pytest
 from claims_world import until
 from prometheus_client import generate_latest
 
+from fakes.clock import SteppedClock
 from fakes.kube_server import KubeServer
 from fakes.kubelet import FakeKubelet, NotStarted, fake_kubelet
 from partage.agent.container_admission import Keeper
@@ -404,6 +405,25 @@ async def test_a_disruption_budget_is_waited_for(
             await until(lambda: not _pods(world))
 
     assert caplog.text.count("cannot be evicted") == 1
+
+
+async def test_a_disruption_budget_that_never_allows_it_costs_few_requests(folder: Path) -> None:
+    """A tenant's budget may forbid the eviction of all its pods for days. Each is asked for again after ever longer pauses."""
+    async with _world(folder) as world:
+        world.server.budget_blocked = True
+        _unprotected(world.keeper, *(f"p{number}" for number in range(5)))
+        clock = world.client.clock = SteppedClock()
+        asked = []
+        task = asyncio.create_task(Evictions(world.client, world.keeper, period=5.0).run())
+        for _ in range(200):
+            await until(lambda: clock.sleepers > 0)
+            await clock.advance(6.1)
+            asked.append(_asked(world))
+        task.cancel()
+        await asyncio.wait((task,))
+
+    minutes = 200 * 6.1 / 60
+    assert 5 * minutes / 1.5 < asked[-1] < 5 * (5 + 2 * minutes)
 
 
 async def test_a_404_of_a_proxy_ends_no_eviction(

@@ -6,14 +6,41 @@ They name a pod by its UID, so that they never hit its successor.
 """
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from partage.agent.container_admission import Keeper
 from partage.agent.held_allocations import Unprotected
 from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
+from partage.kube.retry import Backoff
 
 _LOG: Final = logging.getLogger("partage.daemon")
+_LONGEST: Final = 60.0
+
+
+class Attempts:
+    """Evictions that were tried, by pod. Each is tried again after ever longer pauses, as its tenant may hold it up without end."""
+
+    def __init__(self, client: Client, period: float) -> None:
+        """No pod yet; the first pause is about a `period`, in seconds, and the longest a minute."""
+        self._client = client
+        self._pauses = Backoff(base=period, cap=max(period, _LONGEST))
+        self._tried: dict[str, tuple[int, float]] = {}
+
+    def waits(self, uid: str) -> bool:
+        """Whether it is too early to try a pod again."""
+        return uid in self._tried and self._client.clock.monotonic() < self._tried[uid][1]
+
+    def add(self, uid: str) -> None:
+        """Record an attempt."""
+        tries = self._tried[uid][0] if uid in self._tried else 0
+        pause = self._pauses.delay(tries, self._client.chance())
+        self._tried[uid] = tries + 1, self._client.clock.monotonic() + pause
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Forget all other pods."""
+        self._tried = {uid: one for uid, one in self._tried.items() if uid in uids}
 
 
 class Evictions:
@@ -27,6 +54,7 @@ class Evictions:
         self._keeper = keeper
         self._period = period
         self._done: set[str] = set()
+        self._attempts = Attempts(client, period)
         self._problems: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -36,8 +64,11 @@ class Evictions:
             found = {one.uid: one for one in worries if one.uid}
             self._done &= found.keys()
             self._problems = {k: v for k, v in self._problems.items() if k in found}
+            self._attempts.keep(found.keys())
             for uid in sorted(found.keys() - self._done):
-                await self._evict(found[uid])
+                if not self._attempts.waits(uid):
+                    self._attempts.add(uid)
+                    await self._evict(found[uid])
             pause = self._period * (1 + self._client.chance() / 5)
             await self._client.clock.sleep(pause)
 

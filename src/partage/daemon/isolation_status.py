@@ -5,7 +5,8 @@
                                                     └───────> eviction, if that is the operator's rule
 
 The agent writes a condition only if it differs from the pod's present one, so an agent that was away repeats nothing.
-An eviction respects disruption budgets, as kubectl drain does. The agent repeats it as long as it is needed.
+An eviction respects disruption budgets, as kubectl drain does. The agent repeats it as long as it is needed, after ever
+longer pauses.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.trouble import Rounds
 from partage.agent.uses import Meter
+from partage.daemon.evicting import Attempts
 from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.kube.resources import PODS
@@ -172,10 +174,11 @@ class Statements:
             await asyncio.sleep(self._settings.period)
 
     async def _tells(self, client: Client) -> None:
+        attempts = Attempts(client, self._settings.period)
         while True:
             await self._news.wait()
             self._news.clear()
-            await self._tell(client)
+            await self._tell(client, attempts)
 
     def _look(self) -> list[Statement]:
         entries = self._keeper.entries  # before rooms: a later entry has a later room
@@ -255,7 +258,7 @@ class Statements:
 
     # --- the API server ----------------------------------------------------------------------
 
-    async def _tell(self, client: Client) -> None:
+    async def _tell(self, client: Client, attempts: Attempts) -> None:
         pods = {
             key: tuple(parts)
             for key, parts in groupby(
@@ -264,6 +267,7 @@ class Statements:
         }
         self._written = {uid: self._written[uid] for _, uid in pods if uid in self._written}
         self._logged = {uid: self._logged[uid] for _, uid in pods if uid in self._logged}
+        attempts.keep({uid for _, uid in pods})
         for (pod, uid), parts in pods.items():
             failed, happened = "the condition of its limits cannot be written", ""
             try:
@@ -274,6 +278,9 @@ class Statements:
                     for one in parts
                 )
                 if odd and self._settings.evict:
+                    if attempts.waits(uid):
+                        continue
+                    attempts.add(uid)
                     failed = "it cannot be evicted"
                     namespace, _, name = pod.partition("/")
                     await client.evict(namespace, name, uid=uid)
@@ -282,7 +289,6 @@ class Statements:
                 continue  # the pod is gone, or another pod has its name
             except KubeError as error:
                 happened = f"{failed}: {error}"
-            # A refused eviction is repeated at each look until the pod is gone.
             if happened and self._logged.get(uid) != happened:
                 _LOG.warning("pod %s: %s", pod, happened)
             self._logged[uid] = happened
