@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import struct
 import sys
 from collections import Counter
@@ -426,6 +427,40 @@ async def test_a_refused_eviction_is_not_called_a_condition(
         task.cancel()
         assert "condition" not in caplog.text
         assert caplog.text.count("cannot be evicted") == 1
+
+
+async def test_a_condition_that_changes_at_each_look_costs_few_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may start and end such processes all the time. The last state is written nevertheless."""
+    async with world_of(tmp_path) as world:
+        container = await world.run_pod("train")
+        clock = world.client.clock = SteppedClock()
+        patch, written = world.client.patch_pod_status, []
+
+        async def counted(namespace: str, name: str, body: Any, **more: Any) -> Any:
+            written.append(body)
+            return await patch(namespace, name, body, **more)
+
+        monkeypatch.setattr(world.client, "patch_pod_status", counted)
+        looked = world.statements()
+        task = asyncio.create_task(looked.run())
+
+        def message() -> str:
+            return "".join(one.message for one in looked.said)
+
+        for pid in range(8, 18):
+            world.process(pid, container, outside=True)
+            await until(lambda: f"process {pid} " in message())  # noqa: B023 # called in this round
+            await until(lambda: bool(written))
+            shutil.rmtree(world.proc / str(pid))
+        assert len(written) == 1  # no time has passed
+        world.process(18, container, outside=True)
+        await until(lambda: "process 18 " in message())
+        await clock.advance(61)
+        await until(lambda: "process 18 " in world.condition("train").get("message", ""))
+        task.cancel()
+        assert len(written) == 2
 
 
 async def test_growth_is_reported_and_use_past_the_library_evicts(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ _LONGEST: Final = 60.0
 
 
 class Attempts:
-    """Evictions that were tried, by pod. Each is tried again after ever longer pauses, as its tenant may hold it up without end."""
+    """Attempts at one kind of request, by pod. The next one waits ever longer, as its tenant may cause them without end."""
 
     def __init__(self, client: Client, period: float) -> None:
         """No pod yet; the first pause is about a `period`, in seconds, and the longest a minute."""

@@ -174,11 +174,11 @@ class Statements:
             await asyncio.sleep(self._settings.period)
 
     async def _tells(self, client: Client) -> None:
-        attempts = Attempts(client, self._settings.period)
+        writes, evictions = (Attempts(client, self._settings.period) for _ in range(2))
         while True:
             await self._news.wait()
             self._news.clear()
-            await self._tell(client, attempts)
+            await self._tell(client, writes, evictions)
 
     def _look(self) -> list[Statement]:
         entries = self._keeper.entries  # before rooms: a later entry has a later room
@@ -258,7 +258,7 @@ class Statements:
 
     # --- the API server ----------------------------------------------------------------------
 
-    async def _tell(self, client: Client, attempts: Attempts) -> None:
+    async def _tell(self, client: Client, writes: Attempts, evictions: Attempts) -> None:
         pods = {
             key: tuple(parts)
             for key, parts in groupby(
@@ -267,20 +267,22 @@ class Statements:
         }
         self._written = {uid: self._written[uid] for _, uid in pods if uid in self._written}
         self._logged = {uid: self._logged[uid] for _, uid in pods if uid in self._logged}
-        attempts.keep({uid for _, uid in pods})
+        for attempts in (writes, evictions):
+            attempts.keep({uid for _, uid in pods})
         for (pod, uid), parts in pods.items():
             failed, happened = "the condition of its limits cannot be written", ""
             try:
-                await self._write(client, pod, uid, parts)
+                if not await self._write(client, pod, uid, parts, writes):
+                    continue
                 # Looks go on meanwhile: a pod is evicted for nothing that its condition does not say.
                 odd = any(
                     one.answer is Answer.NO and self._odd.get(one.container, 0) >= _GRACE
                     for one in parts
                 )
                 if odd and self._settings.evict:
-                    if attempts.waits(uid):
+                    if evictions.waits(uid):
                         continue
-                    attempts.add(uid)
+                    evictions.add(uid)
                     failed = "it cannot be evicted"
                     namespace, _, name = pod.partition("/")
                     await client.evict(namespace, name, uid=uid)
@@ -294,16 +296,25 @@ class Statements:
             self._logged[uid] = happened
 
     async def _write(
-        self, client: Client, pod: str, uid: str, parts: tuple[Statement, ...]
-    ) -> None:
+        self,
+        client: Client,
+        pod: str,
+        uid: str,
+        parts: tuple[Statement, ...],
+        attempts: Attempts,
+    ) -> bool:
+        """Bring a pod's condition up to date; False if it is too early for that: its container changes it all the time."""
         wanted = condition_of(parts)
         told = (wanted["status"], wanted["message"])
         if self._written.get(uid) == told:
-            return
+            return True
+        if attempts.waits(uid):
+            return False
+        attempts.add(uid)
         namespace, _, name = pod.partition("/")
         found = await client.get(PODS, name, namespace=namespace, into=Body)
         if (found.get("metadata") or {}).get("uid") != uid:
-            return  # another pod has this name: ours is gone, and its containers end
+            return True  # another pod has this name: ours is gone, and its containers end
         known: Body = next(
             (
                 one
@@ -322,6 +333,7 @@ class Statements:
             }
             await client.patch_pod_status(namespace, name, body, into=Body)
         self._written[uid] = told
+        return True
 
 
 def condition_of(parts: Sequence[Statement]) -> dict[str, str]:
