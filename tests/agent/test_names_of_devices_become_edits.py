@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from partage.agent.cdi.edits import inlined
 from partage.agent.cdi.specs import Edits, Specifications
 from partage.agent.container_edits import Given
 from partage.agent.host import Host
+from partage.agent.mig.cdi import Specs
 from partage.agent.nri.messages import (
     Adjustment,
     CdiDevice,
@@ -25,7 +27,7 @@ from partage.agent.nri.messages import (
     Variable,
     Wrapped,
 )
-from partage.model.errors import InvalidValue
+from partage.model.errors import InvalidDocument, InvalidValue
 
 KIND = "nvidia.com/gpu"
 NULL = {"path": "/dev/nvidia0", "hostPath": "/dev/null"}
@@ -126,6 +128,43 @@ def test_a_broken_file_spoils_no_other(tmp_path: Path, text: str, why: str) -> N
     assert _env(specifications.edits([f"{KIND}=0"])) == ["A=b"]
     with pytest.raises(InvalidValue, match=why):
         specifications.edits([f"{KIND}=0", f"{KIND}=a"])
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (_pipe, "not a regular file"),
+        (_endless, "not a regular file"),
+        (_large, "more than 8388608 bytes"),
+    ],
+)
+def test_no_file_holds_up_who_reads_it(
+    tmp_path: Path, make: Callable[[Path], None], why: str
+) -> None:
+    """One thread decides about all containers of a node, and programs of other makers write into these folders."""
+    make(tmp_path / "x.json")
+    (tmp_path / "y.json").write_text(json.dumps(_spec(_device("0", env=["A=b"]))))
+    specifications = Specifications([tmp_path])
+
+    assert _env(specifications.edits([f"{KIND}=0"])) == ["A=b"]
+    with pytest.raises(InvalidValue, match=why):
+        specifications.edits([f"{KIND}=a"])
+    make(Specs(tmp_path).path("GPU-1", 0))
+    with pytest.raises(InvalidDocument, match=why):
+        Specs(tmp_path).nodes("GPU-1", 0, "MIG-1")
 
 
 def test_files_are_read_again_when_they_change(tmp_path: Path) -> None:

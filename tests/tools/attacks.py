@@ -209,6 +209,7 @@ ATTACKS: Final = (
         (
             "agent/test_real_devices_are_found.py::test_a_card_with_an_impossible_name_is_left_out",
             "agent/test_real_devices_are_found.py::test_figures_that_cannot_be_are_no_figures",
+            "agent/test_names_of_devices_become_edits.py::test_no_file_holds_up_who_reads_it",
             "agent/test_reports_are_written_on_change_only.py::test_a_card_that_falls_ill_and_recovers_all_the_time_is_written_now_and_then",
         ),
     ),

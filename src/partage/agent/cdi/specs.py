@@ -8,7 +8,10 @@ Source: the CDI specification, and its library that containerd 1.7 and 2.1 are b
 and v1.0.1, read). This module does not check whether a file's version covers the fields that it uses.
 """
 
+import errno
+import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +154,18 @@ class Specifications:
         )
 
 
+def contents(path: Path) -> bytes:
+    """The bytes of a specification. Raises `OSError`: it cannot be read; it is too large, or a pipe, which no reader may wait for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        data = file.read(_LARGEST + 1)
+    if len(data) > _LARGEST:
+        raise OSError(errno.EFBIG, f"more than {_LARGEST} bytes", str(path))
+    return data
+
+
 def _paths(folder: Path) -> Iterator[Path]:
     try:
         names = sorted(one for one in folder.iterdir() if one.suffix in _SUFFIXES)
@@ -165,9 +180,7 @@ def _read(path: Path, before: _File | None) -> _File:
         stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
         if before is not None and before.stamp == stamp:
             return before
-        if found.st_size > _LARGEST:
-            return _File(stamp, None, f"{path}: more than {_LARGEST} bytes")
-        data = path.read_bytes()
+        data = contents(path)
     except OSError as error:
         return _File((0, 0, 0), None, f"{path}: {error.strerror or error}")
     try:

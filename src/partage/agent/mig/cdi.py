@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.agent.cdi.specs import DeviceNode, Specification
+from partage.agent.cdi.specs import DeviceNode, Specification, contents
 from partage.agent.mig.journal import replace_file
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.vendors.traits import NVIDIA
@@ -136,7 +136,7 @@ class Specs:
         """Device files of an instance. Raises `InvalidDocument`: absent, unreadable, or of another instance."""
         path = self.path(card, start)
         try:
-            document = msgspec.json.decode(path.read_bytes(), type=Specification)
+            document = msgspec.json.decode(contents(path), type=Specification)
         except OSError as error:
             raise InvalidDocument(f"{path}: {error.strerror or error}") from None
         except UNREADABLE as error:
@@ -159,7 +159,7 @@ class Specs:
 def _device(path: Path) -> str:
     """The device that a specification names; empty if it names none. Raises `OSError`."""
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=Specification)
+        document = msgspec.json.decode(contents(path), type=Specification)
     except (FileNotFoundError, *UNREADABLE):
         return ""
     return document.devices[0].name if len(document.devices) == 1 else ""
