@@ -23,9 +23,9 @@ from partage.cli.engine_here import settings_of_several
 from partage.cli.main import main
 from partage.cli.tables import Line, PlainTable, Styled, paper
 from partage.cli.top import _short_cards
+from partage.model.quantity import core_text
 from partage.vendors import names
 from partage.wire.documents import decode
-from partage.wire.outcomes import core_text
 
 ROOT = Path(__file__).parents[2]
 MIXED = str(ROOT / "examples/mixed")
@@ -903,9 +903,9 @@ def test_a_terminal_gets_the_colours_and_no_command_of_a_name(
     [
         ("main", ["asyncio", "rich", "yaml"]),
         ("schedule", ["asyncio"]),
-        ("explain", ["numpy", "partage.vendors.families", "yaml"]),
-        ("inspect", ["numpy", "partage.vendors.families", "yaml"]),
-        ("top", ["numpy", "partage.vendors.families", "yaml"]),
+        ("explain", ["numpy", "partage.model.device", "partage.vendors.families", "yaml"]),
+        ("inspect", ["numpy", "partage.model.device", "partage.vendors.families", "yaml"]),
+        ("top", ["numpy", "partage.model.device", "partage.vendors.families", "yaml"]),
         ("snapshot", ["numpy"]),
         ("scheduler", ["cryptography", "grpc", "partage.agent", "rich"]),
         ("agent", ["cryptography", "grpc", "numpy", "rich"]),

@@ -22,12 +22,11 @@ from partage.cli.ending import end
 from partage.cli.parameters import NAME, Name, Sectioned
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
-from partage.model.quantity import brief
+from partage.model.quantity import brief, core_text
 from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.traits import ROWS
 from partage.wire.advice import ROOM
-from partage.wire.outcomes import core_text
 
 HAS_A_PLACE: Final = 0
 WAITS: Final = 3

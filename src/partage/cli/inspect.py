@@ -23,9 +23,7 @@ from partage.cli.structured import structured
 from partage.cli.tables import Cell, Line, PlainTable, Styled, bar, paper
 from partage.cli.top import all_nodes, card_state
 from partage.dashboard.queries import NodeQuery
-from partage.model.allocation import CLAIM
-from partage.model.quantity import brief
-from partage.wire.outcomes import core_text, part_text
+from partage.model.quantity import brief, core_text, part_text
 
 _IDLE: Final = Styled("idle", "dim")
 _ALIKE: Final = 4096
@@ -177,7 +175,7 @@ def _given(core: int, memory: int) -> tuple[str, str]:
 def _who(tenant: Document) -> Cell:
     if tenant["name"] is None:
         return Styled("a pod of another namespace", "dim")
-    claim = "claim " if CLAIM in tenant["protocols"] else ""
+    claim = "claim " if "claim" in tenant["protocols"] else ""
     return f"{claim}{tenant['namespace']}/{tenant['name']}"
 
 

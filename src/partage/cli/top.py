@@ -17,8 +17,7 @@ from partage.cli.structured import structured
 from partage.cli.tables import Cell, PlainTable, Styled, bar, paper, print_waiting
 from partage.cli.watching import watched
 from partage.dashboard.queries import MOST_COUNTED, MOST_NODES, MOST_PODS, NodeQuery, PodQuery
-from partage.model.quantity import brief
-from partage.wire.outcomes import core_text, part_text
+from partage.model.quantity import brief, core_text, part_text
 
 _WHAT: Final = ("nodes", "pods", "cards")
 _FEW: Final = 20

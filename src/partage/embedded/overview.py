@@ -11,7 +11,8 @@ from partage.extender.books import Books
 from partage.inventory.card import Card
 from partage.model.allocation import Grant
 from partage.model.device import DeviceType
-from partage.wire.outcomes import cards_text, closed_code, given_text, part_text, said
+from partage.model.quantity import part_text
+from partage.wire.outcomes import cards_text, closed_code, given_text, said
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Source: apimachinery's resource.Quantity (grammar, canonical form).
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal
@@ -111,6 +112,28 @@ def brief(value: int) -> str:
     if len(text) > _BRIEF:
         return f"{value / 2**30:.1f}Gi" if value < _MANY else f"{value / 2**40:.1f}Ti"
     return f"{text} bytes" if value and text.isdigit() else text
+
+
+def core_text(milli: int) -> str:
+    """Compute as percent of a card; of more than one as cards."""
+    return f"{milli / 10:g}%" if milli <= 1000 else f"{milli / 1000:.10g} cards"
+
+
+def part_text(amount: Mapping[str, int], *, memory: bool = False, cards: bool = False) -> str:
+    """`20Gi of 80Gi`, `57% of 100%`, or `1.5 of 8 cards`; a dash if there is none.
+
+    Args:
+        amount: the used and the full amount, in bytes or in thousandths of a card.
+        memory: whether it is an amount of memory.
+        cards: whether it is the compute of several cards, which percentages would hide.
+    """
+    if not amount["total"]:
+        return "-"
+    if cards:
+        total = amount["total"] / 1000
+        return f"{amount['used'] / 1000:.10g} of {total:.10g} card{'s' * (total != 1)}"
+    write = brief if memory else core_text
+    return f"{write(amount['used'])} of {write(amount['total'])}"
 
 
 def _scaled(number: int, base: int, suffixes: tuple[str, ...]) -> str:

@@ -5,11 +5,11 @@ may be added, and none changes its meaning.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from partage.model.allocation import Allocation, Grant, GrantMode
-from partage.model.device import MILLI, Device, DeviceType
+from partage.model.device import Device, DeviceType
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.quantity import brief
@@ -75,28 +75,6 @@ def given_text(grants: Iterable[Grant]) -> str:
         amounts = ", ".join(f"{n} x {a}" if n > 1 else a for a, n in counts.items())
         parts.append(amounts if len(by_container) == 1 else f"{name}: {amounts}")
     return "; ".join(parts)
-
-
-def core_text(milli: int) -> str:
-    """Compute as percent of a card; of more than one as cards."""
-    return f"{milli / 10:g}%" if milli <= MILLI else f"{milli / MILLI:.10g} cards"
-
-
-def part_text(amount: Mapping[str, int], *, memory: bool = False, cards: bool = False) -> str:
-    """`20Gi of 80Gi`, `57% of 100%`, or `1.5 of 8 cards`; a dash if there is none.
-
-    Args:
-        amount: the used and the full amount, in bytes or in thousandths of a card.
-        memory: whether it is an amount of memory.
-        cards: whether it is the compute of several cards, which percentages would hide.
-    """
-    if not amount["total"]:
-        return "-"
-    if cards:
-        total = amount["total"] / MILLI
-        return f"{amount['used'] / MILLI:.10g} of {total:.10g} card{'s' * (total != 1)}"
-    write = brief if memory else core_text
-    return f"{write(amount['used'])} of {write(amount['total'])}"
 
 
 def refusal_document(refusal: Refusal) -> dict[str, Any]:
