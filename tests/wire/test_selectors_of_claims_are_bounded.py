@@ -201,6 +201,23 @@ def test_an_expression_without_an_end_ends(expression: str) -> None:
     assert selectors.judge(f'{MINE}.kind == "share"', CARD) is True, "others are judged as before"
 
 
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        (f"false && {_TWICE}", False),
+        (f"true || {_TWICE}", True),
+        (f"[1].all(x, x == 1 || {_TWICE})", True),
+        (f"{MINE}.nothing == 1 && false", False),
+        ("1 && false", False),
+        ("true && (false || true) && !(true && false)", True),
+        ("false && false || false || true", True),
+    ],
+)
+def test_what_is_decided_is_not_evaluated_further(expression: str, answer: object) -> None:
+    """A condition on the driver comes first in most selectors: the rest costs nothing for other drivers' devices."""
+    assert Selectors().judge(expression, CARD) is answer
+
+
 def test_all_expressions_together_have_a_bound() -> None:
     """Many dear ones are as one; then the rest is not judged, and says so."""
     selectors = Selectors(steps=2_000)

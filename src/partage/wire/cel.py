@@ -20,10 +20,12 @@ from partage.wire.device_view import DeviceView, Failure, Version
 _TEXT: Final = 64
 """Characters that count as one step."""
 _MOST_TOLD: Final = 200
+_DECIDES: Final = {"conditionalor": True, "conditionaland": False}
+"""The left side with which the right side of `||` and `&&` changes nothing."""
 
 
 class _Counted(Evaluator):
-    """Counts its steps."""
+    """Counts its steps, and leaves out a right side of `||` or `&&` that changes nothing, as Kubernetes does."""
 
     def __init__(self, ast: Any, activation: Any, left: list[int]) -> None:
         super().__init__(ast, activation)
@@ -35,9 +37,18 @@ class _Counted(Evaluator):
     def visit_children(self, tree: Any) -> list[Any]:
         if self.left[0] <= 0:
             raise TooDear
-        found: list[Any] = super().visit_children(tree)
+        found: list[Any] = (
+            self._sides(tree)
+            if tree.data in _DECIDES and len(tree.children) > 1
+            else super().visit_children(tree)
+        )
         self._takes(1 + sum(_weight(one, self.left[0]) for one in found))
         return found
+
+    def _sides(self, tree: Any) -> list[Any]:
+        left = self.visit(tree.children[0])
+        decided = isinstance(left, BoolType) and bool(left) is _DECIDES[tree.data]
+        return [left, left if decided else self.visit(tree.children[1])]
 
     def _takes(self, steps: int) -> None:
         self.left[0] -= steps
@@ -148,7 +159,7 @@ def evaluated(program: Any, device: DeviceView, most: int) -> tuple[bool | str, 
     view = MapType({StringType(name): part for name, part in known.items()})
     answer: Any = None
     try:
-        answer = _Counted(program.ast, program.new_activation(), left).evaluate({"device": view})
+        answer = counted(program, {"device": view}, left)
     except TooDear:
         return "not judged: it takes too much work", most
     except RecursionError:
@@ -161,6 +172,16 @@ def evaluated(program: Any, device: DeviceView, most: int) -> tuple[bool | str, 
     if not isinstance(answer, BoolType | bool):
         return "it is neither true nor false", taken
     return bool(answer), taken
+
+
+def counted(program: Any, known: Mapping[str, Any], left: list[int]) -> Any:
+    """The value of a program for known values; the steps come off `left`.
+
+    Raises:
+        CELEvalError: the program has no value for them.
+        TooDear: no step is left.
+    """
+    return _Counted(program.ast, program.new_activation(), left).evaluate(known)
 
 
 def _told(error: CELEvalError) -> str:
