@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from published_formulas import Asked, State, best_fit, clustering, dot_product, fgd, frag, packing
 
+from drawn import sampled
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
@@ -40,7 +41,7 @@ def clusters(draw: st.DrawFn) -> tuple[Ledger, list[State]]:
     """Nodes with pods on them, in the ledger and as plain states."""
     ledger, states = Ledger(), []
     for number in range(draw(st.integers(1, 5))):
-        model, cards = draw(st.sampled_from(MODELS)), draw(st.integers(1, 8))
+        model, cards = draw(sampled(MODELS)), draw(st.integers(1, 8))
         cpu = draw(st.integers(1, 128)) * 1000
         devices = tuple(
             Device(DeviceType.GPU, i, f"{number}/{i}", model=model) for i in range(cards)
@@ -70,10 +71,10 @@ def _grants(
     idle = [row for row, free in enumerate(left) if free == 1000]
     partial = [row for row, free in enumerate(left) if free > 1]
     choices = ["none", *(["share"] if partial else []), *(["whole"] if idle else [])]
-    choice = draw(st.sampled_from(choices))
+    choice = draw(sampled(choices))
     rows: list[int] = []
     if choice == "share":
-        row = draw(st.sampled_from(partial))
+        row = draw(sampled(partial))
         used[row] = draw(st.integers(1, min(999, left[row])))
         rows = [row]
     elif choice == "whole":
@@ -180,13 +181,11 @@ def test_a_gauge_follows_the_ledger(data: st.DataObject) -> None:
         index = data.draw(st.integers(0, len(states) - 1))
         uid = f"late-{step}"
         grant = Grant("c", DeviceType.GPU, 0, f"{index}/0", 10, 0, GrantMode.SHARE)
-        match data.draw(st.sampled_from(["apply", "undo", "node"])):
+        match data.draw(sampled(["apply", "undo", "node"])):
             case "apply":
                 ledger.apply(Allocation(uid, "d", "p", f"n{index}", (grant,), {"cpu": 100}))
             case "undo":
-                ledger.undo(
-                    data.draw(st.sampled_from([a.uid for a in ledger.allocations()] or [""]))
-                )
+                ledger.undo(data.draw(sampled([a.uid for a in ledger.allocations()] or [""])))
             case "node":
                 devices = (Device(DeviceType.GPU, 0, f"{index}/0", model="H100"),)
                 ledger.upsert_node(Node(f"n{index}", allocatable={"cpu": 5000}, devices=devices))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from manifests import card, config_map, container, device, node, pod
 
+from drawn import sampled
 from partage.model.errors import InvalidDocument
 from partage.wire.cluster import Cluster, assemble
 from partage.wire.documents import decode
@@ -52,6 +53,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
+ODD_OR_ANY = ODD | ANYTHING
 
 ALLOCATED = '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50"}}]}'
 POD = pod(
@@ -249,10 +251,10 @@ def test_the_seeds_themselves_are_read() -> None:
 @st.composite
 def variations(draw: st.DrawFn) -> Any:
     """A seed with one or two places replaced by something odd, among intact documents."""
-    manifest = draw(st.sampled_from(SEEDS))
+    manifest = draw(sampled(SEEDS))
     for _ in range(draw(st.integers(1, 2))):
-        manifest = changed(manifest, draw(st.sampled_from(paths(manifest))), draw(ODD | ANYTHING))
-    return [manifest, *draw(st.lists(st.sampled_from(SEEDS), max_size=2))]
+        manifest = changed(manifest, draw(sampled(paths(manifest))), draw(ODD_OR_ANY))
+    return [manifest, *draw(st.lists(sampled(SEEDS), max_size=2))]
 
 
 @given(variations())
@@ -344,8 +346,8 @@ def test_odd_config_maps(config: tuple[str, str, str], data: st.DataObject) -> N
     """A value anywhere in a ConfigMap's text is taken or refused by name."""
     name, key, text = config
     value = yaml.safe_load(text)
-    place = data.draw(st.sampled_from(paths(value)))
-    odd = changed(value, place, data.draw(ODD | ANYTHING))
+    place = data.draw(sampled(paths(value)))
+    odd = changed(value, place, data.draw(ODD_OR_ANY))
 
     survive(
         json.dumps(
@@ -382,7 +384,7 @@ def test_a_wrong_label_before_bytes_that_are_no_text() -> None:
 def test_damaged_texts(data: st.DataObject) -> None:
     """A manifest with some characters lost or added."""
     as_yaml = data.draw(st.booleans())
-    manifest = data.draw(st.sampled_from(SEEDS))
+    manifest = data.draw(sampled(SEEDS))
     text = yaml.safe_dump(manifest) if as_yaml else json.dumps(manifest)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text)))
