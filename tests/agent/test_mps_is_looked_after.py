@@ -188,6 +188,21 @@ async def test_a_daemon_meets_nothing_that_a_tenant_left(
     assert not (tmp_path / "journal").exists()
 
 
+async def test_no_number_of_folders_keeps_the_daemon_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant may make them faster than they are removed. What is beyond the bound stays where the daemon does not look."""
+    monkeypatch.setattr("partage.daemon.mps._MOST_REMOVED", 50)
+    for number in range(200):
+        (tmp_path / f"mps/pipe/control/{number}").mkdir(parents=True)
+
+    assert await MpsDaemon(tmp_path / "mps", str(mps.install(tmp_path))).look() == ""
+
+    assert (tmp_path / "mps/pipe/control").is_file()
+    (left,) = (tmp_path / "mps").glob(".gone-*")
+    assert sum(1 for _ in left.iterdir()) < 60
+
+
 def test_who_is_held_by_whom_says_what_is_not_held() -> None:
     """A condition with nothing but a provider's name would promise what the provider does not enforce."""
 

@@ -18,7 +18,7 @@ import os
 import signal
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,8 @@ _GOODBYE: Final = 1.0
 """Seconds for the rest of what an ended program wrote."""
 _ANSWER: Final = 2**12
 """Bytes of an answer. Root in a container may answer in the daemon's place, without an end."""
+_MOST_REMOVED: Final = 100_000
+"""Files and folders that are removed of what a tenant left; the rest stays where the daemon does not look."""
 _MODES: Final[Mapping[str, int]] = {"pipe": 0o755, "log": 0o755, "shm": 0o1777}
 """Folders of the daemon; every user may put files into shared memory and remove their own."""
 
@@ -184,24 +186,37 @@ def _clear(folder: Path, pipe: Path) -> None:
     """
     numbers = itertools.count()
     gone: Path | None = None
-    for one in pipe.iterdir():
-        mode = one.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            gone = gone or Path(tempfile.mkdtemp(prefix=".gone-", dir=folder))
-            one.rename(gone / str(next(numbers)))
-        elif not stat.S_ISREG(mode) and not stat.S_ISSOCK(mode):
-            one.unlink(missing_ok=True)
-    if gone is None:
-        return
-    with contextlib.suppress(
-        OSError
-    ):  # a process in one of them may go on to fill it, out of the way
-        while inside := list(gone.iterdir()):
-            for one in inside:
-                if not stat.S_ISDIR(one.lstat().st_mode):
-                    one.unlink()
-                    continue
-                for deeper in list(one.iterdir()):  # moved up, so that depth costs nothing
-                    deeper.rename(gone / str(next(numbers)))
-                one.rmdir()
-        gone.rmdir()
+    with os.scandir(pipe) as entries:
+        for one in entries:
+            mode = one.stat(follow_symlinks=False).st_mode
+            if stat.S_ISDIR(mode):
+                gone = gone or Path(tempfile.mkdtemp(prefix=".gone-", dir=folder))
+                Path(one.path).rename(gone / str(next(numbers)))
+            elif not stat.S_ISREG(mode) and not stat.S_ISSOCK(mode):
+                Path(one.path).unlink(missing_ok=True)
+    # A process in one of the folders may go on to fill it. That is out of the way, and may stay.
+    with contextlib.suppress(OSError):
+        while gone is not None and next(numbers) < _MOST_REMOVED:
+            if not _emptied(gone, numbers):
+                gone.rmdir()
+                return
+
+
+def _emptied(folder: Path, numbers: Iterator[int]) -> bool:
+    """Remove what is in a folder, and move what is in its folders up, so that depth costs nothing; False: it was empty. Raises `OSError`."""
+    any_there = False
+    with os.scandir(folder) as entries:
+        for one in entries:
+            any_there = True
+            if next(numbers) > _MOST_REMOVED:
+                return True
+            if not one.is_dir(follow_symlinks=False):
+                Path(one.path).unlink()
+                continue
+            with os.scandir(one.path) as below:
+                for deeper in below:
+                    if (number := next(numbers)) > _MOST_REMOVED:
+                        return True
+                    Path(deeper.path).rename(folder / str(number))
+            Path(one.path).rmdir()
+    return any_there
