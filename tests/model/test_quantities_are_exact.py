@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.model.errors import InvalidQuantity
-from partage.model.quantity import MAXIMUM, NANO, Quantity, binary, brief, decimal
+from partage.model.quantity import (
+    MAXIMUM,
+    NANO,
+    Quantity,
+    binary,
+    brief,
+    core_text,
+    decimal,
+    part_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -233,3 +242,14 @@ def test_any_text_is_a_quantity_or_refused(text: str) -> None:
 def test_bytes_for_people_have_a_unit(value: int, text: str) -> None:
     """A bare number could be of any."""
     assert brief(value) == text
+
+
+def test_amounts_of_cards_are_written_for_people() -> None:
+    """Percent of one card, cards of several; nothing where there is nothing."""
+    assert [core_text(one) for one in (0, 125, 1000, 1500)] == ["0%", "12.5%", "100%", "1.5 cards"]
+    half, none = {"used": 570, "total": 1000}, {"used": 0, "total": 0}
+    assert part_text(half) == "57% of 100%"
+    assert part_text({"used": 20 << 30, "total": 80 << 30}, memory=True) == "20Gi of 80Gi"
+    assert part_text({"used": 1500, "total": 8000}, cards=True) == "1.5 of 8 cards"
+    assert part_text({"used": 0, "total": 1000}, cards=True) == "0 of 1 card"
+    assert part_text(none) == part_text(none, memory=True) == "-"

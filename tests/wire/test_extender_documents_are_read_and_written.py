@@ -6,15 +6,20 @@ import pytest
 from manifests import container, documents, pod
 
 from partage.model.errors import InvalidDocument
+from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import Settings
 from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.extender import (
+    Victims,
     decode_bind,
     decode_filter,
+    decode_preempt,
     filter_reply,
     passing_reply,
+    preempt_reply,
+    refused_reply,
 )
 from partage.wire.translation import is_flexible, names_devices
 
@@ -116,3 +121,50 @@ def test_bind_names_what_is_missing(missing: str) -> None:
     assert decode_bind(json.dumps(full).encode()).namespace == "default"
     with pytest.raises(InvalidDocument, match=missing):
         decode_bind(json.dumps({**full, missing: ""}).encode())
+
+
+@pytest.mark.parametrize(
+    ("field", "pods"),
+    [
+        ("NodeNameToMetaVictims", [{"UID": "u1"}, {"UID": "u2"}]),
+        ("nodenametovictims", [{"metadata": {"uid": "u1"}}, {"metadata": {"uid": "u2"}}, {}]),
+    ],
+)
+def test_victims_are_read_in_both_forms(field: str, pods: list[object]) -> None:
+    """By identity or as whole pods; one without an identity is none."""
+    victims = {"n": {"Pods": pods, "NumPDBViolations": 2}, "idle": {}}
+
+    read = decode_preempt(json.dumps({"Pod": pod(), field: victims}).encode())
+
+    assert read.victims == {"n": Victims(("u1", "u2"), 2), "idle": Victims(())}
+    answer = json.loads(preempt_reply(read.victims))["NodeNameToMetaVictims"]
+    assert answer["n"] == {"Pods": [{"UID": "u1"}, {"UID": "u2"}], "NumPDBViolations": 2}
+
+
+@pytest.mark.parametrize(
+    ("code", "helped", "hopeless"),
+    [
+        (ReasonCode.INSUFFICIENT_MEMORY, {"a", "c"}, {"b"}),
+        (ReasonCode.SEARCH_DEFERRED, {"a"}, {"b", "c"}),
+        (ReasonCode.INVALID_REQUEST, {"a"}, {"b", "c"}),
+    ],
+)
+def test_a_refusal_says_of_each_node_whether_evicting_helps(
+    code: ReasonCode, helped: set[str], hopeless: set[str]
+) -> None:
+    """A node without a reason of its own is hopeless only if the pod is, or if its search was put off."""
+    args = decode_filter(json.dumps({"Pod": pod(), "NodeNames": ["a", "b", "c"]}).encode())
+    nodes = {
+        "a": NodeReason(ReasonCode.INSUFFICIENT_MEMORY, "8Gi of 16Gi"),
+        "b": NodeReason(ReasonCode.TAINT, "dedicated"),
+    }
+
+    answer = json.loads(refused_reply(args, args.names, Refusal(code, "x" * 2_000_000, nodes)))
+
+    assert answer["NodeNames"] == []
+    assert set(answer["FailedNodes"]) == helped
+    assert set(answer["FailedAndUnresolvableNodes"]) == hopeless
+    assert answer["FailedNodes"]["a"] == "InsufficientMemory: 8Gi of 16Gi"
+    told = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
+    assert told["c"].startswith(code)
+    assert len(json.dumps(answer)) < 2_000_000
