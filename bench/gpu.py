@@ -121,9 +121,10 @@ INSTEAD = {
     "graph_code": "raise agent.isolation.memorySlack: graphs take memory of their own beyond the cap",
     "heap": "raise agent.isolation.memorySlack: device heaps take more than is counted",
     "printing": "raise agent.isolation.memorySlack: stacks and buffers of printf take more than is counted",
-    "lent": "give programs that share memory between processes room below their cap: it may be counted after it has ended",
-    "handed": "give programs that share memory between processes room below their cap: it may be counted after it has ended",
-    "pooled": "give programs that share memory between processes room below their cap: it may be counted after it has ended",
+    **dict.fromkeys(
+        ("lent", "handed", "pooled"),
+        "give programs that share memory between processes room below their cap: it may be counted after it has ended",
+    ),
     "neighbour": "give programs room below their cap: a neighbour's memory may be counted for a module for 30 s",
 }
 """By broken assumption, the remedy; turns and the counting of work need all assumptions that are not listed."""

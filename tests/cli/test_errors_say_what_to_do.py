@@ -551,15 +551,20 @@ def test_shares_of_a_mix_have_a_sum() -> None:
     assert "shares of a mix" in result.stderr
 
 
+def _pod(folder: Path, name: str, limits: dict[str, int]) -> str:
+    """The path of a manifest of a pod with one container."""
+    spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    file = folder / "pod.json"
+    file.write_bytes(msgspec.json.encode(pod))
+    return str(file)
+
+
 def test_a_waiting_pod_has_its_remarks_below_the_reason(tmp_path: Path) -> None:
     """`insufficient node resources` alone does not say that the name is misspelt."""
-    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumemm": 500}
-    spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
-    file = tmp_path / "pod.json"
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost"}, "spec": spec}
-    file.write_bytes(msgspec.json.encode(pod))
+    file = _pod(tmp_path, "lost", {"nvidia.com/gpu": 1, "nvidia.com/gpumemm": 500})
 
-    found = CliRunner().invoke(main, ["schedule", MIXED, str(file)])
+    found = CliRunner().invoke(main, ["schedule", MIXED, file])
 
     assert "did you mean nvidia.com/gpumem?" in " ".join(found.stdout.split())
 
@@ -567,12 +572,9 @@ def test_a_waiting_pod_has_its_remarks_below_the_reason(tmp_path: Path) -> None:
 def test_a_placed_pod_has_its_remarks_among_the_notes(tmp_path: Path) -> None:
     """A pod with 8 KiB of a card is placed, and its author meant MiB."""
     limits = {"koordinator.sh/gpu-core": 10, "koordinator.sh/gpu-memory": 8192}
-    spec = {"containers": [{"name": "c", "image": "x", "resources": {"limits": limits}}]}
-    file = tmp_path / "pod.json"
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "small"}, "spec": spec}
-    file.write_bytes(msgspec.json.encode(pod))
+    file = _pod(tmp_path, "small", limits)
 
-    found = CliRunner().invoke(main, ["schedule", MIXED, str(file)])
+    found = CliRunner().invoke(main, ["schedule", MIXED, file])
 
     assert "note: pod default/small: koordinator.sh/gpu-memory: 8192 bytes a card" in found.stdout
 

@@ -270,15 +270,19 @@ def test_a_pod_on_an_ill_card_is_told_what_to_do(tmp_path: Path) -> None:
     assert "try: delete the pod" in result.stdout
 
 
-def test_a_pod_whose_only_device_is_misspelt_is_told_so(tmp_path: Path) -> None:
-    """Partage does not handle the pod: it names no resource that is known."""
-    limits = {"tke.cloud.tencent.com/qgpu-cores": 30}
+def _explained(folder: Path, limits: dict[str, int]) -> Result:
+    """The answer of explain about a pod of one container, by its manifest."""
     spec = {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost"}, "spec": spec}
-    file = tmp_path / "pod.json"
+    file = folder / "pod.json"
     file.write_text(json.dumps(pod))
 
-    result = ask("explain", "lost", "-f", str(file))
+    return ask("explain", "lost", "-f", str(file))
+
+
+def test_a_pod_whose_only_device_is_misspelt_is_told_so(tmp_path: Path) -> None:
+    """Partage does not handle the pod: it names no resource that is known."""
+    result = _explained(tmp_path, {"tke.cloud.tencent.com/qgpu-cores": 30})
 
     assert result.exit_code == 4
     assert "asks for no device" in result.stderr
@@ -299,13 +303,7 @@ def test_manifests_without_a_node_are_told_so(tmp_path: Path, typed: str) -> Non
 
 def test_a_pod_of_another_systems_names_is_told_which_are_not_read(tmp_path: Path) -> None:
     """Names like no known one, too: `asks for no device` alone contradicted the manifest."""
-    limits = {"aliyun.com/gpu-mem": 8, "cpu": 1}
-    spec = {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lost"}, "spec": spec}
-    file = tmp_path / "pod.json"
-    file.write_text(json.dumps(pod))
-
-    result = ask("explain", "lost", "-f", str(file))
+    result = _explained(tmp_path, {"aliyun.com/gpu-mem": 8, "cpu": 1})
 
     assert result.exit_code == 4
     assert "resource aliyun.com/gpu-mem is none that Partage reads; see" in result.stderr

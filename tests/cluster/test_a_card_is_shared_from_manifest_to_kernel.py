@@ -16,13 +16,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import kubelet
 import pytest
@@ -38,6 +38,7 @@ from partage.vendors import names
 sys.path.append(str(ROOT / "bench"))
 import gpu
 
+_T = TypeVar("_T")
 CTK, HOOK = "nvidia-ctk", "nvidia-cdi-hook"
 GPU = "nvidia.com/gpu"
 IMAGE = "localhost/card:test"
@@ -322,21 +323,28 @@ def explained(node: Node, name: str) -> str:
     return done.stdout + done.stderr
 
 
+def side_by_side(work: Callable[[Any], _T], pods: Collection[Any]) -> list[_T]:
+    """What each pod's work gives, all at the same time."""
+    with ThreadPoolExecutor(len(pods)) as pool:
+        return [*pool.map(work, pods)]
+
+
+def launched(node: Node, found: Any, size: int, seconds: int) -> str:
+    """What a pod's program says that launches kernels all the time."""
+    command = ["--kernel", "mul", "--size", str(size), "--seconds", str(seconds)]
+    return says(node, found, "main", "/bin/load", *command, "--report", "5", "--depth", "6")
+
+
+def filled(node: Node, found: Any) -> int:
+    """Bytes that a pod's program gets until it is refused."""
+    said = says(node, found, "main", "/bin/memory", "plain", str(64 * MIB)).splitlines()
+    return int(next(line for line in said if line.startswith("total")).split()[1])
+
+
 def rates(node: Node, size: int, *pods: Any) -> list[float]:
     """Launches each second of pods that work side by side, over the time in which all do."""
-    said: dict[str, str] = {}
-
-    def work(one: Any) -> None:
-        command = ["--kernel", "mul", "--size", str(size), "--seconds", str(SECONDS)]
-        more = ["--report", "5", "--depth", "6"]
-        said[one["metadata"]["name"]] = says(node, one, "main", "/bin/load", *command, *more)
-
-    threads = [threading.Thread(target=work, args=(one,)) for one in pods]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    series = [gpu.reports(said[one["metadata"]["name"]]) for one in pods]
+    said = side_by_side(partial(launched, node, size=size, seconds=SECONDS), pods)
+    series = [gpu.reports(one) for one in said]
     begin, end = max(one[0][0] for one in series), min(one[-1][0] for one in series)
     t0, t1 = begin + (end - begin) // 5, end - (end - begin) // 10
     return [(gpu.at(one, t1) - gpu.at(one, t0)) * 1e9 / (t1 - t0) for one in series]
@@ -350,11 +358,6 @@ def in_force(node: Node, name: str) -> bool:
     )
 
 
-def total(output: str) -> int:
-    """Bytes that the program of memory got in its first round."""
-    return int(next(line for line in output.splitlines() if line.startswith("total")).split()[1])
-
-
 def test_pods_of_two_protocols_fill_their_memory_on_one_card(card: Card) -> None:
     """Each gets what its record says to the granule, its limits are in force, and the card holds both at once."""
     card.needs()
@@ -364,22 +367,12 @@ def test_pods_of_two_protocols_fill_their_memory_on_one_card(card: Card) -> None
     }
     found = {name: started(card, pod(card, name, limits)) for name, limits in asked.items()}
     grants = {name: granted(one, "main") for name, one in found.items()}
-    got: dict[str, int] = {}
 
-    def fill(name: str) -> None:
-        got[name] = total(
-            says(card.node, found[name], "main", "/bin/memory", "plain", str(64 * MIB), "dlsym")
-        )
+    totals = side_by_side(partial(filled, card.node), found.values())
 
-    threads = [threading.Thread(target=fill, args=(name,)) for name in asked]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-
-    for name, grant in grants.items():
-        print(f"\n{name}: granted {grant.memory_bytes / MIB:.0f} MiB, got {got[name] / MIB:.0f}")  # noqa: T201 # a measurement
-        assert grant.memory_bytes - 700 * MIB <= got[name] <= grant.memory_bytes, name
+    for (name, grant), got in zip(grants.items(), totals, strict=True):
+        print(f"\n{name}: granted {grant.memory_bytes / MIB:.0f} MiB, got {got / MIB:.0f}")  # noqa: T201 # a measurement
+        assert grant.memory_bytes - 700 * MIB <= got <= grant.memory_bytes, name
         eventually(f"{name} is in force", partial(in_force, card.node, name), SLOW)
         said = explained(card.node, name)
         print(said)  # noqa: T201 # as users read it
@@ -417,30 +410,16 @@ def test_the_third_waits_and_takes_the_place_of_one_that_is_killed(card: Card) -
     print(said)  # noqa: T201 # as users read it
     assert "InsufficientMemory" in said
     assert not card.node.stack.pod("three")["spec"].get("nodeName")
-    ended: dict[str, str] = {}
+    with ThreadPoolExecutor(2) as pool:
+        killed = pool.submit(launched, card.node, first, 2000, 60)
+        neighbour = pool.submit(launched, card.node, second, 2000, 12)
+        gone(card.node, "one", grace=0)
+        running = eventually("the third runs", lambda: _runs(card.node, "three"), SLOW)
+        got = filled(card.node, running)
+        killed.exception()  # it ended with its pod, whatever the runtime says to that
 
-    def work(one: Any, seconds: int) -> None:
-        command = ["/bin/load", "--kernel", "mul", "--size", "2000", "--seconds", str(seconds)]
-        try:
-            ended[one["metadata"]["name"]] = says(
-                card.node, one, "main", *command, "--report", "50"
-            )
-        except Exception as error:  # noqa: BLE001 # killed with its pod
-            ended[one["metadata"]["name"]] = f"killed: {error}"
-
-    threads = [
-        threading.Thread(target=work, args=(one, s)) for one, s in ((first, 60), (second, 12))
-    ]
-    for one in threads:
-        one.start()
-    gone(card.node, "one", grace=0)
-    running = eventually("the third runs", lambda: _runs(card.node, "three"), SLOW)
-    got = total(says(card.node, running, "main", "/bin/memory", "plain", str(64 * MIB)))
     assert got > granted(running, "main").memory_bytes - GIB
-    for one in threads:
-        one.join()
-
-    assert len(gpu.reports(ended["two"])) > 10
+    assert len(gpu.reports(neighbour.result())) > 10
     gone(card.node, "two", "three")
 
 
@@ -477,8 +456,7 @@ def test_a_share_that_is_raised_gets_more_of_the_card(card: Card) -> None:
         path = "/api/v1/namespaces/default/pods/grows"
         card.node.stack.plane.call("PATCH", path, wish, kind=partage_stack.MERGE)
         eventually(f"{memory} GiB are in force", partial(_shows, card, found, memory), SLOW)
-        command = ["/bin/memory", "plain", str(64 * MIB), "dlsym"]
-        got.append(total(says(card.node, found, "main", *command)) / GIB)
+        got.append(filled(card.node, found) / GIB)
 
     print("\nadjusted to 10, 40, 20 GiB:", *(f"{one:.1f}" for one in got))  # noqa: T201 # a measurement
     assert all(0 <= memory - one < 1 for memory, one in zip((10, 40, 20), got, strict=True)), got
@@ -495,19 +473,10 @@ def test_by_mps_a_share_gets_its_memory_and_no_more(card: Card) -> None:
     """NVIDIA's Multi-Process Service, which the agent starts, refuses beyond the grant; a neighbour has its own."""
     card.needs("mps", real=True)
     pods = {name: started(card, share(card, name, 30, 20)) for name in ("first", "second")}
-    got: dict[str, int] = {}
 
-    def fill(name: str) -> None:
-        command = ["/bin/memory", "plain", str(64 * MIB), "dlsym"]
-        got[name] = total(says(card.node, pods[name], "main", *command))
+    got = side_by_side(partial(filled, card.node), pods.values())
 
-    threads = [threading.Thread(target=fill, args=(name,)) for name in pods]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-
-    print("\nby MPS, of 20 GiB:", *(f"{one / GIB:.2f}" for one in got.values()))  # noqa: T201 # a measurement
+    print("\nby MPS, of 20 GiB:", *(f"{one / GIB:.2f}" for one in got))  # noqa: T201 # a measurement
     print(explained(card.node, "first"))  # noqa: T201 # as users read it
-    assert all(18 * GIB < one <= 20 * GIB for one in got.values()), got
+    assert all(18 * GIB < one <= 20 * GIB for one in got), got
     gone(card.node, *pods)

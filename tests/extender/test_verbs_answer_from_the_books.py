@@ -63,7 +63,7 @@ def test_a_pod_with_soft_constraints_gets_every_node_that_fits() -> None:
 def test_only_nodes_asked_about_are_answered() -> None:
     """The answer is a subset of the question, unknown names included."""
     cycle = _cycle()
-    listed = ["c", "nobody"]
+    listed = ["c", "unknown"]
 
     _, names, _ = cycle.filter(make_pod("one", whole()), listed, 0.0, one=False)
 
@@ -213,7 +213,7 @@ def test_a_nominated_pod_keeps_room_on_its_node() -> None:
     pod = make_pod("one", whole(2))
 
     assert not cycle.nominate(pod, "a", 0.0)
-    assert not cycle.nominate(pod, "nobody", 0.0)
+    assert not cycle.nominate(pod, "unknown", 0.0)
     assert cycle.nominate(pod, "b", 0.0)
     assert not cycle.nominate(pod, "b", 0.0)
     _, names, _ = cycle.filter(make_pod("two", whole(2)), NAMES, 0.0, one=True)

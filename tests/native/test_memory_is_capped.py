@@ -169,7 +169,7 @@ for _ in range(20):
     threads = [threading.Thread(target=thread, args=(part,)) for part in parts]
     [one.start() for one in threads]
     [one.join() for one in threads]
-    # A thread that stood still with its block refused may have had all others refused meanwhile.
+    # While a refused thread stands still it has its block, so all others may be refused too.
     held = sum(parts, []) + fill(2**19)
     assert len(held) == 16 and left() == 0, (len(held), left())
     give(held)
