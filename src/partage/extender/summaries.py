@@ -24,7 +24,7 @@ from partage.inventory.card import Card
 from partage.model.allocation import Allocation, Grant, charges_of
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node
-from partage.model.quantity import binary, decimal
+from partage.model.quantity import whole_text
 from partage.vendors import names
 from partage.vendors.base import GrantedCard, PlacedPod, cards_of
 from partage.vendors.catalog import koordinator_recorded
@@ -228,11 +228,8 @@ def _texts(amounts: Mapping[str, int], *, old: bool) -> dict[str, str]:
 
 def _pairs(amounts: Mapping[str, int], *, old: bool) -> Iterable[tuple[str, str]]:
     for name, amount in amounts.items():
-        quantity = binary(amount) if name == names.KOORD_GPU_MEMORY else decimal(amount)
+        text = whole_text(amount, memory=name == names.KOORD_GPU_MEMORY)
         if old and name.startswith(names.KOORDINATOR_DOMAIN):
-            yield (
-                names.KUBERNETES_DOMAIN + name.removeprefix(names.KOORDINATOR_DOMAIN),
-                str(quantity),
-            )
+            yield names.KUBERNETES_DOMAIN + name.removeprefix(names.KOORDINATOR_DOMAIN), text
         else:
-            yield name, str(quantity)
+            yield name, text

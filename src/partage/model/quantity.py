@@ -105,6 +105,11 @@ def binary(value: int) -> Quantity:
     return Quantity(value * NANO, "BinarySI")
 
 
+def whole_text(value: int, *, memory: bool) -> str:
+    """The canonical text of an integer: of memory with binary suffixes, else with decimal ones."""
+    return str(binary(value) if memory else decimal(value))
+
+
 @lru_cache(maxsize=4096)
 def brief(value: int) -> str:
     """Bytes for people: the canonical text if it is short, else GiB or many of these as TiB, with one decimal."""

@@ -32,7 +32,7 @@ from partage.model.device import DeviceType
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.policy import Scoring, Strategy
-from partage.model.quantity import Quantity, binary, decimal
+from partage.model.quantity import Quantity, whole_text
 from partage.model.reason import NodeReason, ReasonCode
 from partage.model.request import DeviceRequest, LabelRule, PodRequest
 from partage.model.selector import (
@@ -164,9 +164,8 @@ def amount(resource: str, value: int) -> str:
     """An amount of an ordinary resource as Kubernetes writes it."""
     if resource == "cpu":
         return str(Quantity(value * 10**6))
-    if "memory" in resource or "storage" in resource or resource.startswith("hugepages-"):
-        return str(binary(value))
-    return str(decimal(value))
+    memory = "memory" in resource or "storage" in resource or resource.startswith("hugepages-")
+    return whole_text(value, memory=memory)
 
 
 class _Column(Generic[V]):

@@ -14,7 +14,7 @@ import msgspec
 
 from partage.model.allocation import Grant, GrantMode
 from partage.model.device import MILLI, DeviceType
-from partage.model.quantity import binary, decimal
+from partage.model.quantity import whole_text
 from partage.vendors import names
 from partage.vendors.base import GrantedCard, PlacedPod, Rendering, cards_of
 from partage.vendors.families.koordinator.amounts import DIALECT_V14, old_name
@@ -92,21 +92,19 @@ def _resources(
     core, memory, ratio = amounts
     if type_ is not DeviceType.GPU:
         name = names.KOORD_RDMA if type_ is DeviceType.RDMA else names.KOORD_FPGA
-        result = {name: decimal(core)} if core else {}
+        result = {name: core} if core else {}
     else:
-        result = {
-            names.KOORD_GPU_MEMORY: binary(memory),
-            names.KOORD_GPU_MEMORY_RATIO: decimal(ratio),
-        }
+        result = {names.KOORD_GPU_MEMORY: memory, names.KOORD_GPU_MEMORY_RATIO: ratio}
         if core:
-            result[names.KOORD_GPU_CORE] = decimal(core)
-        result |= {unit: decimal(amount) for unit, amount in extras if amount}
-    return dict(
-        sorted(
-            (old_name(name) if old and name.startswith(names.KOORDINATOR_DOMAIN) else name, str(q))
-            for name, q in result.items()
+            result[names.KOORD_GPU_CORE] = core
+        result |= {unit: amount for unit, amount in extras if amount}
+    texts = {
+        old_name(name) if old and name.startswith(names.KOORDINATOR_DOMAIN) else name: whole_text(
+            amount, memory=name == names.KOORD_GPU_MEMORY
         )
-    )
+        for name, amount in result.items()
+    }
+    return dict(sorted(texts.items()))
 
 
 def _extension(card: GrantedCard) -> dict[str, Any]:
