@@ -167,7 +167,7 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("docs/concepts.md", "plugin"): f"{_SHOWN}::test_the_two_ways_of_asking_are_there",
     ("docs/concepts.md", "webhook away"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
     (
-        _INSTALL,
+        "docs/how-to/beside-kueue.md",
         "apiVersion: kueue",
     ): "tests/packaging/test_kueue_counts_what_every_protocol_asks.py::test_the_queue_of_the_page_covers_all_that_requests_become",
     (

@@ -205,7 +205,7 @@ def test_names_that_only_wake_a_plugin_are_refused_alone(name: str) -> None:
 
 def test_the_queue_of_the_page_covers_all_that_requests_become() -> None:
     """A request of Partage's totals that no ClusterQueue covers is never admitted."""
-    page = (FILE.parents[2] / "docs/how-to/install.md").read_text("utf-8")
+    page = (FILE.parents[2] / "docs/how-to/beside-kueue.md").read_text("utf-8")
     block = page.partition("```yaml\napiVersion: kueue")[2].partition("```")[0]
     _, queue, _ = yaml.safe_load_all(f"apiVersion: kueue{block}")
     (group,) = queue["spec"]["resourceGroups"]
