@@ -146,6 +146,30 @@ def test_the_notes_say_which_nodes_it_runs_on(profile: str, told: str) -> None:
     assert f"kubectl label node NODE {told}" in said.partition("NOTES:")[2]
 
 
+@needs_helm
+@pytest.mark.parametrize(
+    ("repository", "told"), [("registry.example.com/partage", True), ("ghcr.io/x/partage", False)]
+)
+def test_the_notes_say_that_no_node_can_pull_a_placeholder(repository: str, *, told: bool) -> None:
+    """Without the sentence all pods end in ImagePullBackOff."""
+    command = [str(HELM), "install", "x", str(generate.CHART), "--dry-run=client"]
+    command += ["--set", f"image.repository={repository}"]
+
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert ("set image.repository" in said.partition("NOTES:")[2]) is told
+
+
+@needs_helm
+def test_the_packaged_chart_has_its_readme() -> None:
+    """`helm show readme` prints what the files of the chart hold, less what .helmignore leaves out."""
+    command = [str(HELM), "show", "readme", str(generate.CHART)]
+
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert said.strip() == (generate.CHART / "README.md").read_text("utf-8").strip()
+
+
 @pytest.mark.parametrize("profile", generate.NAMESPACES)
 def test_every_pod_that_listens_has_a_network_policy(profile: str) -> None:
     """Chosen by its component; policies would not hold for a pod of its node's network."""
