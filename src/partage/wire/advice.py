@@ -49,7 +49,7 @@ ADVICE: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.TAINT: "add a toleration; repair the node",
     ReasonCode.NODE_UNSCHEDULABLE: "uncordon it",
     ReasonCode.CLAIM_UNREADY: "create what the message names, or correct it",
-    ReasonCode.SELECTOR_MISMATCH: "correct the claim's selectors, or wait for such a device",
+    ReasonCode.SELECTOR_MISMATCH: "correct the claim's selectors, or add such a device",
 }
 """The remedy for each reason; backquotes enclose text to type."""
 
