@@ -226,13 +226,20 @@ class Model:
     async def group(self) -> None:
         """A pod group: reserved one by one, reverted in the opposite order."""
         tried: list[tuple[str, int, str]] = []
+
+        async def never_bound(name: str, number: int, where: str) -> None:
+            if not self.chance.randrange(3):
+                assert (await self.world.bind_by(name, DONE, where, number))[0] is None
+
         for name in [n for n in self.pending if n not in self.reserved][:3]:
             answer = self.world.propose(name)
             self.reverted.pop(name, None)
             if answer.nodes and not self.world.reserve(name, answer.nodes[0], simulated=True).code:
                 tried.append((name, self.world.number, answer.nodes[0]))
+                await never_bound(*tried[-1])
         for name, number, where in reversed(tried):
             self.world.unreserve(name, number)
+            await never_bound(name, number, where)
             state = self.world.states.get(f"uid-{name}")
             assert state is None or (state is not State.RESERVED and self.nominated(name))
             self.reverted[name] = (number, where)

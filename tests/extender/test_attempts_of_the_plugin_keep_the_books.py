@@ -174,6 +174,33 @@ async def test_a_second_reserve_takes_the_same_place_or_fails(world: Plugged) ->
     assert "uid-one" not in world.states
 
 
+@pytest.mark.parametrize("reverted", [False, True])
+def test_a_place_that_was_only_tried_is_never_bound(*, reverted: bool) -> None:
+    """Only a Reserve outside the group's cycle gives its pods their records."""
+
+    @plugged
+    async def story(world: Plugged) -> None:
+        world.create(pod("web", whole()))
+        world.propose("web")
+        assert not world.reserve("web", simulated=True).code
+        if reverted:
+            world.unreserve("web")
+        before = dict(world.states)
+
+        allowed, refused = await world.bind_by("web")
+
+        assert allowed is None
+        assert refused is not None
+        assert refused.code == "StaleAttempt"
+        assert world.states == before
+        assert not world.reserve("web").code
+        assert not world.reserve("web").code  # a repeat
+        assert (await world.bind_by("web"))[1] is None
+        assert world.states["uid-web"] is State.BOUND
+
+    story()
+
+
 @plugged
 async def test_a_failed_group_leaves_nothing(world: Plugged) -> None:
     """The reservations of its pods are released in any order."""

@@ -10,7 +10,8 @@ kube-scheduler decides about one pod at a time, and binds in the background:
   before it has reserved or given up.
 * A reservation counts like an allocation. kube-scheduler tries and reverts a pod group before it binds the group, so
   `reserve` may arrive again without `propose`. It then takes the same place or fails the attempt.
-* A place is provisional while leaving pods still run there. A provisional place can never be bound.
+* A place is provisional while leaving pods still run there. A provisional place can never be bound, nor one that only the
+  cycle of a group took.
 * Every question names its attempt. A question of a replaced attempt changes nothing, nor does a repeated question.
 * kube-scheduler itself places a pod that asks by ResourceClaims alone (`extender.claim_proposals`). `reserve` reports the
   allocation, which the books hold until it is stored (`extender.pending_allocations`).
@@ -203,6 +204,7 @@ class Attempts:
             return _refused(question, PLACE_LOST, "its claims are kube-scheduler's to allocate")
         if attempt.reserved and attempt.place is not None:
             if attempt.place.node == question.node:
+                attempt.simulated = attempt.simulated and question.simulated
                 return wire.Answer(question.id)
             return _refused(question, PLACE_LOST, f"it is reserved on node {attempt.place.node}")
         if question.filtered:
@@ -270,6 +272,8 @@ class Attempts:
             return _refused(question, STALE, "the attempt ended meanwhile; schedule the pod again")
         if attempt.provisional:
             return _refused(question, PROVISIONAL, "pods that still run there hold its place")
+        if attempt.simulated:
+            return _refused(question, STALE, "its place was reserved only to try its group")
         if attempt.outcome is not None:
             return _refused(question, STALE, "the pod's Binding is on its way")
         place = attempt.place
