@@ -488,7 +488,7 @@ func TestFewClaimsAreStoredAtATime(t *testing.T) {
 	store := func(ctx context.Context) *fwk.Status {
 		state := framework.NewCycleState()
 		p.PreFilter(context.Background(), state, claimant(), nil)
-		if skipped(p, state, claimant()) {
+		if preflight(p, state, claimant()).IsSkip() {
 			t.Error("a pod whose claims are to be stored takes no turn")
 		}
 		return p.PreBind(ctx, state, claimant(), "n1")
@@ -547,7 +547,7 @@ func TestOtherPodsTakeNoTurn(t *testing.T) {
 		state := framework.NewCycleState()
 		p.PreFilter(context.Background(), state, pod, nil)
 		p.Reserve(context.Background(), state, pod, "n1")
-		if !skipped(p, state, pod) {
+		if !preflight(p, state, pod).IsSkip() {
 			t.Errorf("%s: kube-scheduler writes its status for nothing", name)
 		}
 		if status := p.PreBind(context.Background(), state, pod, "n1"); !status.IsSuccess() || len(p.shared.storing) != 0 {

@@ -327,7 +327,7 @@ func (p *Plugin) Name() string { return Name }
 
 // PreFilter asks the engine for nodes. Pods without devices are recognized before the socket is touched.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (result *fwk.PreFilterResult, status *fwk.Status) {
-	defer guard(&status)
+	defer p.guard(&status, state, pod, fwk.Skip)
 	words := p.shared.words.Load()
 	if words.byClaims(pod) {
 		holding.set(true)
@@ -518,8 +518,8 @@ func (p *Plugin) PreFilterExtensions() fwk.PreFilterExtensions { return nil }
 
 // Filter accepts the nodes that were proposed in this attempt, and no other. If room must be made first,
 // a node passes once the pods that hold it are gone, because kube-scheduler's preemption asks that way.
-func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (status *fwk.Status) {
-	defer guard(&status)
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (status *fwk.Status) {
+	defer p.guard(&status, state, pod, fwk.Success)
 	made := attemptOf(state)
 	if made != nil {
 		name := node.Node().Name
@@ -538,7 +538,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *v1.Pod, node
 // PostFilter retries the pod if the engine knows further nodes, and otherwise lets
 // kube-scheduler preempt, on the proposed nodes or on those where others can make room.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (_ *fwk.PostFilterResult, status *fwk.Status) {
-	defer guard(&status)
+	defer p.guard(&status, state, pod, fwk.Unschedulable)
 	made := attemptOf(state)
 	if made == nil && !p.shared.words.Load().concerns(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable)
@@ -578,8 +578,8 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.P
 }
 
 // PreScore skips pods without devices, and counts the nodes that passed; kube-scheduler does not call it for a single node.
-func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, nodes []fwk.NodeInfo) (status *fwk.Status) {
-	defer guard(&status)
+func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (status *fwk.Status) {
+	defer p.guard(&status, state, pod, fwk.Skip)
 	made := attemptOf(state)
 	if made == nil {
 		return fwk.NewStatus(fwk.Skip)
@@ -589,8 +589,8 @@ func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, no
 }
 
 // Score is the engine's score, or the place in the engine's order.
-func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *v1.Pod, node fwk.NodeInfo) (_ int64, status *fwk.Status) {
-	defer guard(&status)
+func (p *Plugin) Score(_ context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (_ int64, status *fwk.Status) {
+	defer p.guard(&status, state, pod, fwk.Success)
 	made := attemptOf(state)
 	if made == nil {
 		return 0, nil
@@ -607,8 +607,8 @@ func (p *Plugin) ScoreExtensions() fwk.ScoreExtensions { return p }
 
 // NormalizeScore makes the best node win if only the order counts. If kube-scheduler has wishes of its own,
 // it scales the engine's scores for the comparison with those of other plugins.
-func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.Pod, scores fwk.NodeScoreList) (status *fwk.Status) {
-	defer guard(&status)
+func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, pod *v1.Pod, scores fwk.NodeScoreList) (status *fwk.Status) {
+	defer p.guard(&status, state, pod, fwk.Success)
 	made := attemptOf(state)
 	if made == nil || len(scores) == 0 {
 		return nil
@@ -634,7 +634,7 @@ func (p *Plugin) NormalizeScore(_ context.Context, state fwk.CycleState, _ *v1.P
 
 // Reserve turns the proposal into a reservation.
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (status *fwk.Status) {
-	defer guard(&status)
+	defer p.guard(&status, state, pod, fwk.Success)
 	made := attemptOf(state)
 	if made == nil && p.shared.words.Load().byClaims(pod) {
 		made = newAttempt(p.shared.attempts.Add(1), nil) // it was kube-scheduler's own, over all nodes
@@ -695,7 +695,7 @@ func (p *Plugin) sayAllocated(ctx context.Context, pod *v1.Pod, number int64, no
 // Unreserve releases; it may be called without Reserve, and more than once.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ string) {
 	var status *fwk.Status
-	defer guard(&status)
+	defer p.guard(&status, state, pod, fwk.Success)
 	made := attemptOf(state)
 	if made == nil {
 		return
@@ -717,8 +717,8 @@ func takesTurns(state fwk.CycleState) bool {
 
 // PreBind waits for the pod's turn to store its claims, which kube-scheduler's own next plugin does. The turn ends
 // with that plugin, because kube-scheduler ends the context.
-func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, _ string) (status *fwk.Status) {
-	defer guard(&status)
+func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ string) (status *fwk.Status) {
+	defer p.guard(&status, state, pod, fwk.Success)
 	if !takesTurns(state) {
 		return nil
 	}
@@ -736,7 +736,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, _ *v1.Pod, _
 
 // Bind sends the Binding with the allocation in it, after the engine has allowed it.
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (status *fwk.Status) {
-	defer guard(&status)
+	defer p.guard(&status, state, pod, fwk.Skip)
 	made := attemptOf(state)
 	if made == nil || made.claimed {
 		return fwk.NewStatus(fwk.Skip)
@@ -799,9 +799,11 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 // ownChange reports whether a change of the pod may make it schedulable. kube-scheduler writes a condition
 // on every pod that it refuses. If that counted as a change, each refused pod would be tried twice.
 func ownChange(_ klog.Logger, pod *v1.Pod, old, changed any) (hint fwk.QueueingHint, err error) {
-	var status *fwk.Status
-	defer func() { err = status.AsError() }() // kube-scheduler tries the pod again
-	defer guard(&status)
+	defer func() {
+		if caught := recover(); caught != nil {
+			err = panicked(caught) // kube-scheduler tries the pod again
+		}
+	}()
 	after, found := changed.(*v1.Pod)
 	if !found || after.UID != pod.UID {
 		return fwk.QueueSkip, nil
@@ -820,7 +822,7 @@ func asksTheSame(before, after *v1.Pod) bool {
 
 // SignPod keeps pods with devices out of batches, because the devices of one are no information about the next.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) (_ []fwk.SignFragment, status *fwk.Status) {
-	defer guard(&status)
+	defer p.guard(&status, nil, pod, fwk.Success)
 	if p.shared.words.Load().concerns(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "the pod asks for devices")
 	}
@@ -845,11 +847,24 @@ func refusal(answer protocol.Answer) *fwk.Status {
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, answer.Code+": "+answer.Message)
 }
 
-// guard turns a panic into an error of this pod alone, so that plain pods are still scheduled.
-func guard(status **fwk.Status) {
+// guard turns a panic into an error of this pod alone. A pod about which the engine is not asked goes on without the
+// plugin, with the code that the plugin has for such pods.
+func (p *Plugin) guard(status **fwk.Status, state fwk.CycleState, pod *v1.Pod, without fwk.Code) {
 	if caught := recover(); caught != nil {
 		*status = fwk.AsStatus(panicked(caught))
+		if p.plain(state, pod) {
+			*status = fwk.NewStatus(without)
+		}
 	}
+}
+
+// plain reports whether the engine is not asked about a pod. If that cannot be found out after a panic, then a pod is plain if it
+// names no extended resource and no claim.
+func (p *Plugin) plain(state fwk.CycleState, pod *v1.Pod) (plain bool) {
+	plain = len(pod.Spec.ResourceClaims) == 0 && !(*words)(nil).concerns(pod)
+	defer func() { _ = recover() }()
+	w := p.shared.words.Load()
+	return (state == nil || attemptOf(state) == nil) && !w.concerns(pod) && !w.mayClaim(pod)
 }
 
 // unbroken does work beside kube-scheduler's own goroutines. A panic would end the whole kube-scheduler.

@@ -832,32 +832,90 @@ func TestAnEngineThatIsReadyWhileAPodIsKeptForItIsAsked(t *testing.T) {
 	}
 }
 
-// A panic in any of these would end kube-scheduler, or its connection for ever.
-func TestAPanicBesideTheCycleEndsNothing(t *testing.T) {
+func plainPod() *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "plain", Annotations: map[string]string{"a": "b"}}}
+	pod.Spec.Containers = []v1.Container{{Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"cpu": resource.MustParse("1")}}}}
+	return pod
+}
+
+// A panic in one of these would end kube-scheduler.
+func TestAPanicIsAnErrorOfThatPodAloneAndDelaysNoPlainPod(t *testing.T) {
 	p := &Plugin{} // everything in it is nil
-	ctx, pod, node := context.Background(), device("web"), nodeInfo("n1")
-	if status := p.PreScore(ctx, nil, pod, nil); status.Code() != fwk.Error {
-		t.Error(status)
+	ctx, node := context.Background(), nodeInfo("n1")
+	for point, one := range map[string]struct {
+		plain fwk.Code
+		reach func(*v1.Pod) *fwk.Status
+	}{
+		"PreFilter":        {fwk.Skip, func(pod *v1.Pod) *fwk.Status { _, status := p.PreFilter(ctx, nil, pod, nil); return status }},
+		"Filter":           {fwk.Success, func(pod *v1.Pod) *fwk.Status { return p.Filter(ctx, nil, pod, node) }},
+		"PostFilter":       {fwk.Unschedulable, func(pod *v1.Pod) *fwk.Status { _, status := p.PostFilter(ctx, nil, pod, nil); return status }},
+		"PreScore":         {fwk.Skip, func(pod *v1.Pod) *fwk.Status { return p.PreScore(ctx, nil, pod, nil) }},
+		"Score":            {fwk.Success, func(pod *v1.Pod) *fwk.Status { _, status := p.Score(ctx, nil, pod, node); return status }},
+		"NormalizeScore":   {fwk.Success, func(pod *v1.Pod) *fwk.Status { return p.NormalizeScore(ctx, nil, pod, nil) }},
+		"Reserve":          {fwk.Success, func(pod *v1.Pod) *fwk.Status { return p.Reserve(ctx, nil, pod, "n1") }},
+		"PreBindPreFlight": {fwk.Skip, func(pod *v1.Pod) *fwk.Status { return preflight(p, nil, pod) }},
+		"PreBind":          {fwk.Success, func(pod *v1.Pod) *fwk.Status { return p.PreBind(ctx, nil, pod, "n1") }},
+		"Bind":             {fwk.Skip, func(pod *v1.Pod) *fwk.Status { return p.Bind(ctx, nil, pod, "n1") }},
+		"SignPod":          {fwk.Success, func(pod *v1.Pod) *fwk.Status { _, status := p.SignPod(ctx, pod); return status }},
+	} {
+		if status := one.reach(device("web")); status.Code() != fwk.Error {
+			t.Error(point, "of a pod with devices", status)
+		}
+		if status := one.reach(plainPod()); status.Code() != one.plain {
+			t.Error(point, "of a plain pod", status)
+		}
 	}
-	if _, status := p.Score(ctx, nil, pod, node); status.Code() != fwk.Error {
-		t.Error(status)
-	}
-	if status := p.NormalizeScore(ctx, nil, pod, nil); status.Code() != fwk.Error {
-		t.Error(status)
-	}
-	if skipped(p, nil, pod) {
-		t.Error("skipped")
-	}
-	if _, status := p.SignPod(ctx, pod); status.Code() != fwk.Error {
-		t.Error(status)
-	}
-	if _, err := ownChange(klog.Background(), nil, pod, pod); err == nil {
+	p.Unreserve(ctx, nil, device("web"), "n1")
+	if _, err := ownChange(klog.Background(), nil, device("web"), device("web")); err == nil {
 		t.Error("no error")
 	}
+}
 
+func TestAfterAPanicAPodGoesOnIfTheEngineIsNotAskedAboutIt(t *testing.T) {
+	devices := plainPod()
+	devices.Spec.Containers[0].Resources.Limits["example.com/nic"] = resource.MustParse("1")
+	annotated := plainPod()
+	annotated.Annotations["partage.io/allocation"] = "{}"
+	engaged := framework.NewCycleState()
+	engaged.Write(stateKey, newAttempt(1, []string{"n1"}))
+	unknown, known, claims := &Plugin{}, &Plugin{shared: &shared{}}, &Plugin{shared: &shared{}}
+	vocabulary := protocol.Vocabulary{Resources: []string{card}, Annotations: []string{"partage.io/allocation"}}
+	known.shared.words.Store(wordsOf(&vocabulary))
+	vocabulary.Claims = true
+	claims.shared.words.Store(wordsOf(&vocabulary))
+	for name, one := range map[string]struct {
+		plugin *Plugin
+		state  fwk.CycleState
+		pod    *v1.Pod
+		want   fwk.Code
+	}{
+		"nothing is known":                        {unknown, nil, plainPod(), fwk.Skip},
+		"it asks for no device":                   {known, framework.NewCycleState(), plainPod(), fwk.Skip},
+		"it asks for devices of others":           {known, nil, devices, fwk.Skip},
+		"they may be others' devices":             {unknown, nil, devices, fwk.Error},
+		"it has a claim":                          {known, nil, claimant(), fwk.Skip},
+		"it has a claim that the engine compares": {claims, nil, claimant(), fwk.Error},
+		"its claim may be one of those":           {unknown, nil, claimant(), fwk.Error},
+		"it asks for devices":                     {known, nil, device("web"), fwk.Error},
+		"it has an annotation of ours":            {known, nil, annotated, fwk.Error},
+		"it is in an attempt":                     {known, engaged, plainPod(), fwk.Error},
+	} {
+		var status *fwk.Status
+		func() {
+			defer one.plugin.guard(&status, one.state, one.pod, fwk.Skip)
+			panic("a fault")
+		}()
+		if status.Code() != one.want {
+			t.Error(name, status)
+		}
+	}
+}
+
+// A panic there would end kube-scheduler, or the connection for ever.
+func TestAPanicBesideTheCycleEndsNothing(t *testing.T) {
 	p, engine, _ := plugged(t, proposing("n1"))
 	p.shared.handles = []fwk.Handle{nil}
-	p.shared.remember(pod)
+	p.shared.remember(device("web"))
 	engine.push(protocol.Answer{Activate: []string{"uid"}})
 	until(t, "it connects again", func() bool {
 		engine.mu.Lock()
@@ -871,25 +929,6 @@ func TestAPanicBesideTheCycleEndsNothing(t *testing.T) {
 		return greeted > 1
 	})
 	until(t, "it asks again", func() bool { return p.shared.away() == "" })
-}
-
-func TestAPanicIsAnErrorOfThatPodAlone(t *testing.T) {
-	p := &Plugin{} // everything in it is nil
-	ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
-	state.Write(stateKey, &attempt{})
-	if _, status := p.PreFilter(ctx, state, pod, nil); status.Code() != fwk.Error {
-		t.Error(status)
-	}
-	if status := p.Reserve(ctx, state, pod, "n1"); status.Code() != fwk.Error {
-		t.Error(status)
-	}
-	p.Unreserve(ctx, state, pod, "n1")
-	if status := p.Bind(ctx, state, pod, "n1"); status.Code() != fwk.Error {
-		t.Error(status)
-	}
-	if _, status := p.PostFilter(ctx, state, pod, nil); status.Code() != fwk.Error {
-		t.Error(status)
-	}
 }
 
 // A page to log in, with code 200, has bound no pod.

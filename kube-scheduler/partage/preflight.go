@@ -11,8 +11,8 @@ import (
 
 // PreBindPreFlight keeps pods without a turn out of PreBind, because kube-scheduler writes the status of each pod that
 // takes part. For pods with claims it writes the status anyway.
-func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) (_ *fwk.PreBindPreFlightResult, status *fwk.Status) {
-	defer guard(&status)
+func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ string) (_ *fwk.PreBindPreFlightResult, status *fwk.Status) {
+	defer p.guard(&status, state, pod, fwk.Skip)
 	if !takesTurns(state) {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}

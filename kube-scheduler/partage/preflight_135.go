@@ -10,8 +10,8 @@ import (
 )
 
 // PreBindPreFlight keeps pods without a turn out of PreBind.
-func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, _ *v1.Pod, _ string) (status *fwk.Status) {
-	defer guard(&status)
+func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ string) (status *fwk.Status) {
+	defer p.guard(&status, state, pod, fwk.Skip)
 	if !takesTurns(state) {
 		return fwk.NewStatus(fwk.Skip)
 	}

@@ -9,7 +9,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-func skipped(p *Plugin, state fwk.CycleState, pod *v1.Pod) bool {
-	status := p.PreBindPreFlight(context.Background(), state, pod, "n1")
-	return status.IsSkip()
+func preflight(p *Plugin, state fwk.CycleState, pod *v1.Pod) *fwk.Status {
+	return p.PreBindPreFlight(context.Background(), state, pod, "n1")
 }

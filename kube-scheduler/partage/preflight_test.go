@@ -9,7 +9,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-func skipped(p *Plugin, state fwk.CycleState, pod *v1.Pod) bool {
+func preflight(p *Plugin, state fwk.CycleState, pod *v1.Pod) *fwk.Status {
 	_, status := p.PreBindPreFlight(context.Background(), state, pod, "n1")
-	return status.IsSkip()
+	return status
 }
