@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/klog/v2"
@@ -107,14 +108,15 @@ func otherReady(pods corelisters.PodLister, namespace, name string) bool {
 	return false
 }
 
-// ownerOf is equal for all replicas of one Deployment, across its ReplicaSets, and different for other pods.
+// ownerOf is equal for all replicas of one Deployment, across its ReplicaSets, and different for other pods. It is empty for a
+// pod without the labels: no other pod of its namespace is known to be a replica of it.
 func ownerOf(pod *v1.Pod) string {
-	for _, owner := range pod.OwnerReferences {
-		if owner.Controller != nil && *owner.Controller {
-			return pod.Labels["app.kubernetes.io/instance"] + "/" + pod.Labels["app.kubernetes.io/component"] + "/" + owner.Kind
-		}
+	instance, component := pod.Labels["app.kubernetes.io/instance"], pod.Labels["app.kubernetes.io/component"]
+	owner := metav1.GetControllerOf(pod)
+	if instance == "" || component == "" || owner == nil {
+		return ""
 	}
-	return ""
+	return instance + "/" + component + "/" + owner.Kind
 }
 
 func isReady(pod *v1.Pod) bool {

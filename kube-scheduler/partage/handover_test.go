@@ -43,15 +43,18 @@ func TestALeaderWithoutItsEngineGivesUp(t *testing.T) {
 func TestAnotherReplicaIsReady(t *testing.T) {
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	controller := true
-	add := func(name, component string, ready v1.ConditionStatus) {
+	addWith := func(name string, labels map[string]string, ready v1.ConditionStatus) {
 		_ = indexer.Add(&v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: name, Namespace: "system",
-				Labels:          map[string]string{"app.kubernetes.io/instance": "partage", "app.kubernetes.io/component": component},
+				Name: name, Namespace: "system", Labels: labels,
 				OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: name, Controller: &controller}},
 			},
 			Status: v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}},
 		})
+	}
+	const instance, part = "app.kubernetes.io/instance", "app.kubernetes.io/component"
+	add := func(name, component string, ready v1.ConditionStatus) {
+		addWith(name, map[string]string{instance: "partage", part: component}, ready)
 	}
 	lister := corelisters.NewPodLister(indexer)
 	if otherReady(lister, "system", "a") {
@@ -66,5 +69,12 @@ func TestAnotherReplicaIsReady(t *testing.T) {
 	add("b", "scheduler", v1.ConditionTrue)
 	if !otherReady(lister, "system", "a") || otherReady(lister, "elsewhere", "a") {
 		t.Error("the other replica is ready")
+	}
+	for i, labels := range []map[string]string{nil, {"app": "web"}, {instance: "partage"}, {part: "scheduler"}} {
+		addWith("unlabelled", labels, v1.ConditionTrue)
+		addWith("foreign", labels, v1.ConditionTrue)
+		if otherReady(lister, "system", "unlabelled") {
+			t.Error(i, "a pod of another ReplicaSet is no standby")
+		}
 	}
 }
