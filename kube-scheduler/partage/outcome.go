@@ -3,11 +3,13 @@ package partage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,11 +52,42 @@ func notLate(_, _ string, conn syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
+// endOf gives the end of the time that a Binding has. It is an error if that is over: this process stood still after the
+// engine's answer, and another instance may lead by now.
+func endOf(answer *protocol.Answer) (time.Time, error) {
+	now := time.Now() // first: if the process stands still from here on, the end is over too
+	left := seconds(answer.Within)
+	if answer.Until > 0 {
+		left = min(left, seconds(answer.Until)-sinceBoot())
+	}
+	if left <= 0 {
+		return now, fmt.Errorf("the Binding was not sent, because its time ended %s ago; schedule the pod again", -left)
+	}
+	return now.Add(left), nil
+}
+
+// sinceBoot is the engine's clock: the kernel's, which goes on while the machine is suspended, if there is one.
+func sinceBoot() time.Duration {
+	var clock unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &clock) != nil { // a sandbox without it
+		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &clock)
+	}
+	return time.Duration(clock.Nano())
+}
+
+func seconds(amount float64) time.Duration { return time.Duration(amount * float64(time.Second)) }
+
 // inTime has the API server give up a request within the time that its sender has left. Each repetition has less.
 type inTime struct{ next http.RoundTripper }
 
 func (i inTime) RoundTrip(request *http.Request) (*http.Response, error) {
 	if end, limited := request.Context().Deadline(); limited {
+		if time.Until(end) <= 0 { // the context may not have ended yet in a process that stood still
+			if request.Body != nil {
+				_ = request.Body.Close()
+			}
+			return nil, context.DeadlineExceeded
+		}
 		request = request.Clone(request.Context())
 		query := request.URL.Query()
 		query.Set("timeout", (max(time.Until(end), time.Millisecond) * serversShare / 100).String())

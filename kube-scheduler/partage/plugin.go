@@ -774,7 +774,11 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 }
 
 func (p *Plugin) sendBinding(ctx context.Context, pod *v1.Pod, node string, answer *protocol.Answer) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(answer.Within*float64(time.Second)))
+	end, err := endOf(answer)
+	if err != nil {
+		return protocol.OutcomeRefused, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	binding := &v1.Binding{
 		ObjectMeta: metav1.ObjectMeta{
@@ -783,7 +787,7 @@ func (p *Plugin) sendBinding(ctx context.Context, pod *v1.Pod, node string, answ
 		},
 		Target: v1.ObjectReference{Kind: "Node", Name: node},
 	}
-	err := p.send(ctx, binding)
+	err = p.send(ctx, binding)
 	return outcomeOf(err), err
 }
 

@@ -1006,6 +1006,63 @@ func TestNoBindingIsCarriedOutLongAfterItsTime(t *testing.T) {
 	}
 }
 
+// A process that stood still after the engine's answer would bind the pod after another leader gave its card away.
+func TestABindingIsNotSentAfterItsTime(t *testing.T) {
+	for name, one := range map[string]struct {
+		left float64       // as the engine says it; 0: it says nothing
+		most time.Duration // 0: it is not sent
+	}{
+		"its time is over":        {-0.001, 0},
+		"its time is nearly over": {3, 3 * time.Second},
+		"its time is longer":      {60, 4 * time.Second},
+		"the engine is older":     {0, 4 * time.Second},
+	} {
+		p, engine, _ := plugged(t, func(q protocol.Question) *protocol.Answer {
+			answer := proposing("n1")(q)
+			if q.Verb == protocol.VerbBind && one.left != 0 {
+				answer.Until = sinceBoot().Seconds() + one.left
+			}
+			return answer
+		})
+		var left []time.Duration
+		p.send = func(ctx context.Context, _ *v1.Binding) error {
+			end, _ := ctx.Deadline()
+			left = append(left, time.Until(end))
+			return nil
+		}
+		ctx, state, pod := context.Background(), framework.NewCycleState(), device("web")
+		p.PreFilter(ctx, state, pod, nil)
+		status := p.Bind(ctx, state, pod, "n1")
+		if one.most == 0 {
+			said := engine.last(protocol.VerbBound)
+			if status.Code() != fwk.Error || len(left) != 0 || said.Outcome != protocol.OutcomeRefused || !strings.Contains(said.Message, "not sent") {
+				t.Error(name, status, left, said)
+			}
+		} else if !status.IsSuccess() || len(left) != 1 || left[0] > one.most {
+			t.Error(name, status, left)
+		}
+	}
+}
+
+// waits is a request whose time ended while its process stood still, before its context could end.
+type waits struct{ context.Context }
+
+func (waits) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
+
+func TestNoRequestForABindingLeavesAfterItsTime(t *testing.T) {
+	sent := false
+	next := inTime{transport(func(*http.Request) (*http.Response, error) { sent = true; return nil, errors.New("no server") })}
+	request := httptest.NewRequestWithContext(waits{context.Background()}, http.MethodPost, "/binding", strings.NewReader("{}"))
+	_, err := next.RoundTrip(request)
+	if sent || !errors.Is(err, context.DeadlineExceeded) {
+		t.Error("it was sent", err)
+	}
+}
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (t transport) RoundTrip(request *http.Request) (*http.Response, error) { return t(request) }
+
 func TestWhatBecameOfABinding(t *testing.T) {
 	kind := schema.GroupResource{Resource: "pods"}
 	for _, one := range []struct {

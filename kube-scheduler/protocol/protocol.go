@@ -146,6 +146,7 @@ type Answer struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Within      float64           `json:"within,omitempty"`
+	Until       float64           `json:"until,omitempty"` // seconds of CLOCK_BOOTTIME
 	Bound       bool              `json:"bound,omitempty"`
 
 	// pushes

@@ -11,6 +11,7 @@ import pytest
 from plugin_world import Plugged
 from world import DONE, UNKNOWN, card, device, document, half, node, pod, run, whole
 
+from partage.extender.attempts import Attempts
 from partage.extender.bindings import BindLimits
 from partage.extender.cycle import PROPOSED, WIDE
 from partage.extender.ports import Answered, Outcome
@@ -199,6 +200,27 @@ def test_a_place_that_was_only_tried_is_never_bound(*, reverted: bool) -> None:
         assert world.states["uid-web"] is State.BOUND
 
     story()
+
+
+@plugged
+async def test_a_binding_has_an_end_however_long_a_process_stands_still(world: Plugged) -> None:
+    """The end counts from before the look at the Lease, by a clock that both processes read."""
+
+    def stands_still() -> bool:
+        world.clock.pass_time(3)
+        return True
+
+    world.attempts = Attempts(world.service, stands_still)
+    world.create(pod("web", whole()))
+    world.propose("web")
+    world.reserve("web")
+    begun = world.clock.monotonic()
+
+    allowed, _ = await world.bind_by("web")
+
+    assert allowed is not None
+    assert world.clock.monotonic() == begun + 3
+    assert allowed.until == begun + allowed.within
 
 
 @plugged

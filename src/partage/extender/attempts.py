@@ -581,6 +581,9 @@ class Attempts:
             changed = await self._changed(books, attempt)  # during the wait for a turn
             if changed:
                 return Answered(Outcome.REFUSED, changed)
+            # First: if this process or kube-scheduler stands still from here on, the Binding is not sent later.
+            within = self._service.bindings.limits.send
+            until = self._now + within
             if not self._may_bind():
                 return Answered(Outcome.REFUSED, "this instance does not lead any more")
             allowed = True
@@ -589,7 +592,8 @@ class Attempts:
                     question.id,
                     annotations=dict(binding.annotations),
                     labels=dict(binding.labels),
-                    within=self._service.bindings.limits.send,
+                    within=within,
+                    until=until,
                 )
             )
             return await outcome

@@ -206,6 +206,7 @@ class Answer(_Message, frozen=True, omit_defaults=True, gc=False):
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
     within: float = 0.0
+    until: float = 0.0
     bound: bool = False
 
 
