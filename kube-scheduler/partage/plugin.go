@@ -14,7 +14,6 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -162,10 +161,8 @@ var (
 // Without an engine, New waits for electsAfter: a kube-scheduler that released the Lease because its
 // engine was missing is restarted at once, and another instance must win the election.
 func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-	for _, extender := range handle.Extenders() {
-		if strings.HasSuffix(strings.TrimRight(extender.Name(), "/"), "/scheduler") {
-			return nil, fmt.Errorf("the plugin %s and the extender %s are both configured; remove one of the two", Name, extender.Name())
-		}
+	if extender := bindsInstead(handle.Extenders(), &v1.Pod{}); extender != "" {
+		return nil, fmt.Errorf("the extender %s binds every pod, so the plugin %s could bind none; remove one of the two, or the extender's bindVerb", extender, Name)
 	}
 	user := uint32(os.Getuid())
 	if given := os.Getenv(UserVariable); given != "" {
@@ -337,6 +334,10 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	holding.set(true) // only a leader schedules, also one without an election
+	if extender := bindsInstead(p.handle.Extenders(), pod); extender != "" {
+		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf(
+			"the extender %s binds the pod in place of the plugin %s, without its devices; remove the extender or its bindVerb", extender, Name))
+	}
 	if why := p.shared.unaskable(pod); why != "" {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, why)
 	}
@@ -368,6 +369,17 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	state.Write(stateKey, made)
 	return &fwk.PreFilterResult{NodeNames: sets.New(answer.Nodes...)}, nil
+}
+
+// bindsInstead names the extender that binds a pod, if there is one: kube-scheduler then calls no plugin's Bind. Partage's own
+// extender binds every pod, whatever its address.
+func bindsInstead(extenders []fwk.Extender, pod *v1.Pod) string {
+	for _, extender := range extenders {
+		if extender.IsBinder() && extender.IsInterested(pod) {
+			return extender.Name()
+		}
+	}
+	return ""
 }
 
 // forClaims asks on which nodes to try a pod's claims first. If that fails for any reason,

@@ -1140,14 +1140,55 @@ func TestPodsThatConcernTheEngine(t *testing.T) {
 	}
 }
 
-type extender struct{ fwk.Extender }
+// extender is configured for a resource, or for all pods.
+type extender struct {
+	fwk.Extender
+	binds    bool
+	resource v1.ResourceName
+}
 
-func (extender) Name() string { return "https://partage-scheduler:8443/scheduler" }
+func (extender) Name() string     { return "https://example.com/a-path" }
+func (e extender) IsBinder() bool { return e.binds }
+func (e extender) IsInterested(pod *v1.Pod) bool {
+	if e.resource == "" {
+		return true
+	}
+	for i := range pod.Spec.Containers {
+		if _, found := pod.Spec.Containers[i].Resources.Limits[e.resource]; found {
+			return true
+		}
+	}
+	return false
+}
 
-func TestPluginAndExtenderAtOnceAreRefused(t *testing.T) {
-	_, err := New(context.Background(), nil, &handle{extenders: []fwk.Extender{extender{}}})
-	if err == nil || !strings.Contains(err.Error(), "both configured") {
+func TestAnExtenderThatBindsEveryPodIsRefused(t *testing.T) {
+	_, err := New(context.Background(), nil, &handle{extenders: []fwk.Extender{extender{}, extender{binds: true}}})
+	if err == nil || !strings.Contains(err.Error(), "https://example.com/a-path binds every pod") {
 		t.Error(err)
+	}
+}
+
+func TestAPodThatAnExtenderBindsIsNotPlacedByThePlugin(t *testing.T) {
+	p, engine, h := plugged(t, proposing("n1"))
+	for name, one := range map[string]struct {
+		extenders []fwk.Extender
+		pod       *v1.Pod
+		want      fwk.Code
+	}{
+		"it binds pods with devices":          {[]fwk.Extender{extender{binds: true, resource: card}}, device("web"), fwk.UnschedulableAndUnresolvable},
+		"it binds others":                     {[]fwk.Extender{extender{binds: true, resource: "example.com/other"}}, device("web"), fwk.Success},
+		"it binds none":                       {[]fwk.Extender{extender{}, extender{resource: card}}, device("web"), fwk.Success},
+		"pods without devices are its matter": {[]fwk.Extender{extender{binds: true}}, plainPod(), fwk.Skip},
+	} {
+		before := len(engine.verbs())
+		h.extenders = one.extenders
+		_, status := p.PreFilter(context.Background(), framework.NewCycleState(), one.pod, nil)
+		if status.Code() != one.want || (len(engine.verbs()) > before) != status.IsSuccess() {
+			t.Error(name, status)
+		}
+		if one.want == fwk.UnschedulableAndUnresolvable && !strings.Contains(status.Message(), "https://example.com/a-path binds the pod") {
+			t.Error("it does not say why:", status)
+		}
 	}
 }
 

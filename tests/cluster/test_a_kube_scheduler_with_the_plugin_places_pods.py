@@ -524,5 +524,5 @@ def test_plugin_and_extender_at_once_are_refused_at_start(cluster: Plugged, prog
     process = cluster.plane.processes["both"]
 
     cluster.eventually("its end", lambda: not process.running)
-    assert "both configured; remove one of the two" in process.log.read_text()
+    assert "binds every pod, so the plugin Partage could bind none" in process.log.read_text()
     process.wanted = False

@@ -541,6 +541,29 @@ PLUGGED: dict[str, tuple[Callable[[WORLD], object], list[str]]] = {
         ),
         ["plugin-and-extender"],
     ),
+    "another extender that binds every pod": (
+        lambda given: _config(
+            given,
+            lambda c: c.update(extenders=[{"urlPrefix": "https://x/a-path", "bindVerb": "b"}]),
+        ),
+        ["plugin-and-extender"],
+    ),
+    "extenders for other pods": (
+        lambda given: _config(
+            given,
+            lambda c: c.update(
+                extenders=[
+                    {"urlPrefix": "https://x/scheduler", "filterVerb": "f"},
+                    {
+                        "urlPrefix": "https://y/a-path",
+                        "bindVerb": "b",
+                        "managedResources": [{"name": "example.com/nic"}],
+                    },
+                ]
+            ),
+        ),
+        [],
+    ),
     "a profile without": (
         lambda given: _config(given, lambda c: c["profiles"][1].pop("plugins")),
         ["plugin-incomplete"],

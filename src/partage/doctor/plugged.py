@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Object, error, named
-from partage.doctor.scheduling import asks_us, has_plugin, option
+from partage.doctor.scheduling import has_plugin, option
 from partage.wire.plugin import SAME_RELEASE as _SAME_RELEASE
 
 _NAME: Final = "Partage"
@@ -17,17 +17,19 @@ _ALONE: Final = ("postFilter", "preBind", "bind")
 
 
 def configuration(facts: ClusterFacts) -> Iterator[Finding]:
-    """Every profile has the plugin with its weight and order, and no extender."""
+    """Every profile has the plugin with its weight and order, and no extender binds every pod."""
     for where, config in facts.schedulers.items():
         if not has_plugin(config):
             continue
-        if any(asks_us(one) for one in config.get("extenders") or ()):
-            yield error(
-                "plugin-and-extender",
-                where,
-                "the plugin and Partage's extender are both configured; with both, kube-scheduler does not start",
-                "remove the extender from extenders, and restart kube-scheduler",
-            )
+        for one in config.get("extenders") or ():
+            if one.get("bindVerb") and not one.get("managedResources"):
+                yield error(
+                    "plugin-and-extender",
+                    where,
+                    f"the extender {one.get('urlPrefix', '')} binds every pod, so the plugin could bind none; "
+                    "with both, kube-scheduler does not start",
+                    "remove the extender from extenders, or its bindVerb, and restart kube-scheduler",
+                )
         for profile in config.get("profiles") or ():
             wrong = _wrong(profile)
             if wrong:
