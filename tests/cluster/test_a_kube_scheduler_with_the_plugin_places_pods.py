@@ -1,18 +1,21 @@
 """kube-scheduler with the plugin and the engine beside it, on a genuine control plane."""
 
+import contextlib
 import json
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from control_plane import control_plane
 from kube_scheduler_config import SCHEDULERS, ExtenderAccess, kube_scheduler_config
-from plugin_stack import AT_A, LEASE, MODULE, PLUGIN, Plugged
+from plugin_stack import AT_A, LEASE, MODULE, PATIENCE, PLUGIN, Plugged
 
 from partage.vendors import names
 
@@ -413,6 +416,73 @@ def test_pods_of_a_removed_profile_wait_and_hold_up_no_other(cluster: Plugged) -
 
     cluster.bound("left")
     cluster.delete("other", "last", "left")
+
+
+@contextlib.contextmanager
+def relayed(
+    engine: Path, path: Path, answered: Callable[[dict[str, Any]], None]
+) -> Iterator[None]:
+    """A socket in front of the engine's; `answered` has each frame of the engine before kube-scheduler gets it."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def asks(plugin: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while some := plugin.recv(65536):
+                other.sendall(some)
+            other.shutdown(socket.SHUT_WR)
+
+    def serve(plugin: socket.socket) -> None:
+        # The engine may not listen yet, or have ended; kube-scheduler connects again.
+        with plugin, socket.socket(socket.AF_UNIX) as other, contextlib.suppress(OSError):
+            other.connect(str(engine))
+            threading.Thread(target=asks, args=(plugin, other), daemon=True).start()
+            frames = other.makefile("rb")
+            while head := frames.read(4):
+                body = frames.read(int.from_bytes(head))
+                answered(json.loads(body))
+                plugin.sendall(head + body)
+
+    def accepts() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                serve(listener.accept()[0])
+
+    thread = threading.Thread(target=accepts, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        path.unlink()
+
+
+def test_a_kube_scheduler_that_stood_still_sends_no_binding_late(
+    cluster: Plugged, tmp_path: Path
+) -> None:
+    """It stops when the engine has allowed the Binding, and goes on when another instance could lead."""
+    stops = threading.Event()
+
+    def answered(frame: dict[str, Any]) -> None:
+        if "within" in frame and not stops.is_set():
+            stops.set()
+            cluster.plane.processes["plugged"].signal(signal.SIGSTOP)
+
+    cluster.plane.processes["plugged"].stop()
+    with relayed(cluster.socket, tmp_path / "s", answered):
+        cluster.scheduler(PARTAGE_SOCKET=str(tmp_path / "s"))
+        cluster.pod("late", HALF)
+        assert stops.wait(PATIENCE)
+        time.sleep(5)  # a Binding has four seconds
+        cluster.plane.processes["plugged"].signal(signal.SIGCONT)
+
+        cluster.eventually("it is not sent", lambda: cluster.logged("the Binding was not sent"))
+        cluster.bound("late")
+        cluster.plane.processes["plugged"].stop()
+    cluster.scheduler()
+    cluster.delete("late")
 
 
 def test_without_the_engine_plain_pods_go_on_and_the_others_come_later(cluster: Plugged) -> None:
