@@ -68,6 +68,44 @@ async def test_where_too_many_wait_the_network_with_most_gives_up() -> None:
     assert not turns.waiting
 
 
+async def test_owners_of_one_asker_have_turns_by_size() -> None:
+    """Large requests in many owners' names delay a small one by a turn each, and lose their places to it."""
+    turns = Turns(1, 12, 12)
+    done: list[str] = []
+    refused: Counter[str] = Counter()
+
+    async def ask(owner: str, size: int) -> None:
+        try:
+            async with turns.turn("10.0.0.1", owner, size):
+                await asyncio.sleep(0)
+                done.append(owner)
+        except TooMany:
+            refused[owner] += 1
+
+    many = [asyncio.create_task(ask(f"m{n % 4}", 3)) for n in range(20)]
+    many += [asyncio.create_task(ask("small", 1)) for _ in range(2)]
+    await asyncio.gather(*many)
+    assert done.count("small") == 2
+    assert done.index("small") <= 4
+    assert refused.total() == 16
+    assert set(refused) <= {"m0", "m1", "m2", "m3"}
+    assert not turns.waiting
+
+
+async def test_of_equal_requests_the_newest_is_refused() -> None:
+    """Otherwise a flood in ever new names would push out each request before its turn."""
+    turns = Turns(1, 4, 4)
+    await turns.take("10.0.0.1", "first")
+    waiting = [asyncio.create_task(turns.take("10.0.0.1", f"m{n}")) for n in range(4)]
+    await settled()
+    for n in range(4, 8):
+        with pytest.raises(TooMany):
+            await asyncio.wait_for(turns.take("10.0.0.1", f"m{n}"), PATIENCE / 100)
+    for one in waiting:
+        turns.give("10.0.0.1")
+        await asyncio.wait_for(one, PATIENCE)
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_no_place_is_lost_or_given_twice(seed: int) -> None:
     """Askers go away, fail, wait elsewhere or give up meanwhile."""
@@ -77,8 +115,9 @@ async def test_no_place_is_lost_or_given_twice(seed: int) -> None:
 
     async def ask(name: str) -> None:
         nonlocal inside
+        owner, size = str(chance.randrange(2)), chance.randrange(1, 4)
         with contextlib.suppress(TooMany, ValueError):
-            async with turns.turn(name):
+            async with turns.turn(name, owner, size):
                 inside += 1
                 assert inside <= 3
                 try:

@@ -23,7 +23,7 @@ from partage.webhook import server
 from partage.webhook.manifest import decode_pod
 from partage.webhook.mutating import mutate
 from partage.webhook.patch import Patch
-from partage.webhook.review import Review, Verdict, decode_review, encode_verdict
+from partage.webhook.review import LARGEST, Review, Verdict, decode_review, encode_verdict
 from partage.webhook.server import make_app
 from partage.webhook.settings import Admission
 from partage.webhook.validating import validate
@@ -329,6 +329,7 @@ def test_a_large_review_keeps_none_waiting(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(server, "mutating", lambda _tracer: slow)
     large = json.dumps(review(LONG["annotations"](20_000))).encode()
+    monkeypatch.setattr(server, "_HELD", LARGEST + 15 * len(large))
     small = json.dumps(review(one())).encode()
 
     async def run() -> None:

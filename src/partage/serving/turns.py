@@ -1,8 +1,9 @@
 """Turns of callers at costly work, so that no caller's flood delays the others by more than one turn.
 
 An asker is an address, or a user with a valid token. Each asker is served in turn, however many of its requests
-wait, and may have half of the places at a time. When too many wait, the network with most requests loses one
-of them.
+wait, and may have half of the places at a time. If an asker passes on requests of several owners, such as an API
+server, its owners are served in turn as well. When too many wait, the network with most requests loses one
+of them: of its asker with most, and of this asker's owner with most.
 """
 
 import asyncio
@@ -57,10 +58,15 @@ class TooMany(PartageError):
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """One request that waits for its turn."""
+    """One request that waits for its turn.
+
+    `counted`: what its size counts for, the most important first when one must go.
+    """
 
     asker: str
-    network: str
+    owner: str
+    size: int
+    counted: tuple[tuple[str, ...], ...]
     turn: asyncio.Future[None]
 
 
@@ -71,43 +77,45 @@ class Turns:
     """
 
     def __init__(self, together: int, waiting: int, of_one: int) -> None:
-        """Every place is free; `waiting` requests may wait at a time."""
+        """Every place is free; requests of the size `waiting` may wait at a time, and of `of_one` for each owner."""
         self.at_work: dict[int, str] = {}
         self._together = together
         self._most = waiting
         self._of_one = of_one
-        self._rows: OrderedDict[str, list[_Waiting]] = OrderedDict()  # the next turn first
-        self._networks: Counter[str] = Counter()  # of the waiting requests
+        # By asker and owner, the next turn first.
+        self._rows: OrderedDict[str, OrderedDict[str, list[_Waiting]]] = OrderedDict()
+        self._sizes: Counter[tuple[str, ...]] = Counter()  # of the waiting requests, by `counted`
         self._has: Counter[str] = Counter()  # places, by asker
+
+        self._size = 0
 
     @property
     def waiting(self) -> int:
-        """The number of waiting requests."""
-        return self._networks.total()
+        """The size of the waiting requests."""
+        return self._size
 
     @asynccontextmanager
-    async def turn(self, asker: str) -> AsyncIterator[None]:
+    async def turn(self, asker: str, owner: str = "", size: int = 1) -> AsyncIterator[None]:
         """Wait for a place, and keep it for the context. Raises `TooMany`."""
-        await self.take(asker)
+        await self.take(asker, owner, size)
         try:
             yield
         finally:
             self.give(asker)
 
-    async def take(self, asker: str) -> None:
+    async def take(self, asker: str, owner: str = "", size: int = 1) -> None:
         """Wait for a place, which must be released. Raises `TooMany`."""
-        row = self._rows.get(asker, [])
-        if len(row) >= self._of_one:
-            raise TooMany(f"{len(row)} requests of this caller wait already; try again")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        one = _Waiting(asker, _network(asker), future)
-        self._rows.setdefault(asker, row).append(one)
-        self._networks[one.network] += 1
-        if self.waiting > self._most:
-            most = max(
-                self._rows.values(), key=lambda row: (self._networks[row[0].network], len(row))
-            )
-            gone = most[-1]
+        row = self._rows.get(asker, OrderedDict()).get(owner, [])
+        network = _network(asker)
+        counted = (network,), (network, asker), (network, asker, owner)
+        if self._sizes[counted[-1]] + size > self._of_one:
+            raise TooMany(f"{len(row)} requests of this caller wait already; try again")
+        one = _Waiting(asker, owner, size, counted, future)
+        self._rows.setdefault(asker, OrderedDict()).setdefault(owner, row).append(one)
+        self._count(one, size)
+        while self._size > self._most:
+            gone = self._heaviest()[-1]
             self._out(gone)
             if not gone.turn.done():  # else its caller is gone, and has not run since
                 gone.turn.set_exception(TooMany("too many requests wait; try again"))
@@ -136,23 +144,41 @@ class Turns:
             if asker is None:
                 return
             self._rows.move_to_end(asker)
-            one = self._rows[asker][0]
+            owners = self._rows[asker]
+            owner = next(iter(owners))
+            owners.move_to_end(owner)
+            one = owners[owner][0]
             self._out(one)
             if not one.turn.done():
                 self._has[asker] += 1
                 one.turn.set_result(None)
 
+    def _heaviest(self) -> list[_Waiting]:
+        """The row that loses a request; of equal ones the last in turn, so that those before it are served."""
+        rows = (
+            row for owners in reversed(self._rows.values()) for row in reversed(owners.values())
+        )
+        return max(rows, key=lambda row: [self._sizes[one] for one in row[0].counted])
+
+    def _count(self, one: _Waiting, size: int) -> None:
+        self._size += size
+        for counted in one.counted:
+            self._sizes[counted] += size
+            if not self._sizes[counted]:
+                del self._sizes[counted]
+
     def _out(self, one: _Waiting) -> None:
         """Remove a request that no longer waits."""
-        row = self._rows.get(one.asker, [])
+        owners = self._rows.get(one.asker, OrderedDict())
+        row = owners.get(one.owner, [])
         if one not in row:
             return
         row.remove(one)
+        self._count(one, -one.size)
         if not row:
+            del owners[one.owner]
+        if not owners:
             del self._rows[one.asker]
-        self._networks[one.network] -= 1
-        if not self._networks[one.network]:
-            del self._networks[one.network]
 
 
 TURNS: Final = web.AppKey("turns", Turns)

@@ -20,6 +20,8 @@ _LONGEST: Final = 256  # characters of a warning that every client shows
 _MOST: Final = 8
 LONGEST_UID: Final = 256
 """Characters of a question's uid, which the answer repeats and the leader keeps beside a claim; the API server's has 36."""
+_LONGEST_NAMESPACE: Final = 253
+"""Characters of a namespace; Kubernetes' have 63 at most."""
 LARGEST: Final = 3 * 2**20
 """Largest question in bytes: the API server takes no larger object, and etcd stores half of it."""
 _SENTENCE: Final = 2048  # characters of a refusal, which could quote a whole pod
@@ -52,6 +54,16 @@ class _Request(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     object: dict[str, Any] | None = None
     old_object: dict[str, Any] | None = None
     dry_run: bool | None = None
+
+
+class _Place(msgspec.Struct, frozen=True, gc=False):
+    namespace: Annotated[str, msgspec.Meta(max_length=_LONGEST_NAMESPACE)] | None = None
+
+
+class _Placed(msgspec.Struct, frozen=True, gc=False):
+    """All that is read of a question before its turn; as values it would take many times its text."""
+
+    request: _Place
 
 
 class _Review(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -116,6 +128,11 @@ def invalid(review: Review, message: str) -> Verdict:
         code=_INVALID,
         name=name if isinstance(name, str) else "",
     )
+
+
+def namespace_of(body: bytes) -> str:
+    """The namespace of a question, empty for none. Raises `InvalidDocument`: the body is no AdmissionReview."""
+    return typed(body, _Placed, "AdmissionReview").request.namespace or ""
 
 
 def decode_review(body: bytes) -> Review:

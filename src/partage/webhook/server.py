@@ -4,8 +4,9 @@ The server answers a body that is no AdmissionReview with 400 and a sentence, an
 for the settings at each call, because they change while the service runs.
 
 It decides small reviews at once. It decides a large one in a thread, one at a time, so that no pod delays other
-reviews, the probes and other work on the same loop. Callers have turns by address. The addresses of API servers
-are not known, so strangers may ask too.
+reviews, the probes and other work on the same loop. Callers have turns by address, because the addresses of API
+servers are not known and strangers may ask too. The large reviews of one address have turns by namespace, because an
+API server asks for all tenants.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from partage.serving.limits import Limits, guard, json_response, read_body
 from partage.serving.turns import TooMany, Turns, at_work
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.webhook.claiming import translate
-from partage.webhook.review import LARGEST, decode_review, encode_verdict
+from partage.webhook.review import LARGEST, decode_review, encode_verdict, namespace_of
 from partage.webhook.settings import Admission
 from partage.webhook.tracing import Decide, mutating, validating
 from partage.wire.context import Context
@@ -29,8 +30,8 @@ from partage.wire.context import Context
 _JSON: Final = "application/json"
 _LARGE: Final = 64 * 2**10
 """Least bytes of a review that is decided in a thread."""
-_WAITING: Final = 16
-"""Most large reviews at a time, so that their bodies take 48 MiB at most; others are rejected."""
+_HELD: Final = 48 * 2**20
+"""Bytes of large reviews at a time. Beyond it, one of the address and namespace with most of them is rejected."""
 
 
 def review_routes(
@@ -43,7 +44,8 @@ def review_routes(
     given = limits or Limits()
     bounds = replace(given, body=min(LARGEST, given.body))
     # A thread decides them one after another.
-    desk = Turns(1, _WAITING - 1, _WAITING - 1)
+    waiting = _HELD - bounds.body
+    desk = Turns(1, waiting, waiting)
 
     def answering(decide: Decide) -> Callable[[web.Request], object]:
         async def handler(request: web.Request) -> web.Response:
@@ -54,7 +56,11 @@ def review_routes(
                     async with at_work(request):
                         found = answer()
                 else:
-                    async with desk.turn(request.remote or ""):
+                    # It is read at once: no body waits uncounted.
+                    asker, namespace = request.remote or "", namespace_of(body)
+                    async with desk.turn(asker, namespace, len(body)):
+                        if request.transport is None or request.transport.is_closing():
+                            raise ConnectionResetError  # its client no longer waits
                         found = await asyncio.to_thread(answer)
             except InvalidDocument as error:
                 return json_response({"message": str(error)}, 400)
