@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from partage.cli.main import main
 from partage.vendors import names
@@ -330,6 +332,70 @@ def test_addresses_of_machines_are_no_numbers() -> None:
     assert labels["kubernetes.io/hostname"] == found["metadata"]["name"]
     assert "535.104.05" in labels.values()
     assert not [one for one in ("10.20", "172.16") if one in json.dumps(found)]
+
+
+def told(text: str) -> str:
+    """A masked annotation of a protocol with this text."""
+    pod = {"kind": "Pod", "metadata": {"name": "a", "annotations": {names.HAMI_USE_TYPE: text}}}
+    found: str = Mask(b"k" * 32, [pod]).object(pod)["metadata"]["annotations"][names.HAMI_USE_TYPE]
+    return found
+
+
+BESIDE = st.one_of(
+    st.text("0123456789abcdefgkmM.:;,-+/%=|_ TZ", max_size=8),
+    st.sampled_from(
+        [
+            "2026-01-01T00:00:",
+            "2026-01-01T00:00:00",
+            "0000:af:00.0",
+            "pci0000:ae",
+            "GPU-",
+            "limits.",
+        ]
+    ),
+)
+ADDRESSES = st.one_of(
+    st.ip_addresses(v=4).map(str),
+    st.ip_addresses(v=6).map(str),
+    st.ip_addresses(v=6).map(lambda one: one.exploded),
+    st.ip_addresses(v=4).map("::ffff:{}".format),
+)
+
+
+@given(BESIDE, ADDRESSES, BESIDE)
+@example("", "10.1.2.3", ".")
+@example("+", "10.1.2.3", "")
+@example("", "10.1.2.3", "k")
+@example("", "10.1.2.3", "e1")
+@example("2026-01-01T", "10.1.2.3", "Z")
+@example("", "2001:470:1:18::115", "")
+def test_no_address_of_a_machine_stays_in_any_text(before: str, address: str, after: str) -> None:
+    """A full stop, a sign or a unit beside it does not make it a number, nor a colon two words."""
+    for one in (address, address.upper()):
+        assert one not in told(f"{before}{one}{after}")
+
+
+def test_no_part_of_an_address_stays() -> None:
+    """Each part alone looks like a number."""
+    for address in ("2001:470:1:18::115", "-2001:470::1", "2001:470::115/64", "::ffff:10.1.2.3"):
+        assert not [part for part in ("2001", "470", "115", "10.1") if part in told(address)]
+
+
+def test_a_word_before_a_uuid_is_masked_with_it() -> None:
+    """Only cards' own prefixes stay."""
+    plain = "12345678-1234-1234-1234-123456789012"
+    assert told(f"GPU-{plain},MIG-{plain}") == f"GPU-{plain},MIG-{plain}"
+    assert "SECRET" not in told(f"SECRET-{plain}")
+
+
+def test_a_model_that_is_an_address_is_masked() -> None:
+    """Models of cards stay everywhere, and a label is free text."""
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": {names.GPU_MODEL: "10.1.2.3 2001:db8::1"}},
+    }
+    (found,) = masked([node])
+    assert not [one for one in ("10.1.2.3", "2001:db8") if one in json.dumps(found)]
 
 
 def test_a_mask_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:

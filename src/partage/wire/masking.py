@@ -1,10 +1,10 @@
 """Consistently replaces names of people and their work in the objects of a snapshot; a list names the words that stay.
 
 A word stays if it is a number, a time, the address or model of a device, or a word that the program's own readers know:
-a key, a field, a choice, a published name. No IP address stays. Every other word becomes ten digits of a keyed hash
-(HMAC-SHA256) at each place. Under the same key a word has the same mask, also in another snapshot. Without the
-key, words cannot be guessed by trials. Decisions only compare these words, so a masked snapshot gives the same
-decisions as the plain one.
+a key, a field, a choice, a published name. No IP address stays in its usual form, whatever is beside it. Every other
+word becomes ten digits of a keyed hash (HMAC-SHA256) at each place. Under the same key a word has the same mask, also
+in another snapshot. Without the key, words cannot be guessed by trials. Decisions only compare these words, so a masked
+snapshot gives the same decisions as the plain one.
 
 Annotations stay only if the whole key is known. If an annotation of a protocol has no part in decisions, only its
 protocol stays, because its presence can show which protocol a pod uses. Documents within texts are parsed, and lose
@@ -39,22 +39,27 @@ _LETTERS: Final = {
 }
 _ADDRESS: Final = rf"{PCI_ADDRESS}|pci[0-9A-Fa-f]{{4,8}}:[0-9A-Fa-f]{{2}}"
 """A device's address, or its root's. Parts of one do not stay, because a short name may look like them."""
+_TIME: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:Z|[-+][0-9]{2}:[0-9]{2})?"
 _PLAIN: Final = re.compile(
-    _ADDRESS
-    + r"""
-    |(?!(?:[0-9]+\.){3}[0-9]+\Z)                                                # no address of a machine
-    [-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
-    |[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?                      # times
-    |(?:[A-Z]{3,6}-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}                # UUIDs
+    rf"{_ADDRESS}|{_TIME}"
+    r"""
+    |[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
+    |[0-9]+\.[0-9]+\.[0-9]+                                                    # versions
+    |(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}                  # UUIDs
     |[0-9]+c?\.?[0-9]*g\.[0-9]+gb(?:\+[a-z]+)*                                  # profiles of instances
     |gpu-[0-9]+(?:-mig-[0-9]+c?-?[0-9]*g-[0-9]+gb(?:-[a-z-]+)?-[0-9]+)?         # devices of a pool
     |hugepages-[0-9]+[KMG]i""",
     re.VERBOSE,
 )
+_ENDS: Final = r"\s,;|=\"'\[\]{}()"
+"""Characters between words. A colon is one too, but not within an address of IPv6."""
 _TOKEN: Final = re.compile(
-    rf"(?<![\w:.-])(?:{_ADDRESS})(?![\w:.-])|"
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(?:Z|[-+][0-9:]+)?|[^\s,:;|=\"'\[\]{}()]+"
+    rf"(?<![\w:.-])(?:{_ADDRESS}|{_TIME})(?![\w:.-])"
+    rf"|[^:{_ENDS}]*:[0-9A-Fa-f.]*:[^{_ENDS}]*"
+    rf"|[^:{_ENDS}]+"
 )
+_IP: Final = re.compile(r"(?:[0-9]+\.){3}[0-9]|:[0-9A-Fa-f.]*:")
+"""A part that every IP address has, and no name of a model."""
 _LONGEST: Final = 64
 _RULES: Final = "permits"
 _NAMED_ACCOUNT: Final = "serviceAccountName"
@@ -128,7 +133,9 @@ class Mask:
             head = one.get("metadata", {})
             self._nodes[head.get("name", "")] = self._masked("node", head.get("name", ""))
             models |= set(_models(one))
-        self._models = frozenset(model.lower() for model in models if len(model) <= _LONGEST)
+        self._models = frozenset(
+            model.lower() for model in models if len(model) <= _LONGEST and not _IP.search(model)
+        )
         self._all_models = " ".join(self._models)
         self._known: dict[str, str] = {}
 
