@@ -139,6 +139,15 @@ def test_a_koordinator_case_holds(documents: str, expected: str) -> None:
         pytest.param(
             join(
                 machine(),
+                asks("a", {HINT: '{"gpu":{"exclusivePolicy":"PCIeLevel"}}'}, gpu="1"),
+                asks("b", gpu="99"),
+            ),
+            {"a": "gpu0", "b": "gpu0"},
+            id="Q4-a-share-closes-nothing",
+        ),
+        pytest.param(
+            join(
+                machine(),
                 asks("a", rdma="100"),
                 asks("b", SAME_SWITCH, gpu="100", rdma="1"),
             ),

@@ -142,12 +142,15 @@ def test_a_count_beside_a_share_keeps_both_amounts() -> None:
     assert sorted(e["resources"][names.KOORD_GPU_CORE] for e in record["gpu"]) == ["100", "33"]
 
 
-def test_an_exclusive_scope_is_taken_over() -> None:
-    """The pod's own hint still tells what its device-allocated record does not."""
+@pytest.mark.parametrize(
+    ("limits", "fence"), [(KOORDINATOR[1], Scope.PCIE), (KOORDINATOR[0], None)]
+)
+def test_an_exclusive_scope_is_taken_over(limits: dict[str, str], fence: Scope | None) -> None:
+    """The pod's own hint still tells what its device-allocated record does not; a share has none."""
     hint = '{"gpu":{"exclusivePolicy":"PCIeLevel"}}'
     manifest = pod(
         "p",
-        container(limits=KOORDINATOR[0]),
+        container(limits=limits),
         meta={"annotations": {names.DEVICE_ALLOCATE_HINT: hint}},
     )
     first = schedule(cluster(*NODES, manifest))
@@ -158,4 +161,4 @@ def test_an_exclusive_scope_is_taken_over() -> None:
 
     record = read_back.pod.pod.record
     assert record is not None
-    assert [grant.fence for grant in record.grants] == [Scope.PCIE]
+    assert [grant.fence for grant in record.grants] == [fence]

@@ -191,6 +191,26 @@ def test_pcie_exclusivity_is_enforced() -> None:
     assert request.scope_exclusive is Scope.PCIE
 
 
+@pytest.mark.parametrize("policy", ["DeviceLevel", "PCIeLevel"])
+@pytest.mark.parametrize(
+    ("kind", "limits"),
+    [
+        ("gpu", {"gpu-core": "1", "gpu-memory-ratio": "1"}),
+        ("gpu", {"gpu": "50"}),
+        ("rdma", {"rdma": "1"}),
+    ],
+)
+def test_a_share_closes_nothing(policy: str, kind: str, limits: dict[str, str]) -> None:
+    """One percent of a card would close all cards of its switch to other tenants."""
+    reading = hinted(kind, {"exclusivePolicy": policy}, **limits)
+
+    assert reading.groups[0].request.scope_exclusive is None
+    assert (
+        f"{HINT}: exclusivePolicy does nothing for a share; ask for a whole {kind} device"
+        in "".join(reading.notes)
+    )
+
+
 def test_virtual_functions_are_selected_by_label() -> None:
     """An expression on the function's group; `{}` accepts any."""
     selector = {"matchExpressions": [{"key": "type", "operator": "In", "values": ["general"]}]}

@@ -113,7 +113,7 @@ def _grants(
 
 
 def _fences(pod: PodView) -> dict[DeviceType, Scope | None]:
-    """The scopes around its devices from which the pod's hint keeps other pods away."""
+    """The scopes around its whole devices from which the pod's hint keeps other pods away."""
     if names.DEVICE_ALLOCATE_HINT not in pod.annotations:
         return {}
     try:
@@ -180,7 +180,7 @@ def _grant(device: Device, entry: _Entry, owner: ContainerView, fence: Scope | N
         extras=device.extras if whole else extras,
         function=_function(functions[0], device) if functions else None,
         template=extension.template or "",
-        fence=fence,
+        fence=fence if whole else None,
     )
 
 

@@ -106,7 +106,13 @@ def _reading(pod: PodView, asked: Asked, settings: Settings) -> Reading:
         partition=hints.partition if gpu and gpu.request.whole else None,
         node_labels=_isolation(pod.labels) if shape and shape.shared else (),
         scoring=_SCORING,
-        notes=(*asked.notes, *_tiny(shape, asked), *hints.notes, *_others(pod)),
+        notes=(
+            *asked.notes,
+            *_tiny(shape, asked),
+            *hints.notes,
+            *_unfenced(hints, asks),
+            *_others(pod),
+        ),
     )
 
 
@@ -117,6 +123,19 @@ def _tiny(shape: CardShape | None, asked: Asked) -> Iterator[str]:
             f"{asked.written[names.KOORD_GPU_MEMORY]}: {shape.memory} bytes a card; its unit is the byte, so write a "
             "suffix, such as Gi"
         )
+
+
+def _unfenced(hints: Hints, asks: Mapping[DeviceType, _Ask]) -> Iterator[str]:
+    """The shares that close no other devices although their pod's hint asks for it.
+
+    Otherwise a pod with one percent of a card would close all cards of its switch to other tenants.
+    """
+    for kind, ask in asks.items():
+        if not ask.request.whole and hints.by_type.get(kind, Hint()).exclusive is not None:
+            yield (
+                f"annotation {names.DEVICE_ALLOCATE_HINT}: exclusivePolicy does nothing for a share; ask for a whole "
+                f"{kind} device"
+            )
 
 
 def _others(pod: PodView) -> Iterator[str]:
@@ -147,20 +166,21 @@ def _templated(shape: CardShape) -> bool:
 def _gpu(shape: CardShape, hints: Hints) -> _Ask:
     hint = hints.by_type.get(DeviceType.GPU, Hint())
     scope, code = _scope(hint, hints)
+    whole = shape.ratio == _WHOLE and shape.core in (0, _WHOLE)
     request = DeviceRequest(
         type=DeviceType.GPU,
         count=shape.count,
         core_milli=shape.core * _PERCENT,
         memory_bytes=shape.memory,
         memory_milli=shape.ratio * _PERCENT,
-        whole=shape.ratio == _WHOLE and shape.core in (0, _WHOLE),
+        whole=whole,
         extras=shape.extras,
         core_unit=names.NPU_CORE if shape.extras else "",
         templated=_templated(shape),
         filter=CardFilter(vendors=shape.vendors, selector=hint.selector, functions=hint.functions),
         scope=scope,
         scope_code=code,
-        scope_exclusive=hint.exclusive,
+        scope_exclusive=hint.exclusive if whole else None,
     )
     return _Ask(request, _gpu_part)
 
@@ -206,7 +226,7 @@ def _plain(kind: DeviceType, name: str, asked: Asked, hints: Hints) -> _Ask:
         filter=CardFilter(selector=hint.selector, functions=hint.functions),
         scope=None if every else scope,
         scope_code=code,
-        scope_exclusive=hint.exclusive,
+        scope_exclusive=hint.exclusive if each == _WHOLE else None,
     )
     total = count * each * _PERCENT
 
