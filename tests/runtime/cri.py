@@ -102,6 +102,11 @@ class Identity(Message):
     id: str = text(1)
 
 
+class Stop(Message):
+    id: str = text(1)
+    timeout: int = integer(2)
+
+
 class Exec(Message):
     id: str = text(1)
     command: tuple[str, ...] = texts(2)
@@ -203,9 +208,13 @@ class Cri:
             time.sleep(0.02)
         raise AssertionError(f"container {container} goes on")
 
+    def stop(self, container: str, patience: int = 0) -> None:
+        """Ask it to end; it is killed after the seconds of `patience`."""
+        self.call("StopContainer", Stop(container, patience))
+
     def remove_container(self, container: str) -> None:
         """Stop and remove it."""
-        self.call("StopContainer", Identity(container))
+        self.stop(container)
         self.call("RemoveContainer", Identity(container))
 
     def remove(self, pod: Pod) -> None:

@@ -5,7 +5,9 @@ import json
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,28 @@ def test_a_card_is_refused_while_it_is_full(node: Node) -> None:
     node.agent.until("partage_agent_containers", 0)
     node.cri.start(node.cri.create(later))
     node.agent.until("partage_agent_containers", 1)
+
+
+def test_a_container_that_the_kubelet_waits_for_can_be_ended(node: Node) -> None:
+    """It ignores SIGTERM for a year after a forced deletion; a second stop does not wait, and the card is free."""
+    deaf = ("/bin/sh", "-c", "trap : TERM; touch /deaf; while true; do sleep 0.1; done")
+    ghost = node.cri.create(node.cri.run_pod("ghost", "g1", record("g1", WHOLE)), command=deaf)
+    node.cri.start(ghost)
+    while node.cri.says(ghost, "ls", "/deaf") != "/deaf\n":
+        time.sleep(0.05)
+    later = node.cri.run_pod("later", "g2", record("g2", WHOLE))
+    with ThreadPoolExecutor(1) as kubelet:
+        waits = kubelet.submit(node.cri.stop, ghost, 31_536_000)
+        with pytest.raises(TimeoutError):
+            waits.result(3)
+        with pytest.raises(grpc.RpcError) as caught:
+            node.cri.create(later)
+        assert "CardFull" in caught.value.details()
+
+        node.cri.stop(ghost)
+        node.agent.until("partage_agent_containers", 0)
+
+    node.cri.start(node.cri.create(later))
 
 
 def test_a_pod_without_devices_is_kept_from_cards_and_untouched(machine: Node) -> None:
