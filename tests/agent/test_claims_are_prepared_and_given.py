@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from claims_world import CLAIMS, GIB, NODE, PATIENCE, World, record, share, until, world_of
 from click.testing import CliRunner
@@ -23,6 +24,7 @@ from partage.agent.nri.messages import (
     CreateContainerResponse,
     PodSandbox,
 )
+from partage.agent.seal import sealed, unsealed
 from partage.cli.agent import agent
 from partage.daemon.agent import IsolationOptions
 from partage.model.node import Node
@@ -447,6 +449,56 @@ async def test_what_cannot_be_counted_once_is_refused(folder: Path) -> None:
             whole = world.env(await world.prepared(world.claim("all", share(1, 100, "80Gi"))))
             assert (await world.given(whole, pod="a"))["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
             assert (await world.given(whole, pod="b"))["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+
+
+@pytest.mark.parametrize("journalled", [True, False], ids=["journalled", "by an earlier agent"])
+async def test_a_pod_of_the_same_name_does_not_have_a_share_again(
+    folder: Path, *, journalled: bool
+) -> None:
+    """A pod deleted by force still runs; beside it only the next attempts of its own container have the share."""
+
+    def container(pod: PodSandbox, number: int, name: str = "main") -> Container:
+        return Container(f"c{number}", pod.id, name, env=env)
+
+    def pod(uid: str) -> PodSandbox:
+        return PodSandbox(f"s-{uid}", "web", uid, "team")
+
+    async def create(pod: PodSandbox, container: Container) -> str:
+        answer = await world.runtime.create(pod, container, PATIENCE)
+        return "" if isinstance(answer, CreateContainerResponse) else answer.message
+
+    async with world_of(folder) as world:
+        world.isolation = IsolationOptions(HamiCore("/lib/libvgpu.so", "/lib/containers"))
+        (world.folder / "lib").mkdir()
+        (world.folder / "lib/libvgpu.so").touch()
+        first, second = pod("one"), pod("two")
+        async with world.agent():
+            env = world.env(await world.prepared(world.claim("mine", share(0, 10, "10Gi"))))
+            assert not await create(first, container(first, 1))
+            told = await create(second, container(second, 2))
+            assert "an earlier pod team/web, container main, has the same share" in told
+            assert "ClaimShared" in told
+            assert "ClaimShared" in await create(first, container(first, 3, "side"))
+            assert not await create(first, container(first, 4))
+        world.runtime.pods = (first,)
+        world.runtime.containers = (container(first, 4),)
+        if not journalled:
+            file = world.folder / "journal/containers.jsonl"
+            lines = [msgspec.json.decode(unsealed(one)) for one in file.read_bytes().splitlines()]
+            for line in lines:
+                assert line.get("given", {}).pop("claimant", "one") == "one"
+            file.write_bytes(b"".join(sealed(msgspec.json.encode(one)) + b"\n" for one in lines))
+        async with world.agent() as daemon:
+            await until(lambda: "c4" in daemon.keeper.unprotected)
+            assert list(daemon.keeper.books.held) == ["c4"]
+            if journalled:
+                assert daemon.keeper.unprotected["c4"].uid == "one"
+            assert "ClaimShared" in await create(second, container(second, 5))
+            # Without its pod's UID no attempt counts as its own until the runtime reports its end.
+            assert ("ClaimShared" in await create(first, container(first, 6))) is not journalled
+            for number in (4, 6):
+                await world.runtime.removed(container(first, number))
+            assert not await create(second, container(second, 7))
 
 
 async def test_a_claim_that_cannot_be_read_back_closes_the_node(folder: Path) -> None:

@@ -20,7 +20,7 @@ from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.units import Offer, Unit, counted
 from partage.agent.reconcile import Bound, Facts, bound_pods, confirmed, reconcile
 from partage.model import device as model
-from partage.model.allocation import Allocation, Grant, GrantMode
+from partage.model.allocation import CLAIM, Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.request import Phase
@@ -290,6 +290,27 @@ def test_a_claims_container_uses_what_its_claim_has() -> None:
 
     world.uses["c2"] = {"GPU-0"}
     assert (Kind.USES_UNGRANTED, "b", "b", "main") in world.found()
+
+
+@pytest.mark.parametrize(
+    "pods", [[], [Bound("c", "team", "b")]], ids=["gone", "another of its name"]
+)
+def test_a_claims_container_outlives_its_pod(pods: list[Bound]) -> None:
+    """It is found by its pod's UID; its pod has no record, and an earlier agent wrote no UID."""
+    world = World()
+    mine = grants(1, 500, "main")
+    mine = tuple(msgspec.structs.replace(one, protocol=CLAIM) for one in mine)
+    entry = Entry("c2", "claim", "team/b", "main", record("claim", *mine), "none", claimant="b")
+    world.running.append(Running("c2", "b", "team", "b", "main", None, "none"))
+    world.entries.append(entry)
+    world.pods.append(Bound("b", "team", "b"))
+    assert world.found() == []
+
+    world.pods[1:] = pods
+    assert world.found() == [(Kind.POD_GONE, "b", "b", "main")]
+
+    world.entries[1] = msgspec.structs.replace(entry, claimant="")
+    assert world.found() == []
 
 
 def test_drivers_and_monitors_may_use_cards() -> None:

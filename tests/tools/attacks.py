@@ -304,13 +304,15 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "the whole card by policy or precedence, more `online` pods than allowed, other service accounts, forged permits",
+        "the whole card by policy or precedence, more `online` pods than allowed, other service accounts, forged permits, "
+        "a claim's share in several pods of one name",
         "the pod gets what is allowed, with the reason",
         (
             "agent/test_no_pod_takes_more_than_its_node_grants.py",
             "laws/test_no_more_go_before_others_than_may.py",
             "extender/test_wishes_are_cut_down_and_told.py",
             "wire/test_permits_say_who_goes_before_others.py",
+            "agent/test_claims_are_prepared_and_given.py::test_a_pod_of_the_same_name_does_not_have_a_share_again",
         ),
     ),
     Attack(

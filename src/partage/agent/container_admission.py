@@ -125,7 +125,8 @@ class Keeper:
                 self.stories.refused(pod, container, start, found.rule, found.message)
                 raise self._refused(found)
             try:
-                given, adjustment = self._given(pod, container, found)
+                claimant = "" if stood is None else real.uid
+                given, adjustment = self._given(pod, container, found, claimant)
             except (InvalidValue, OSError, UnicodeError) as error:
                 self._tried("what was begun", partial(self._forget, container.id))
                 where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
@@ -253,7 +254,7 @@ class Keeper:
         return self.books.closed_to(pod.uid, pod.namespace) or closed
 
     def _given(
-        self, pod: PodSandbox, container: Container, found: Injected
+        self, pod: PodSandbox, container: Container, found: Injected, claimant: str
     ) -> tuple[Given, Adjustment | None]:
         """Prepare a container's edits and write them to the journal.
 
@@ -276,9 +277,10 @@ class Keeper:
             pod.annotations[names.ALLOCATION],
             given.limits,
             cut="; ".join(given.cut),
+            claimant=claimant,
         )
         self.journal.give(entry)
-        self.books.hold(Holding(container.id, container.name, allocation))
+        self.books.hold(Holding(container.id, container.name, allocation, claimant))
         self._count()
         adjustment = self._host.adjustment(
             given, found.removed, container, {names.SERVED: given.limits}
@@ -497,7 +499,7 @@ class Keeper:
             # A journal entry is not yet a grant: the agent may have ended before its answer.
             why = "" if served else "it was started without its grant"
             namespace, _, name = entry.pod.partition("/")
-            uid = entry.uid
+            uid = entry.pod_uid
         elif pod is not None:
             why = (
                 ""

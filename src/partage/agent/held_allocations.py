@@ -22,11 +22,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A container that holds devices; `container` is the runtime's identity of it."""
+    """A container that holds devices.
+
+    Attributes:
+        container: the runtime's identity of it.
+        allocation: under the UID of its pod, or of the ResourceClaim that its devices are from.
+        claimant: the UID of its pod, if the allocation is a claim's; empty if an earlier agent gave it.
+    """
 
     container: str
     name: str
     allocation: Allocation
+    claimant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,9 @@ class Holdings:
         )
         allocation = recorded(known, self._node())
         if isinstance(allocation, Allocation):
-            self.held[entry.container] = Holding(entry.container, entry.name, allocation)
+            self.held[entry.container] = Holding(
+                entry.container, entry.name, allocation, entry.claimant
+            )
             return
         self.unknown[entry.container] = entry
         _LOG.warning(

@@ -14,7 +14,7 @@ grants of its containers, because the runtime knows only the record that the pod
 
 The first line is the version of the content: 2 if amounts were changed, 1 if none were. An agent refuses a journal of a
 later version and leaves it unchanged. It would not understand all of its lines, and a rewrite would lose them for the
-agent that wrote them. A new field raises the version. A journal without a version is of 0.1.0 and counts as version 1.
+agent that wrote them. A new field raises the version, unless its loss only makes a later agent refuse more (`claimant`). A journal without a version is of 0.1.0 and counts as version 1.
 """
 
 import contextlib
@@ -48,11 +48,13 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         container: the runtime's identity of it.
+        uid: of its pod, or of the ResourceClaim that its grants are from.
         pod: `namespace/name`.
         record: the pod's record at that time.
         limits: what enforces the container's amounts.
         room: name of its room, if it differs from the identity.
         cut: a text for each wish of its pod that was not granted.
+        claimant: the UID of its pod, if `uid` is a claim's; earlier agents wrote none.
     """
 
     container: str
@@ -63,6 +65,12 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     limits: str = ""
     room: str = ""
     cut: str = ""
+    claimant: str = ""
+
+    @property
+    def pod_uid(self) -> str:
+        """The UID of its pod; a claim's if an earlier agent wrote the entry, so that it is no pod's."""
+        return self.claimant or self.uid
 
 
 class Adjusted(msgspec.Struct, frozen=True):

@@ -143,13 +143,14 @@ def _of_entries(facts: Facts) -> Iterator[Finding]:
         if not isinstance(record, Allocation):
             yield _from(one, Kind.UNREADABLE, f"the journal's {record}")
         grants = record.grants if isinstance(record, Allocation) else ()
-        if pods is None or any(one.protocol == CLAIM for one in grants):
-            continue  # the pod has no facts about a claim
-        pod = pods.get(one.uid)
+        claimed = bool(one.claimant) or any(grant.protocol == CLAIM for grant in grants)
+        if pods is None or (claimed and not one.claimant):
+            continue  # an earlier agent's entry does not name its pod
+        pod = pods.get(one.pod_uid)
         if pod is None or pod.over:
             how = "does not have its pod" if pod is None else "reports that its pod has ended"
             yield _from(one, Kind.POD_GONE, f"the API server {how}; it runs and keeps its cards")
-        if pod is not None and pod.record != one.record:
+        if pod is not None and not claimed and pod.record != one.record:
             now = None if pod.record is None else _recorded(facts, one, pod.record)
             if not isinstance(now, Allocation):
                 yield _from(one, Kind.RECORD_CHANGED, "its pod's record is gone or cannot be read")
@@ -351,7 +352,7 @@ def _about(one: Running, kind: Kind, message: str) -> Finding:
 
 def _from(one: Entry, kind: Kind, message: str) -> Finding:
     namespace, _, name = one.pod.partition("/")
-    return Finding(kind, namespace, name, one.uid, one.name, message)
+    return Finding(kind, namespace, name, one.pod_uid, one.name, message)
 
 
 def _finding(key: tuple[str, str, str], uid: str, kind: Kind, message: str) -> Finding:

@@ -204,18 +204,21 @@ class ClaimAdmission:
     def _sharer(
         self, pod: PodSandbox, container: Container, uid: str, grants: Sequence[Grant]
     ) -> str:
-        """Another container that has one of the shares now, except its own last attempt."""
+        """Another container that has one of the shares now, except its own last attempt.
+
+        The kubelet starts the next attempt of a pod's container after the end of the last one, but a pod of the same name
+        may be created while the containers of a pod that was deleted by force still run.
+        """
         shares = {one.uuid for one in grants if one.mode is GrantMode.SHARE}
         for one in self.holdings():
             theirs = one.allocation
-            if theirs.uid != uid or (theirs.namespace, theirs.name, one.name) == (
-                pod.namespace,
-                pod.name,
-                container.name,
-            ):
+            last = (one.claimant, one.name) == (pod.uid, container.name)
+            if theirs.uid != uid or (last and one.claimant):
                 continue
             if shares & {g.uuid for g in theirs.grants if g.mode is GrantMode.SHARE}:
-                return f"pod {theirs.namespace}/{theirs.name}, container {one.name}"
+                where = f"pod {theirs.namespace}/{theirs.name}, container {one.name}"
+                other = one.claimant not in ("", pod.uid) and theirs.name == pod.name
+                return f"an earlier {where}," if other else where
         return ""
 
     @staticmethod
