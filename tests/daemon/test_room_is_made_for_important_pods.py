@@ -18,6 +18,8 @@ from proxy import Proxy
 from fakes.builders import make_pod
 from fakes.clock import InstantClock
 from fakes.kept_spans import KeptSpans
+from fakes.wire import Fault, Wire
+from partage.daemon import preempting
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.preempting import Preempting, PreemptionSettings, room_made
 from partage.daemon.scheduler import SchedulerDaemon
@@ -331,7 +333,7 @@ async def _budget(g: Game, allowed: int, name: str) -> None:
         "poddisruptionbudgets.policy",
         "default",
         "keep",
-        {"status": {"disruptionsAllowed": allowed}},
+        {"status": {"disruptionsAllowed": allowed, "observedGeneration": 1}},
         sub="status",
     )
     labels = {"metadata": {"labels": {"app": "kept"}}}
@@ -356,6 +358,108 @@ async def test_a_budget_spares_its_pods_where_another_will_do() -> None:
         assert g.going() == {"other"}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {"minAvailable": 0}},
+        {
+            "status": {
+                "disruptionsAllowed": 0,
+                "disruptedPods": {"guarded": "2026-01-01T00:00:00Z"},
+            }
+        },
+    ],
+    ids=["not counted since its last change", "it has let the pod go before"],
+)
+async def test_a_budget_by_which_the_api_server_refuses_spares_its_pods(
+    change: dict[str, Any],
+) -> None:
+    """By each the cheapest victim would be asked for in vain, and no other pod would make room."""
+    async with game(nodes=2) as g:
+        await g.runs("guarded", priorityClassName="low")
+        await g.runs("other")
+        await _budget(g, 1, "guarded")
+        sub = "status" if "status" in change else ""
+        budgets = "poddisruptionbudgets.policy"
+        await g.cluster.api.patch(budgets, "default", "keep", change, sub=sub)
+        await g.waits("vip", priorityClassName="high")
+
+        await until(g.going)
+        assert g.going() == {"other"}
+
+
+BLOCKED = {"status": 429, "causes": ("DisruptionBudget",)}
+
+
+@asynccontextmanager
+async def refusing(g: Game, **how: Any) -> AsyncIterator[tuple[Preempting, Wire]]:
+    """A loop for `vip`, whose requests for the pods of `guarded…` fail."""
+    await g.waits("vip", priorityClassName="high")
+    vip, service = g.uid("vip"), g.daemon.service
+    await until(lambda: given_up_on(service.books, vip))
+    async with Wire(g.cluster.url) as wire:
+        client = await g.cluster.client(wire.url)
+        recorder = EventRecorder(client, component="test", instance="test")
+        wire.fail(Fault(path="/pods/guarded", times=100, **how))
+        yield Preempting(client, lambda: service.books, recorder, lambda: True, FAST), wire
+
+
+@pytest.mark.parametrize("nodes", [1, 2], ids=["of one node", "of two nodes"])
+@pytest.mark.parametrize("budget", [True, False], ids=["evicted", "deleted"])
+@pytest.mark.parametrize(
+    "how", [BLOCKED, {"status": 403}, {"drop": True}], ids=["blocked", "forbidden", "no answer"]
+)
+async def test_a_victim_that_was_refused_is_spared_if_others_help(
+    how: dict[str, Any], nodes: int, *, budget: bool
+) -> None:
+    """What its budget refused is of one pod, so the next look has another plan at once."""
+    async with game(nodes, 2 // nodes, preemption=None) as g:
+        await g.runs("guarded", priorityClassName="low")
+        await g.runs("other")
+        if budget:
+            await _budget(g, 1, "guarded")
+        async with refusing(g, **how) as (loop, wire):
+            await loop.look()
+            assert wire.struck
+            assert not g.going()
+            if how is not BLOCKED:
+                await asyncio.sleep(2 * FAST.patience)
+            await loop.look()
+            assert g.going() == {"other"}
+
+
+async def test_a_victim_that_is_refused_again_is_not_asked_for_at_each_look() -> None:
+    """Nothing else helps, so it is asked for again, but not all the time."""
+    async with game(preemption=None) as g:
+        await g.runs("guarded")
+        await _budget(g, 1, "guarded")
+        async with refusing(g, **BLOCKED) as (loop, wire):
+            for _ in range(4):
+                await loop.look()
+            assert len(wire.struck) == 2
+            await asyncio.sleep(2 * FAST.patience)
+            await loop.look()
+            assert len(wire.struck) == 3
+
+
+@pytest.mark.parametrize("bound", ["_SPARED", "_MOST_REFUSED"])
+async def test_refused_victims_are_remembered_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """For some minutes, and so many; then they are asked for again."""
+    monkeypatch.setattr(preempting, bound, 0)
+    async with game(nodes=2, preemption=None) as g:
+        await g.runs("guarded", priorityClassName="low")
+        await g.runs("other")
+        await _budget(g, 1, "guarded")
+        async with refusing(g, **BLOCKED) as (loop, wire):
+            for number in (1, 2):
+                await loop.look()
+                assert len(wire.struck) == number
+                await asyncio.sleep(2 * FAST.patience)
+            assert not g.going()
+
+
 @pytest.mark.parametrize("allowed", [0, 1], ids=["broken as the last resort", "kept"])
 async def test_a_budget_is_asked_and_broken_only_if_nothing_else_helps(allowed: int) -> None:
     """A pod is evicted if its budget allows that, and otherwise deleted, as by kube-scheduler."""
@@ -375,7 +479,8 @@ async def test_a_pod_of_two_budgets_goes_where_both_allow_it() -> None:
     async with game() as g:
         await g.runs("guarded")
         await _budget(g, 1, "guarded")
-        more, allowed = BUDGET | {"metadata": {"name": "more"}}, {"disruptionsAllowed": 1}
+        more = BUDGET | {"metadata": {"name": "more"}}
+        allowed = {"disruptionsAllowed": 1, "observedGeneration": 1}
         budgets = "poddisruptionbudgets.policy"
         await g.cluster.api.create(budgets, more, "default")
         await g.cluster.api.patch(budgets, "default", "more", {"status": allowed}, sub="status")

@@ -40,7 +40,7 @@ async def guarded(cluster: Bed) -> None:
     await cluster.create(
         {"metadata": {"name": "b", "namespace": "default"}, "spec": spec}, BUDGETS
     )
-    status = {"status": {"disruptionsAllowed": 1}}
+    status = {"status": {"disruptionsAllowed": 1, "observedGeneration": 1}}
     await cluster.server.patch(BUDGETS, "default", "b", status, sub="status")
 
 

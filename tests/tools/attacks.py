@@ -138,10 +138,13 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "disruption budgets of a megabyte each, so that preemption ends for all",
+        "disruption budgets of a megabyte each, or that always change, so that preemption ends for all",
         "its pods are not evicted; preemption of others goes on",
         (
             "extender/test_the_plugin_finds_room_that_others_can_make.py::test_a_budget_that_compares_thousands_of_values_lets_nobody_go",
+            f"{_ROOM}::test_a_budget_by_which_the_api_server_refuses_spares_its_pods",
+            f"{_ROOM}::test_a_victim_that_was_refused_is_spared_if_others_help",
+            f"{_ROOM}::test_refused_victims_are_remembered_within_bounds",
         ),
     ),
     Attack(

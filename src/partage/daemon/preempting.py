@@ -10,12 +10,13 @@ The loop decides one pod at a time, the most important first, and only while thi
 The pod's namespace pays for the work of plans, as for every search, and for victims. Between two
 plans at least as much time passes as they took, so that many pods that no plan helps leave
 half of a processor to other tasks. A refused or unanswered request ends the plan. A pod that still
-waits gets a new plan, by the state at that time.
+waits gets a new plan, by the state at that time, which spares the victim of that request for some minutes
+if others help.
 """
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -42,6 +43,10 @@ _REASON: Final = "PreemptionByScheduler"
 _A_UNIT: Final = 5e-6
 _A_POD: Final = 5e-5
 """Seconds of pause for each unit of work of a plan, and for each waiting pod in a look."""
+_SPARED: Final = 300.0
+"""Seconds for which a victim that the API server did not evict is spared if others help."""
+_MOST_REFUSED: Final = 1_000
+"""Such victims that are remembered; two looks a second find no more in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class Preempting:
         self._recorder, self._settings = recorder, settings
         self._stories = stories
         self._planner = Planner(client.clock, settings.patience, settings.slice)
+        self._refused: dict[str, float] = {}
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -124,7 +130,10 @@ class Preempting:
         self, books: Books, waiting: WaitingPod, budgets: Sequence[Budget], work: Work
     ) -> None:
         start = self._stories.now()
-        best = await self._planner.best(books, waiting, budgets, work=work)
+        now = self._client.clock.monotonic()
+        self._refused = {uid: until for uid, until in self._refused.items() if until > now}
+        refused = frozenset(self._refused)
+        best = await self._planner.best(books, waiting, budgets, work=work, refused=refused)
         # Other tasks had their turn meanwhile, so the present state decides.
         plan = again(books, waiting, best[0], budgets) if best else None
         now = self._client.clock.monotonic()
@@ -147,15 +156,17 @@ class Preempting:
             problem = str(error)
             pod, now = waiting.entry.pod, self._client.clock.monotonic()
             _LOG.warning("preemption for pod %s failed: %s", pod.key, error)
-            # A refusal is likely to be repeated, with an event and writes at every look.
-            self._planner.give_up(pod)
+            # A refusal is likely to be repeated, with an event and writes at every look. A budget's is of one victim.
+            if not isinstance(error, EvictionBlocked) or refused.issuperset(self._refused):
+                self._planner.give_up(pod)
             books.give_up(pod.uid, now)
         self._stories.made_room(waiting.entry, start, plan.node, len(plan.victims), problem)
 
     async def _budgets(self) -> list[Budget]:
         # A 404 is an error too: a proxy's looks like that of an API server without budgets.
         listed = await self._client.list_all(Scope(BUDGETS), into=LiveBudget)
-        return [translate_budget(one) for one in listed.items]
+        # The API server compares a pod with its budgets at each eviction, also one that they have let go already.
+        return [replace(translate_budget(one), going=frozenset()) for one in listed.items]
 
     async def _carry_out(
         self, entry: PodEntry, plan: Plan, victims: Sequence[tuple[Occupant, PodEntry]]
@@ -175,7 +186,18 @@ class Preempting:
                 # Otherwise the remaining victims would count as leaving forever.
                 self._books().give_up(pod.uid, self._client.clock.monotonic())
                 return
-            await self._send_away(victim, other, entry, plan)
+            try:
+                await self._send_away(victim, other, entry, plan)
+            except KubeError:
+                self._refuse(victim.uid)
+                raise
+
+    def _refuse(self, uid: str) -> None:
+        """Remember a victim that was not evicted."""
+        self._refused.pop(uid, None)
+        self._refused[uid] = self._client.clock.monotonic() + _SPARED
+        if len(self._refused) > _MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     async def _send_away(
         self, victim: Occupant, other: PodEntry, by: PodEntry, plan: Plan

@@ -61,7 +61,7 @@ class LiveClaim(shapes.ResourceClaim, frozen=True):
 class LiveBudget(shapes.DisruptionBudget, frozen=True):
     """A PodDisruptionBudget from a server."""
 
-    metadata: shapes.Metadata = _NOTHING
+    metadata: shapes.DisruptionMetadata = shapes.DisruptionMetadata()
 
 
 def _live(shape: type[shapes.Shape]) -> type[HasMeta]:

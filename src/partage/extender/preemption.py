@@ -188,6 +188,7 @@ def plans(
     budgets: Sequence[Budget],
     start: int = 0,
     work: Work | None = None,
+    refused: Collection[str] = (),
 ) -> Generator[Plan | None, None, None]:
     """A plan for each node that has one, until enough are found.
 
@@ -195,11 +196,12 @@ def plans(
 
     Args:
         start: the position in the order of nodes at which the search begins; it should vary between searches.
+        refused: uids of pods that the API server lately did not evict.
     """
     work = work or Work(MOST_PLANNING)
     engine = books.engine
     names = [node.name for node in engine.ledger.nodes if node is not None]
-    found, rules = 0, _Rules(budgets)
+    found, rules = 0, _Rules(budgets, refused)
     for offset in range(len(names)):
         name = names[(start + offset) % len(names)]
         if not _reachable(books, waiting, name) or books.kept_in_vain(waiting.entry.pod.uid, name):
@@ -239,9 +241,11 @@ class _Rules:
     Attributes:
         allowed: how many more evictions each budget allows.
         most: the most budgets that one pod is compared with.
+        refused: uids of pods that the API server lately did not evict.
     """
 
-    def __init__(self, budgets: Sequence[Budget]) -> None:
+    def __init__(self, budgets: Sequence[Budget], refused: Collection[str] = ()) -> None:
+        self.refused = refused
         self._of: dict[str, list[Budget]] = {}
         for one in budgets:
             self._of.setdefault(one.namespace, []).append(one)
@@ -270,7 +274,8 @@ def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occu
         if entry.pod.priority < pod.priority:
             mine = rules.of(held, entry.view.labels)
             born = _born(books, held.uid)
-            occupants.append(Occupant(held.uid, entry.pod.priority, born, mine))
+            spared = held.uid in rules.refused
+            occupants.append(Occupant(held.uid, entry.pod.priority, born, mine, spared))
     others = [one.pod for one in books.nominees(node) if one.pod.uid != pod.uid]
     beside = Bystanders(
         leaving,
@@ -351,12 +356,13 @@ class Planner:
         budgets: Sequence[Budget],
         most: int = 1,
         work: Work | None = None,
+        refused: Collection[str] = (),
     ) -> list[Plan]:
-        """At most `most` plans over all nodes, the best first."""
+        """At most `most` plans over all nodes, the best first; see `plans`."""
         found: list[Plan] = []
         turn = self._clock.monotonic()
         self._start += 1
-        for plan in plans(books, waiting, budgets, self._start * 101, work):
+        for plan in plans(books, waiting, budgets, self._start * 101, work, refused):
             if plan is not None:
                 found.append(plan)
             if self._clock.monotonic() >= turn + self._turn:

@@ -33,12 +33,16 @@ _A_STRETCH: Final = MOST // 6
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A bound pod that may be evicted; among equals the younger one is, `born` later in seconds since the epoch."""
+    """A bound pod that may be evicted; among equals the younger one is, `born` later in seconds since the epoch.
+
+    `refused`: the API server lately did not evict it, so it is spared as if a budget did not allow it.
+    """
 
     uid: str
     priority: int
     born: float = 0.0
     budgets: tuple[str, ...] = ()
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,14 @@ class Plan:
 
     @property
     def cost(self) -> tuple[int, int, int, int, float]:
-        """The lower, the better: broken budgets, highest priority, number of victims, their sum, their age."""
+        """The lower, the better: spared victims, highest priority, number of victims, their sum, their age."""
         if not self.victims:
             return (-1, 0, 0, 0, 0.0)
         highest = self.victims[0].priority
         oldest = min(one.born for one in self.victims if one.priority == highest)
         total = sum(one.priority for one in self.victims)
-        return (len(self.broken), highest, len(self.victims), total, -oldest)
+        spared = sum(one.refused or one.uid in self.broken for one in self.victims)
+        return (spared, highest, len(self.victims), total, -oldest)
 
 
 def planning(
@@ -143,8 +148,8 @@ def _planned(
             # The budget's allowance may go to the most important or to the least: both are tried.
             consumed = (_breaking(order, allowed), _breaking(order[::-1], allowed))
             for breaking in dict.fromkeys(consumed):
-                # Victims whose eviction breaks a budget are spared before all others.
-                spared = sorted(order, key=lambda one: one.uid not in breaking)
+                # Victims whose eviction breaks a budget, or was refused, are spared before all others.
+                spared = sorted(order, key=lambda one: not one.refused and one.uid not in breaking)
                 victims = set((yield from asked.least([one.uid for one in spared])))
                 if work.spent:
                     return None

@@ -25,7 +25,7 @@ class Budget:
         key: `namespace/name`.
         selector: of its pods; None for none.
         allowed: how many more may go now.
-        going: names of pods that it has let go already and no longer counts.
+        going: names of pods that it has let go already; kube-scheduler no longer counts them.
     """
 
     key: str
@@ -51,10 +51,10 @@ def _size(selector: Selector) -> int:
 def translate_budget(shape: shapes.DisruptionBudget) -> Budget:
     """The budget of a document.
 
-    A budget that was not counted yet, or that cannot be read, lets no pod go, because its state is unknown.
+    A budget that was not counted since its last change, or cannot be read, lets no pod go: its state is unknown.
     A budget with too many comparisons lets none go either: each possible victim is compared with it.
     """
-    head = shape.metadata or shapes.Metadata()
+    head = shape.metadata or shapes.DisruptionMetadata()
     namespace = head.namespace or "default"
     key = f"{namespace}/{head.name or ''}"
     status = shape.status or shapes.DisruptionStatus()
@@ -66,4 +66,6 @@ def translate_budget(shape: shapes.DisruptionBudget) -> Budget:
             return Budget(key, namespace, Selector())
     except InvalidValue:
         return Budget(key, namespace, Selector())
-    return Budget(key, namespace, selector, max(0, status.disruptions_allowed or 0), going)
+    counted = (status.observed_generation or 0) >= (head.generation or 0)
+    allowed = max(0, status.disruptions_allowed or 0) if counted else 0
+    return Budget(key, namespace, selector, allowed, going)

@@ -396,6 +396,12 @@ class LabelSelector(_Part, frozen=True):
     match_expressions: list[Expression] | None = None
 
 
+class DisruptionMetadata(Metadata, frozen=True):
+    """The metadata of a PodDisruptionBudget; a change of its spec raises `generation`."""
+
+    generation: int | None = None
+
+
 class DisruptionSpec(_Part, frozen=True):
     """The pods whose disruption is limited."""
 
@@ -407,11 +413,13 @@ class DisruptionStatus(_Part, frozen=True):
 
     disruptions_allowed: int | None = None
     disrupted_pods: dict[str, Any] | None = None
+    observed_generation: int | None = None
 
 
 class DisruptionBudget(Shape, frozen=True):
     """A policy/v1 PodDisruptionBudget."""
 
+    metadata: DisruptionMetadata | None = None
     spec: DisruptionSpec | None = None
     status: DisruptionStatus | None = None
 
