@@ -4,8 +4,9 @@
 
 The pods of a trace arrive, and first-fit places them. Then the process that the service starts makes prices from them,
 as it does after so many arrivals. Its time includes its start and all imports. The first process also compiles the
-loops, if their machine code is not on disk yet. At the end the service looks at pods of which none is new, as a quiet
-one does every ten seconds.
+loops, if their machine code is not on disk yet. Then this process makes the same prices, to divide the time; the rest is
+the other process's start, imports and loading of loops. At the end the service looks at pods of which none is new, as a
+quiet one does every ten seconds.
 
 The traces are public and not part of this repository: PARTAGE_OPENB names their folder.
 """
@@ -13,14 +14,20 @@ The traces are public and not part of this repository: PARTAGE_OPENB names their
 import argparse
 import asyncio
 import resource
+import sys
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import ExitStack
 from dataclasses import replace
-from time import process_time
+from operator import attrgetter
+from time import process_time, process_time_ns
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 from openb import folder
+from partage.cli import entry
 from partage.daemon.learning import Learning, LearningSettings
 from partage.daemon.learning_process import process
 from partage.extender.books import Books
@@ -28,12 +35,19 @@ from partage.kube.clock import SystemClock
 from partage.model.policy import Policy
 from partage.placement.learning import Due, tables_due
 from partage.placement.mix import Ask, Standing, Stock
+from partage.placement.prices import Learner
+from partage.placement.rehearsal import Theatre
 from partage.placement.tables import Tables
 from partage.sim.openb import Trace, read_sequence, read_trace
 from partage.sim.replay import Run, cluster, replay, template
 
 Inputs = tuple[Counter[Ask], Stock, Standing]
 
+PARTS: tuple[tuple[str, type, tuple[str, ...]], ...] = (
+    ("linear programme", Learner, ("__init__", "prices")),
+    ("worth", Learner, ("_worth",)),
+    ("rehearsals", Theatre, ("prices", "fragmentation", "first_fit", "outcome")),
+)
 LOOKS = 100
 PERIOD = LearningSettings().period
 
@@ -64,10 +78,34 @@ def used_by_children() -> float:
 
 def learnt(given: Inputs) -> tuple[float, Tables | None]:
     """Processor seconds of the service's process, and its tables."""
+    # The process loads the main program again, and the service's loads little.
+    cast("Any", sys.modules["__main__"]).__file__ = entry.__file__
     before = used_by_children()
     with process() as worker:
         found = worker.submit(tables_due, Due.PRICES, Tables(), *given).result()
     return used_by_children() - before, found
+
+
+def divided(given: Inputs) -> dict[str, float]:
+    """Processor seconds of the parts, in this process."""
+    spent: Counter[str] = Counter()
+
+    def timed(part: str, call: Callable[..., object]) -> Callable[..., object]:
+        def counted(*args: object, **more: object) -> object:
+            start = process_time_ns()
+            result = call(*args, **more)
+            spent[part] += process_time_ns() - start
+            return result
+
+        return counted
+
+    with ExitStack() as stack:
+        for part, of, names in PARTS:
+            for name in names:
+                stack.enter_context(patch.object(of, name, timed(part, getattr(of, name))))
+        tables_due(Due.PRICES, Tables(), *given)
+    spent["linear programme"] -= spent["worth"]  # prices include it
+    return {part: nanoseconds / 1e9 for part, nanoseconds in spent.items()}
 
 
 class Nothing(Executor):
@@ -87,10 +125,9 @@ def look(trace: Trace, pods: int) -> float:
     known = {
         str(n): SimpleNamespace(pod=replace(some[n % len(some)], uid=str(n))) for n in range(pods)
     }
-    cache = SimpleNamespace(
-        pods=known, compared={}, asking=lambda one: one.pod, taken_by_others=dict
-    )
-    books = cast("Books", SimpleNamespace(engine=engine, cluster_cache=cache))
+    cache = SimpleNamespace(pods=known, compared={}, taken_by_others=dict)
+    asking = attrgetter("pod")
+    books = cast("Books", SimpleNamespace(engine=engine, cluster_cache=cache, asking=asking))
     learns = Learning(lambda: books, SystemClock(), worker=Nothing)
 
     async def looks() -> float:
@@ -117,7 +154,10 @@ def main() -> None:
             took = [learnt(given) for _ in range(args.times)]
             times = " ".join(f"{seconds:.2f}" for seconds, _ in took)
             chosen = {found.chosen if found else "nothing" for _, found in took}
-            print(f"{name}, {arrived} pods: {times} s, {' '.join(chosen)}", flush=True)
+            _, parts = divided(given), divided(given)  # the first one loads the loops
+            parts["rest"] = min(seconds for seconds, _ in took) - sum(parts.values())
+            shares = ", ".join(f"{part} {seconds:.2f}" for part, seconds in parts.items())
+            print(f"{name}, {arrived} pods: {times} s ({shares}), {' '.join(chosen)}", flush=True)
         used = look(trace, 10_000)
         share = 100 * used / PERIOD
         print(f"a look at 10,000 known pods: {1000 * used:.1f} ms, {share:.3f} % of a core")
