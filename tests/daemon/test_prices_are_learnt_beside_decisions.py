@@ -266,6 +266,32 @@ def test_another_policy_learns_nothing() -> None:
     assert (learns.arrivals.total, mine.engine.tables.version) == (0, 0)
 
 
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("whose", ["policy", "pod"])
+def test_fgd_learns_the_requests_that_it_keeps_room_for(
+    monkeypatch: pytest.MonkeyPatch, *, small: bool, whose: str
+) -> None:
+    """Also where only a pod names it; for FGD alone nothing is rehearsed."""
+    if not small:
+        monkeypatch.setattr(placement_learning, "_SMALL", 0)
+    mine = shelf(Strategy.FGD if whose == "policy" else Strategy.BINPACK)
+
+    def none() -> Executor:
+        raise AssertionError("prices are made")
+
+    learns = learning(mine, none)
+    known = pods(0, 400)
+    if whose == "pod":
+        one = known["u9"]
+        known["u9"] = replace(one, request=replace(one.request, node_strategy=Strategy.FGD))
+    mine.come(known)
+
+    asyncio.run(learns.step())
+
+    asked = {(s.count, s.core_milli) for s in mine.engine.tables.workload.shapes}
+    assert asked == {(1, 400), (1, 600), (1, 1000), (2, 1000)}
+
+
 def test_what_was_counted_is_forgotten_slowly() -> None:
     """Beyond the window all counts are halved."""
     mine = shelf()

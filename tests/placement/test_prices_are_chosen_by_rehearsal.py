@@ -11,6 +11,7 @@ from fakes.builders import card, make_node
 from partage.inventory.plane import Ints
 from partage.model.policy import Strategy
 from partage.placement import selection
+from partage.placement.fragmentation import Workload
 from partage.placement.learning import (
     Arrivals,
     Due,
@@ -136,7 +137,7 @@ def test_without_numba_nothing_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_a_solver_a_stand_in_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables say which, and know the usual requests where it is FGD."""
+    """The tables say which, and know the usual requests."""
     monkeypatch.setitem(sys.modules, "highspy", None)
 
     found = learned(Tables(), SEEN, stock())
@@ -145,14 +146,10 @@ def test_without_a_solver_a_stand_in_is_chosen(monkeypatch: pytest.MonkeyPatch) 
     assert found.prices is None
     assert found.version == 1
     assert found.stand_in in (Strategy.FGD, Strategy.FIRST_FIT)
-    assert bool(found.workload.shapes) == (found.stand_in is Strategy.FGD)
-    first, fgd = (
-        refreshed(replace(found, stand_in=s), SEEN, LARGE)
-        for s in (Strategy.FIRST_FIT, Strategy.FGD)
-    )
-    assert first is None
-    assert fgd is not None
-    assert (fgd.version, bool(fgd.workload.shapes)) == (2, True)
+    assert found.workload == Workload.counted({ask.shape: n for ask, n in SEEN.items()})
+    for choice in (Strategy.FIRST_FIT, Strategy.FGD):
+        later = refreshed(replace(found, stand_in=choice), {ONE: 1}, LARGE)
+        assert (later.version, later.stand_in, later.workload.shapes) == (2, choice, (ONE.shape,))
 
 
 def test_nothing_is_learnt_where_nobody_asks_for_cards() -> None:
@@ -168,6 +165,7 @@ def test_nothing_is_learnt_where_nobody_asks_for_cards() -> None:
     ("arrived", "cards", "what"),
     [
         pytest.param(0, 6000, Due.NOTHING, id="at-the-start"),
+        pytest.param(32, 6000, Due.RESERVES, id="first-usual-requests"),
         pytest.param(299, 6000, Due.NOTHING, id="before"),
         pytest.param(300, 6000, Due.PRICES, id="first-prices"),
         pytest.param(450, 6000, Due.RESERVES, id="reserves-between"),
@@ -191,13 +189,23 @@ def test_tables_are_due_after_so_many_arrivals(arrived: int, cards: int, what: D
 ONE = Ask(2000, 8192, 1, 460)
 
 
-def test_before_anything_is_chosen_fgd_knows_the_requests_in_sight() -> None:
-    """In a large cluster nothing is known of pods to come."""
-    found = refreshed(Tables(), {ONE: 1}, LARGE)
+@pytest.mark.parametrize(
+    ("pods", "size", "deciding"),
+    [
+        pytest.param(214, 430, Strategy.PARTAGE, id="too-few"),
+        pytest.param(215, 430, Strategy.FGD, id="one-for-16-cards"),
+        pytest.param(299, 700, Strategy.PARTAGE, id="too-few-for-many-cards"),
+        pytest.param(300, 700, Strategy.FGD, id="where-prices-are-due"),
+    ],
+)
+def test_before_anything_is_chosen_fgd_knows_the_requests_in_sight(
+    pods: int, size: int, deciding: Strategy
+) -> None:
+    """In a large cluster it stands in for the default once enough pods were seen."""
+    found = refreshed(Tables(), {ONE: pods}, stock(size))
 
-    assert found is not None
-    assert (settled(Strategy.PARTAGE, found), found.prices) == (Strategy.FGD, None)
-    assert {shape.core_milli for shape in found.workload.shapes} == {460}
+    assert (settled(Strategy.PARTAGE, found), found.prices) == (deciding, None)
+    assert found.workload.shapes == (ONE.shape,)
 
 
 def test_a_small_cluster_expects_what_came_and_generic_requests() -> None:
@@ -208,7 +216,7 @@ def test_a_small_cluster_expects_what_came_and_generic_requests() -> None:
     )
 
     for found, part in ((few, 5 / 9), (many, 20 / 110)):
-        assert found is not None
+        assert found.workload.shapes == (ONE.shape,)
         assert (found.version, found.stand_in, found.chosen) == (5, None, "capacity")
         assert settled(Strategy.PARTAGE, found) is Strategy.PARTAGE
         chances = {
@@ -218,19 +226,15 @@ def test_a_small_cluster_expects_what_came_and_generic_requests() -> None:
         assert chances[1, 460] == pytest.approx(part, rel=0.06)  # the rarest are left out
         assert chances[1, 1000] > chances[1, 250]
         assert (8, 1000) not in chances  # nodes have four cards
-    cpu = {s.core_milli: s.cpu_milli for s in few.expected.shapes if s.count == 1} if few else {}
+    cpu = {s.core_milli: s.cpu_milli for s in few.expected.shapes if s.count == 1}
     assert (cpu[1000], cpu[250]) == (4000, 1000)  # half of a card's part of the node
 
 
 def test_a_cluster_that_grows_gives_up_its_usual_requests() -> None:
     """It gets the tables of larger ones."""
-    small = refreshed(Tables(), {ONE: 20}, stock())
-    assert small is not None
+    small = refreshed(Tables(), {ONE: 300}, stock())
 
-    grown = refreshed(small, {ONE: 20}, LARGE)
-
-    assert grown is not None
-    assert grown.chosen == "fgd"
+    assert refreshed(small, {ONE: 300}, LARGE).chosen == "fgd"
 
 
 @pytest.mark.parametrize(
@@ -308,8 +312,9 @@ def test_what_if_asks_what_the_requests_in_sight_teach() -> None:
         "first-fit",
         "fgd",
     ]
-    learnt = Tables(stand_in=Strategy.FIRST_FIT)
-    assert in_sight(learnt, few, stock()) is learnt
+    learnt = in_sight(Tables(stand_in=Strategy.FIRST_FIT), few, LARGE)
+    assert (learnt.stand_in, learnt.workload.shapes) == (Strategy.FIRST_FIT, (ONE.shape,))
+    assert in_sight(learnt, Arrivals(), LARGE) is learnt
 
 
 def test_a_history_of_a_small_cluster_counts_until_it_does_not_fit() -> None:

@@ -10,15 +10,20 @@ from click.testing import CliRunner, Result
 
 from partage.cli.main import main
 from partage.cli.reading import batches
-from partage.model.device import ForeignInstance
+from partage.model.device import DeviceType, ForeignInstance
 from partage.model.mig import MigSlice
 from partage.model.node import Verdict
 from partage.model.policy import Policy
 from partage.model.reason import ReasonCode
 from partage.model.selector import Taint
+from partage.placement.fragmentation import Workload
+from partage.placement.learning import asks_of
+from partage.placement.tables import Tables
+from partage.scheduler.events import Placement, TablesChanged
+from partage.sim.offline import queue, started
 from partage.sim.page import page
 from partage.sim.whatif import Change, changed, evaluate
-from partage.wire.cluster import assemble
+from partage.wire.cluster import Cluster, assemble
 from partage.wire.documents import decode
 
 NODE = """
@@ -273,18 +278,20 @@ def test_names_from_manifests_are_escaped_in_the_page() -> None:
     assert not any(tag in made for tag in ("<b>", "<i>t", "<u>"))
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_no_policy_places_more_of_the_examples_than_the_default(seed: int) -> None:
-    """Their order does not matter: the default learns from the requests in sight."""
-    examples = Path(__file__).resolve().parents[2] / "examples"
-    # What claims ask is not compared: Kubernetes allocates them by no policy.
-    folders = sorted(
-        str(one) for one in examples.iterdir() if one.is_dir() and one.name != "claims"
-    )
+def examples(seed: int) -> Cluster:
+    """The examples without claims, which Kubernetes allocates by no policy; 0 keeps the order of their pods."""
+    folder = Path(__file__).resolve().parents[2] / "examples"
+    folders = sorted(str(one) for one in folder.iterdir() if one.is_dir() and one.name != "claims")
     known = assemble(list(batches(folders)))
     chance = random.Random(seed)  # noqa: S311 # a seeded order is the point
     pods = chance.sample(known.pods, len(known.pods)) if seed else known.pods
-    known = replace(known, pods=tuple(pods))
+    return replace(known, pods=tuple(pods))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_policy_places_more_of_the_examples_than_the_default(seed: int) -> None:
+    """Their order does not matter: the default learns from the requests in sight, and so does FGD."""
+    known = examples(seed)
 
     placed = {
         name: evaluate(known, Change(policy=Policy.parse(name), anew=True), name, most=0).running
@@ -292,3 +299,32 @@ def test_no_policy_places_more_of_the_examples_than_the_default(seed: int) -> No
     }
 
     assert placed["partage"] == max(placed.values())
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_fgd_knows_the_requests_of_all_pods(seed: int) -> None:
+    """Its case is that of an engine with the published usual requests, and not first fit."""
+    known, fgd = examples(seed), Policy.parse("fgd")
+    change = Change(policy=fgd, anew=True)
+    after = changed(known, change)
+    engine, _ = started(after, fgd, None)
+    pods = [one.pod for one in after.pods if not one.pod.finished]
+    asks = asks_of(pods, engine.ledger, engine.accepting)
+    workload = Workload.of(ask.shape for ask in asks)
+    engine.handle(TablesChanged(Tables(workload=workload)))
+    placed = sum(
+        isinstance(engine.schedule(one.pod), Placement)
+        for one in queue(after.pods)
+        if one.pod.request.groups
+    )
+
+    found = evaluate(known, change, "fgd", most=0)
+
+    assert found.running == placed
+    assert found.core_milli == sum(
+        card.device.core_milli - card.core_free
+        for index in range(len(known.nodes))
+        for card in engine.ledger.cards(DeviceType.GPU, index)
+    )
+    plain = evaluate(known, replace(change, policy=Policy.parse("first-fit")), "plain", most=0)
+    assert (found.running, found.core_milli) != (plain.running, plain.core_milli)

@@ -1,4 +1,4 @@
-"""Learns prices for the default policy while the scheduler runs, beside its decisions.
+"""Learns prices for the default policy, and the mix for FGD, while the scheduler runs, beside its decisions.
 
 The service counts pods as they arrive. After enough pods a separate process of low priority chooses
 prices, and the books get them as an event. A decision never waits for them. Old counts fade slowly,
@@ -22,7 +22,7 @@ from partage.extender.books import Books
 from partage.kube.clock import Clock
 from partage.model.pod import Pod
 from partage.model.policy import Strategy
-from partage.placement.learning import Arrivals, Due, asks_of, tables_due
+from partage.placement.learning import Arrivals, Due, asks_of, learns, tables_due
 from partage.placement.mix import Ask, Standing, Stock
 from partage.placement.tables import Tables
 from partage.scheduler.events import TablesChanged
@@ -79,7 +79,8 @@ class Learning:
     async def step(self) -> None:
         """Look at the pods once, and make the tables that are due."""
         books = self._books()
-        if Strategy.PARTAGE not in (books.engine.policy.node, books.engine.policy.card):
+        policy = books.engine.policy
+        if not learns(policy, (entry.pod for entry in books.cluster_cache.pods.values())):
             return
         if self.tables is not None and books.engine.tables.version < self.tables.version:
             self._tell(self.tables)
@@ -88,6 +89,8 @@ class Learning:
         nodes = [node for node in books.engine.ledger.nodes if node is not None]
         stock = Stock.of(nodes)
         what, tables = self.arrivals.due(int(stock.cards.sum())), books.engine.tables
+        if what is Due.PRICES and Strategy.PARTAGE not in (policy.node, policy.card):
+            what = Due.RESERVES  # no rehearsals for a single pod's wish, and none for FGD
         if what is Due.PRICES:
             running = await self._running(books)
             nodes = [node for node in books.engine.ledger.nodes if node is not None]

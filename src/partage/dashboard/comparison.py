@@ -1,7 +1,7 @@
 """Compares policies: the same engine places all pods again from nothing under another policy.
 
-Nodes, quotas and learnt prices are those of the live books. If the books have learnt nothing, prices are learnt
-from the known requests. Pods are placed by priority and then by age, as if all had just been created. No pod is
+Nodes, quotas and tables are those of the live books. What these have not learnt, the default policy and FGD get from
+the known requests. Pods are placed by priority and then by age, as if all had just been created. No pod is
 moved. The devices of ResourceClaims stay where they are, because kube-scheduler allocates them. The engines are thrown away afterwards, and between two pods the event loop serves others. Pods that are hard to
 place are searched for until the search of a policy is used up: any user may make thousands of them, and others' pods
 wait for their decisions meanwhile.

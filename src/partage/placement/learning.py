@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from heapq import nsmallest
+from itertools import chain
 from math import pi, sqrt
 from typing import Final
 
@@ -22,7 +23,7 @@ from partage.inventory.ledger import Ledger
 from partage.inventory.plane import ABSENT_KIND, Bools, Ints
 from partage.model.device import MILLI, DeviceType
 from partage.model.pod import Pod
-from partage.model.policy import Strategy
+from partage.model.policy import Policy, Strategy
 from partage.model.request import RequestGroup
 from partage.placement.baselines import demand
 from partage.placement.fragmentation import Shape, Workload
@@ -31,14 +32,17 @@ from partage.placement.mix import Ask, Mix, Standing, Stock, workload_of
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import Tables
 
-_LEARN: Final = frozenset({300, 1000, 3000, 6000})
+_LEARNERS: Final = frozenset({Strategy.PARTAGE, Strategy.FGD})
+_FIRST: Final = 300
+"""Pods after which a large cluster first gets prices; with fewer it has seen a sample only if they are one for each
+`_CARDS_EACH` cards."""
+_LEARN: Final = frozenset({_FIRST, 1000, 3000, 6000})
 _AGAIN: Final = 20_000
 _SMALL: Final = 1600
 """Most cards of a cluster that is full before prices are learnt: 200 nodes of 8, the largest samples that were tried.
 On parts of openb (`bench/parts.py`) usual requests are better than prices at half as many, and worse at twice as many.
 """
 _CARDS_EACH: Final = 16
-"""Beyond this many cards for each pod in sight, the pods are too few to learn from."""
 _OFTEN: Final = 6
 """Binary digits: usual requests are remade 32 times while the number of pods doubles."""
 _GENERIC: Final = (
@@ -56,10 +60,16 @@ _REMEMBERED: Final = 1024  # sizes from which the trend is made
 _MOST: Final = 512
 """Most asks that tables are made from, more than any published trace has: the time of prices grows with them, and any
 user may make pods that all differ."""
-_REFRESH: Final = frozenset({450, 700, 1500, 2200, 4000, 5500, 7500, 10_000})
+_REFRESH: Final = frozenset({32, 64, 128, 200, 450, 700, 1500, 2200, 4000, 5500, 7500, 10_000})
 _NOISE: Final = 1.5
 _SLACK: Final = 0.05
 _MIB: Final = 2**20
+
+
+def learns(policy: Policy, pods: Iterable[Pod]) -> bool:
+    """Whether the policy in force, or the one that a pod names, decides by tables."""
+    own = (pod.request.node_strategy for pod in pods)
+    return any(strategy in _LEARNERS for strategy in chain((policy.node, policy.card), own))
 
 
 class Due(Enum):
@@ -281,26 +291,24 @@ def _accepted(group: RequestGroup, ledger: Ledger, nodes: Bools, cards: Ints) ->
     return {kind for kind in fine if cards[kind] > avoided[kind]}
 
 
-def refreshed(
-    tables: Tables, seen: Mapping[Ask, int], stock: Stock, trend: float = 1.0
-) -> Tables | None:
+def refreshed(tables: Tables, seen: Mapping[Ask, int], stock: Stock, trend: float = 1.0) -> Tables:
     """New usual requests of a small cluster; else the same prices with new reserves for the pods seen since.
 
-    Before a choice for a larger cluster, FGD stands in. None if the choice was first fit.
+    Before a choice for a larger cluster, FGD stands in once enough pods were seen. FGD itself always gets their mix.
     """
-    version = tables.version + 1
+    mix = Mix.of(_hosted(seen, stock), stock)
+    known = replace(tables, version=tables.version + 1, workload=workload_of(mix))
     if _small(stock):
         usual = usual_requests(seen, stock, trend)
-        return replace(tables, version=version, expected=usual, prices=None, stand_in=None)
-    mix = Mix.of(_hosted(seen, stock), stock)
+        return replace(known, expected=usual, prices=None, stand_in=None)
     if tables.prices is not None:
         milli = float(mix.demand.sum() / max(1, mix.counts.sum()))
         prices = replace(tables.prices, reserves=reserves_of(mix, stock), milli_per_pod=milli)
-        return replace(tables, version=version, prices=prices)
-    if tables.stand_in not in (None, Strategy.FGD):
-        return None
-    usual = workload_of(mix)
-    return Tables(version, usual, tables.seed, stand_in=Strategy.FGD)
+        return replace(known, prices=prices)
+    total = int(mix.counts.sum())
+    few = total < _FIRST and total * _CARDS_EACH < int(stock.cards.sum())
+    stand_in = tables.stand_in or (None if few else Strategy.FGD)
+    return replace(known, expected=Workload(), stand_in=stand_in)
 
 
 def _hosted(counts: Mapping[Ask, int], stock: Stock) -> dict[Ask, int]:
@@ -337,12 +345,12 @@ def _small(stock: Stock) -> bool:
 
 
 def in_sight(tables: Tables, arrivals: Arrivals, stock: Stock) -> Tables:
-    """The tables, or, if nothing was learnt, those that the pods in sight give a small cluster."""
+    """The tables; where nothing was learnt, those that the pods in sight teach."""
     learnt = tables.prices is not None or tables.stand_in is not None or tables.expected.shapes
-    few = arrivals.total * _CARDS_EACH < int(stock.cards.sum())
-    if learnt or (few and not _small(stock)):
+    if learnt and tables.workload.shapes:
         return tables
-    return refreshed(tables, arrivals.counts, stock, arrivals.trend) or tables
+    found = refreshed(tables, arrivals.counts, stock, arrivals.trend)
+    return replace(tables, workload=found.workload) if learnt else found
 
 
 def fits_history(history: Mapping[Ask, int], seen: Mapping[Ask, int]) -> bool:

@@ -230,11 +230,10 @@ def learned(
     choice = chosen(mix, stock, standing)
     if choice is None:
         return None
-    usual = workload_of(mix) if choice.stand_in is Strategy.FGD else tables.workload
     return replace(
         tables,
         version=tables.version + 1,
-        workload=usual,
+        workload=workload_of(mix),
         prices=choice.prices,
         stand_in=choice.stand_in,
         expected=Workload(),
