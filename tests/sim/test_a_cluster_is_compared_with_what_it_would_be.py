@@ -1,5 +1,6 @@
 """`partage simulate cluster`: policies, nodes and shares compared on manifests."""
 
+import asyncio
 import json
 import random
 from dataclasses import replace
@@ -20,8 +21,9 @@ from partage.placement.fragmentation import Workload
 from partage.placement.learning import asks_of
 from partage.placement.tables import Tables
 from partage.scheduler.events import Placement, TablesChanged
-from partage.sim.offline import queue, started
+from partage.sim.offline import queue, schedule, started
 from partage.sim.page import page
+from partage.sim.predicted import predicted
 from partage.sim.whatif import Change, changed, evaluate
 from partage.wire.cluster import Cluster, assemble
 from partage.wire.documents import decode
@@ -328,3 +330,35 @@ def test_fgd_knows_the_requests_of_all_pods(seed: int) -> None:
     )
     plain = evaluate(known, replace(change, policy=Policy.parse("first-fit")), "plain", most=0)
     assert (found.running, found.core_milli) != (plain.running, plain.core_milli)
+
+
+@pytest.mark.parametrize("policy", ["partage", "fgd"])
+def test_a_schedule_places_pods_as_what_if_does(policy: str) -> None:
+    """Both know all pods, as a running scheduler does that has seen them; first fit places one pod less."""
+    change = Change(policy=Policy.parse(policy), anew=True)
+    known = changed(examples(2), change)
+
+    outcome = schedule(known, change.policy)
+
+    asking = [one for one in outcome.pods if one.pod.pod.request.groups]
+    placed = sum(one.allocation is not None for one in asking)
+    assert placed == evaluate(known, change, policy, most=0).running == 24
+    plain = schedule(known, Policy.parse("first-fit"))
+    assert len(plain.waiting) == len(outcome.waiting) + 1
+
+
+def test_every_command_without_a_cluster_decides_by_the_requests_in_sight(tmp_path: Path) -> None:
+    """A half goes where it spoils no pair of cards; first fit would take the first node."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(manifests(node("a"), node("b", 1), pod("one", HALF)))
+    ask = CliRunner().invoke
+    snapshot = decode("text", file.read_bytes()).documents
+
+    ((_, decision),) = asyncio.run(predicted(snapshot, Policy()))
+    told = ask(main, ["schedule", str(file), "-o", "json"])
+    why = ask(main, ["explain", "one", "-f", str(file), "-o", "json"])
+
+    assert isinstance(decision, Placement)
+    assert decision.allocation.node == "b"
+    assert json.loads(told.stdout)["pods"][0]["node"] == "b", told.output
+    assert json.loads(why.stdout)["node"] == "b", why.output

@@ -11,6 +11,7 @@ import pytest
 from partage.agent.discovery.found import Inventory
 from partage.agent.dra.slices import Offered, resource_slices
 from partage.model.node import Node
+from partage.model.policy import Policy
 from partage.model.reason import ReasonCode
 from partage.sim.claims import ClaimAllocator
 from partage.sim.offline import Outcome, PodOutcome, schedule
@@ -130,9 +131,9 @@ def _slices(nodes: list[Manifest], **changes: Any) -> list[Manifest]:
     return found
 
 
-def _run(*parts: list[Manifest]) -> Outcome:
+def _run(*parts: list[Manifest], policy: Policy | None = None) -> Outcome:
     lines = b"\n".join(json.dumps(one).encode() for part in parts for one in part)
-    return schedule(assemble([decode("cluster.json", lines)]))
+    return schedule(assemble([decode("cluster.json", lines)]), policy)
 
 
 def _by_name(outcome: Outcome) -> Mapping[str, PodOutcome]:
@@ -388,6 +389,7 @@ def test_a_claim_that_is_allocated_says_where_its_pod_goes() -> None:
         _node("n2"),
         [shared, held, _pod("one", "shared"), _pod("two", "shared"), _pod("there", "held")],
         [_pod("torn", "held", "shared")],
+        policy=Policy.parse("first-fit"),
     )
 
     assert _places(outcome) == {"one": "n1:0", "two": "n1:0", "there": "n2:1"}

@@ -29,6 +29,7 @@ from partage.model.pod import Pod
 from partage.model.reason import Refusal
 from partage.scheduler.events import BindSucceeded, NodeSeen
 from partage.sim.claims import ClaimAllocator
+from partage.sim.offline import inform
 from partage.wire.cluster import twins_closed
 from partage.wire.config import keys_read
 from partage.wire.device_pools import bare_node, node_told
@@ -202,6 +203,8 @@ async def _over(
         made.notes = (*made.notes, *unread)
         return made
 
+    known = asked.values() if placing else [e.pod for e in books.cluster_cache.pods.values()]
+    inform(books.engine, [pod for pod in known if not pod.finished])
     claims = await allocator() if written and claimants else None
     placed = None
     if placing:

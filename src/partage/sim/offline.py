@@ -1,7 +1,8 @@
 """Schedules documents without a cluster: the real engine over the documents' contents.
 
-Pods that have a node are state. The others are scheduled by priority and then in the order of the documents. This
-module decides nothing: it feeds the engine and has the decisions written out.
+Pods that have a node are state. The others are scheduled by priority and then in the order of the documents. The
+policy knows all pods beforehand, as a running scheduler does that has seen them. This module decides nothing: it
+feeds the engine and has the decisions written out.
 """
 
 import random
@@ -11,10 +12,20 @@ from typing import TYPE_CHECKING
 
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation
+from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
+from partage.placement.learning import Arrivals, asks_of, in_sight, learns
+from partage.placement.mix import Stock
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import NodeSeen, Placement, PodSeen, Quarantined, QuotasChanged
+from partage.scheduler.events import (
+    NodeSeen,
+    Placement,
+    PodSeen,
+    Quarantined,
+    QuotasChanged,
+    TablesChanged,
+)
 from partage.vendors.base import PlacedPod, Rendering
 from partage.wire.cluster import Cluster
 from partage.wire.permit import cut
@@ -98,7 +109,7 @@ def schedule(cluster: Cluster, policy: Policy | None = None, seed: int | None = 
 def started(
     cluster: Cluster, policy: Policy, seed: int | None = None
 ) -> tuple[Engine, tuple[str, ...]]:
-    """An engine with the cluster loaded, and its actions; without a `seed` nodes have the documents' order."""
+    """An engine that knows the cluster and its pods, and notes; without a `seed` nodes have the documents' order."""
     engine = Engine(policy)
     nodes = list(cluster.nodes)
     if seed is not None:
@@ -116,7 +127,17 @@ def started(
         for action in engine.handle(PodSeen(fact))
         if isinstance(action, Quarantined)
     )
+    inform(engine, [t.pod for t in cluster.pods if not t.pod.finished])
     return engine, notes
+
+
+def inform(engine: Engine, pods: Sequence[Pod]) -> None:
+    """Give the engine the tables that a running scheduler has once it has seen these pods, which wait or run."""
+    if learns(engine.policy, pods):
+        ledger, seen = engine.ledger, Arrivals()
+        seen.add(asks_of(pods, ledger, engine.accepting))
+        stock = Stock.of(node for node in ledger.nodes if node is not None)
+        engine.handle(TablesChanged(in_sight(engine.tables, seen, stock)))
 
 
 def queue(pods: Sequence[TranslatedPod]) -> list[TranslatedPod]:

@@ -14,6 +14,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.events import Placement, PolicyChanged
+from partage.sim.offline import inform
 from partage.wire.documents import Document
 from partage.wire.workloads import with_pods
 
@@ -32,6 +33,8 @@ async def predicted(
     books = await filled(Books(ClusterCache(policy=policy), Hooks()), known)
     if force:
         books.engine.handle(PolicyChanged(policy))
+    cache = books.cluster_cache
+    inform(books.engine, [entry.pod for entry in cache.pods.values() if not entry.pod.finished])
     age = {
         document.metadata.uid or "": (document.metadata.creation_timestamp or "", place)
         for place, document in enumerate(known)
@@ -39,7 +42,7 @@ async def predicted(
     waiting = sorted(
         (
             entry.pod
-            for entry in books.cluster_cache.pods.values()
+            for entry in cache.pods.values()
             if entry.pod.node is None and not entry.pod.finished
         ),
         key=lambda pod: (-pod.priority, age.get(pod.uid, ("", 0))),

@@ -20,11 +20,8 @@ from partage.model.quantity import brief
 from partage.model.reason import Refusal
 from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.model.selector import NodeConstraint
-from partage.placement.learning import Arrivals, asks_of, in_sight
-from partage.placement.mix import Stock
-from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import Placement, PodGone, TablesChanged
+from partage.scheduler.events import Placement, PodGone
 from partage.scheduler.idle import recovered
 from partage.sim.offline import queue, started
 from partage.wire.cluster import Cluster
@@ -267,11 +264,6 @@ def evaluate(
     after = changed(cluster, change)
     policy = change.policy or after.policy or Policy()
     engine, _ = started(after, policy, seed)
-    seen = Arrivals()
-    pods = [t.pod for t in after.pods if not t.pod.finished]
-    seen.add(asks_of(pods, engine.ledger, engine.accepting))
-    # The tables that a running scheduler learns from its first pods, which are all known here.
-    engine.handle(TablesChanged(in_sight(Tables(), seen, Stock.of(after.nodes))))
     refused: dict[str, Refusal] = {}
     for translated in queue(after.pods):
         decision = engine.schedule(translated.pod)
