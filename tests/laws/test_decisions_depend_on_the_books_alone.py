@@ -2,21 +2,33 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from learnt import tables
 from ledgers import allocations
 from msgspec import structs
 from worlds import node_lists, pods, policies
 
 from answers import feasible
+from fakes.builders import make_pod, share, whole
 from partage.model.allocation import Allocation, Grant
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import Refusal
+from partage.placement.tables import Tables
 from partage.scheduler.engine import Engine
-from partage.scheduler.events import NodeGone, NodeSeen, Placement, PodGone, PolicyChanged
+from partage.scheduler.events import (
+    NodeGone,
+    NodeSeen,
+    Placement,
+    PodGone,
+    PolicyChanged,
+    TablesChanged,
+)
 from partage.sim.compiled.scorers import CompiledScorers
 
 
@@ -84,18 +96,29 @@ def test_scores_kept_up_to_date_are_those_of_a_fresh_scan(data: st.DataObject) -
                 assert decision.allocation.node in able
 
 
-@given(st.data())
-def test_names_decide_nothing(data: st.DataObject) -> None:
-    """With nodes and devices renamed, the same positions are chosen."""
-    policy = data.draw(policies())
+SIMPLE = st.sampled_from([share(30), share(60), whole(1), whole(2)])
+LEARNERS = st.sampled_from([Policy(), Policy(Strategy.FGD, Strategy.FGD)])
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+@given(data=st.data())
+def test_names_decide_nothing(data: st.DataObject, *, learnt: bool) -> None:
+    """With nodes and devices renamed, the same positions are chosen, whatever was learnt."""
+    policy = data.draw(LEARNERS if learnt else policies())
+    known = data.draw(tables) if learnt else Tables()
     nodes = data.draw(node_lists())
+    if learnt:  # alike, so that several fit and nothing but their names could tell them apart
+        nodes = [_renamed_node(nodes[0], f"node-{number}") for number in range(3)]
     names = data.draw(st.permutations(["z", "node-0", "k"]))
     renamed = dict(zip((node.name for node in nodes), names, strict=False))
     one = engine_of(policy, nodes, [])
     two = engine_of(policy, [_renamed_node(node, renamed[node.name]) for node in nodes], [])
+    for engine in (one, two):
+        engine.handle(TablesChanged(known))
 
     for i in range(data.draw(st.integers(1, 4))):
-        pod = data.draw(pods(f"pod-{i}"))
+        simple = SIMPLE.map(partial(make_pod, f"pod-{i}"))
+        pod = data.draw(st.one_of(pods(f"pod-{i}"), simple) if learnt else pods(f"pod-{i}"))
         left, right = one.schedule(pod), two.schedule(_renamed_pod(pod, renamed))
         assert _positions(left, one) == _positions(right, two)
 

@@ -1,8 +1,8 @@
 """With prices and reserves, or usual requests, too, a decision follows from the books, not from how they came about."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from learnt import tables
 from ledgers import allocations
 from worlds import node_lists, pods
 
@@ -12,44 +12,11 @@ from fakes.builders import make_pod, share
 from partage.model.node import Node
 from partage.model.policy import Policy
 from partage.model.reason import Refusal
-from partage.placement.fragmentation import Shape, Workload
 from partage.placement.node import BEYOND_SCORES
-from partage.placement.prices import PAIRS
-from partage.placement.tables import UNITS, Prices, Reserve, Tables
+from partage.placement.tables import Tables
 from partage.scheduler.classes import RANKS
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement, PodGone, TablesChanged
-
-MODELS = ("NVIDIA A100", "Tesla T4")
-
-
-@st.composite
-def prices(draw: st.DrawFn) -> Prices:
-    """Tables as a learner could make them: worth grows with what is left."""
-    chance = np.random.default_rng(draw(st.integers(0, 999)))
-    steps = chance.exponential(10.0, (len(MODELS), UNITS + 1, PAIRS.shape[0]))
-    steps[:, 0] = 0.0
-    reserves = (
-        Reserve(2, 1000, 1024, (), draw(sampled([0.0, 0.5, 9.0])), 1000),
-        Reserve(1, 0, 0, MODELS[:1], draw(sampled([0.0, 2.0])), 500),
-        Reserve(0, 2000, 0, (), draw(sampled([0.0, 3.0])), 2000),
-    )
-    return Prices(
-        MODELS, PAIRS, steps.cumsum(axis=1), np.array([0.5, 1.5]), ((2, 0.4),), 500.0, reserves
-    )
-
-
-USUAL = Workload.of(
-    [
-        *[Shape(4000, 330, 1)] * 7,
-        *[Shape(8000, 1000, 1, MODELS[0])] * 5,
-        *[Shape(2000, 0, 0)] * 4,
-        *[Shape(16_000, 1000, 2)] * 2,
-    ]
-)
-tables = st.one_of(
-    prices().map(lambda found: Tables(prices=found)), st.just(Tables(expected=USUAL))
-)
 
 
 def engine_of(nodes: list[Node], known: Tables) -> Engine:
