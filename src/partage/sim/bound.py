@@ -1,23 +1,25 @@
-"""A bound that no policy without migration can exceed: cutting stock on the compute of cards alone.
+"""Bounds that no policy without migration can exceed: cutting stock on the compute of cards.
 
-CPU, memory, the borders of nodes and models are left out, so the bound is generous. Every pod that arrives before a
-given load must get its place, later ones may, so the bound holds for every policy that placed all of them. Column
-generation solves it: patterns of shares that fit one card together. Sizes are rounded down to hundredths of a card, so
-it stays a bound.
+`ceiling` leaves out CPU, memory, the borders of nodes and models, so it is generous. `ceiling_with_cpu` has CPU, memory
+and models too, and pods without cards, but sums over equal nodes. Pods that arrive early must get their place, later
+ones may, so a bound holds for every policy that placed all early ones. Column generation solves it: patterns of shares
+that fit one card together. Sizes are rounded down to hundredths of a card, so it stays a bound.
 
 Needs `highspy` (the extra `solver`).
 """
 
 from collections import Counter
 from collections.abc import Sequence as Several
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from partage.model.device import MILLI
 from partage.model.errors import PartageError
+from partage.placement.mix import Ask
 from partage.placement.prices import knapsack, solver, taken
-from partage.sim.openb import PodRow, Sequence, Trace
+from partage.sim.openb import NodeRow, PodRow, Sequence, Trace
 from partage.sim.replay import Run
 
 PLACED: Final = 0.9
@@ -48,6 +50,25 @@ def ceiling(trace: Trace, sequence: Sequence, placed: float = PLACED) -> float:
             f"no placement holds all pods that arrive before {placed:.0%} load; try a lower one"
         )
     return min(100.0 * value / trace.capacity, 100.0)
+
+
+def ceiling_with_cpu(trace: Trace, sequence: Sequence, early: int) -> float:
+    """The most compute that can be allocated at the end of a sequence, percent of the cluster's, within CPU and memory.
+
+    `early`: the first pods of the sequence that must get their place. Raises `SolverMissing`: no solver is installed;
+    `PartageError`: these pods cannot all be placed.
+    """
+    asks = [trace.pods[row].ask for row in sequence.pods]
+    value, missing = _Shared(trace, Counter(asks), Counter(asks[:early])).solved()
+    if missing > _BETTER:
+        raise PartageError(f"no placement holds the first {early} pods; try fewer")
+    return min(100.0 * value / max(trace.capacity, 1), 100.0)
+
+
+def unrefused(run: Run) -> int:
+    """The number of pods before the first refusal."""
+    refused = np.flatnonzero(run.node < 0)
+    return int(refused[0]) if refused.size else int(run.node.size)
 
 
 def over(runs: Several[Run]) -> float:
@@ -112,3 +133,84 @@ def _add(highspy: Any, h: Any, kinds: int, pattern: dict[int, int]) -> None:
     rows = np.array([*(kind for kind, _ in parts), kinds], np.int32)
     values = np.array([*(-float(n) for _, n in parts), 1.0])
     h.addCol(0.0, 0.0, highspy.kHighsInf, rows.size, rows, values)
+
+
+class _Shared:
+    """The programme of `ceiling_with_cpu`: pods of each ask on each sort of node, and patterns on its cards."""
+
+    def __init__(self, trace: Trace, may: Counter[Ask], must: Counter[Ask]) -> None:
+        self.sorts = list(Counter(replace(node, name="") for node in trace.nodes).items())
+        milli = {ask.milli for ask in may if ask.count} or {MILLI}
+        self.sizes = np.array(sorted(milli), np.int64)
+        self.units = np.maximum(self.sizes // _UNIT, 1)
+        self.highspy = solver()
+        self.h: Any = self.highspy.Highs()
+        self.h.silent()
+        self.value: list[int] = []
+        asks = sorted(may)
+        for ask in asks:
+            self._row(float(must[ask]), float(may[ask]))
+        self.first = len(asks)
+        self.width = (
+            3 + self.sizes.size
+        )  # rows of a sort: CPU, memory, cards, and shares of each size
+        for sort, nodes in self.sorts:
+            for amount in (sort.cpu_milli, sort.memory_mib, sort.cards):
+                self._row(-self.highspy.kHighsInf, float(amount * nodes))
+            for size in self.sizes.tolist():  # a share below a hundredth needs no room
+                self._row(-self.highspy.kHighsInf, self.highspy.kHighsInf if size < _UNIT else 0.0)
+        for row in range(len(asks)):
+            self._add(_FORBIDDEN, {row: 1.0})
+        for row, ask in enumerate(asks):
+            for at, (sort, _) in enumerate(self.sorts):
+                if _hosts(sort, ask):
+                    self._pods(row, at, ask)
+        for at in range(len(self.sorts)):
+            for kind, unit in enumerate(self.units.tolist()):
+                self._pattern(at, {kind: 100 // unit})
+
+    def solved(self) -> tuple[float, float]:
+        """The most compute served, milli, and how many required pods have no place."""
+        for _ in range(_ROUNDS):
+            self.h.run()
+            dual = -np.array(self.h.getSolution().row_dual)[self.first :]
+            dual = dual.reshape(len(self.sorts), self.width)
+            best, last = knapsack(self.units, np.ascontiguousarray(dual[:, 3:]))
+            better = np.flatnonzero(best[100] > dual[:, 2] + _BETTER)
+            if not better.size:
+                break
+            for at in better.tolist():
+                self._pattern(at, taken(self.units, last[:, at]))
+        used = np.array(self.h.getSolution().col_value)
+        earned = np.array(self.value, np.float64)
+        return float((used * earned).sum()), float(used[: self.first].sum())
+
+    def _pods(self, row: int, at: int, ask: Ask) -> None:
+        base = self.first + at * self.width
+        needs = {row: 1.0, base: float(ask.cpu_milli), base + 1: float(ask.memory_mib)}
+        if ask.count:
+            kind = int(np.searchsorted(self.sizes, ask.milli))
+            needs[base + 3 + kind] = float(ask.count)
+        self._add(-float(ask.count * ask.milli), needs)
+
+    def _pattern(self, at: int, pattern: dict[int, int]) -> None:
+        base = self.first + at * self.width
+        self._add(
+            0.0, {base + 2: 1.0} | {base + 3 + kind: -float(n) for kind, n in pattern.items()}
+        )
+
+    def _row(self, least: float, most: float) -> None:
+        self.h.addRow(least, most, 0, np.array([], np.int32), np.array([], np.float64))
+
+    def _add(self, cost: float, needs: dict[int, float]) -> None:
+        some = sorted((row, need) for row, need in needs.items() if need)
+        rows, values = (np.array(column) for column in zip(*some, strict=True))
+        most = self.highspy.kHighsInf
+        self.h.addCol(cost, 0.0, most, rows.size, rows.astype(np.int32), values)
+        self.value.append(0 if cost > 0 else -int(cost))
+
+
+def _hosts(node: NodeRow, ask: Ask) -> bool:
+    """Whether such a node, empty, has all that a pod asks for."""
+    enough = node.cpu_milli >= ask.cpu_milli and node.memory_mib >= ask.memory_mib
+    return enough and node.cards >= ask.count and (not ask.models or node.model in ask.models)
