@@ -114,7 +114,7 @@ class Plugged:
                 "--host=127.0.0.1",
                 f"--port={self.port}",
                 f"--plugin-socket={self.socket}",
-                f"--lease-name={LEASE}",
+                f"--kube-scheduler-lease={LEASE}",
                 "--lease-namespace=kube-system",
                 f"--kubeconfig={self.plane.kubeconfig()}",
                 *self.options,

@@ -23,7 +23,7 @@ import aiohttp
 import invariants
 from handing import HandingKubelet
 from instances import Relay, Spawned
-from seats import ExtenderSeam, PluggedKubeScheduler, Seat
+from seats import LEASE, ExtenderSeam, PluggedKubeScheduler, Seat
 from watchman import Watchman
 
 from fakes.leases import given_back
@@ -174,12 +174,17 @@ class Bed:
         options: SchedulerOptions = QUICK,
         quiet_period: float = 0.1,
         pod: tuple[str, str] | None = None,
+        *,
+        plugged: bool | None = None,
         **more: Any,
     ) -> SchedulerDaemon:
-        """Another instance in this process; the first needs no long quiet period."""
+        """Another instance in this process; the first needs no long quiet period.
+
+        `plugged`: False for one with the extender although kube-scheduler has the plugin, as during an upgrade.
+        """
         election = ElectionOptions("default", times=TIMES, quiet_period=quiet_period, pod=pod)
         options = replace(options, identity=name, election=election)
-        if self.plugged:
+        if self.plugged if plugged is None else plugged:
             options = replace(options, plugin=PluginOptions(await self.seat(name)))
         made = SchedulerDaemon(await self.client(**more), options)
         self.daemons[name] = self.relay.instances[name] = made
@@ -378,7 +383,10 @@ async def bed(
         url = await stack.enter_async_context(serve(server))
         for definition in DEFINITIONS:
             await server.create("customresourcedefinitions.apiextensions.k8s.io", definition)
-        await server.create(LEASES, given_back("partage-scheduler", "default"), "default")
+        lease = given_back(
+            "partage-scheduler", "default", elected=LEASE if seam == "plugin" else ""
+        )
+        await server.create(LEASES, lease, "default")
         http = await stack.enter_async_context(aiohttp.ClientSession())
         wire = await stack.enter_async_context(Wire(url))
         agents = Agents(server, nodes or (node(),))

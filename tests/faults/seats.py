@@ -27,7 +27,10 @@ from partage.kube.election import LeaseSettings
 from partage.kube.lease import Candidacy, LeaderElector
 from partage.wire import plugin as wire
 
-__all__ = ["ExtenderSeam", "PluggedKubeScheduler", "Seat"]
+__all__ = ["LEASE", "ExtenderSeam", "PluggedKubeScheduler", "Seat"]
+
+LEASE = "partage-kube-scheduler"
+"""By which the seats elect."""
 
 _ANSWER = 10.0
 _AGAIN = 0.05
@@ -105,7 +108,7 @@ class Seat:
                 await asyncio.sleep(_AGAIN)
             self._elector = _Elector(
                 self._client,
-                Candidacy("default", "partage-scheduler", self.name, self._times),
+                Candidacy("default", LEASE, self.name, self._times),
                 self._lead,
             )
             self._greeted.clear()

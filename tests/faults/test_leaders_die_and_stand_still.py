@@ -101,6 +101,40 @@ async def test_a_leader_that_stood_still_gives_nothing_away_when_it_goes_on(
         await cluster.sound("2: leader paused, goes on")
 
 
+async def test_a_service_with_the_extender_gives_way_to_an_engine_and_to_no_second_ledger() -> (
+    None
+):
+    """kube-scheduler with the plugin leads; the Binding of the service before it arrives seconds after its end."""
+    async with bed(node(cards=1), seam="plugin") as cluster:
+        old = await cluster.daemon("old", plugged=False)
+        await until(old.may_bind, "the old service leads")
+        new = await cluster.daemon("new", quiet_period=3.0)
+        followed = new._followed
+        assert followed is not None
+        await until(lambda: followed.leading, "kube-scheduler beside the engine leads")
+        await cluster.pod("late", WHOLE, schedulerName="by-hand")
+        filtered = {"Pod": cluster.stored("late"), "NodeNames": ["n0"]}
+        assert (await ask(cluster, old.url, "filter", filtered))["NodeNames"] == ["n0"]
+        await cluster.pod("other", WHOLE)
+        await asyncio.sleep(3.5)  # whatever the engine counts from its own start is over
+
+        path = "/pods/late/binding"
+        lost = Fault(method="POST", path=path, under_way=2.9, executed=True, drop=True)
+        cluster.wire.fail(lost)
+        late = asyncio.create_task(ask(cluster, old.url, "bind", bind_body(cluster, "late")))
+        await until(lambda: not lost.times, "the Binding is on its way")
+        await old.__aexit__(None, None, None)
+        await asyncio.gather(late, return_exceptions=True)
+        assert not cluster.placed("late")
+
+        await cluster.bound("late")
+        await until(new.may_bind, "the engine leads")
+        assert not cluster.placed("other")
+        await cluster.delete("late")
+        await cluster.bound("other")
+        await cluster.sound("2: extender gives way to plugin")
+
+
 async def test_callers_leave_an_instance_that_does_not_lead_any_more() -> None:
     """Kube-scheduler keeps its connections; those to a former leader that still lives are closed."""
     async with bed(node(cards=2)) as cluster:
@@ -204,7 +238,8 @@ async def test_wall_clocks_may_differ_by_any_amount(skew: float, seam: str) -> N
         assert cluster.leader() == "right"
         assert first.service.leading
 
-        cluster.wire.fail(Fault(method="PATCH", path="/leases/", status=500, times=8))
+        lease = "/leases/partage-scheduler"
+        cluster.wire.fail(Fault(method="PATCH", path=lease, status=500, times=8))
         await until(lambda: not first.service.leading, "the first leads no more")
         await first.__aexit__(None, None, None)
         await cluster.led("wrong")

@@ -75,8 +75,8 @@ def test_the_service_takes_its_options() -> None:
 
 
 @needs_helm
-def test_one_lease_decides_by_the_name_of_the_other_seam() -> None:
-    """kube-scheduler of before and after never schedule together."""
+def test_both_leases_have_the_names_of_the_other_seam() -> None:
+    """kube-schedulers of before and after never schedule together, and services never lead together."""
     found = _chart()
     engine, _ = _pod(found)["containers"]
     config = yaml.safe_load(
@@ -89,10 +89,19 @@ def test_one_lease_decides_by_the_name_of_the_other_seam() -> None:
         ]
     )
 
-    leases = [one["metadata"]["name"] for one in found if one["kind"] == "Lease"]
-    assert leases == [config["leaderElection"]["resourceName"]]
+    (name,) = (
+        value
+        for one in _of([one for one in before if one], "Deployment", "partage-scheduler")["spec"][
+            "template"
+        ]["spec"]["containers"]
+        for option, value in _options(one).items()
+        if option == "lease-name"
+    )
+    leases = {one["metadata"]["name"] for one in found if one["kind"] == "Lease"}
+    assert leases == {config["leaderElection"]["resourceName"], name}
     assert config["leaderElection"] == other["leaderElection"]
-    assert _options(engine)["lease-name"] == leases[0]
+    assert _options(engine)["kube-scheduler-lease"] == config["leaderElection"]["resourceName"]
+    assert _options(engine)["lease-name"] == name
     assert "extenders" not in config
     assert [one["schedulerName"] for one in config["profiles"]] == [
         one["schedulerName"] for one in other["profiles"]
@@ -113,7 +122,6 @@ def test_nothing_of_the_extender_is_left() -> None:
         ("ServiceAccount", "partage-kube-scheduler"),
         ("Secret", "partage-scheduler-tls"),
         ("Service", "partage-scheduler"),
-        ("Lease", "partage-scheduler"),
         ("PodDisruptionBudget", "partage-kube-scheduler"),
     }
     assert "verbs" not in str(_pod(found)["containers"])

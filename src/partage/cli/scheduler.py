@@ -222,8 +222,14 @@ _plugin = options(
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="PATH",
         help="Serve kube-scheduler's plugin on this unix socket, in a folder that only the two containers "
-        "of the pod share. The Lease named by --lease-name is then kube-scheduler's own, which it "
-        "holds and this service follows.",
+        "of the pod share. The service then leads only while that kube-scheduler holds its own Lease.",
+    ),
+    option(
+        "--kube-scheduler-lease",
+        default="partage-kube-scheduler",
+        type=NAME,
+        metavar="NAME",
+        help="Lease that kube-scheduler with the plugin holds, in the namespace of the service's own.",
     ),
     click.option(
         "--plugin-user",
@@ -406,7 +412,14 @@ def _plugin_of(given: dict[str, Any]) -> PluginOptions | None:
         if users:
             raise InvalidValue("--plugin-user needs --plugin-socket")
         return None
-    return PluginOptions(path, users) if users else PluginOptions(path)
+    lease: str = given["kube_scheduler_lease"]
+    if given["leader_elect"] and lease == given["lease_name"]:
+        raise InvalidValue(
+            f"--lease-name and --kube-scheduler-lease are both {lease}: kube-scheduler and this service each hold a "
+            "Lease of their own"
+        )
+    options = PluginOptions(path, lease=lease)
+    return replace(options, users=users) if users else options
 
 
 def _silence(limit: float) -> SilenceSettings:

@@ -1,8 +1,8 @@
 """Follows the Lease of kube-scheduler, so that the engine beside the leading kube-scheduler leads.
 
-kube-scheduler elects the leader by the Lease that it has always used. The engine beside it holds
-no Lease of its own. It leads while kube-scheduler reports that it holds the Lease, and the Lease
-itself confirms that:
+kube-scheduler elects the leader by the Lease that it has always used. The engine beside it is elected
+while kube-scheduler reports that it holds the Lease, and the Lease itself confirms that. Then it also
+gets the service's own Lease (`kube.lease.Elected`), so that no service with the extender leads beside it:
 
     claimed by kube-scheduler ── seen in the Lease ── lead ── no renewal seen in time ── stop
 
@@ -57,11 +57,8 @@ class FollowedLease:
     """Runs `lead` while the kube-scheduler beside us holds its Lease.
 
     Attributes:
-        handed_over: never, because kube-scheduler does not report its open requests when it releases the Lease.
         quiet_from: the time, by our clock, after which the leader before us sent nothing more.
     """
-
-    handed_over: Final = False
 
     def __init__(
         self,

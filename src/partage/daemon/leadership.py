@@ -23,7 +23,7 @@ from partage.daemon.options import ElectionOptions
 from partage.kube.client import Client, PatchKind
 from partage.kube.election import Lease, LeaseSettings
 from partage.kube.errors import KubeError, NotFound
-from partage.kube.lease import Candidacy, LeaderElector
+from partage.kube.lease import Candidacy, Elected, LeaderElector
 from partage.kube.mirror import is_older
 from partage.kube.objects import Meta
 from partage.kube.resources import LEASES, PODS, Scope
@@ -50,6 +50,7 @@ def elector(
     lead: Callable[[], Awaitable[None]],
     settled: Callable[[], bool],
     went_back: Callable[[], None],
+    elected: Elected | None = None,
 ) -> LeaderElector:
     """The elector of one instance, not running yet.
 
@@ -58,10 +59,18 @@ def elector(
         lead: started when we get the Lease, cancelled when we lose it.
         settled: whether none of our requests can still arrive.
         went_back: called when the Lease shows an earlier state of the store.
+        elected: with the plugin, kube-scheduler's Lease.
     """
     return LeaderElector(
         client,
-        Candidacy(options.namespace, options.name, identity, options.times, names.LEASE_DEADLINE),
+        Candidacy(
+            options.namespace,
+            options.name,
+            identity,
+            options.times,
+            names.LEASE_DEADLINE,
+            elected,
+        ),
         lead,
         settled=settled,
         went_back=went_back,

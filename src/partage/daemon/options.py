@@ -78,7 +78,7 @@ class SchedulerOptions:
         tick: seconds between two looks for expired holds and other effects of time.
         relist: seconds after which an audit first lists everything again, to find also changes
             that a watch missed.
-        plugin: with it, `election` names the Lease that kube-scheduler itself holds.
+        plugin: with it, kube-scheduler's Lease elects too.
     """
 
     identity: str = "partage-scheduler"

@@ -44,11 +44,13 @@ class PluginOptions:
 
     Attributes:
         path: of the socket, in a folder that only the two containers share.
+        lease: that kube-scheduler holds, in the namespace of the service's own.
         users: user ids that may connect; our own by default.
     """
 
     path: Path
     users: frozenset[int] = field(default_factory=lambda: frozenset({os.getuid()}))
+    lease: str = "partage-kube-scheduler"
 
 
 class PluginServer:

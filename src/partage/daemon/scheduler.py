@@ -2,6 +2,7 @@
 
     start:    listen ── list everything ── rebuild ── Ready (a standby already follows)
     lead:     get the Lease ── wait out the quiet period ── list again ── rebuild ── audit ── serve
+              (with the plugin kube-scheduler has got its own Lease before)
     no more:  stop serving ── let Bindings end ── give the Lease back ── follow again
 
 Without an election the instance leads as soon as its books are rebuilt. Facts from the API server
@@ -13,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -40,17 +42,19 @@ from partage.daemon.watched import CLASSES, config_maps, watched
 from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
+from partage.extender.bindings import BindLimits
 from partage.extender.books import Books
 from partage.extender.server import probe_routes, scheduler_site
 from partage.extender.service import SchedulerService
 from partage.extender.stories import Stories
 from partage.kube.client import Client
 from partage.kube.clock import sleep_until
-from partage.kube.lease import LeaderElector
+from partage.kube.lease import Elected, LeaderElector
 from partage.model.node import Node
 from partage.scheduler.engine import Engine
 from partage.serving.site import Site, probe_site
 from partage.tracing.tracer import SpanSeries
+from partage.vendors import names
 from partage.wire.documents import Document
 from partage.wire.translation import PodEntry
 
@@ -59,6 +63,8 @@ _RENEWAL: Final = 60.0
 """Seconds between two looks at the certificate files."""
 _SLACK: Final = 1.2
 """Time-outs of a Binding for which a new leader waits."""
+_TOLD: Final = 20.0
+"""Seconds between two reports that another instance's Lease keeps this one waiting."""
 _PARTING: Final = 1.5
 """Seconds that open Bindings have when the process ends; the next leader waits for those that are left."""
 _WORDS: Final = ("ConfigMap", "Node")
@@ -105,6 +111,7 @@ class SchedulerDaemon(Beside):
         self._clock = client.clock
         election = self.options.election
         self._elector = self._electing(client)
+        self._followed = self._following(client)
         self._sole = Sole(client, self._went_back)
         self._memory = Memory(client, election)
         self._label = LeaderLabel(client, election.pod if election else None)
@@ -155,20 +162,32 @@ class SchedulerDaemon(Beside):
         self._life = Life("scheduler", self.run)
         self._stop = asyncio.Event()
 
-    def _electing(self, client: Client) -> LeaderElector | FollowedLease | None:
-        election = self.options.election
+    def _electing(self, client: Client) -> LeaderElector | None:
+        election, plugin = self.options.election, self.options.plugin
         if election is None:
             return None
-        if self.options.plugin is not None:
-            return FollowedLease(
-                client, election.namespace, election.name, self._reign, self._lease_went_back
-            )
+        elected = None
+        if plugin is not None:
+            elected = Elected(names.LEASE_ELECTED, plugin.lease, self._longest_quiet_period)
         return elector(
             client,
             self.options.identity,
             election,
             self._reign,
             self._settled,
+            self._lease_went_back,
+            elected,
+        )
+
+    def _following(self, client: Client) -> FollowedLease | None:
+        election, plugin, own = self.options.election, self.options.plugin, self._elector
+        if election is None or plugin is None or own is None:
+            return None
+        return FollowedLease(
+            client,
+            election.namespace,
+            plugin.lease,
+            partial(self._campaign, own, election.name),
             self._lease_went_back,
         )
 
@@ -216,10 +235,10 @@ class SchedulerDaemon(Beside):
         return scheduler_site(self.service, faces, shown, self.options.tls)
 
     def _plugin_server(self) -> PluginServer | None:
-        options, elector = self.options.plugin, self._elector
+        options = self.options.plugin
         if options is None:
             return None
-        claimed = elector.claim if isinstance(elector, FollowedLease) else _unasked
+        claimed = self._followed.claim if self._followed is not None else _unasked
         preempts = self.options.preemption is not None
         return PluginServer(
             options,
@@ -319,7 +338,7 @@ class SchedulerDaemon(Beside):
             else:
                 self._life.ready.set()
                 await self._label.take_off()
-                await self._elector.run()
+                await (self._followed or self._elector).run()
 
     async def _load(self) -> None:
         """List everything again and rebuild the books."""
@@ -369,6 +388,50 @@ class SchedulerDaemon(Beside):
         given = election.quiet_period if election else None
         return self.options.service.limits.send * _SLACK if given is None else given
 
+    @property
+    def _longest_quiet_period(self) -> float:
+        """The same if the leader before was not a plugin's: with the extender a Binding may take longer."""
+        election = self.options.election
+        given = election.quiet_period if election else None
+        return max(self.quiet_period, BindLimits().send * _SLACK) if given is None else given
+
+    async def _campaign(self, own: LeaderElector, name: str) -> None:
+        """Get the service's own Lease, because kube-scheduler beside us has its own, and lead."""
+        telling = asyncio.create_task(self._tell_who_leads(own, name), name="scheduler:waits")
+        try:
+            await own.run()
+        finally:
+            telling.cancel()
+            await asyncio.wait((telling,))
+
+    async def _tell_who_leads(self, lease: LeaderElector, name: str) -> None:
+        """Log again and again that the service's own Lease is another's."""
+        while True:
+            await self._clock.sleep(_TOLD)
+            if not lease.leading:
+                _LOG.warning(
+                    "kube-scheduler beside this instance leads, but lease %s keeps this instance waiting: %s. It "
+                    "leads once no Binding of an earlier leader can arrive. If a service with the extender still "
+                    "runs, stop that one",
+                    name,
+                    f"{lease.holder} holds it"
+                    if lease.holder
+                    else "its last holder may have sent Bindings",
+                )
+
+    @property
+    def _quiet_from(self) -> tuple[float, float]:
+        """The moment after which an earlier leader sent nothing more, and seconds until all of it has arrived."""
+        elector, followed = self._elector, self._followed
+        if elector is None:
+            return 0.0, self.quiet_period
+        if followed is None:
+            return elector.quiet_from, self.quiet_period
+        if elector.fellow:
+            return followed.quiet_from, self.quiet_period
+        # Any program may have held kube-scheduler's Lease. The elector has waited for the last holder of ours already.
+        return followed.quiet_from, self._longest_quiet_period
+
     async def _reign(self) -> None:
         """Wait out the leader before, rebuild the books, and serve until the lead is lost.
 
@@ -377,11 +440,11 @@ class SchedulerDaemon(Beside):
         that gave the Lease back has reported whether it had all its answers.
         """
         self._predecessor_is_over = False
-        if self._elector is not None and self._elector.handed_over:
+        if self._handed_over:
             _LOG.info("got the lease from a leader whose Bindings have all arrived")
         else:
-            quiet = self._elector.quiet_from if self._elector is not None else 0.0
-            left = max(0.0, quiet + self.quiet_period - self._clock.monotonic())
+            quiet, period = self._quiet_from
+            left = max(0.0, quiet + period - self._clock.monotonic())
             _LOG.info("got the lease; others' Bindings have %.1f s to arrive", left)
             await self._clock.sleep(left)
         self._predecessor_is_over = True
@@ -390,12 +453,21 @@ class SchedulerDaemon(Beside):
         await self._check()
         await self._serve()
 
+    @property
+    def _handed_over(self) -> bool:
+        """Whether the leader before has reported that nothing of it is on its way.
+
+        With the plugin it cannot, because kube-scheduler does not report its open requests when it releases its Lease.
+        """
+        return self._followed is None and self._elector is not None and self._elector.handed_over
+
     async def _outdate_claims(self) -> None:
         """Have earlier allocations fail that were admitted and have not arrived: the quiet period is for Bindings."""
         claims = self._feed.documents("ResourceClaim")
         elector, since = self._elector, self._clock.monotonic()
-        if elector is not None and not elector.handed_over:
-            since = min(since, elector.quiet_from)
+        known = self._followed is None or (elector is not None and elector.fellow)
+        if elector is not None and known and not self._handed_over:
+            since = min(since, self._quiet_from[0])
         if not await self.service.outdate_claims(claims, since):
             await self._load()
 
@@ -468,7 +540,14 @@ class SchedulerDaemon(Beside):
     def may_bind(self) -> bool:
         """Whether this instance leads now, with books that are not in doubt; checked before every Binding."""
         leads = (self._elector or self._sole).leading
-        return self._reigning and self.service.leading and leads and not self._doubt.is_set()
+        elected = self._followed is None or self._followed.leading
+        return (
+            self._reigning
+            and self.service.leading
+            and elected
+            and leads
+            and not self._doubt.is_set()
+        )
 
     # --- beside ------------------------------------------------------------------------------
 

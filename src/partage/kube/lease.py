@@ -46,6 +46,7 @@ class Candidacy:
             the next leader need not count from the lease's end (`quiet_from`). In a released lease it
             reports that the holder has stopped. Other programs that hold the lease do not write it. If
             empty, none is written or read, and no lease is handed over.
+        elected: who else elects this candidate; None if this lease alone does.
     """
 
     namespace: str
@@ -53,6 +54,26 @@ class Candidacy:
     identity: str
     settings: LeaseSettings = LeaseSettings()
     mark: str = ""
+    elected: "Elected | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """Another lease by which a candidate was elected before it tries to get this one.
+
+    At most one candidate of each other lease campaigns at a time. So it takes this lease at once from a *fellow*, a
+    candidate of the same other lease. From any other holder it takes it only when nothing of that holder can arrive
+    any more. So a holder that was elected elsewhere never has an earlier one to wait for.
+
+    Attributes:
+        mark: the annotation with which each renewal names the other lease.
+        lease: the other lease's name.
+        patience: seconds from a holder's last request until nothing of it can arrive.
+    """
+
+    mark: str
+    lease: str
+    patience: float
 
 
 class LeaderElector:
@@ -84,6 +105,8 @@ class LeaderElector:
         self._doubted = doubted
         self._settled = settled
         self._mark = candidacy.mark
+        self._elected = candidacy.elected
+        self._fellow = self._looked = False
         self._changed = asyncio.Event()
         self._handed_over = False
         self._quiet_from = 0.0
@@ -111,6 +134,11 @@ class LeaderElector:
     def handed_over(self) -> bool:
         """Whether the previous leader released the lease with no request of its own on its way."""
         return self._handed_over
+
+    @property
+    def fellow(self) -> bool:
+        """Whether the last holder before us was elected by the same other lease."""
+        return self._fellow
 
     @property
     def quiet_from(self) -> float:
@@ -202,7 +230,7 @@ class LeaderElector:
         exists = True
         if self._version is None or not election.leads(clock.monotonic()):
             exists = await self._read()
-        if not election.may_take(clock.monotonic()):
+        if not election.may_take(clock.monotonic()) or not self._quiet():
             return
         # A pause of this process between the two makes our clock look slow, not the wall's.
         wall = clock.now()
@@ -235,22 +263,46 @@ class LeaderElector:
                 LEASES, self._name, namespace=self._namespace, into=Lease
             )
         except NotFound:
-            self._version = None
-            self._election.observe(None, "", self._clock.monotonic())
+            self._version, self._fellow = None, False
+            self._observe(None, "", None)
             return False
         self._version = lease.metadata.resource_version
         if self._election.went_back(self._version):
             self._went_back()
-        self._election.observe(
-            lease.spec, self._version, self._clock.monotonic(), self._stops(lease)
-        )
+        spec, stops = lease.spec, self._stops(lease)
+        if self._elected is not None and not self._election.leads(self._clock.monotonic()):
+            renewed = (lease.metadata.annotations or {}).get(self._elected.mark, "")
+            self._fellow = renewed == f"{spec.renew_time} {self._elected.lease}"
+            if self._fellow:
+                spec, stops = LeaseSpec("", SETTLED, renew_time=spec.renew_time), 0.0
+        self._observe(spec, self._version, stops)
         return True
+
+    def _observe(self, spec: LeaseSpec | None, version: str, stops: float | None) -> None:
+        """Record what a read has shown.
+
+        A holder that lives writes the lease again at once after it was emptied or deleted. So a candidate that was
+        elected elsewhere does not wait a whole duration if it finds none, but for what a holder may have sent.
+        """
+        unheld = spec is None or not (spec.holder_identity or spec.renew_time)
+        if self._elected is not None and not self._looked and unheld:
+            spec, stops = LeaseSpec("", UNSETTLED), 0.0
+        self._looked = True
+        self._election.observe(spec, version, self._clock.monotonic(), stops)
+
+    def _quiet(self) -> bool:
+        """Whether we need not leave the lease to others because of a holder that may have requests on their way."""
+        election, now = self._election, self._clock.monotonic()
+        if self._elected is None or election.leads(now) or election.handed_over:
+            return True
+        return now >= election.quiet_from + self._elected.patience
 
     def _marked(self, spec: LeaseSpec, stops: float) -> dict[str, Any]:
         """Metadata that reports in how many seconds the writer of this renewal stops."""
-        if not self._mark:
-            return {}
-        return {"annotations": {self._mark: f"{spec.renew_time} {stops:g}"}}
+        marks = {self._mark: f"{spec.renew_time} {stops:g}"} if self._mark else {}
+        if self._elected is not None:
+            marks[self._elected.mark] = f"{spec.renew_time} {self._elected.lease}"
+        return {"annotations": marks} if marks else {}
 
     def _stops(self, lease: Lease) -> float | None:
         """The holder's report of this renewal, which is not valid for another one."""

@@ -101,6 +101,7 @@ _SAYS_NOTHING: Final = frozenset(
         names.TRACEPARENT,
         names.SERVED,
         names.LEASE_DEADLINE,
+        names.LEASE_ELECTED,
         names.SIMULATE_LIFETIME,
         names.SIMULATE_UNHEALTHY,
     }

@@ -32,6 +32,7 @@ class Fault:
         times: how many requests are hit before it is spent.
         executed: do what was asked first, and fail afterwards.
         delay: seconds before anything happens.
+        under_way: seconds until what is executed arrives, even if its sender is gone by then.
         status: answer with this; with `reason`, `message`, `retry_after` and `causes`.
         drop: cut the connection without an answer.
         body: answer 200 with these bytes.
@@ -45,6 +46,7 @@ class Fault:
     times: int = 1
     executed: bool = False
     delay: float = 0.0
+    under_way: float = 0.0
     status: int = 0
     reason: str = ""
     message: str = ""
@@ -212,7 +214,7 @@ class Wire:
                 await asyncio.sleep(fault.delay)
             if fault.executed:
                 # Shielded: what was sent arrives, even if the sender has given up meanwhile.
-                await asyncio.shield(self._sent(request, body))
+                await asyncio.shield(self._sent(request, body, fault.under_way))
             if fault.status:
                 return _told(fault)
             if fault.drop:
@@ -253,8 +255,14 @@ class Wire:
         kind += " though done" if fault.executed else ""
         self.hit[kind] = self.hit.get(kind, 0) + 1
 
-    def _sent(self, request: web.Request, body: bytes) -> asyncio.Task[web.Response]:
-        task = asyncio.ensure_future(self._forward(request, body))
+    def _sent(
+        self, request: web.Request, body: bytes, under_way: float = 0.0
+    ) -> asyncio.Task[web.Response]:
+        async def arrive() -> web.Response:
+            await asyncio.sleep(under_way)
+            return await self._forward(request, body)
+
+        task = asyncio.ensure_future(arrive())
         self._late.add(task)
         task.add_done_callback(self._late.discard)
         return task

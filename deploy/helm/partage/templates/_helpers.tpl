@@ -48,8 +48,8 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if and (include "partage.plugged" .) (not (semverCompare $fits .Capabilities.KubeVersion.Version)) -}}
 {{- fail (printf "scheduler.seam: plugin brings kube-scheduler %s, which works with that Kubernetes and the next minor; this cluster has %s. Set scheduler.seam=extender, or kubeScheduler.pluginImage.kubernetes to what the image was built for; for helm template set --kube-version" $built .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
-{{- if and (not (include "partage.plugged" .)) (eq .Values.scheduler.leaseName .Values.kubeScheduler.leaseName) -}}
-{{- fail (printf "scheduler.leaseName and kubeScheduler.leaseName are both %s: with scheduler.seam: extender each elects a leader of its own" .Values.scheduler.leaseName) -}}
+{{- if eq .Values.scheduler.leaseName .Values.kubeScheduler.leaseName -}}
+{{- fail (printf "scheduler.leaseName and kubeScheduler.leaseName are both %s: kube-scheduler and the service each hold a Lease of their own" .Values.scheduler.leaseName) -}}
 {{- end -}}
 {{- end }}
 
