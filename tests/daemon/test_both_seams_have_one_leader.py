@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from daemon_world import World, until, world
 
-from partage.daemon import scheduler
+from partage.daemon import leadership
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.plugin import PluginOptions
 from partage.daemon.scheduler import SchedulerDaemon
@@ -42,8 +42,8 @@ def plugin(
 @contextlib.asynccontextmanager
 async def elected(cluster: World, engine: SchedulerDaemon) -> AsyncIterator[None]:
     """kube-scheduler beside this engine holds its Lease, and reports that."""
-    followed, options = engine._followed, engine.options.plugin
-    assert followed is not None
+    lead, options = engine._leadership, engine.options.plugin
+    assert lead is not None
     assert options is not None
     name = options.lease
     if cluster.api.store.get(LEASES, "default", name) is None:
@@ -61,12 +61,12 @@ async def elected(cluster: World, engine: SchedulerDaemon) -> AsyncIterator[None
             await asyncio.sleep(0.2)
 
     renewing = asyncio.create_task(renews())
-    followed.claim(True)
+    lead.claim(True)
     try:
-        await until(lambda: followed.leading)
+        await until(lambda: lead.elected)
         yield
     finally:
-        followed.claim(False)
+        lead.claim(False)
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
 
@@ -84,7 +84,7 @@ async def test_an_engine_waits_for_a_service_with_the_extender(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its kube-scheduler leads already; the log names who keeps it waiting. It leads when that one has ended."""
-    monkeypatch.setattr(scheduler, "_TOLD", 0.3)
+    monkeypatch.setattr(leadership, "_TOLD", 0.3)
     async with world() as cluster:
         new = SchedulerDaemon(await cluster.client(), plugin("new", tmp_path))
         async with contextlib.AsyncExitStack() as stack:
@@ -112,9 +112,8 @@ async def test_what_a_dead_service_may_have_sent_is_waited_for_too(tmp_path: Pat
         new = SchedulerDaemon(await cluster.client(), plugin("new", tmp_path))
         await stack.enter_async_context(new)
         await stack.enter_async_context(elected(cluster, new))
-        release = old._elector
-        assert release is not None
-        release._version = None  # a dead process releases nothing
+        assert old._leadership is not None
+        old._leadership._own._version = None  # a dead process releases nothing
         renewed = time.monotonic()
         dying.cancel()
         await asyncio.gather(dying, return_exceptions=True)

@@ -148,10 +148,10 @@ async def test_a_binding_without_an_answer_is_waited_for_after_a_restart() -> No
         async with SchedulerDaemon(
             await cluster.client(), options("two", quiet_period=LONG)
         ) as two:
-            await until(lambda: two._elector is not None and two._elector.leading)
+            await until(lambda: two._leadership is not None and two._leadership.leading)
 
-            assert two._elector is not None
-            assert not two._elector.handed_over
+            assert two._leadership is not None
+            assert not two._leadership.handed_over
             assert not two.service.leading
         wire.held.set()
 
@@ -165,16 +165,16 @@ async def test_who_ends_before_its_wait_is_over_leaves_the_wait_to_the_next() ->
         ):
             await until(lambda: dead.service.leading)
             wire.cut = True
-            await until(lambda: brief._elector is not None and brief._elector.leading)
+            await until(lambda: brief._leadership is not None and brief._leadership.leading)
             assert not brief.service.leading
 
         async with SchedulerDaemon(
             await cluster.client(), options("next", quiet_period=LONG)
         ) as last:
-            await until(lambda: last._elector is not None and last._elector.leading)
+            await until(lambda: last._leadership is not None and last._leadership.leading)
 
-            assert last._elector is not None
-            assert not last._elector.handed_over
+            assert last._leadership is not None
+            assert not last._leadership.handed_over
             assert not last.service.leading
 
 

@@ -109,9 +109,9 @@ async def test_a_service_with_the_extender_gives_way_to_an_engine_and_to_no_seco
         old = await cluster.daemon("old", plugged=False)
         await until(old.may_bind, "the old service leads")
         new = await cluster.daemon("new", quiet_period=3.0)
-        followed = new._followed
-        assert followed is not None
-        await until(lambda: followed.leading, "kube-scheduler beside the engine leads")
+        lead = new._leadership
+        assert lead is not None
+        await until(lambda: lead.elected, "kube-scheduler beside the engine leads")
         await cluster.pod("late", WHOLE, schedulerName="by-hand")
         filtered = {"Pod": cluster.stored("late"), "NodeNames": ["n0"]}
         assert (await ask(cluster, old.url, "filter", filtered))["NodeNames"] == ["n0"]

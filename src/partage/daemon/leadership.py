@@ -19,7 +19,9 @@ from typing import Final
 
 import msgspec
 
+from partage.daemon.followed_lease import FollowedLease
 from partage.daemon.options import ElectionOptions
+from partage.extender.bindings import BindLimits
 from partage.kube.client import Client, PatchKind
 from partage.kube.election import Lease, LeaseSettings
 from partage.kube.errors import KubeError, NotFound
@@ -37,51 +39,165 @@ _STILL: Final = 60.0
 _PARTING: Final = 1.0
 """Most seconds for the removal of the label."""
 _TIMES: Final = LeaseSettings()
+_SLACK: Final = 1.2
+"""Time-outs of a Binding for which a new leader waits."""
+_TOLD: Final = 20.0
+"""Seconds between two reports that another instance's Lease keeps this one waiting."""
 
 
 class _Pod(msgspec.Struct, frozen=True):
     metadata: Meta
 
 
-def elector(
-    client: Client,
-    identity: str,
-    options: ElectionOptions,
-    lead: Callable[[], Awaitable[None]],
-    settled: Callable[[], bool],
-    went_back: Callable[[], None],
-    elected: Elected | None = None,
-) -> LeaderElector:
-    """The elector of one instance, not running yet.
+def quiet_period(send: float, options: ElectionOptions | None) -> float:
+    """Seconds after which no request of an earlier leader can still arrive.
+
+    It is the time-out of a Binding, by which its sender and the API server give up, and a share
+    more: for clocks that differ a little, and for a write that the store had just begun.
 
     Args:
-        identity: unique among all instances.
-        lead: started when we get the Lease, cancelled when we lose it.
-        settled: whether none of our requests can still arrive.
-        went_back: called when the Lease shows an earlier state of the store.
-        elected: with the plugin, kube-scheduler's Lease.
+        send: that time-out.
+        options: may give the period itself.
     """
-    return LeaderElector(
-        client,
-        Candidacy(
-            options.namespace,
-            options.name,
-            identity,
-            options.times,
-            names.LEASE_DEADLINE,
-            elected,
-        ),
-        lead,
-        settled=settled,
-        went_back=went_back,
-        failed=lambda error: _LOG.warning("lease %s: %s", options.name, error),
-        doubted=lambda seconds: _LOG.warning(
-            "the wall clock moved on %.1f s further than this process's own: the machine may have "
-            "stood still, or its clock was set; this instance binds no pod until it has renewed lease %s",
-            seconds,
-            options.name,
-        ),
-    )
+    given = options.quiet_period if options is not None else None
+    return send * _SLACK if given is None else given
+
+
+class Leadership:
+    """The lead of one instance: by the service's own Lease, and with the plugin by kube-scheduler's before."""
+
+    def __init__(
+        self,
+        client: Client,
+        identity: str,
+        options: ElectionOptions,
+        lead: Callable[[], Awaitable[None]],
+        *,
+        settled: Callable[[], bool],
+        went_back: Callable[[], None],
+        send: float,
+        followed: str | None = None,
+    ) -> None:
+        """Not running yet.
+
+        Args:
+            identity: unique among all instances.
+            lead: started when we get the Lease, cancelled when we lose it.
+            settled: whether none of our requests can still arrive.
+            went_back: called when a Lease shows an earlier state of the store.
+            send: the time-out of a Binding of ours.
+            followed: with the plugin, the Lease that kube-scheduler holds.
+        """
+        self._clock = client.clock
+        self._name = options.name
+        self._quiet_period = quiet_period(send, options)
+        # Any program may have held kube-scheduler's Lease, and with the extender a Binding takes longer.
+        self._longest = max(self._quiet_period, quiet_period(BindLimits().send, options))
+        elected = None
+        if followed is not None:
+            elected = Elected(names.LEASE_ELECTED, followed, self._longest)
+        self._own = LeaderElector(
+            client,
+            Candidacy(
+                options.namespace,
+                options.name,
+                identity,
+                options.times,
+                names.LEASE_DEADLINE,
+                elected,
+            ),
+            lead,
+            settled=settled,
+            went_back=went_back,
+            failed=lambda error: _LOG.warning("lease %s: %s", options.name, error),
+            doubted=lambda seconds: _LOG.warning(
+                "the wall clock moved on %.1f s further than this process's own: the machine may have "
+                "stood still, or its clock was set; this instance binds no pod until it has renewed lease %s",
+                seconds,
+                options.name,
+            ),
+        )
+        self._followed = (
+            FollowedLease(client, options.namespace, followed, self._campaign, went_back)
+            if followed is not None
+            else None
+        )
+
+    @property
+    def elected(self) -> bool:
+        """Whether kube-scheduler beside us holds its Lease; true without the plugin."""
+        return self._followed is None or self._followed.leading
+
+    @property
+    def leading(self) -> bool:
+        """Whether we lead now."""
+        return self._own.leading and self.elected
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether the leader before us has reported that nothing of it is on its way.
+
+        With the plugin it cannot, because kube-scheduler does not report its open requests when it releases its Lease.
+        """
+        return self._followed is None and self._own.handed_over
+
+    @property
+    def sent_until(self) -> float:
+        """The moment, by our clock, after which the leader before us sent nothing more; now if that is not known."""
+        if self._followed is None:
+            return self._clock.monotonic() if self.handed_over else self._own.quiet_from
+        return self._followed.quiet_from if self._own.fellow else self._clock.monotonic()
+
+    def claim(self, leading: bool) -> None:  # noqa: FBT001 # a reported fact
+        """Take in kube-scheduler's report whether it holds its Lease."""
+        if self._followed is not None:
+            self._followed.claim(leading)
+
+    async def run(self) -> None:
+        """Campaign, lead, and campaign again, until cancelled."""
+        await (self._followed or self._own).run()
+
+    async def predecessor_over(self) -> None:
+        """Wait until nothing of the leader before us can arrive any more.
+
+        The elector knows the moment after which that one sends no Binding. A Binding that was sent just before may
+        still arrive, as long as its sender waits for an answer. A leader that gave the Lease back has reported whether
+        it had all its answers. With the plugin the elector has waited for the last holder of our own Lease already,
+        and this waits for that of kube-scheduler's.
+        """
+        if self.handed_over:
+            _LOG.info("got the lease from a leader whose Bindings have all arrived")
+            return
+        quiet, period = self._own.quiet_from, self._quiet_period
+        if self._followed is not None:
+            quiet = self._followed.quiet_from
+            period = self._quiet_period if self._own.fellow else self._longest
+        left = max(0.0, quiet + period - self._clock.monotonic())
+        _LOG.info("got the lease; others' Bindings have %.1f s to arrive", left)
+        await self._clock.sleep(left)
+
+    async def _campaign(self) -> None:
+        """Get our own Lease, because kube-scheduler beside us has its own, and lead."""
+        telling = asyncio.create_task(self._tell_who_leads(), name="scheduler:waits")
+        try:
+            await self._own.run()
+        finally:
+            telling.cancel()
+            await asyncio.wait((telling,))
+
+    async def _tell_who_leads(self) -> None:
+        """Log again and again that our own Lease is another's."""
+        while True:
+            await self._clock.sleep(_TOLD)
+            if not self._own.leading:
+                holder = self._own.holder
+                _LOG.warning(
+                    "kube-scheduler beside this instance leads, but lease %s keeps this instance waiting: %s. It "
+                    "leads once no Binding of an earlier leader can arrive. If a service with the extender still "
+                    "runs, stop that one",
+                    self._name,
+                    f"{holder} holds it" if holder else "its last holder may have sent Bindings",
+                )
 
 
 class LeaderLabel:

@@ -14,7 +14,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -28,10 +27,9 @@ from partage.daemon.binding import ApiAmender, ApiBinder, ApiNodeLocks
 from partage.daemon.claim_reviews import ClaimDesk, outdater
 from partage.daemon.claim_templates import ClaimTemplates
 from partage.daemon.events_and_wakeups import Notices
-from partage.daemon.followed_lease import FollowedLease
 from partage.daemon.gc_tuning import collecting_later
 from partage.daemon.informers import Facts, Feed
-from partage.daemon.leadership import LeaderLabel, Memory, Sole, elector
+from partage.daemon.leadership import LeaderLabel, Leadership, Memory, Sole, quiet_period
 from partage.daemon.learning import Learning
 from partage.daemon.lifecycle import Beside, Life, until
 from partage.daemon.options import SchedulerOptions
@@ -42,29 +40,22 @@ from partage.daemon.watched import CLASSES, config_maps, watched
 from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
-from partage.extender.bindings import BindLimits
 from partage.extender.books import Books
 from partage.extender.server import probe_routes, scheduler_site
 from partage.extender.service import SchedulerService
 from partage.extender.stories import Stories
 from partage.kube.client import Client
 from partage.kube.clock import sleep_until
-from partage.kube.lease import Elected, LeaderElector
 from partage.model.node import Node
 from partage.scheduler.engine import Engine
 from partage.serving.site import Site, probe_site
 from partage.tracing.tracer import SpanSeries
-from partage.vendors import names
 from partage.wire.documents import Document
 from partage.wire.translation import PodEntry
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _RENEWAL: Final = 60.0
 """Seconds between two looks at the certificate files."""
-_SLACK: Final = 1.2
-"""Time-outs of a Binding for which a new leader waits."""
-_TOLD: Final = 20.0
-"""Seconds between two reports that another instance's Lease keeps this one waiting."""
 _PARTING: Final = 1.5
 """Seconds that open Bindings have when the process ends; the next leader waits for those that are left."""
 _WORDS: Final = ("ConfigMap", "Node")
@@ -110,8 +101,7 @@ class SchedulerDaemon(Beside):
         self._woken_by = wake
         self._clock = client.clock
         election = self.options.election
-        self._elector = self._electing(client)
-        self._followed = self._following(client)
+        self._leadership = self._lead(client)
         self._sole = Sole(client, self._went_back)
         self._memory = Memory(client, election)
         self._label = LeaderLabel(client, election.pod if election else None)
@@ -158,37 +148,23 @@ class SchedulerDaemon(Beside):
         self._doubt = asyncio.Event()
         self._restored = asyncio.Event()
         self._reigning = False
-        self._predecessor_is_over = self._elector is None
+        self._predecessor_is_over = self._leadership is None
         self._life = Life("scheduler", self.run)
         self._stop = asyncio.Event()
 
-    def _electing(self, client: Client) -> LeaderElector | None:
+    def _lead(self, client: Client) -> Leadership | None:
         election, plugin = self.options.election, self.options.plugin
         if election is None:
             return None
-        elected = None
-        if plugin is not None:
-            elected = Elected(names.LEASE_ELECTED, plugin.lease, self._longest_quiet_period)
-        return elector(
+        return Leadership(
             client,
             self.options.identity,
             election,
             self._reign,
-            self._settled,
-            self._lease_went_back,
-            elected,
-        )
-
-    def _following(self, client: Client) -> FollowedLease | None:
-        election, plugin, own = self.options.election, self.options.plugin, self._elector
-        if election is None or plugin is None or own is None:
-            return None
-        return FollowedLease(
-            client,
-            election.namespace,
-            plugin.lease,
-            partial(self._campaign, own, election.name),
-            self._lease_went_back,
+            settled=self._settled,
+            went_back=self._lease_went_back,
+            send=self.options.service.limits.send,
+            followed=plugin.lease if plugin is not None else None,
         )
 
     def _service(self, client: Client) -> SchedulerService:
@@ -238,7 +214,7 @@ class SchedulerDaemon(Beside):
         options = self.options.plugin
         if options is None:
             return None
-        claimed = self._followed.claim if self._followed is not None else _unasked
+        claimed = self._leadership.claim if self._leadership is not None else _unasked
         preempts = self.options.preemption is not None
         return PluginServer(
             options,
@@ -331,14 +307,14 @@ class SchedulerDaemon(Beside):
                 self._history.follow(self._whole_books, self._clock.sleep),
                 name="scheduler:history",
             )
-            if self._elector is None:
+            if self._leadership is None:
                 group.create_task(self._sole.run(), name="scheduler:sole")
                 await self._outdate_claims()
                 await self._serve()
             else:
                 self._life.ready.set()
                 await self._label.take_off()
-                await (self._followed or self._elector).run()
+                await self._leadership.run()
 
     async def _load(self) -> None:
         """List everything again and rebuild the books."""
@@ -379,95 +355,26 @@ class SchedulerDaemon(Beside):
 
     @property
     def quiet_period(self) -> float:
-        """Seconds after which no request of an earlier leader can still arrive.
-
-        It is the time-out of a Binding, by which its sender and the API server give up, and a share
-        more: for clocks that differ a little, and for a write that the store had just begun.
-        """
-        election = self.options.election
-        given = election.quiet_period if election else None
-        return self.options.service.limits.send * _SLACK if given is None else given
-
-    @property
-    def _longest_quiet_period(self) -> float:
-        """The same if the leader before was not a plugin's: with the extender a Binding may take longer."""
-        election = self.options.election
-        given = election.quiet_period if election else None
-        return max(self.quiet_period, BindLimits().send * _SLACK) if given is None else given
-
-    async def _campaign(self, own: LeaderElector, name: str) -> None:
-        """Get the service's own Lease, because kube-scheduler beside us has its own, and lead."""
-        telling = asyncio.create_task(self._tell_who_leads(own, name), name="scheduler:waits")
-        try:
-            await own.run()
-        finally:
-            telling.cancel()
-            await asyncio.wait((telling,))
-
-    async def _tell_who_leads(self, lease: LeaderElector, name: str) -> None:
-        """Log again and again that the service's own Lease is another's."""
-        while True:
-            await self._clock.sleep(_TOLD)
-            if not lease.leading:
-                _LOG.warning(
-                    "kube-scheduler beside this instance leads, but lease %s keeps this instance waiting: %s. It "
-                    "leads once no Binding of an earlier leader can arrive. If a service with the extender still "
-                    "runs, stop that one",
-                    name,
-                    f"{lease.holder} holds it"
-                    if lease.holder
-                    else "its last holder may have sent Bindings",
-                )
-
-    @property
-    def _quiet_from(self) -> tuple[float, float]:
-        """The moment after which an earlier leader sent nothing more, and seconds until all of it has arrived."""
-        elector, followed = self._elector, self._followed
-        if elector is None:
-            return 0.0, self.quiet_period
-        if followed is None:
-            return elector.quiet_from, self.quiet_period
-        if elector.fellow:
-            return followed.quiet_from, self.quiet_period
-        # Any program may have held kube-scheduler's Lease. The elector has waited for the last holder of ours already.
-        return followed.quiet_from, self._longest_quiet_period
+        """Seconds after which no request of ours can still arrive."""
+        return quiet_period(self.options.service.limits.send, self.options.election)
 
     async def _reign(self) -> None:
-        """Wait out the leader before, rebuild the books, and serve until the lead is lost.
-
-        The elector knows the moment after which the earlier leader sends no Binding. A Binding that
-        was sent just before may still arrive, as long as its sender waits for an answer. A leader
-        that gave the Lease back has reported whether it had all its answers.
-        """
+        """Wait out the leader before, rebuild the books, and serve until the lead is lost."""
         self._predecessor_is_over = False
-        if self._handed_over:
-            _LOG.info("got the lease from a leader whose Bindings have all arrived")
-        else:
-            quiet, period = self._quiet_from
-            left = max(0.0, quiet + period - self._clock.monotonic())
-            _LOG.info("got the lease; others' Bindings have %.1f s to arrive", left)
-            await self._clock.sleep(left)
+        if self._leadership is not None:
+            await self._leadership.predecessor_over()
         self._predecessor_is_over = True
         await self._load()
         await self._outdate_claims()
         await self._check()
         await self._serve()
 
-    @property
-    def _handed_over(self) -> bool:
-        """Whether the leader before has reported that nothing of it is on its way.
-
-        With the plugin it cannot, because kube-scheduler does not report its open requests when it releases its Lease.
-        """
-        return self._followed is None and self._elector is not None and self._elector.handed_over
-
     async def _outdate_claims(self) -> None:
         """Have earlier allocations fail that were admitted and have not arrived: the quiet period is for Bindings."""
         claims = self._feed.documents("ResourceClaim")
-        elector, since = self._elector, self._clock.monotonic()
-        known = self._followed is None or (elector is not None and elector.fellow)
-        if elector is not None and known and not self._handed_over:
-            since = min(since, self._quiet_from[0])
+        since = self._clock.monotonic()
+        if self._leadership is not None:
+            since = min(since, self._leadership.sent_until)
         if not await self.service.outdate_claims(claims, since):
             await self._load()
 
@@ -539,15 +446,8 @@ class SchedulerDaemon(Beside):
 
     def may_bind(self) -> bool:
         """Whether this instance leads now, with books that are not in doubt; checked before every Binding."""
-        leads = (self._elector or self._sole).leading
-        elected = self._followed is None or self._followed.leading
-        return (
-            self._reigning
-            and self.service.leading
-            and elected
-            and leads
-            and not self._doubt.is_set()
-        )
+        leads = (self._leadership or self._sole).leading
+        return self._reigning and self.service.leading and leads and not self._doubt.is_set()
 
     # --- beside ------------------------------------------------------------------------------
 
