@@ -211,6 +211,25 @@ async def test_it_stops_at_once_when_the_claim_ends_or_another_holds_it(
 
 
 @following
+async def test_a_kube_scheduler_that_gets_its_lease_back_unawares_has_its_engine_again(
+    follower: Follower,
+) -> None:
+    """It stood still, another led and released, and it renewed before its own deadline: it never reports a loss."""
+    follower.lease.claim(True)
+    await follower.pass_time(6, renews="ours")
+    await follower.pass_time(16)
+    await follower.pass_time(4, renews="theirs")
+    assert not follower.lease.leading
+    ended = follower.api.clock.monotonic()
+    follower.api.spec = LeaseSpec("", 1, renew_time="released")
+    await follower.pass_time(2)
+    await follower.pass_time(4, renews="ours")
+    assert follower.lease.leading
+    assert follower.reigns == ["begun", "ended", "begun"]
+    assert ended <= follower.lease.quiet_from <= ended + 2
+
+
+@following
 async def test_it_waits_out_what_the_leader_before_may_have_sent(follower: Follower) -> None:
     """The wait starts ten seconds after that leader's last renewal, or at its release of the Lease."""
     await follower.pass_time(6, renews="theirs")

@@ -83,7 +83,7 @@ class FollowedLease:
         self._name = name
         self._lead = lead
         self._claimed = False
-        self._ours = ""
+        self._ours = self._claimant = ""
         self._seen: tuple[str, str] | None = None
         self._looked = self._first = self._renewed = 0.0
         self._relies: dict[str, float] = {}
@@ -102,7 +102,7 @@ class FollowedLease:
         """Take in kube-scheduler's report whether it holds its Lease."""
         if leading != self._claimed:
             self._claimed = leading
-            self._ours = ""
+            self._ours = self._claimant = ""
             self._changed.set()
 
     async def run(self) -> None:
@@ -203,13 +203,12 @@ class FollowedLease:
             until = now + max(duration, _DURATION) * _SHARE
             self._relies = dict.fromkeys(self._relies, until)
             self._went_back()
-        if self._ours and holder != self._ours:
-            self._claimed = False  # the claimed Lease is lost: a new claim is needed
-        if not (mine and holder and self._claimed):
+        # A kube-scheduler that stood still, and gets the Lease back before it notices the loss, reports nothing new.
+        if not (mine and holder and holder == (self._claimant or holder)):
             self._ours = ""
             return
         if not self._ours:
             others = [until for name, until in self._relies.items() if name != holder]
             self.quiet_from = max([self._first, *others])
-            self._ours = holder
+            self._ours = self._claimant = holder
         self._until = self._renewed
