@@ -209,10 +209,12 @@ class Stack:
             "Devices are served",
             lambda: self.plane.call("GET", "/apis/scheduling.koordinator.sh/v1alpha1/devices"),
         )
-        if self.layout.settled and not self.layout.plugged:
+        if self.layout.settled:
             name = self.layout.scheduler
             where = f"/apis/coordination.k8s.io/v1/namespaces/{self.layout.system}/leases/{name}"
-            lease = given_back(name, self.layout.system, settled=True)
+            election = self.config_beside()["leaderElection"]["resourceName"]
+            elected = election if self.layout.plugged else ""
+            lease = given_back(name, self.layout.system, settled=True, elected=elected)
             self.plane.call("PATCH", where, lease, kind=MERGE)
         self.start_scheduler_service()
         if webhook:

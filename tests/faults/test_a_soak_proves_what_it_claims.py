@@ -91,6 +91,18 @@ def test_a_run_fails_for_each_single_lack(how: str) -> None:
     assert len(failed(changed(*BROKEN[how]))) == (2 if how == "nothing bound" else 1)
 
 
+@pytest.mark.parametrize(("seconds", "wrong"), [(20.9, 0), (21.1, 1)])
+def test_by_the_plugin_no_open_connection_keeps_a_leader_that_stands_still(
+    seconds: float, wrong: int
+) -> None:
+    """It may take as long as one that is killed, and no longer."""
+    plugged = changed("seam", "plugin")
+    for row in plugged["leader_lost"].values():
+        row["max_s"] = 20.0
+    plugged["leader_lost"]["stood still"]["max_s"] = seconds
+    assert len(failed(plugged)) == wrong
+
+
 def test_a_short_run_need_not_meet_every_fault() -> None:
     """It still must bind, audit and keep its rate."""
     short = changed("minutes", 1.0)

@@ -18,7 +18,8 @@ _PLUGGED_SECONDS = 6.0
 """By the plugin what an earlier leader may have sent is waited for within the Lease: 2 s between two tries to get it,
 1 s between two looks at it, and 3 s to serve."""
 HTTP_TIMEOUT = 10.0
-"""kube-scheduler's patience with an extender: a leader that stands still keeps its connections."""
+"""kube-scheduler's patience with an extender: a leader that stands still keeps its connections. The plugin has no part in
+this: kube-scheduler gives up the Lease five seconds after its engine's last answer, or loses it."""
 RATE_SHARE = 0.97
 BOUND_SHARE = 0.95
 RELEASE_SECONDS = 3.0
@@ -96,7 +97,8 @@ def _times(summary: Summary) -> Iterator[str]:
     if summary["minutes"] >= _LONG_MINUTES and not (lost or summary["quiet"] or summary["only"]):
         yield "no leader was lost"
     for how, row in summary["leader_lost"].items():
-        most = promised + (HTTP_TIMEOUT if how == "stood still" else 0.0)
+        hangs = how == "stood still" and summary["seam"] == "extender"
+        most = promised + (HTTP_TIMEOUT if hangs else 0.0)
         if row["max_s"] > most:
             yield f"a leader was {how}, and nothing was bound for {row['max_s']} s, over {most:g}"
     release = summary["release_to_next_binding"]
