@@ -69,6 +69,9 @@ STORIES = {
         )
     ),
     "docs/from/metax.md": Story(before=("kubectl create namespace koordinator-system",)),
+    "docs/how-to/beside-an-autoscaler.md": Story(
+        before=(f"{deployment('cluster-autoscaler', 'kube-system')} -- ./cluster-autoscaler",)
+    ),
     "docs/how-to/beside-the-gpu-operator.md": Story(before=("kubectl create -f node.yaml",)),
     "docs/how-to/install.md": Story(
         then={
@@ -76,7 +79,6 @@ STORIES = {
             # Another way to install, thus in another cluster: what is left of the one before goes.
             "helm install hami": f"helm uninstall partage -n partage-system --no-hooks && {FORGOTTEN}",
             "kubectl apply -k": f"helm uninstall hami -n kube-system --no-hooks && {FORGOTTEN}",
-            "kubectl patch deployment": f"{deployment('cluster-autoscaler', 'kube-system')} -- ./cluster-autoscaler",
         }
     ),
     "docs/how-to/trace-a-pod.md": Story(

@@ -241,6 +241,8 @@ program."""
 _INSTALLERS: Final = ("helm", "kubectl", "curl")
 _RUNNING: Final = "docs/how-to/stay-available.md"
 """It asks about the parts that an installation runs."""
+_AUTOSCALER: Final = "docs/how-to/beside-an-autoscaler.md"
+"""It changes a Deployment that no page of ours makes."""
 
 
 def read(page: str, text: str) -> Iterator[Block]:
@@ -337,7 +339,9 @@ TRANSLATED: Final = "docs/zh/"
 
 def on_genuine(line: Line) -> bool:
     """Whether a line is about an installation, and so typed against a genuine API server."""
-    return line.page == _RUNNING or (line.page in _INSTALLING and line.words[0] in _INSTALLERS)
+    return line.page in (_RUNNING, _AUTOSCALER) or (
+        line.page in _INSTALLING and line.words[0] in _INSTALLERS
+    )
 
 
 _INSTALLING: Final = {line.page for line in LINES if line.text.startswith("helm ")}
