@@ -19,13 +19,13 @@ _LOG: Final = logging.getLogger("partage.daemon")
 _LONGEST: Final = 60.0
 
 
-class Attempts:
-    """Attempts at one kind of request, by pod. The next one waits ever longer, as its tenant may cause them without end."""
+class Pauses:
+    """Pauses between requests of one kind, by pod: ever longer ones, as its tenant may cause requests without end."""
 
     def __init__(self, client: Client, period: float) -> None:
         """No pod yet; the first pause is about a `period`, in seconds, and the longest a minute."""
         self._client = client
-        self._pauses = Backoff(base=period, cap=max(period, _LONGEST))
+        self._backoff = Backoff(base=period, cap=max(period, _LONGEST))
         self._tried: dict[str, tuple[int, float]] = {}
 
     def waits(self, uid: str) -> bool:
@@ -33,9 +33,9 @@ class Attempts:
         return uid in self._tried and self._client.clock.monotonic() < self._tried[uid][1]
 
     def add(self, uid: str) -> None:
-        """Record an attempt."""
+        """Record a request, after which the pause begins."""
         tries = self._tried[uid][0] if uid in self._tried else 0
-        pause = self._pauses.delay(tries, self._client.chance())
+        pause = self._backoff.delay(tries, self._client.chance())
         self._tried[uid] = tries + 1, self._client.clock.monotonic() + pause
 
     def keep(self, uids: Collection[str]) -> None:
@@ -54,7 +54,7 @@ class Evictions:
         self._keeper = keeper
         self._period = period
         self._done: set[str] = set()
-        self._attempts = Attempts(client, period)
+        self._pauses = Pauses(client, period)
         self._problems: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -64,10 +64,10 @@ class Evictions:
             found = {one.uid: one for one in worries if one.uid}
             self._done &= found.keys()
             self._problems = {k: v for k, v in self._problems.items() if k in found}
-            self._attempts.keep(found.keys())
+            self._pauses.keep(found.keys())
             for uid in sorted(found.keys() - self._done):
-                if not self._attempts.waits(uid):
-                    self._attempts.add(uid)
+                if not self._pauses.waits(uid):
+                    self._pauses.add(uid)
                     await self._evict(found[uid])
             pause = self._period * (1 + self._client.chance() / 5)
             await self._client.clock.sleep(pause)

@@ -37,7 +37,7 @@ from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.trouble import Rounds
 from partage.agent.uses import Meter
-from partage.daemon.evicting import Attempts
+from partage.daemon.evicting import Pauses
 from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.kube.resources import PODS
@@ -174,7 +174,7 @@ class Statements:
             await asyncio.sleep(self._settings.period)
 
     async def _tells(self, client: Client) -> None:
-        writes, evictions = (Attempts(client, self._settings.period) for _ in range(2))
+        writes, evictions = (Pauses(client, self._settings.period) for _ in range(2))
         while True:
             await self._news.wait()
             self._news.clear()
@@ -258,7 +258,7 @@ class Statements:
 
     # --- the API server ----------------------------------------------------------------------
 
-    async def _tell(self, client: Client, writes: Attempts, evictions: Attempts) -> None:
+    async def _tell(self, client: Client, writes: Pauses, evictions: Pauses) -> None:
         pods = {
             key: tuple(parts)
             for key, parts in groupby(
@@ -267,8 +267,8 @@ class Statements:
         }
         self._written = {uid: self._written[uid] for _, uid in pods if uid in self._written}
         self._logged = {uid: self._logged[uid] for _, uid in pods if uid in self._logged}
-        for attempts in (writes, evictions):
-            attempts.keep({uid for _, uid in pods})
+        for pauses in (writes, evictions):
+            pauses.keep({uid for _, uid in pods})
         for (pod, uid), parts in pods.items():
             failed, happened = "the condition of its limits cannot be written", ""
             try:
@@ -301,16 +301,16 @@ class Statements:
         pod: str,
         uid: str,
         parts: tuple[Statement, ...],
-        attempts: Attempts,
+        pauses: Pauses,
     ) -> bool:
         """Bring a pod's condition up to date; False if it is too early for that: its container changes it all the time."""
         wanted = condition_of(parts)
         told = (wanted["status"], wanted["message"])
         if self._written.get(uid) == told:
             return True
-        if attempts.waits(uid):
+        if pauses.waits(uid):
             return False
-        attempts.add(uid)
+        pauses.add(uid)
         namespace, _, name = pod.partition("/")
         found = await client.get(PODS, name, namespace=namespace, into=Body)
         if (found.get("metadata") or {}).get("uid") != uid:
