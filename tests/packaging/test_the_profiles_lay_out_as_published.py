@@ -148,16 +148,18 @@ def test_the_notes_say_which_nodes_it_runs_on(profile: str, told: str) -> None:
 
 @needs_helm
 @pytest.mark.parametrize(
-    ("repository", "told"), [("registry.example.com/partage", True), ("ghcr.io/x/partage", False)]
+    ("repository", "warns"), [("registry.example.com/partage", True), ("ghcr.io/x/partage", False)]
 )
-def test_the_notes_say_that_no_node_can_pull_a_placeholder(repository: str, *, told: bool) -> None:
+def test_the_notes_say_that_no_node_can_pull_a_placeholder(
+    repository: str, *, warns: bool
+) -> None:
     """Without the sentence all pods end in ImagePullBackOff."""
     command = [str(HELM), "install", "x", str(generate.CHART), "--dry-run=client"]
     command += ["--set", f"image.repository={repository}"]
 
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    assert ("set image.repository" in said.partition("NOTES:")[2]) is told
+    assert ("set image.repository" in said.partition("NOTES:")[2]) is warns
 
 
 @needs_helm

@@ -14,7 +14,8 @@ grants of its containers, because the runtime knows only the record that the pod
 
 The first line is the version of the content: 2 if amounts were changed, 1 if none were. An agent refuses a journal of a
 later version and leaves it unchanged. It would not understand all of its lines, and a rewrite would lose them for the
-agent that wrote them. A new field raises the version, unless its loss only makes a later agent refuse more (`claimant`). A journal without a version is of 0.1.0 and counts as version 1.
+agent that wrote them. A new field raises the version, unless its loss only makes a later agent refuse more
+(`claimant`). A journal without a version is of 0.1.0 and counts as version 1.
 """
 
 import contextlib

@@ -36,7 +36,7 @@ _STUCK: Final = frozenset(
 """A kubelet's reasons for a waiting container that waiting alone does not solve."""
 
 
-def asks_us(extender: Object) -> bool:
+def _asks_us(extender: Object) -> bool:
     """Whether an extender's entry is ours: the service's path, with a bind verb."""
     return str(extender.get("urlPrefix", "")).rstrip("/").endswith("/scheduler") and bool(
         extender.get("bindVerb")
@@ -55,7 +55,7 @@ def has_plugin(config: Object) -> bool:
 def _ours(facts: ClusterFacts) -> Iterator[tuple[str, Object, Object]]:
     for where, config in facts.schedulers.items():
         for one in config.get("extenders") or ():
-            if asks_us(one):
+            if _asks_us(one):
                 yield where, config, one
 
 

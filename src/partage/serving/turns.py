@@ -73,12 +73,15 @@ class _Waiting:
 class Turns:
     """Waiting requests, and those that have a place.
 
-    `at_work`: requests that have a place, by identity, with their askers.
+    Attributes:
+        at_work: requests that have a place, by identity, with their askers.
+        waiting: the size of the waiting requests.
     """
 
     def __init__(self, together: int, waiting: int, of_one: int) -> None:
         """Every place is free; requests of the size `waiting` may wait at a time, and of `of_one` for each owner."""
         self.at_work: dict[int, str] = {}
+        self.waiting = 0
         self._together = together
         self._most = waiting
         self._of_one = of_one
@@ -86,13 +89,6 @@ class Turns:
         self._rows: OrderedDict[str, OrderedDict[str, list[_Waiting]]] = OrderedDict()
         self._sizes: Counter[tuple[str, ...]] = Counter()  # of the waiting requests, by `counted`
         self._has: Counter[str] = Counter()  # places, by asker
-
-        self._size = 0
-
-    @property
-    def waiting(self) -> int:
-        """The size of the waiting requests."""
-        return self._size
 
     @asynccontextmanager
     async def turn(self, asker: str, owner: str = "", size: int = 1) -> AsyncIterator[None]:
@@ -114,7 +110,7 @@ class Turns:
         one = _Waiting(asker, owner, size, counted, future)
         self._rows.setdefault(asker, OrderedDict()).setdefault(owner, row).append(one)
         self._count(one, size)
-        while self._size > self._most:
+        while self.waiting > self._most:
             gone = self._heaviest()[-1]
             self._out(gone)
             if not gone.turn.done():  # else its caller is gone, and has not run since
@@ -161,7 +157,7 @@ class Turns:
         return max(rows, key=lambda row: [self._sizes[one] for one in row[0].counted])
 
     def _count(self, one: _Waiting, size: int) -> None:
-        self._size += size
+        self.waiting += size
         for counted in one.counted:
             self._sizes[counted] += size
             if not self._sizes[counted]:
