@@ -170,11 +170,11 @@ def added(name: str, generation: str, stack: Stack, folder: Path, cleanup: ExitS
     return made
 
 
-def by_nri(stack: Stack, folder: Path, cleanup: ExitStack) -> Node:
-    """A node of NVIDIA's cards with NRI, and its agent."""
+def by_nri(stack: Stack, folder: Path, cleanup: ExitStack, program: Sequence[str] = ()) -> Node:
+    """A node of NVIDIA's cards with NRI, and its agent, which another program may run."""
     made = added("cuda", "2.1", stack, folder, cleanup)
     (folder / "cuda/nri.sock").symlink_to(made.runtime.nri)
-    made.start_agent("--nri-socket", str(folder / "cuda/nri.sock"))
+    made.start_agent("--nri-socket", str(folder / "cuda/nri.sock"), program=program)
     return made
 
 

@@ -5,6 +5,7 @@ The node is the one of `test_a_pod_of_each_protocol_runs_on_a_genuine_node.py`, 
 
 import itertools
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -32,6 +33,15 @@ from stack import eventually
 
 GPU = "nvidia.com/gpu"
 SHARE = {GPU: "1", "nvidia.com/gpumem": "1000"}
+OFTEN = """
+from pathlib import Path
+from partage.cli.main import main
+from partage.daemon import orphans, reconciling
+reconciling._PERIOD = 3.0
+orphans.Orphans.__init__.__defaults__ = 3.0, Path("/proc")
+main()
+"""
+"""An agent that looks every 3 s for containers without a pod, and not every 30 s."""
 pytestmark = NEEDS
 
 
@@ -44,7 +54,7 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
             partage_stack.stack(tmp_path_factory.mktemp("cluster"), layout=LAYOUT) as stack,
             ExitStack() as cleanup,
         ):
-            made = by_nri(stack, folder, cleanup)
+            made = by_nri(stack, folder, cleanup, (sys.executable, "-c", OFTEN))
             complete(made)
             eventually("the kubelet offers shares", lambda: made.offers(GPU) == "20", SLOW)
             eventually("totals", lambda: made.offers("koordinator.sh/gpu-core") == "200", SLOW)
@@ -86,6 +96,34 @@ def test_what_started_unasked_is_evicted(cuda: Node) -> None:
 
     eventually("it is evicted", lambda: not stack.pod("unasked"), SLOW)
     assert "pod default/unasked is evicted" in cuda.agent.log.read_text()
+    cuda.agent.log.write_text("")  # it found what it should, and no other test should
+
+
+@pytest.mark.parametrize(
+    ("whole", "next_"),
+    [
+        ({"koordinator.sh/gpu-core": "200", "koordinator.sh/gpu-memory-ratio": "200"},) * 2,
+        ({GPU: "2", "nvidia.com/gpumem-percentage": "100"}, SHARE),
+    ],
+    ids=["counted by the agent alone", "counted by the kubelet too"],
+)
+def test_a_pod_deleted_by_force_keeps_no_card(
+    cuda: Node, whole: dict[str, str], next_: dict[str, str]
+) -> None:
+    """Deleted normally with an hour of grace before: the kubelet waits for that hour, and the agent kills its container."""
+    stack, path = cuda.stack, "/api/v1/namespaces/default/pods/stubborn"
+    script = "trap '' TERM; while :; do sleep 1; done"
+    stack.create(
+        pod("stubborn", container("main", whole, script), terminationGracePeriodSeconds=3600)
+    )
+    running(stack, "stubborn")
+    stack.plane.call("DELETE", path)
+    stack.plane.call("DELETE", f"{path}?gracePeriodSeconds=0")
+
+    admitted(stack, pod("next", container("main", next_)))
+
+    told = cuda.agent.log.read_text()
+    assert "pod default/stubborn, container main: killed" in told
     cuda.agent.log.write_text("")  # it found what it should, and no other test should
 
 

@@ -67,6 +67,7 @@ class Keeper:
     Attributes:
         unprotected: containers found running unserved, by the runtime's identity.
         suspected: containers with devices and without a record, by the kubelet; `partage.daemon.reconciling` sets it.
+        orphaned: UIDs of pods that the watch of pods lacks and whose containers run; the same sets it.
         books: the grants held, and the runtime's containers.
         isolation: the node's own enforcement library; None if another provider enforces shares.
         claims: the devices of ResourceClaims here; None if this agent prepares none.
@@ -97,6 +98,7 @@ class Keeper:
         self._rooms_before: dict[str, str] = {}  # by containers that the journal does not know
         self.unprotected: dict[str, Unprotected] = {}
         self.suspected: tuple[Unprotected, ...] = ()
+        self.orphaned: frozenset[str] = frozenset()
         for entry in journal.entries.values():
             self.books.remember(entry)
         self._count()

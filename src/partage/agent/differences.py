@@ -87,7 +87,8 @@ TABLE: Final[Mapping[Kind, Meaning]] = {
     Kind.ENDED: Meaning(Done.REPAIR, "nothing; see that the disk is not full"),
     Kind.POD_GONE: Meaning(
         Done.REPORT,
-        "it was deleted by force, and the kubelet waits for its grace period: end it (crictl stop -t 0)",
+        "it was deleted by force, and the kubelet waits for its grace period: the agent kills it if it sees the host's "
+        "processes (hostPID); else end it (crictl stop -t 0)",
     ),
     Kind.POD_UNKNOWN: Meaning(Done.REPORT, "inspect it: crictl inspect"),
     Kind.NOT_COUNTED: Meaning(Done.REPORT, _KUBELET),

@@ -59,6 +59,9 @@ class Tallies:
         self.holding = gauge("containers", "Containers on this node that hold devices.")
         self.unprotected = gauge("unprotected_containers", unprotected)
         self.evicted = counter("evicted", "Pods of unprotected containers that were evicted.")
+        self.killed = counter(
+            "killed", "Containers of pods that no longer exist that were killed."
+        )
         self.units = gauge(
             "kubelet_units", "Healthy units that the agent reports to the kubelet.", "resource"
         )

@@ -49,6 +49,7 @@ from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
 from partage.daemon.instances import InstanceOptions, NodeInstances, open_node
 from partage.daemon.isolation_status import Statements, StatementSettings
 from partage.daemon.node_facts import Heartbeat, NodeFacts
+from partage.daemon.orphans import Orphans
 from partage.daemon.settings import NodeSettings
 from partage.kube.client import Client
 from partage.kube.config import Config
@@ -287,6 +288,8 @@ async def _run(
 
     def beside(daemon: AgentDaemon) -> Sequence[Companion]:
         companions: list[Companion] = [_statements(plan, client, daemon), *others(daemon)]
+        if client is not None:
+            companions.append(Orphans(client, daemon.keeper, plan.node))
         if settings is not None:
             companions.append(settings)
         if plan.discovery is not None:

@@ -147,6 +147,8 @@ class Reconciling:
             if one.kind is Kind.RUNS_WITHOUT_RECORD and one.namespace not in exempt
         )
 
+        self._keeper.orphaned = frozenset(one.uid for one in found if one.kind is Kind.POD_GONE)
+
     async def _write(self, found: list[Finding]) -> None:
         if found == self._written:
             return

@@ -1,11 +1,13 @@
-"""Finds the processes of each container by their control groups.
+"""Finds the processes of each container by their control groups, and kills them.
 
 Every container runtime names a container's control group after the container's identity. The process table is
 read as a whole, because containers are few and a call to a runtime could block.
 """
 
 import contextlib
+import os
 import re
+import signal
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,6 +29,8 @@ _WORDS: Final = 8
 _FORKED: Final = 0x40
 """The kernel's PF_FORKNOEXEC."""
 _NAME: Final = 32
+_PASSES: Final = 8
+"""Looks at the process table in one attempt to kill a container whose processes make others meanwhile."""
 _TOLD: Final = "processes"
 
 
@@ -159,3 +163,27 @@ def numbers_of(
         if is_own(error):
             raise
         return None
+
+
+def kill(container: str, proc: Path = Path("/proc")) -> int:
+    """Send SIGKILL to a container's processes until none is left, for a bounded time; returns how many got it.
+
+    The first process of the container's own pid namespace is the first here: the kernel kills all others with it. Raises
+    `OSError`: this process may not, or lacks a resource.
+    """
+    killed: set[int] = set()
+    for _ in range(_PASSES):
+        pids = processes_of((container,), proc).get(container, ())
+        if killed.issuperset(pids):
+            break  # none is left, or the rest is about to end
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                process = os.pidfd_open(pid)
+                try:
+                    # Only now the number is this process's for certain.
+                    if container_of(f"{proc}/{pid}/cgroup", (container,), Work()) == container:
+                        signal.pidfd_send_signal(process, signal.SIGKILL)
+                        killed.add(pid)
+                finally:
+                    os.close(process)
+    return len(killed)
