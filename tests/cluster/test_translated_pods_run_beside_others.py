@@ -4,8 +4,11 @@ The namespace `default` has the label, `plain` has not. The agent's cards are ma
 backend. A pod's claims are allocated by the second kube-scheduler, by the chart's rights.
 """
 
+import os
+import random
 import shutil
 import tempfile
+import urllib.error
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -56,6 +59,8 @@ GETS = {
     "koord": ("30", "4Gi", "4096m", "30"),
 }
 """Of each pod what its claim consumes, and the limits of its container; without compute of its own it has none."""
+MANY = int(os.environ.get("PARTAGE_TRANSLATED_PODS", "60"))
+"""Pods that come and go while the webhook is killed; outside the gate 10000."""
 pytestmark = NEEDS
 
 
@@ -214,3 +219,44 @@ def test_a_whole_card_waits_for_an_idle_one(cuda: Node) -> None:
     seen = environment(cuda, running(stack, "both"), "main")
     assert set(seen["NVIDIA_VISIBLE_DEVICES"].split(",")) == set(cuda.cards())
     assert {one["device"] for one in results(stack, "both")} == {"gpu-0", "gpu-1"}
+
+
+def test_nothing_is_left_of_many_pods_whose_webhook_is_killed(cuda: Node) -> None:
+    """The process is killed again and again while pods come and go; no template and no claim remains.
+
+    The pods fit no node: Kubernetes makes their claims nevertheless. No pod is let in while the webhook is dead.
+    """
+    stack, chance = cuda.stack, random.Random(MANY)  # noqa: S311 # repeatable
+    webhook = stack.plane.processes["webhook"]
+    labelled(stack, names.CLAIMS_TRANSLATE)
+    there: list[str] = []
+    made = most = 0
+
+    def one_more() -> bool:
+        limits = chance.choice([*ASKED.values()])
+        manifest = pod(f"many-{made}", container("main", limits), nodeSelector={"no": "node"})
+        try:
+            found = stack.create(manifest)
+        except urllib.error.HTTPError as error:
+            if error.code != 500:
+                raise
+            return False
+        assert found["spec"]["resourceClaims"]
+        return True
+
+    while made < MANY:
+        if made % max(MANY // 10, 25) == 0:
+            webhook.kill()
+            assert not one_more()
+            webhook.start()
+        eventually("the webhook takes a pod", one_more, SLOW)
+        there.append(f"many-{made}")
+        made += 1
+        while len(there) > 20 or (there and chance.random() < 0.4):
+            stack.delete(there.pop(chance.randrange(len(there))))
+        if made % 20 == 0:
+            most = max(most, len(listed(stack, TEMPLATES)))
+    assert 0 < most <= len(ASKED)
+
+    emptied(stack)
+    eventually("all templates are gone", lambda: not listed(stack, TEMPLATES), SLOW)
