@@ -28,6 +28,7 @@ from partage.agent.nri.messages import (
 from partage.agent.nri.plugin import Plugin, PluginOptions, Refused
 from partage.agent.protobuf import Empty
 from partage.kube.retry import Backoff
+from partage.vendors import names
 
 POD = PodSandbox("p1", "train", "uid-1", "team")
 MAIN = Container("c1", "p1", "main")
@@ -39,13 +40,16 @@ class Decisions:
     def __init__(self, create: Callable[[], Adjustment | None] = lambda: None) -> None:
         self._create = create
         self.told: list[tuple[int, int]] = []
+        self.pods: tuple[PodSandbox, ...] = ()
         self.containers: tuple[Container, ...] = ()
+        self.asked: list[tuple[PodSandbox, str]] = []
         self.started: list[str] = []
         self.gone: list[str] = []
         self.missed: list[str] = []
 
     def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
         """What the function says."""
+        self.asked.append((pod, threading.current_thread().name))
         return self._create()
 
     def start(self, pod: PodSandbox, container: Container) -> None:
@@ -64,7 +68,7 @@ class Decisions:
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
         """Keep how many."""
         self.told.append((len(pods), len(containers)))
-        self.containers = containers
+        self.pods, self.containers = pods, containers
 
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Keep which."""
@@ -278,6 +282,60 @@ async def test_what_is_kept_of_those_that_run_is_what_is_looked_at(tmp_path: Pat
             pass
 
     assert decisions.containers == (replace(MAIN, env=env[-1:]),) * 2
+
+
+async def test_what_nobody_reads_of_a_pod_is_not_kept(tmp_path: Path) -> None:
+    """A pod may have a hundred thousand labels and annotations. The loop reads no pod: one thread decides and reads."""
+    known = {names.ALLOCATION: "record", names.QGPU_CARDS + "main": "1", "cdi.k8s.io/x": "a/b=c"}
+    foreign = {f"k{number}": "" for number in range(1000)} | {"k" * 200: "long"}
+    large = replace(POD, annotations={**foreign, **known}, labels={**foreign, **known})
+    small = replace(POD, annotations=known, labels=known)
+    threads: list[str] = []
+
+    def kept(container: Container) -> Container:
+        threads.append(threading.current_thread().name)
+        return container
+
+    async with fake_runtime(tmp_path / "s") as runtime:
+        runtime.pods, runtime.containers = (large,), (MAIN,)
+        decisions = Decisions()
+        async with _running(runtime, decisions, kept=kept):
+            await runtime.create(large, replace(MAIN, annotations={**foreign, **known}))
+        assert decisions.pods == (small,)
+        ((asked, thread),) = decisions.asked
+        assert asked == small
+        assert [one.partition("_")[0] for one in (*threads, thread)] == ["nri", "nri"]
+
+
+async def test_a_runtime_that_goes_on_telling_has_time(tmp_path: Path) -> None:
+    """Its patience begins again with each message until all containers are listed: tenants make the lists long."""
+    untold: list[float] = []
+    async with fake_runtime(tmp_path / "s") as runtime:
+        runtime.pods = (POD,) * 3
+        stop, plugin = (
+            asyncio.Event(),
+            Plugin(Decisions(), PluginOptions(runtime.socket, patience=7777)),
+        )
+        genuine = asyncio.Timeout.reschedule
+
+        def rescheduled(self: asyncio.Timeout, when: float | None) -> None:
+            if when is not None and when - asyncio.get_running_loop().time() > 7700:
+                untold.append(when)
+            genuine(self, when)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio.Timeout, "reschedule", rescheduled)
+            task = asyncio.create_task(plugin.run(stop))
+            await asyncio.wait_for(plugin.ready.wait(), 240)
+            heard = len(untold)
+            await runtime.create(POD, MAIN)
+        assert (
+            heard == 2 + 2 + 4
+        )  # it connects and registers; is accepted and configured; gets four messages
+        assert len(untold) == heard, "once it has listed them, it may be silent"
+        assert untold == sorted(untold)
+        stop.set()
+        await task
 
 
 async def test_garbage_ends_the_connection_and_nothing_else(

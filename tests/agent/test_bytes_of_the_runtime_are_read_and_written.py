@@ -82,7 +82,11 @@ def test_what_is_written_is_read_again(adjustment: Adjustment) -> None:
         pytest.param(Device(major=195), b"\x18\xc3\x01", id="varint of two bytes"),
         pytest.param(Device(minor=-1), b"\x20" + b"\xff" * 9 + b"\x01", id="negative"),
         pytest.param(Device(file_mode=Wrapped()), b"\x2a\x00", id="an empty message is there"),
-        pytest.param(PodSandbox(labels={"a": "b"}), b"\x2a\x06\x0a\x01a\x12\x01b", id="map"),
+        pytest.param(
+            PodSandbox(labels={"hami.io/vgpu-node": "b"}),
+            b"\x2a\x16\x0a\x11hami.io/vgpu-node\x12\x01b",
+            id="map",
+        ),
         pytest.param(SynchronizeRequest(more=True), b"\x18\x01", id="bool"),
     ],
 )

@@ -93,9 +93,10 @@ def messages(number: int, of: "type[Message]") -> Any:
     return _repeated(number, partial(_decode, of))
 
 
-def text_map(number: int) -> Any:
-    """A map of strings to strings."""
-    return field(default_factory=dict, metadata={_KEY: _Field(number, LENGTH, _pair, dict)})
+def text_map(number: int, kept: Callable[[bytes], bool] | None = None) -> Any:
+    """A map of strings to strings; of a received one, only the entries whose key is `kept`."""
+    read = _pair if kept is None else partial(_kept_pair, kept)
+    return field(default_factory=dict, metadata={_KEY: _Field(number, LENGTH, read, dict)})
 
 
 M = TypeVar("M", bound="Message")
@@ -163,6 +164,16 @@ def _utf8(value: str) -> bytes:
     return value.encode("utf-8", "surrogateescape")
 
 
+def field_of(data: bytes | memoryview, *path: int) -> Any:
+    """The first value at a path of fields, without reading what follows it; None if there is none. Raises `Malformed`."""
+    found: Any = memoryview(data)
+    for number in path:
+        if not isinstance(found, memoryview):
+            return None
+        found = next((value for one, _, value in pieces(found) if one == number), None)
+    return found
+
+
 def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Every field of a message unchanged: its number, its bytes with the key, and its payload.
 
@@ -205,8 +216,8 @@ def _values(of: Any, data: memoryview, depth: int) -> dict[str, Any]:
             values[one.name] = one.read(value)
         elif one.many is None:
             values[one.name] = one.read(value, depth)
-        else:
-            values.setdefault(one.name, []).append(one.read(value, depth))
+        elif (item := one.read(value, depth)) is not None:
+            values.setdefault(one.name, []).append(item)
     for one in table.values():
         if one.many is not None and one.name in values:
             values[one.name] = one.many(values[one.name])
@@ -221,6 +232,18 @@ def _pair(data: memoryview, _depth: int) -> tuple[str, str]:
                 raise Malformed(f"a map's entry has wire type {wire}, not {LENGTH}")
             found[number] = _text(value)
     return found[1], found[2]
+
+
+def _kept_pair(
+    kept: Callable[[bytes], bool], data: memoryview, depth: int
+) -> tuple[str, str] | None:
+    """The same, or None. A key comes first as runtimes write it, and a short one is judged without reading its entry."""
+    if len(data) > 1 and data[0] == 1 << 3 | LENGTH and data[1] < 0x80:
+        if not kept(bytes(data[2 : 2 + data[1]])):
+            return None
+        return _pair(data, depth)
+    pair = _pair(data, depth)
+    return pair if kept(_utf8(pair[0])) else None
 
 
 def _text(value: Any, _depth: int = 0) -> str:

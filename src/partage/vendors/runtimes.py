@@ -27,7 +27,7 @@ _REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
 _RESOURCE: Final = re.compile(r"DOCKER_RESOURCE_[0-9A-Z_]+")
 """Generic resources of Docker's swarm: an operator may let runtimes read them before their own variable."""
 _LIST: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
-_ANNOTATION: Final = "cdi.k8s.io/"
+CDI_ANNOTATION: Final = "cdi.k8s.io/"
 _MAKERS: Final[Mapping[str, str]] = MappingProxyType(
     {domain: row.name for row in ROWS for domain in row.domains}
 )
@@ -114,7 +114,7 @@ def cdi_names(
         granted: vendors whose names are left alone.
     """
     for key, value in annotations.items():
-        if not key.startswith(_ANNOTATION):
+        if not key.startswith(CDI_ANNOTATION):
             continue
         for name in value.split(","):
             theirs = name.strip().partition("=")[0]

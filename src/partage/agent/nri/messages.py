@@ -20,6 +20,23 @@ from partage.agent.protobuf import (
     text_map,
     texts,
 )
+from partage.vendors import names
+from partage.vendors.reserved import RESERVED
+from partage.vendors.runtimes import CDI_ANNOTATION
+from partage.wire.limits import READ
+
+_KEYS: Final = frozenset(
+    one.encode()
+    for one in (*vars(names).values(), *RESERVED.annotations, *RESERVED.labels, *READ)
+    if isinstance(one, str)
+)
+_PREFIXES: Final = tuple(one.encode() for one in (CDI_ANNOTATION, *RESERVED.prefixes))
+
+
+def _known(key: bytes) -> bool:
+    """Whether anybody here reads a label or annotation; a tenant's pod may have a hundred thousand others."""
+    return key in _KEYS or key.startswith(_PREFIXES)
+
 
 RUNTIME: Final = "nri.pkg.api.v1alpha1.Runtime"
 PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
@@ -58,14 +75,14 @@ class Response(Message):
 
 
 class PodSandbox(Message):
-    """A pod in the runtime: the kubelet passes labels and annotations on."""
+    """A pod in the runtime: the kubelet passes labels and annotations on, and those that are read here are kept."""
 
     id: str = text(1)
     name: str = text(2)
     uid: str = text(3)
     namespace: str = text(4)
-    labels: Mapping[str, str] = text_map(5)
-    annotations: Mapping[str, str] = text_map(6)
+    labels: Mapping[str, str] = text_map(5, _known)
+    annotations: Mapping[str, str] = text_map(6, _known)
 
 
 class Mount(Message):
@@ -108,7 +125,7 @@ class Container(Message):
     pod_sandbox_id: str = text(2)
     name: str = text(3)
     state: int = integer(4)
-    annotations: Mapping[str, str] = text_map(6)
+    annotations: Mapping[str, str] = text_map(6, _known)
     args: tuple[str, ...] = texts(7)
     env: tuple[str, ...] = texts(8)
     mounts: tuple[Mount, ...] = messages(9, Mount)

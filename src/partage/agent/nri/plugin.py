@@ -1,7 +1,7 @@
 """The NRI plugin as a loop: connects, registers, answers, and reconnects when the runtime was away.
 
 The decider works in a thread of its own, one container at a time, so a hanging file system
-cannot keep this loop from answering. A container without a decision by the deadline is refused. The loop answers the
+cannot keep this loop from answering. The same thread reads what tenants make as long as they like. A container without a decision by the deadline is refused. The loop answers the
 end of a container before the journal has it, because the runtime would otherwise wait two seconds, drop the plugin,
 and start containers without their adjustments.
 
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from partage.agent.nri.messages import (
     PLUGIN,
@@ -34,7 +34,7 @@ from partage.agent.nri.messages import (
     SynchronizeResponse,
 )
 from partage.agent.nri.session import OK, UNIMPLEMENTED, UNKNOWN, Answered, Called, Session
-from partage.agent.protobuf import Empty, Message
+from partage.agent.protobuf import Empty, Message, field_of
 from partage.kube.retry import Backoff
 from partage.model.errors import PartageError
 from partage.wire.protobuf import Malformed
@@ -60,6 +60,7 @@ _OFF: Final = (
 )
 """The likeliest reasons for a missing socket."""
 _T = TypeVar("_T")
+_ContainerCall: TypeAlias = ContainerRequest | StateChange
 
 
 class Refused(PartageError):
@@ -96,7 +97,7 @@ class PluginOptions:
         name: of the plugin, in the runtime's log.
         index: two digits; the runtime calls plugins with lower ones first.
         deadline: seconds that a decision may take.
-        patience: seconds that connecting and registering may take.
+        patience: seconds that the runtime may be silent while it connects, registers the plugin and lists all containers.
         told: receives whether the runtime accepts CDI names, before the first decision.
         kept: reduces a container until all existing ones have arrived: together they may be gigabytes.
     """
@@ -190,6 +191,8 @@ class _Connection:
         self._containers: list[Container] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._limit: asyncio.Timeout | None = None
+        self._lists = True
+        """Whether the runtime has not listed all containers yet."""
         self._knows_cdi = True
         self._methods: Mapping[str, Callable[[Called], Awaitable[Message]]] = {
             "Configure": self._configure,
@@ -216,10 +219,17 @@ class _Connection:
                 self._limit = limit
                 while data := await reader.read(_PIECE):
                     for event in self._session.receive(data):
+                        self._heard()
                         await self._take(event)
         finally:
             for task in self._tasks:
                 task.cancel()
+
+    def _heard(self) -> None:
+        """Give a runtime that has not listed everything its whole patience again: tenants make the lists long."""
+        if self._limit is not None and self._lists:
+            patience = self._plugin.options.patience
+            self._limit.reschedule(asyncio.get_running_loop().time() + patience)
 
     async def _take(self, event: Called | Answered) -> None:
         if isinstance(event, Answered):
@@ -260,10 +270,9 @@ class _Connection:
         return ConfigureResponse(_MASK)
 
     async def _synchronize(self, call: Called) -> Message:
-        told = SynchronizeRequest.decode(call.payload)
-        self._pods += told.pods
-        self._containers += map(self._plugin.options.kept, told.containers)
+        told = await self._begun(lambda: self._read(call.payload))
         if not told.more:
+            self._lists = False
             pods, containers = tuple(self._pods), tuple(self._containers)
             self._pods, self._containers = [], []
             work = self._begun(lambda: self._plugin.decider.synchronize(pods, containers))
@@ -277,6 +286,13 @@ class _Connection:
                 self._limit.reschedule(None)
         return SynchronizeResponse(told.more)
 
+    def _read(self, payload: bytes) -> SynchronizeRequest:
+        """Keep what one of several messages lists."""
+        told = SynchronizeRequest.decode(payload)
+        self._pods += told.pods
+        self._containers += map(self._plugin.options.kept, told.containers)
+        return told
+
     async def _ready_after(self, work: asyncio.Future[None]) -> None:
         try:
             await asyncio.shield(work)
@@ -287,16 +303,15 @@ class _Connection:
             self._plugin.ready.set()
 
     async def _create(self, call: Called) -> Message:
-        asked = ContainerRequest.decode(call.payload)
-        if asked.pod is None or asked.container is None:
-            raise Malformed("CreateContainer without a pod or a container")
-        pod, container = asked.pod, asked.container
+        pod, container = _named(call.payload)
+
+        def decide() -> Adjustment | None:
+            return self._plugin.decider.create(*_asked(ContainerRequest.decode(call.payload)))
+
         deadline = self._deadline(call)
         try:
             async with asyncio.timeout(deadline):
-                adjustment = await self._decided(
-                    lambda: self._plugin.decider.create(pod, container)
-                )
+                adjustment = await self._decided(decide)
         except TimeoutError:
             self._plugin.decider.late(pod, container)
             # If the same thread decides later after all, no container gets its decision.
@@ -314,25 +329,23 @@ class _Connection:
         return CreateContainerResponse(adjustment)
 
     async def _stop(self, call: Called) -> Message:
-        return await self._ended(call, ContainerRequest.decode(call.payload).container)
+        return await self._ended(call, _named(call.payload)[1])
 
-    async def _ended(self, call: Called, gone: Container | None) -> Message:
-        if gone is not None:
+    async def _ended(self, call: Called, gone: Container) -> Message:
+        if gone.id:
             await self._in_time(call, self._begun(lambda: self._plugin.decider.remove(gone)))
         return Empty()
 
     async def _start(self, call: Called) -> Message:
-        told = ContainerRequest.decode(call.payload)
-        return await self._started(call, told.pod, told.container)
+        return await self._started(call, *_named(call.payload), ContainerRequest)
 
     async def _started(
-        self, call: Called, pod: PodSandbox | None, container: Container | None
+        self, call: Called, pod: PodSandbox, container: Container, of: type[_ContainerCall]
     ) -> Message:
-        if pod is None or container is None or not self._plugin.decider.has_room(container.id):
+        if not container.id or not self._plugin.decider.has_room(container.id):
             return Empty()
-        if not await self._in_time(
-            call, self._begun(lambda: self._plugin.decider.start(pod, container))
-        ):
+        work = self._begun(lambda: self._plugin.decider.start(*_asked(of.decode(call.payload))))
+        if not await self._in_time(call, work):
             raise Refused(
                 f"pod {pod.namespace}/{pod.name}, container {container.name}: its image was not looked at within "
                 f"{self._deadline(call):g} s"
@@ -341,11 +354,11 @@ class _Connection:
 
     async def _state_change(self, call: Called) -> Message:
         """An event of a runtime with NRI before 0.12, which has no separate calls for these."""
-        told = StateChange.decode(call.payload)
-        if told.event == Event.REMOVE_CONTAINER:
-            return await self._ended(call, told.container)
-        if told.event == Event.START_CONTAINER:
-            return await self._started(call, told.pod, told.container)
+        event, named = field_of(call.payload, 1), _named(call.payload, 2, 3)
+        if event == Event.REMOVE_CONTAINER:
+            return await self._ended(call, named[1])
+        if event == Event.START_CONTAINER:
+            return await self._started(call, *named, StateChange)
         return Empty()
 
     async def _shutdown(self, _call: Called) -> Message:
@@ -371,6 +384,29 @@ class _Connection:
 
     async def _decided(self, decide: Callable[[], _T]) -> _T:
         return await self._begun(decide)
+
+
+def _named(payload: bytes, pod: int = 1, container: int = 2) -> tuple[PodSandbox, Container]:
+    """The names of a call's pod and container, which come first in it, without reading all that a tenant wrote.
+
+    `pod`, `container`: their fields. Empty if they are missing. Raises `Malformed`.
+    """
+
+    def text(*path: int) -> str:
+        found = field_of(payload, *path)
+        return str(found, "utf-8", "surrogateescape") if isinstance(found, memoryview) else ""
+
+    return (
+        PodSandbox(name=text(pod, 2), namespace=text(pod, 4)),
+        Container(text(container, 1), name=text(container, 3)),
+    )
+
+
+def _asked(told: _ContainerCall) -> tuple[PodSandbox, Container]:
+    """Pod and container of a call. Raises `Malformed`: one is missing."""
+    if told.pod is None or told.container is None:
+        raise Malformed("a call about a container without a pod or a container")
+    return told.pod, told.container
 
 
 def _tell_late(method: str, work: asyncio.Future[None]) -> None:
