@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claims_world import until
 
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
@@ -13,6 +14,7 @@ from partage.agent.discovery.found import Roots
 from partage.agent.reporting import ReportingSettings
 from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
 from partage.daemon.node_facts import Heartbeat, NodeFacts
+from partage.daemon.node_pods import NodePods
 from partage.daemon.settings import NodeSettings
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
@@ -233,3 +235,33 @@ async def test_changed_settings_are_passed_on_with_an_unchanged_node(tmp_path: P
     (before, _), (after, said) = taken
     assert before.devices == after.devices
     assert said.hami.count_name == "example.com/vgpu"
+
+
+async def test_many_changes_of_pods_are_read_at_once() -> None:
+    """A reader reads all pods of the node, and a tenant may change his as often as he likes: four times a second at most."""
+    pod: dict[str, Any] = {
+        "metadata": {"name": "p", "namespace": "team"},
+        "spec": {"nodeName": "n1"},
+    }
+    seen: list[str] = []
+
+    def changed() -> None:
+        if pods.objects:
+            (one,) = pods.objects.values()
+            seen.append((one.metadata.annotations or {}).get("partage.io/note", ""))
+
+    async with KubeServer() as server, _client(server) as client:
+        pods = NodePods(client, "n1", changed)
+        assert pods.objects is None
+        server.store.create("/api/v1/pods", "team", pod)
+        loop = asyncio.get_running_loop()
+        start, task = loop.time(), asyncio.create_task(pods.run())
+        async with asyncio.timeout(240):
+            for turn in range(100):
+                pod["metadata"]["annotations"] = {"partage.io/note": str(turn)}
+                server.store.update("/api/v1/pods", "team", "p", pod)
+                await asyncio.sleep(0.01)
+            await until(lambda: seen[-1:] == ["99"])
+        assert len(seen) <= (loop.time() - start) / 0.25 + 1
+        task.cancel()
+        await asyncio.wait((task,))

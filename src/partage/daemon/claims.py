@@ -27,7 +27,7 @@ from partage.agent.mig.plan import Wanted
 from partage.agent.notes import Code
 from partage.agent.trouble import Rounds
 from partage.daemon.agent import AgentDaemon
-from partage.daemon.node_pods import pods_of
+from partage.daemon.node_pods import NodePods
 from partage.daemon.watched import as_document
 from partage.kube.client import Client
 from partage.kube.errors import KubeError, NotFound
@@ -96,7 +96,7 @@ class ResourceDriver:
         self._translation = Translation(Context.of(Settings()))
         # Claims for which the kubelet has asked since the last search for lost ones.
         self._asked: set[str] = set()
-        self._pods = pods_of(client, node, self._offer)
+        self._pods = NodePods(client, node, self._offer)
         keeper = agent.keeper
         self._admission = ClaimAdmission(
             self._claims, self._placed, lambda: keeper.books.all, keeper.books.closed_to
@@ -162,9 +162,10 @@ class ResourceDriver:
 
     def _offer(self) -> None:
         """Offer the devices that pods leave, first the card with the least room; nothing before all pods are listed."""
-        if self._place is not None and self._pods.synced.is_set():
+        known = self._pods.objects
+        if self._place is not None and known is not None:
             node = self._place.node
-            pods = (as_document("Pod", one) for one in self._pods.objects.values())
+            pods = (as_document("Pod", one) for one in known.values())
             found = held_by_pods(pods, node, self._translation)
             held = None if found is None else found.allocations
             all_held = None if held is None else [*held, *self._claims.allocations]

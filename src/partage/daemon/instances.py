@@ -35,7 +35,7 @@ from partage.agent.notes import Code, Notes
 from partage.agent.reporting import DEVICES
 from partage.agent.stories import InstanceStories
 from partage.agent.trouble import Rounds
-from partage.daemon.node_pods import pods_of
+from partage.daemon.node_pods import NodePods
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until
 from partage.kube.errors import KubeError, NotFound, NotServed
@@ -173,7 +173,7 @@ class NodeInstances:
         self._service = Instances({}, client.clock, self._changed)
         self._take(self._new_cards())
         self._report = ForeignReport(client, name, self.annotations)
-        self._pods = pods_of(client, name, self.want)
+        self._pods = NodePods(client, name, self.want)
         self._shown: dict[str, list[tuple[str, ...]]] = {}
         self._claimed: Callable[[], Mapping[str, list[Wanted]]] = dict
         self._running: Callable[[], Iterable[Allocation]] = tuple
@@ -275,8 +275,9 @@ class NodeInstances:
 
     def want(self) -> None:
         """Want the instances that containers, pods and claims have now; nothing before all pods are listed."""
-        if self._pods.synced.is_set():
-            pods = self._pods.objects.values()
+        known = self._pods.objects
+        if known is not None:
+            pods = known.values()
             bound = wanted_by(pods, self._name)
             self._stories.wanted(bound, pods)
             self._held = self._holding()

@@ -25,7 +25,7 @@ from partage.agent.kubelet.resources import KubeletSilent, Resources, without_ou
 from partage.agent.kubelet.units import Offer, advise, asked_of, counted, offers
 from partage.agent.notes import Code, Notes
 from partage.daemon.agent import Asked
-from partage.daemon.node_pods import pods_of
+from partage.daemon.node_pods import NodePods
 from partage.daemon.watched import LivePod
 from partage.kube.client import Client
 
@@ -89,7 +89,7 @@ class KubeletSide:
         self._offers: tuple[Offer, ...] = ()
         self._lacking: dict[str, list[str]] = {}
         self._news = asyncio.Event()
-        self._pods = None if client is None else pods_of(client, node, self._news.set)
+        self._pods = None if client is None else NodePods(client, node, self._news.set)
 
     def take(self, place: Place) -> None:
         """Offer the units of the node's present state."""
@@ -133,9 +133,8 @@ class KubeletSide:
     @property
     def pods(self) -> list[LivePod] | None:
         """Pods of the node; None until the API server has listed them."""
-        if self._pods is None or not self._pods.synced.is_set():
-            return None
-        return list(self._pods.objects.values())
+        known = None if self._pods is None else self._pods.objects
+        return None if known is None else list(known.values())
 
     async def held(self) -> tuple[PodResources, ...] | None:
         """The units of each pod by the kubelet's report; None while it reports nothing."""
