@@ -381,11 +381,12 @@ def test_no_part_of_an_address_stays() -> None:
         assert not [part for part in ("2001", "470", "115", "10.1") if part in told(address)]
 
 
-def test_a_word_before_a_uuid_is_masked_with_it() -> None:
-    """Only cards' own prefixes stay."""
+def test_a_uuid_of_no_card_is_masked() -> None:
+    """It may be of a subscription or an order. Only those with a card's own prefix stay."""
     plain = "12345678-1234-1234-1234-123456789012"
     assert told(f"GPU-{plain},MIG-{plain}") == f"GPU-{plain},MIG-{plain}"
     assert "SECRET" not in told(f"SECRET-{plain}")
+    assert plain not in told(plain)
 
 
 def test_a_model_that_is_an_address_is_masked() -> None:

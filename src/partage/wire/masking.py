@@ -1,10 +1,10 @@
 """Consistently replaces names of people and their work in the objects of a snapshot; a list names the words that stay.
 
-A word stays if it is a number, a time, the address or model of a device, or a word that the program's own readers know:
-a key, a field, a choice, a published name. No IP address stays in its usual form, whatever is beside it. Every other
-word becomes ten digits of a keyed hash (HMAC-SHA256) at each place. Under the same key a word has the same mask, also
-in another snapshot. Without the key, words cannot be guessed by trials. Decisions only compare these words, so a masked
-snapshot gives the same decisions as the plain one.
+A word stays if it is a number, a time, the address, UUID or model of a device, or a word that the program's own readers
+know: a key, a field, a choice, a published name. No IP address stays in its usual form, whatever is beside it. Every
+other word becomes ten digits of a keyed hash (HMAC-SHA256) at each place. Under the same key a word has the same mask,
+also in another snapshot. Without the key, words cannot be guessed by trials. Decisions only compare these words, so a
+masked snapshot gives the same decisions as the plain one.
 
 Annotations stay only if the whole key is known. If an annotation of a protocol has no part in decisions, only its
 protocol stays, because its presence can show which protocol a pod uses. Documents within texts are parsed, and lose
@@ -45,7 +45,7 @@ _PLAIN: Final = re.compile(
     r"""
     |[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?(?:n|u|m|k|[KMGTPE]i?|MiB|GiB|%)?  # amounts
     |[0-9]+\.[0-9]+\.[0-9]+                                                    # versions
-    |(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}                  # UUIDs
+    |(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}                    # UUIDs of cards and instances
     |[0-9]+c?\.?[0-9]*g\.[0-9]+gb(?:\+[a-z]+)*                                  # profiles of instances
     |gpu-[0-9]+(?:-mig-[0-9]+c?-?[0-9]*g-[0-9]+gb(?:-[a-z-]+)?-[0-9]+)?         # devices of a pool
     |hugepages-[0-9]+[KMG]i""",
