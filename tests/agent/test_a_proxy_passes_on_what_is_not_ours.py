@@ -76,7 +76,7 @@ def test_only_what_is_ours_is_changed(
     ).encode() + wrapped(99, foreign)
     request = wrapped(1, b"pod") + wrapped(2, config) + wrapped(77, foreign)
     adjustment = Adjustment(
-        annotations={"a": "b"},
+        annotations={names.SERVED: "b"},
         env=tuple(Variable(*pair) for pair in ours.items()),
         mounts=(Mount("A", "bind", "/host", ("rbind", "ro")),),
         linux=LinuxAdjustment((Device("/dev/x", "c", 1, 3),)),
@@ -95,7 +95,7 @@ def test_only_what_is_ours_is_changed(
         ("A", "/host"),
     ]
     assert found.config.devices == (cri.Device("/dev/x", "/made/1-3", "rwm"),)
-    assert found.config.annotations == {"a": "b"}
+    assert found.config.annotations == {names.SERVED: "b"}
     assert result.startswith(wrapped(1, b"pod"))
     assert result.endswith(wrapped(77, foreign))
     (inside,) = [value for number, _, value in raw_fields(result) if number == 2]

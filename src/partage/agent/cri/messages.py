@@ -7,7 +7,7 @@ docs/sources/kubernetes.md 1.3.
 from collections.abc import Mapping
 from typing import Final
 
-from partage.agent.nri.messages import CdiDevice, Variable
+from partage.agent.nri.messages import CdiDevice, Variable, is_read
 from partage.agent.protobuf import Message, flag, integer, message, messages, text, text_map
 
 RUNTIME: Final = "runtime.v1.RuntimeService"
@@ -41,8 +41,8 @@ class PodConfig(Message):
     """A pod as the kubelet describes it."""
 
     metadata: PodName | None = message(1, PodName)
-    labels: Mapping[str, str] = text_map(6)
-    annotations: Mapping[str, str] = text_map(7)
+    labels: Mapping[str, str] = text_map(6, is_read)
+    annotations: Mapping[str, str] = text_map(7, is_read)
 
 
 class ContainerName(Message):
@@ -94,7 +94,7 @@ class ContainerConfig(Message):
     envs: tuple[Variable, ...] = messages(ENVS, Variable)
     mounts: tuple[Mount, ...] = messages(MOUNTS, Mount)
     devices: tuple[Device, ...] = messages(DEVICES, Device)
-    annotations: Mapping[str, str] = text_map(ANNOTATIONS)
+    annotations: Mapping[str, str] = text_map(ANNOTATIONS, is_read)
     linux: Linux | None = message(15, Linux)
     cdi_devices: tuple[CdiDevice, ...] = messages(CDI_DEVICES, CdiDevice)
 
@@ -114,7 +114,7 @@ class ListedContainer(Message):
     pod: str = text(2)
     metadata: ContainerName | None = message(3, ContainerName)
     state: int = integer(6)
-    annotations: Mapping[str, str] = text_map(9)
+    annotations: Mapping[str, str] = text_map(9, is_read)
 
 
 class ListedContainers(Message):
@@ -128,8 +128,8 @@ class ListedPod(Message):
 
     id: str = text(1)
     metadata: PodName | None = message(2, PodName)
-    labels: Mapping[str, str] = text_map(5)
-    annotations: Mapping[str, str] = text_map(6)
+    labels: Mapping[str, str] = text_map(5, is_read)
+    annotations: Mapping[str, str] = text_map(6, is_read)
 
 
 class ListedPods(Message):

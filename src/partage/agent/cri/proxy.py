@@ -227,7 +227,9 @@ class Proxy:
 
     async def _ask(self, method: str, of: type[M]) -> M:
         call = self._runtime.unary_unary(f"/{cri.RUNTIME}/{method}")
-        return of.decode(await call(b"", timeout=_PATIENCE))
+        answer: bytes = await call(b"", timeout=_PATIENCE)
+        # In the thread, as tenants' pods may have a hundred thousand labels.
+        return await self._decided(lambda: of.decode(answer))
 
     async def _decided(self, decide: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, decide)
@@ -293,7 +295,7 @@ class Proxy:
         """Decide about a container, and have it created with its grants."""
         container: Container | None = None
         try:
-            told = cri.CreateRequest.decode(request)
+            told = await self._decided(lambda: cri.CreateRequest.decode(request))
             image = await self._image(told)
             pod, container = asked(told, image)
             adjustment = await self._adjusted(pod, container)

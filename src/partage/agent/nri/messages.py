@@ -33,7 +33,7 @@ _KEYS: Final = frozenset(
 _PREFIXES: Final = tuple(one.encode() for one in (CDI_ANNOTATION, *RESERVED.prefixes))
 
 
-def _known(key: bytes) -> bool:
+def is_read(key: bytes) -> bool:
     """Whether anybody here reads a label or annotation; a tenant's pod may have a hundred thousand others."""
     return key in _KEYS or key.startswith(_PREFIXES)
 
@@ -81,8 +81,8 @@ class PodSandbox(Message):
     name: str = text(2)
     uid: str = text(3)
     namespace: str = text(4)
-    labels: Mapping[str, str] = text_map(5, _known)
-    annotations: Mapping[str, str] = text_map(6, _known)
+    labels: Mapping[str, str] = text_map(5, is_read)
+    annotations: Mapping[str, str] = text_map(6, is_read)
 
 
 class Mount(Message):
@@ -125,7 +125,7 @@ class Container(Message):
     pod_sandbox_id: str = text(2)
     name: str = text(3)
     state: int = integer(4)
-    annotations: Mapping[str, str] = text_map(6, _known)
+    annotations: Mapping[str, str] = text_map(6, is_read)
     args: tuple[str, ...] = texts(7)
     env: tuple[str, ...] = texts(8)
     mounts: tuple[Mount, ...] = messages(9, Mount)
