@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
+from plugin_world import Plugged
 from world import Manifest, World, card, device, document, node
 
 from fakes.builders import make_node
@@ -41,6 +42,7 @@ from partage.placement.card import MOST, MOST_A_NODE, Work
 from partage.placement.node import Eligibility, NodeColumns
 from partage.placement.tables import UNITS, Prices, Tables
 from partage.scheduler.events import TablesChanged
+from partage.wire import plugin as wire
 from partage.wire.limits import LIMITS
 
 NODES = 120
@@ -113,15 +115,18 @@ def machine(number: int) -> list[Manifest]:
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
-    """Nodes of eight cards."""
+def world() -> Plugged:
+    """Nodes of eight cards; every third has no room for another pod."""
 
-    async def made() -> World:
+    async def made() -> Plugged:
         # What each pod costs is judged here, however many of its namespace came before.
         plenty = AllowanceSettings(10**9, 60_000, 2 * 10**9)
-        return await World(allowance=plenty).start(
-            *[one for i in range(NODES) for one in machine(i)]
+        found = Plugged(allowance=plenty, preempts=False)
+        await found.start(*[one for i in range(NODES) for one in machine(i)])
+        found.propose(
+            "nobody", taken=[wire.Taken(f"n{i}", pods=110 * (i % 3 == 0)) for i in range(NODES)]
         )
+        return found
 
     return asyncio.run(made())
 
@@ -339,7 +344,7 @@ SHAPES: dict[str, Manifest] = {
 }
 
 
-def ask(world: World, manifest: Manifest, *, searching: bool = False) -> Manifest:
+def ask(world: Plugged, manifest: Manifest, *, searching: bool = False) -> Manifest:
     """All that is asked about a pod until it waits or has its node; each in its bound."""
     uid = f"hard-{next(NUMBERS)}"
     manifest = {**manifest, "metadata": {**manifest["metadata"], "name": uid, "uid": uid}}
@@ -359,6 +364,7 @@ def ask(world: World, manifest: Manifest, *, searching: bool = False) -> Manifes
             world.service.preempt(json.dumps(victims).encode())
         with bounded() as looked:
             world.service.books.tick(world.clock.monotonic())
+        proposed = propose(world, uid)
         assert not answer["Error"]
         if searching:
             # The search goes on from the pods that took most.
@@ -366,9 +372,23 @@ def ask(world: World, manifest: Manifest, *, searching: bool = False) -> Manifes
             target(
                 float(max(created + scored + preempted + looked)), label="calls of another verb"
             )
+            target(float(proposed), label="calls of the plugin's question")
         return answer
     finally:
         world.service.pod_gone(uid)
+
+
+def propose(world: Plugged, uid: str) -> int:
+    """The calls of a question of the plugin, which wants every node that fits, and of one after a rejection."""
+    calls = []
+    for rejected in ([], [f"n{i}" for i in range(NODES // 2)]):
+        if rejected:
+            world.attempts._retries.rejected.add(uid, rejected, world.clock.monotonic())
+        world.number += 1
+        with bounded() as done:
+            world.attempts.propose(wire.Propose(1, uid, world.number, wide=True))
+        calls += done
+    return max(calls)
 
 
 @pytest.mark.parametrize("operator", list(Operator))
@@ -423,13 +443,13 @@ def test_nodes_that_object_in_words_of_their_own_are_judged_together() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_hard_pod_is_answered_within_its_bound(world: World, shape: str) -> None:
+def test_a_hard_pod_is_answered_within_its_bound(world: Plugged, shape: str) -> None:
     """Filter, a repeated filter, prioritize, preempt and wake-ups, each by itself."""
     ask(world, SHAPES[shape])
 
 
 def test_a_node_is_looked_at_for_the_request_alone_that_rules_it_out(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Plugged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of forty requests rules out three more nodes; a refusal does not read all nodes for each request."""
     plain, looked = kernel.classify, list[int]()
@@ -471,7 +491,7 @@ def rare(number: int) -> list[Manifest]:
 
 async def test_words_and_cards_that_a_pod_names_are_compared_once_for_all_its_containers() -> None:
     """Ten requests name the same; each model is compared once for shares and once for instances."""
-    world = await World().start(*[one for i in range(NODES) for one in rare(i)])
+    world = await Plugged().start(*[one for i in range(NODES) for one in rare(i)])
     notes = {
         "nvidia.com/use-gpuuuid": ",".join(f"GPU-{i % 3}" for i in range(250)),
         "nvidia.com/nouse-gputype": ",".join(f"Y{i}" for i in range(100)),
@@ -490,7 +510,7 @@ async def test_words_and_cards_that_a_pod_names_are_compared_once_for_all_its_co
 PARTS = [21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46]
 
 
-def test_a_search_that_is_given_up_says_so(world: World) -> None:
+def test_a_search_that_is_given_up_says_so(world: Plugged) -> None:
     """Eight cards, and 24 shares of different sizes that are 800 percent together."""
     asks = [share(1, 100 + i, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24)]
     assert sum(int(one["nvidia.com/gpucores"]) for one in asks) == 800
@@ -501,7 +521,9 @@ def test_a_search_that_is_given_up_says_so(world: World) -> None:
     assert any("ask for devices in fewer containers" in one for one in told)
 
 
-def test_a_pod_that_the_search_takes_too_long_for_is_placed_at_the_first_try(world: World) -> None:
+def test_a_pod_that_the_search_takes_too_long_for_is_placed_at_the_first_try(
+    world: Plugged,
+) -> None:
     """The same with six percent to spare: in the pod's own order a search takes too long."""
     asks = [share(1, 100 + i, PARTS[i % 19]) for i in range(24)]
     assert ask(world, pod(many(24, *asks)))["NodeNames"]
@@ -573,12 +595,12 @@ CASES = int(os.environ.get("PARTAGE_CASES", "60"))
 
 @settings(max_examples=CASES, deadline=None, derandomize="PARTAGE_CASES" not in os.environ)
 @given(manifest=pods())
-def test_no_pod_that_is_searched_for_is_harder(world: World, manifest: Manifest) -> None:
+def test_no_pod_that_is_searched_for_is_harder(world: Plugged, manifest: Manifest) -> None:
     """A search for slow pods finds none, for any sizes and mixes, with hints and affinity."""
     ask(world, manifest, searching=True)
 
 
-def test_others_are_served_after_a_row_of_hard_pods(world: World) -> None:
+def test_others_are_served_after_a_row_of_hard_pods(world: Plugged) -> None:
     """Each hard pod is a separate request; an ordinary pod right after them gets its node."""
     for number in range(5):
         ask(
@@ -588,7 +610,7 @@ def test_others_are_served_after_a_row_of_hard_pods(world: World) -> None:
     assert answer["NodeNames"]
 
 
-def test_cards_are_scored_for_the_first_group_alone(world: World) -> None:
+def test_cards_are_scored_for_the_first_group_alone(world: Plugged) -> None:
     """Nodes that pass by their columns and fail card by card score their cards before that."""
     pairs, steps = np.array([(0.0, 0.0), (5.0, 1.0)]), np.linspace(0, 1000, UNITS + 1)
     worth = steps[None, :, None] * np.ones((1, 1, 2))
@@ -603,7 +625,7 @@ def test_cards_are_scored_for_the_first_group_alone(world: World) -> None:
         engine.handle(TablesChanged(Tables()))
 
 
-def test_waiting_pods_cost_a_bounded_look(world: World) -> None:
+def test_waiting_pods_cost_a_bounded_look(world: Plugged) -> None:
     """Their scores were forgotten, and an ordinary pod behind them is woken at once."""
     uids = []
     for number in range(40):
@@ -634,7 +656,7 @@ def test_waiting_pods_cost_a_bounded_look(world: World) -> None:
             world.service.pod_gone(uid)
 
 
-def _wait(world: World, manifest: Manifest) -> str:
+def _wait(world: Plugged, manifest: Manifest) -> str:
     """A pod that is refused; its uid."""
     uid = f"hard-{next(NUMBERS)}"
     manifest = {**manifest, "metadata": {**manifest["metadata"], "name": uid, "uid": uid}}

@@ -19,7 +19,7 @@ from partage.model.device import DeviceType, Topology
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
-from partage.model.reason import NodeReason, Refusal
+from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import (
     CardFilter,
     ContainerAsk,
@@ -382,3 +382,52 @@ def test_asking_about_nodes_first_changes_no_decision(
         assert one.allocation == other.allocation
     elif isinstance(one, Refusal) and isinstance(other, Refusal):
         assert one.code is other.code
+
+
+@settings(max_examples=60)
+@given(listed=node_lists(most=5), pod=pods("u"), data=st.data())
+def test_devices_alone_are_decided_about_as_if_that_were_the_only_question(
+    listed: list[Node], pod: Pod, data: st.DataObject
+) -> None:
+    """Nodes that refused the whole pod for their cards are not searched again, and refuse it all the same."""
+    request = data.draw(st.one_of(requests(), pod_requests()))
+    whole = replace(pod, request=request, node=None, host={"cpu": 3000, "pods": 1})
+    alone = replace(whole, host={})
+    assume(request.fault is None)
+    cpu = [data.draw(sampled([1000, 4000])) for _ in listed]
+    listed = [
+        replace(node, allocatable={"cpu": amount, "pods": 9})
+        for node, amount in zip(listed, cpu, strict=True)
+    ]
+    policy = data.draw(sampled([Policy(), Policy.parse("binpack")]))
+    together, first, then = Engine(policy), Engine(policy), Engine(policy)
+    for engine in (together, first, then):
+        for node in listed:
+            engine.handle(NodeSeen(node))
+    told = together.evaluate(whole, alone=alone, work=Work(4 * ENOUGH))
+    expected = first.evaluate(whole, work=Work(ENOUGH))
+    if isinstance(expected, Refusal) and ReasonCode.NODE_RESOURCES in expected.counts:
+        expected = then.evaluate(alone, work=Work(ENOUGH))
+    assume(not isinstance(expected, Refusal) or ReasonCode.SEARCH_LIMIT not in expected.counts)
+    assert told == expected
+
+
+@pytest.mark.parametrize("count", [9, 120])
+def test_nodes_that_refused_the_whole_pod_are_counted_for_its_devices_alone(count: int) -> None:
+    """No node has room for its cards, every second one has no CPU for it; the reason is that of the devices."""
+    sizes = [_plain((1, size, 1)) for size in (700, 410, 400, 390)]
+    request = PodRequest(_groups(sizes, ["hami"] * 4))
+    whole = Pod("u", "team", "p", request=request, host={"cpu": 3000})
+    alone = replace(whole, host={})
+    together, then = Engine(), Engine()
+    for engine in (together, then):
+        for i in range(count):
+            cards = [card(minor, prefix=f"GPU-{i}", memory=80) for minor in range(2)]
+            node = make_node(f"n{i}", cards, allocatable={"cpu": 1000 + 3000 * (i % 2)})
+            engine.handle(NodeSeen(node))
+    work = Work(ENOUGH)
+    assert together.evaluate(whole, alone=alone, work=work) == then.evaluate(alone)
+    told = together.evaluate(alone)
+    assert isinstance(told, Refusal)
+    assert sum(told.counts.values()) == count
+    assert ReasonCode.NODE_RESOURCES not in told.counts

@@ -42,8 +42,10 @@ from partage.extender.cycle import Wanted, marked
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.extender.retries import MOST_REJECTED, Attempt, Retries
 from partage.extender.service import SchedulerService
+from partage.inventory.plane import Bools
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.reason import ReasonCode, Refusal
+from partage.placement.card import Work
 from partage.scheduler.engine import State
 from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
 from partage.wire import plugin as wire
@@ -366,7 +368,9 @@ class Attempts:
         attempt: Attempt,
         now: float,
         fitting: Sequence[str] | None,
+        before: tuple[Bools, Work | None] | None = None,
     ) -> wire.Answer:
+        """The answer. `before`: the nodes that were searched for it in vain, and the work, of which the rest is left."""
         engine, pod, stories = books.engine, attempt.entry.pod, self._service.stories
         asking = books.asking(attempt.entry)
         start = stories.now()
@@ -387,11 +391,16 @@ class Attempts:
         attempt.wide, attempt.narrowed = question.wide, bool(domains)
         several = question.wide or question.simulated or lately
         wanted = Wanted(several, question.wide, domains, question.nominated)
-        decision, nodes = books.cycle.propose(pod, asking, wanted, among, now)
-        asked_about = int(np.count_nonzero(engine.ledger.present if among is None else among))
+        asked, searched = engine.ledger.present if among is None else among, among
+        if before is None:
+            work = books.cycle.allowance.work(pod, now)
+        else:
+            searched, work = asked & ~before[0], before[1]
+        decision, nodes = books.cycle.propose(pod, asking, wanted, searched, work, now)
+        asked_about = int(np.count_nonzero(asked))
         if isinstance(decision, Refusal):
             # kube-scheduler's own filters run afterwards, so devices are the only known obstacle.
-            asked = books.engine.ledger.present.copy() if among is None else among
+            asked = asked.copy()
             books.refuse(attempt.entry, decision, now, asked)
             books.counts["plugin refused"] += 1
             preempt = self._retries.may_preempt(books, attempt)
@@ -399,7 +408,9 @@ class Attempts:
                 del rejected[question.uid]
                 # kube-scheduler has to reject those nodes once more, because it then knows what to
                 # wait for.
-                return self._propose(books, question, attempt, now, fitting)
+                if work is not None:
+                    work.go_on()
+                return self._propose(books, question, attempt, now, fitting, (asked, work))
             stories.filtered(attempt.entry, start, (asked_about, 0), decision, engine.decision_id)
             return wire.Answer(
                 question.id,

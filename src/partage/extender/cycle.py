@@ -4,9 +4,11 @@ The plugin's attempts (`extender.attempts`) and the extender's verbs (`extender.
 into these steps:
 
 1. `Allowance.work` limits the search for the pod, by the search that its namespace has used.
-2. `candidates` finds the nodes that fit, if kube-scheduler needs more than the best one (`others`, `prioritize`).
-3. `hold` decides: it keeps the best place for the pod, or gives the reason why there is none.
-   `propose` takes steps 1 to 3 for the plugin, and `filter` for the extender.
+2. `hold` decides: it keeps the best place for the pod, or gives the reason why there is none.
+3. `candidates` finds the nodes that fit, if kube-scheduler needs more than the best one (`others`, `prioritize`). Before the
+   place is kept, it spends what the decision has left.
+   `filter` takes steps 1 to 3 for the extender, `propose` takes 2 and 3 for the plugin. An answer to the plugin takes
+   them twice if nodes that kube-scheduler rejected are its last resort. All its searches share the limit of step 1.
 4. `reserve` fits the pod on the node that kube-scheduler chose, picks cards and reserves them, in
    one step. A hold ends with it.
 5. `extender.bindings` sends the Binding with the record in it, and follows it to a known outcome.
@@ -16,7 +18,7 @@ Usually a proposal names the best node alone. The plugin's kube-scheduler then f
 more nodes if its own filters rejected one lately, if it has to weigh every node that fits, or if a question is only a
 trial.
 
-A pod that preemption nominated takes step 3 in parts: `nominate` keeps the free part of its place
+A pod that preemption nominated takes step 2 in parts: `nominate` keeps the free part of its place
 while victims leave. A hold without a reservation after it expires (`expire`).
 
 All steps are synchronous and change only the engine's books; time is an argument.
@@ -38,7 +40,7 @@ important pods the namespace creates and deletes.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import compress, repeat
@@ -52,7 +54,7 @@ from partage.inventory.plane import Bools, Ints
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.model.request import PodRequest
-from partage.placement.card import FEW, MOST, Work
+from partage.placement.card import FEW, MOST, MOST_A_NODE, Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Action, HoldEnded, Placement, Released, RoomKept
 from partage.scheduler.explain import deferred
@@ -111,7 +113,7 @@ class Allowance:
     _victims: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
 
     def work(self, pod: Pod, now: float) -> Work | None:
-        """Step 1: the work that the next decision about a pod may take `now`; None defers the pod without a decision."""
+        """Step 1: the work that the next answer about a pod may take `now`; None defers the pod without a decision."""
         if self.has_turn(pod.namespace, now):
             return Work()
         return None if self._hard.get(pod.uid) is pod.request else Work(FEW)
@@ -135,6 +137,13 @@ class Allowance:
         if beyond > 0:
             self._pay(now)
             self.debts[pod.namespace] = self.debts.get(pod.namespace, 0.0) + beyond
+
+    @contextmanager
+    def charged(self, pod: Pod, work: Work, now: float) -> Iterator[None]:
+        """Charge a pod's namespace for a part of an answer, all of which shares `work`."""
+        before = max(work.taken, FEW)
+        yield
+        self.spend(pod, FEW + max(work.taken, FEW) - before, now)
 
     def turns(self, rows: Mapping[str, Sized], now: float) -> dict[str, int]:
         """The number of deferred pods of each namespace that have their turn; the namespace that owes least is first."""
@@ -258,35 +267,38 @@ class Cycle:
     # --- the steps ---------------------------------------------------------------------------
 
     def propose(
-        self, pod: Pod, asking: Pod, wanted: Wanted, among: Bools | None, now: float
+        self,
+        pod: Pod,
+        asking: Pod,
+        wanted: Wanted,
+        among: Bools | None,
+        work: Work | None,
+        now: float,
     ) -> tuple[Placement | Refusal, dict[str, int]]:
-        """Steps 1 to 3: hold the best place; return the decision, and the proposed nodes with scores, the best first.
+        """Steps 2 and 3: hold the best place; return the decision, and the proposed nodes with scores, the best first.
 
         Args:
-            pod: the pod by its devices alone.
+            pod: the pod by its devices alone. If no node takes the whole pod, it may fit so; kube-scheduler then
+                reports the other shortages of nodes, and may make room.
             asking: the same pod, with what it asks beside devices if that is known of nodes.
             among: by node index, the nodes that may be chosen; None for all.
+            work: the work allowed by step 1 for the whole answer; None defers the pod without a decision.
         """
-        work = self.allowance.work(pod, now)
         beside: dict[str, int] = {}
+
+        def others(best: Placement) -> None:
+            assert work is not None  # noqa: S101 # else there is no decision
+            mine, place = asking if best.allocation.host else pod, best.allocation.node
+            beside.update(self.others(mine, wanted, among, work, now, best=place))
+
+        alone = pod if asking is not pod else None
         with self.moving(pod.uid):
-            if wanted.several and pod.request.fault is None and work is not None:
-                # The pod's own hold must not count against it.
-                self.engine.handle(HoldEnded(pod.uid))
-                beside = self.others(asking, wanted, among, Work(work.limit), now)
-                if not beside and asking is not pod:
-                    beside = self.others(pod, wanted, among, Work(work.limit), now)
-            decision = self.hold(asking, among, now, work)
-            lacking = (
-                isinstance(decision, Refusal) and ReasonCode.NODE_RESOURCES in decision.counts
-            )
-            if lacking and asking is not pod and work is not None:
-                # The pod may fit by its devices alone. kube-scheduler then reports the other shortages of
-                # nodes, and may make room.
-                decision = self.hold(pod, among, now, Work(work.limit))
-        if isinstance(decision, Refusal):
+            listed = others if wanted.several else None
+            decision = self.hold(asking, among, now, work, alone, listed)
+        if isinstance(decision, Refusal) or work is None:
             return decision, {}
-        return decision, self._offered(pod, wanted, decision.allocation.node, beside)
+        with self.allowance.charged(pod, work, now):
+            return decision, self._offered(pod, wanted, decision.allocation.node, beside, work)
 
     def filter(
         self, pod: Pod, names: Sequence[str], now: float, *, one: bool
@@ -312,12 +324,14 @@ class Cycle:
             return None, names, among
         fitting = np.zeros(0, np.intp)
         work = self.allowance.work(pod, now)
+
+        def others(best: Placement) -> None:
+            nonlocal fitting
+            assert work is not None  # noqa: S101 # else there is no decision
+            fitting, _ = self.candidates(pod, among, WIDE, work, now, best.allocation.node)
+
         with self.moving(pod.uid):
-            if not one and not pod.request.fault and work is not None:
-                # The pod's own hold must not count against it.
-                self.engine.handle(HoldEnded(pod.uid))
-                fitting, _ = self.candidates(pod, among, WIDE, Work(work.limit), now)
-            decision = self.hold(pod, among, now, work)
+            decision = self.hold(pod, among, now, work, others=None if one else others)
         self.holds.pop(pod.uid, None)
         if isinstance(decision, Refusal):
             return decision, [], among
@@ -362,65 +376,76 @@ class Cycle:
         work: Work,
         now: float,
         proposed: int = PROPOSED,
+        best: str = "",
     ) -> dict[str, int]:
         """Nodes that fit, the best first, with their scores.
 
         Args:
             among: by node index, the nodes in question; None for all.
             proposed: the most nodes, unless kube-scheduler needs every node that fits.
+            best: the node of the decision, if one was taken before.
         """
         engine, most = self.engine, WIDE if wanted.wide else _PROVEN
-        found, values = self.candidates(pod, among, most, work, now)
+        found, values = self.candidates(pod, among, most, work, now, best)
         if not found.size:
             return {}
         if not wanted.wide and found.size > proposed:
-            best = np.argpartition(-values, proposed - 1)[:proposed]
-            found, values = found[best], values[best]
+            first = np.argpartition(-values, proposed - 1)[:proposed]
+            found, values = found[first], values[first]
         elif wanted.domains:
-            best = engine.best_of_each(found, values, wanted.domains, PROPOSED)
-            found, values = found[best], values[best]
+            first = engine.best_of_each(found, values, wanted.domains, PROPOSED)
+            found, values = found[first], values[first]
         ranks = np.fromiter(map(engine.rank_at, found.tolist()), np.int64, found.size)
         order = np.lexsort((ranks, -values))
         names = [engine.ledger.node_at(int(index)).name for index in found[order]]
         return dict(zip(names, scaled(values[order], 10, 90).tolist(), strict=True))
 
     def _offered(
-        self, pod: Pod, wanted: Wanted, best: str, beside: dict[str, int]
+        self, pod: Pod, wanted: Wanted, best: str, beside: dict[str, int], work: Work
     ) -> dict[str, int]:
         """The nodes of a proposal with their scores, the best first; `beside` are those of `others`."""
         names = [best, *(name for name in beside if name != best)]
         if not wanted.wide:
             del names[PROPOSED:]
             wish = wanted.nominated
-            if (
-                wish
-                and wish not in names
-                and self.engine.grants_without(pod, wish, ()) is not None
-            ):
-                names.append(wish)
+            if wish in self.engine.ledger.index and wish not in names:
+                work.go_on(listing=True)
+                depth = min(MOST_A_NODE, max(0, work.limit - work.done))
+                index = self.engine.ledger.index[wish]
+                if self.engine.grants_on(pod, index, work, depth) is not None:
+                    names.append(wish)
         return {best: _BEST} | {name: beside.get(name, 0) for name in names[1:]}
 
     def candidates(
-        self, pod: Pod, among: Bools | None, most: int, work: Work, now: float
+        self, pod: Pod, among: Bools | None, most: int, work: Work, now: float, best: str = ""
     ) -> tuple[Ints, Ints]:
-        """Step 2: indexes of nodes that fit, and their scores; the namespace pays for the search.
+        """Step 3: indexes of nodes that fit, and their scores; the namespace pays for the search.
 
         Args:
             among: by node index, the nodes in question; None for all.
             most: nodes to judge if only the exact rule can judge them.
+            best: the node of the decision, if one was taken before.
         """
-        found = self.engine.candidates(pod, among, most, work)
-        self.allowance.spend(pod, work.taken, now)
-        return found
+        with self.allowance.charged(pod, work, now):
+            return self.engine.candidates(pod, among, most, work, best)
 
     def hold(
-        self, pod: Pod, among: Bools | None, now: float, work: Work | None
+        self,
+        pod: Pod,
+        among: Bools | None,
+        now: float,
+        work: Work | None,
+        alone: Pod | None = None,
+        others: Callable[[Placement], None] | None = None,
     ) -> Placement | Refusal:
-        """Step 3: hold the best place for the pod; return the place, or the reason why there is none.
+        """Step 2: hold the best place for the pod; return the place, or the reason why there is none.
 
         Args:
             among: by node index, the nodes that may be chosen; None for all.
-            work: the work allowed by step 1; None defers the pod without a decision.
+            work: the work allowed by step 1, of which the answer's earlier searches have spent a part; None defers the
+                pod without a decision.
+            alone: the pod by its devices alone, which is decided about if no node takes the whole pod.
+            others: step 3, which spends what the decision has left, before the place is held.
 
         Raises:
             LedgerError: the pod holds more than a hold already.
@@ -428,8 +453,17 @@ class Cycle:
         if work is None:
             self.engine.handle(HoldEnded(pod.uid))
             return deferred(pod.namespace)
-        decision = self.engine.hold(pod, among, work)
-        self.allowance.spend(pod, work.taken, now)
+        decided: Placement | Refusal | None = None
+        if others is not None:
+            # The pod's own hold must not count against it.
+            self.engine.handle(HoldEnded(pod.uid))
+            with self.allowance.charged(pod, work, now):
+                decided = self.engine.evaluate(pod, among=among, work=work, alone=alone)
+            if isinstance(decided, Placement):
+                work.go_on(listing=True)
+                others(decided)
+        with self.allowance.charged(pod, work, now):
+            decision = self.engine.hold(pod, among, work, alone, decided)
         if isinstance(decision, Refusal) and decision.code is ReasonCode.SEARCH_DEFERRED:
             self.allowance.defer(pod)
         return decision

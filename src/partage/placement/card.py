@@ -42,7 +42,7 @@ FEW: Final = 400
 
 
 class Work:
-    """The limit of work, and the work done.
+    """The limit of work, and the work done; all searches for one answer share it.
 
     Attributes:
         limit: units that may be done.
@@ -50,13 +50,14 @@ class Work:
         done: units done, including remembered ones that count as if done again.
         recalled: the remembered units among them.
         aside: work that does not count against the limit: score updates, and sentences.
+        began: units that were done when the last decision began.
     """
 
-    __slots__ = ("aside", "done", "few", "limit", "recalled")
+    __slots__ = ("aside", "began", "done", "few", "limit", "recalled")
 
     def __init__(self, limit: int = MOST) -> None:
         self.limit, self.few = limit, limit < MOST
-        self.done = self.recalled = self.aside = 0
+        self.done = self.recalled = self.aside = self.began = 0
 
     @property
     def spent(self) -> bool:
@@ -67,6 +68,20 @@ class Work:
     def taken(self) -> int:
         """The units really done."""
         return self.done - self.recalled + self.aside
+
+    def go_on(self, *, listing: bool = False) -> None:
+        """Begin a further search for the same answer, which has what is left.
+
+        Where little work is granted, that much is granted again.
+
+        Args:
+            listing: it adds nodes to a decision that is taken, so it need not count remembered units.
+        """
+        if listing:
+            self.done -= self.recalled
+            self.recalled = 0
+        if self.few:
+            self.limit = self.done + FEW
 
     def include(self, part: "Work") -> None:
         """Add work that had its own limit."""

@@ -174,6 +174,12 @@ class RequestClass:
         exact = (self.plain or not self.pod.request.groups) and not self.failed
         self.shut_at = ledger.made_room if exact else -1
 
+    def learn(self, other: "RequestClass") -> None:
+        """Take over which nodes the exact rule refused the same devices; it does not look at anything else."""
+        for index, reason in other.failed.items():
+            if self.value[index] >= 0:
+                self.fail(index, reason, other.costs[index][1])
+
     def best(self, among: Bools | None = None) -> tuple[int, int]:
         """The best node for the pod, and how good it is; both -1 if there is none. `among` nodes, None for all."""
         if not self.value.size:

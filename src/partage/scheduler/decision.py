@@ -25,7 +25,7 @@ from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import PodRequest
 from partage.placement.card import MOST_A_NODE, Work
-from partage.placement.kernel import choose
+from partage.placement.kernel import choose, host_fits
 from partage.placement.pod import GIVEN_UP
 from partage.placement.tables import Tables
 from partage.scheduler.classes import RANKS, RequestClass, RequestClassCache, Scorers
@@ -40,7 +40,8 @@ _MOST_BEYOND: Final = 32
 """Nodes that are tried for a pod whose grants exceed its quota."""
 
 _LAST_TRIES: Final = 4
-"""Nodes that get one more try without a search when the decision's work is spent."""
+"""Nodes that get one more try without a search when the decision's work is spent; one if it was spent by earlier searches
+for the same answer."""
 
 _A_NODE: Final = 20
 _A_GROUP: Final = 20
@@ -62,12 +63,14 @@ class _Meter:
     Attributes:
         among: the nodes that may be chosen, by index; None for all.
         given_up: whether nodes were left out because of the limit.
+        last_tries: the number of nodes that are then tried without a search.
     """
 
     def __init__(self, group: RequestClass, among: Bools | None, work: Work) -> None:
         self.among = among
         self.work = work
         self.given_up = False
+        self.last_tries = 1 if work.spent else _LAST_TRIES
         self._group = group
         self._known = sorted(
             (rank, cost)
@@ -227,6 +230,7 @@ class Chooser:
         reasons: bool = True,
         among: Bools | None = None,
         work: Work | None = None,
+        alone: Pod | None = None,
     ) -> Placement | Refusal:
         """The decision that `schedule` would take, without taking it.
 
@@ -234,6 +238,43 @@ class Chooser:
             among: the nodes that may be chosen, by index; None for all.
             work: the limit of work; None for a decision's usual limit. With less, a pod that needs a search is
                 deferred; all others are decided as always.
+            alone: the same pod by its devices alone. It is decided about if no node takes the whole pod and some
+                lack what the pod asks beside devices; what is left of the limit is then spent on these.
+        """
+        work = work or Work()
+        work.began = work.done
+        found = self._choice(pod, among, work, fresh=alone is not None or not reasons)
+        if found is None and alone is not None:
+            short = self._short_beside(pod)
+            if short is not None:
+                whole, group = self._class_of(pod), self._class_of(alone)
+                if whole.failed:
+                    work.aside += _scoring(group, group.refresh(self.ledger, self._rank))
+                    group.learn(whole)
+                work.go_on()
+                rest = short if among is None else among & short
+                pod, found = alone, self._choice(alone, rest, work, fresh=True)
+                if found is None:
+                    group.given_up |= whole.given_up
+                    if among is None and not group.given_up:
+                        group.shut_down(self.ledger)
+        if found is not None:
+            return found
+        # 6. Nothing fits: give the reason, node by node.
+        group = self._class_of(pod)
+        if not reasons:
+            return brief(group)
+        refusal = refuse(self.ledger, group, self._rank, work)
+        group.refused_among = among
+        return refusal
+
+    def _choice(
+        self, pod: Pod, among: Bools | None, work: Work, *, fresh: bool
+    ) -> Placement | Refusal | None:
+        """The pod's place, or the one reason that refuses it everywhere; None if each node has its own.
+
+        Args:
+            fresh: an equal question that was just refused is decided again, so that its work counts.
         """
         # 1. A request that breaks its protocol's rules waits, whatever the cluster.
         if pod.request.fault is not None:
@@ -243,7 +284,6 @@ class Chooser:
         if limited and (excess := self.quotas.excess(pod.namespace, pod.quota)):
             return Refusal(ReasonCode.QUOTA_EXCEEDED, excess)
         # 3. Update the scores of its class.
-        work = work or Work()
         group = self._class_of(pod)
         if (
             work.few
@@ -253,14 +293,13 @@ class Chooser:
         # No node could host the class, and no room has appeared since.
         if group.shut_at == self.ledger.made_room:
             group.told.clear()  # only `refresh` knows which nodes have changed
-            return refuse(self.ledger, group, self._rank, work) if reasons else brief(group)
-        if reasons and self._unchanged(group, among, work):
-            assert group.refusal is not None  # noqa: S101 # says `_unchanged`
-            return group.refusal
+            return None
+        if not fresh and self._unchanged(group, among, work):
+            return None
         work.aside += _scoring(group, group.refresh(self.ledger, self._rank))
         # 4. Try nodes from the best down; the exact rule decides.
         beyond, left = "", _MOST_BEYOND
-        meter, asked = _Meter(group, among, work), among
+        everywhere, meter = among is None, _Meter(group, among, work)
         for index, grants in self._attempts(group, pod, meter):
             node = self.ledger.node_at(index)
             # 5. Keys that count granted amounts are known only now.
@@ -278,15 +317,19 @@ class Chooser:
             return Refusal(ReasonCode.QUOTA_EXCEEDED, beyond)
         if work.few and meter.given_up:
             return deferred(pod.namespace)
-        # 6. Nothing fits: give the reason, node by node.
         group.given_up = meter.given_up
-        if among is None and not meter.given_up:
+        if everywhere and not meter.given_up:
             group.shut_down(self.ledger)
-        if not reasons:
-            return brief(group)
-        refusal = refuse(self.ledger, group, self._rank, work)
-        group.refused_among = asked
-        return refusal
+        return None
+
+    def _short_beside(self, pod: Pod) -> Bools | None:
+        """Nodes that lack what the pod asks beside devices; None if that keeps it from no node."""
+        group, ledger = self._class_of(pod), self.ledger
+        group.eligible.refresh(ledger)
+        short = ledger.present & ~host_fits(ledger, pod.host, slice(None))
+        open_ = short & group.eligible.allowed
+        open_[list(group.failed)] = False
+        return short if open_.any() else None
 
     def allocated(self, pod: Pod, node: str, grants: tuple[Grant, ...]) -> Allocation:
         """The allocation that a pod without one would have with these grants, and its permit."""
@@ -323,7 +366,7 @@ class Chooser:
             if not isinstance(grants, NodeReason):
                 yield index, grants
         if meter.given_up and not meter.work.few:
-            for index in group.promising(self.ledger, meter.left_out(), _LAST_TRIES):
+            for index in group.promising(self.ledger, meter.left_out(), meter.last_tries):
                 grants = self._last_try(group, pod, index, meter.work)
                 if not isinstance(grants, NodeReason):
                     yield index, grants
@@ -369,6 +412,7 @@ class Chooser:
         among: Bools | None = None,
         most: int | None = None,
         work: Work | None = None,
+        best: str = "",
     ) -> tuple[Ints, Ints]:
         """Indexes of the nodes that can host the pod now, in no order, and their scores.
 
@@ -377,6 +421,7 @@ class Chooser:
             most: if only the exact rule can decide, it is asked from the best node down until so many fit; None asks it
                 about every node.
             work: the limit of work; the exact rule is not asked once it is spent.
+            best: a node that can host the pod by the decision before; empty for none.
         """
         work = work or Work()
         group = self._class_of(pod)
@@ -388,21 +433,30 @@ class Chooser:
         unsure = self._insisting()[found] if group.plain else np.ones(found.size, np.bool_)
         if unsure.any():
             best_first = found[unsure][np.argsort(-value[found[unsure]], kind="stable")]
-            proven = self._proven(group, pod, best_first.tolist(), most, work)
+            sure = self.ledger.index[best] if best else -1
+            proven = self._proven(group, pod, best_first.tolist(), most, work, sure)
             found = np.concatenate([found[~unsure], np.array(proven, found.dtype)])
         return found, offer[found] // RANKS
 
     def _proven(
-        self, group: RequestClass, pod: Pod, indexes: list[int], most: int | None, work: Work
+        self,
+        group: RequestClass,
+        pod: Pod,
+        indexes: list[int],
+        most: int | None,
+        work: Work,
+        sure: int,
     ) -> list[int]:
-        """The given nodes that the exact rule passes, within the limit of work.
+        """The given nodes that the exact rule passes, within the limit of work; it need not be asked about `sure`.
 
         If it passes none within the limit, the most promising of the others are tried without a search.
         """
-        proven: list[int] = []
+        proven = [index for index in indexes if index == sure]
         for number, index in enumerate(indexes):
             if most is not None and len(proven) >= most:
                 break
+            if index == sure:
+                continue
             if work.spent and work.few:
                 break
             if work.spent:

@@ -347,7 +347,12 @@ class Engine(Chooser):
         return decision
 
     def hold(
-        self, pod: Pod, among: Bools | None = None, work: Work | None = None
+        self,
+        pod: Pod,
+        among: Bools | None = None,
+        work: Work | None = None,
+        alone: Pod | None = None,
+        decided: Placement | Refusal | None = None,
     ) -> Placement | Refusal:
         """Keep the predicted place of a pod that another program schedules (an extender's filter).
 
@@ -357,12 +362,15 @@ class Engine(Chooser):
 
         Args:
             among: the nodes that may be chosen, by index; None for all.
+            work: as for `evaluate`.
+            alone: as for `evaluate`.
+            decided: what `evaluate` has just answered to the same question; None to ask it.
 
         Raises:
             LedgerError: the pod holds more than a hold already.
         """
         self._drop_hold(pod)
-        decision = self.evaluate(pod, among=among, work=work)
+        decision = decided or self.evaluate(pod, among=among, work=work, alone=alone)
         if isinstance(decision, Placement):
             held = decision.allocation
             if held.host and self.ledger.node_at(self.ledger.index[held.node]).taken:

@@ -72,6 +72,8 @@ class Decided(msgspec.Struct, frozen=True, gc=False):
         among: the requested nodes, by index; None for all.
         labels: node names by index at that moment; empty if `among` is None.
         few: only little work was allowed.
+        spent: units that earlier decisions of the same question had spent.
+        alone: where no node took the whole pod, it was decided about by its devices alone.
     """
 
     number: int
@@ -82,6 +84,8 @@ class Decided(msgspec.Struct, frozen=True, gc=False):
     among: Bools | None = None
     labels: tuple[str, ...] = ()
     few: bool = False
+    spent: int = 0
+    alone: bool = False
 
 
 Entry = Event | Decided | EngineState
@@ -113,14 +117,20 @@ class JournalledEngine(Engine):
         return super().handle(event)
 
     def hold(
-        self, pod: Pod, among: Bools | None = None, work: Work | None = None
+        self,
+        pod: Pod,
+        among: Bools | None = None,
+        work: Work | None = None,
+        alone: Pod | None = None,
+        decided: Placement | Refusal | None = None,
     ) -> Placement | Refusal:
         """See `Engine.hold`."""
-        decision = super().hold(pod, among, work)
+        limited = work or Work()
+        decision = super().hold(pod, among, limited, alone, decided)
         self._count()
         labels = () if among is None else self._names()
-        few = work is not None and work.few
-        self._write(self, Decided(self._decided, "hold", pod, decision, "", among, labels, few))
+        told = limited.few, limited.began, alone is not None
+        self._write(self, Decided(self._decided, "hold", pod, decision, "", among, labels, *told))
         return decision
 
     def place_on(self, pod: Pod, name: str) -> Placement | Refusal:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.policy import Policy
 from partage.model.reason import ReasonCode, Refusal
-from partage.placement.card import FEW, Work
+from partage.placement.card import FEW, MOST, Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement, PolicyChanged
 from partage.scheduler.journal import EngineState, among_of, resumed
@@ -65,8 +65,11 @@ def rerun(lines: Iterable[Header | Line], policy: Policy | None = None) -> Itera
 def _answer(engine: Engine, asked: Question) -> Placement | Refusal:
     try:
         if asked.verb == "hold":
-            work = Work(FEW) if asked.few else None
-            return engine.hold(asked.pod, among_of(engine, asked.among), work)
+            work = Work(FEW if asked.few else MOST)
+            work.done = asked.spent
+            work.go_on()
+            alone = replace(asked.pod, host={}) if asked.alone else None
+            return engine.hold(asked.pod, among_of(engine, asked.among), work, alone)
         return engine.place_on(asked.pod, asked.node)
     except LedgerError as error:
         # Under another policy a pod may already have its place from another decision.

@@ -58,6 +58,8 @@ class Question:
         verb: `hold` or `place_on`.
         among: names of the requested nodes; None for all.
         few: only little work was allowed.
+        spent: units that earlier decisions of the same question had spent.
+        alone: where no node took the whole pod, it was decided about by its devices alone.
     """
 
     id: str
@@ -67,6 +69,8 @@ class Question:
     node: str = ""
     among: frozenset[str] | None = None
     few: bool = False
+    spent: int = 0
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,8 @@ class _Decision:
     node: str = ""
     among: tuple[str, ...] | None = None
     few: bool = False
+    spent: int = 0
+    alone: bool = False
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -181,6 +187,8 @@ def _written(entry: Entry) -> tuple[str, object]:
             entry.node,
             _asked(entry),
             entry.few,
+            entry.spent,
+            entry.alone,
         )
     if isinstance(entry, EngineState):
         rest = {name: getattr(entry, name) for name in _State.__slots__ if name != "nodes"}
@@ -273,6 +281,8 @@ def _entry(head: _Head) -> Event | EngineState | Question:
             found.node,
             None if found.among is None else frozenset(found.among),
             found.few,
+            found.spent,
+            found.alone,
         )
     if head.kind not in _EVENTS:
         raise LookupError(f"kind {head.kind} is not known")
