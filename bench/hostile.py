@@ -1,7 +1,9 @@
 """Cost of pods that are made to be hard: CPU of each verb, in a cluster that could hold them.
 
 Each shape is a new class of request in every round. The gate counts only units of work (`placement.card.Work`);
-this program measures their cost.
+this program measures their cost. The extender is asked to filter (twice) and to score, and the plugin's question is asked as it
+costs most: kube-scheduler wants every node that fits, half of the nodes lack the pod's CPU, and then it has rejected
+many nodes. The plugin's pods are classes of their own.
 
     python bench/hostile.py [--nodes 5000] [--used] [--only NAME] [--rounds 3]
 """
@@ -17,12 +19,15 @@ from random import Random
 from typing import Any
 
 import extender as cluster
+from partage.extender.attempts import Attempts
 from partage.extender.cycle import AllowanceSettings
 from partage.extender.explain import explain
+from partage.extender.retries import MOST_REJECTED
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType
+from partage.wire import plugin as wire
 
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT = "scheduling.koordinator.sh/device-joint-allocate"
@@ -442,6 +447,42 @@ def use(ledger: Ledger, seed: int = 7) -> None:
                 ledger.apply(Allocation(name, "others", name, node.name, (grant,), {}))
 
 
+class Plugin:
+    """kube-scheduler's plugin; half of the nodes of each kind have no CPU left."""
+
+    def __init__(self, service: SchedulerService, names: list[str]) -> None:
+        self._attempts = Attempts(service, lambda: True, preempts=False)
+        self._clock, self._names, self._number = service.clock, names, 0
+        taken = [
+            wire.Taken(name, cpu=128_000 if index % 4 > 1 else 0, pods=1)
+            for index, name in enumerate(names)
+        ]
+        self._attempts.propose(wire.Propose(1, "told", 1, taken=taken))
+
+    def propose(self, uid: str) -> wire.Answer:
+        """A question about a pod for which every node that fits is wanted."""
+        self._number += 1
+        return self._attempts.propose(wire.Propose(1, uid, self._number, wide=True))
+
+    def reject(self, uid: str) -> None:
+        """Let kube-scheduler have rejected as many nodes for the pod as are remembered."""
+        rejected = self._attempts._retries.rejected  # noqa: SLF001 # else a pod needs many questions
+        rejected.add(uid, self._names[2:], self._clock.monotonic(), MOST_REJECTED)
+
+
+def forget(service: SchedulerService) -> None:
+    """Forget all requests, as if none had been seen."""
+    for _ in range(2):  # the first time the classes are kept for the next policy
+        service.books.engine._classes.clear()  # noqa: SLF001 # measurements alone need this
+
+
+def asking_cpu(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod, whose first container asks for CPU too."""
+    resources = pod["spec"]["containers"][0]["resources"]
+    resources["requests"] = {**resources["requests"], "cpu": "1"}
+    return pod
+
+
 async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: bool) -> None:
     """Print the verbs' CPU time for each shape: the least of several rounds, each with a class of its own."""
     # A large allowance, so that earlier pods of the namespace do not defer the search for a pod.
@@ -454,6 +495,7 @@ async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: boo
     service.lead()
     gc.freeze()  # as the service does
     names = [f"node-{i:05d}" for i in range(nodes)]
+    plugin = Plugin(service, names)
 
     def timed(call: Callable[[], Any]) -> tuple[float, Any]:
         start = time.thread_time()
@@ -469,7 +511,9 @@ async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: boo
 
     found: dict[str, tuple[list[float], str]] = {}
     for round_ in range(rounds):
-        for name, pod in shapes(round_ + 1):
+        for (name, pod), (_, other) in zip(
+            shapes(round_ + 1), shapes(rounds + round_ + 1), strict=True
+        ):
             if only and only not in name and name != "plain":
                 continue
             pod["metadata"] |= {"name": f"p{round_}", "uid": f"{name}-{round_}"}
@@ -484,15 +528,22 @@ async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: boo
             fits = len(decided.get("NodeNames") or [])
             failed = decided.get("FailedNodes") or decided.get("FailedAndUnresolvableNodes") or {}
             why = decided.get("Error") or next(iter(failed.values()), "")
-            taken = [read, first, again, scores, told]
+            service.pod_gone(pod["metadata"]["uid"])
+            uid = f"{name}-plugin-{round_}"
+            seen(asking_cpu(other | {"metadata": other["metadata"] | {"name": uid, "uid": uid}}))
+            forget(service)
+            proposed, _ = timed(partial(plugin.propose, uid))
+            forget(service)
+            plugin.reject(uid)
+            rejected, _ = timed(partial(plugin.propose, uid))
+            service.pod_gone(uid)
+            taken = [read, first, again, scores, told, proposed, rejected]
             before = found.get(name, (taken, ""))[0]
             least = [min(pair) for pair in zip(before, taken, strict=True)]
             found[name] = least, f"fits {fits} {why[:70]}"
-            service.pod_gone(pod["metadata"]["uid"])
     print(f"{nodes} nodes; CPU in ms, the least of {rounds}")
-    print(
-        f"{'shape':26} {'read':>7} {'filter':>8} {'again':>8} {'scores':>8} {'explain':>8}  answer"
-    )
+    verbs = ("filter", "again", "scores", "explain", "plugin", "rejected")
+    print(f"{'shape':26} {'read':>7} {' '.join(f'{one:>8}' for one in verbs)}  answer")
     for name, (least, answer) in found.items():
         figures = " ".join(f"{one:8.1f}" for one in least)
         print(f"{name:26} {figures[1:]}  {answer}")
@@ -500,6 +551,9 @@ async def measure(nodes: int, only: str, limit: float, rounds: int, *, used: boo
     if hard:
         ninth = hard[max(0, len(hard) * 9 // 10 - 1)]
         print(f"{len(hard)} shapes: nine of ten within {ninth:.1f} ms, all within {hard[-1]:.1f}")
+        asked = sorted(max(least[-2:]) for name, (least, _) in found.items() if name != "plain")
+        ninth = asked[max(0, len(asked) * 9 // 10 - 1)]
+        print(f"the plugin's: nine of ten within {ninth:.1f} ms, all within {asked[-1]:.1f}")
 
 
 def main() -> None:

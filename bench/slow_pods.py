@@ -243,6 +243,7 @@ async def search(given: argparse.Namespace) -> float:
         hostile.use(service.books.engine.ledger)
     service.lead()
     names = [f"node-{i:05d}" for i in nodes]
+    plugin = hostile.Plugin(service, names)
     tried = 0
     alone = min(reference() for _ in range(200))
 
@@ -250,7 +251,7 @@ async def search(given: argparse.Namespace) -> float:
         nonlocal tried
         tried += 1
         name = f"p{tried}"
-        pod = genes.pod(name)
+        pod = hostile.asking_cpu(genes.pod(name))
         body = json.dumps({"Pod": pod, "NodeNames": names}).encode()
         offered = {"Pod": pod, "NodeNameToMetaVictims": {one: {"Pods": []} for one in names[:100]}}
         verbs: dict[str, Callable[[], object]] = {
@@ -259,15 +260,21 @@ async def search(given: argparse.Namespace) -> float:
             "prioritize": lambda: service.prioritize(body),
             "preempt": lambda: service.preempt(json.dumps(offered).encode()),
             "explain": lambda: explain(service.books, "t", name),
+            "propose": lambda: plugin.propose(name),
+            "propose again": lambda: plugin.propose(name),
         }
         found = []
         for verb, call in verbs.items():
+            if verb.startswith("propose"):
+                hostile.forget(service)
+            if verb == "propose again":
+                plugin.reject(name)
             start = time.thread_time()
             call()
             taken = (time.thread_time() - start) * 1e3
             found.append((taken * min(1.0, alone / reference()), verb))
         service.pod_gone(name)
-        service.books.engine._classes.clear()  # noqa: SLF001 # as if no such request had been seen
+        hostile.forget(service)
         return max(found)
 
     kept: list[tuple[float, str, Genes]] = []
