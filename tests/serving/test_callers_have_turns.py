@@ -44,6 +44,25 @@ async def test_each_asker_has_its_turn_however_many_of_another_wait() -> None:
     assert not turns.waiting
 
 
+@pytest.mark.parametrize("network", ["10.0.0.{}", "::ffff:10.0.0.{}", "fd00::{}"])
+async def test_a_network_has_its_turn_however_many_addresses_of_another_wait(network: str) -> None:
+    """A tenant may have a hundred pods. They leave a place, and have one turn between two of the other network."""
+    turns = Turns(4, 1000, 1000)
+    many = [asyncio.create_task(turns.take(network.format(n))) for n in range(1, 151)]
+    await settled()
+    assert sum(one.done() for one in many) == 3
+    other = [asyncio.create_task(turns.take("10.0.1.1")) for _ in range(2)]
+    await settled()
+    assert [one.done() for one in other] == [True, False]
+    for place in (1, 2):  # the first network has one turn before the other's next
+        turns.give(network.format(place))
+        await settled()
+    assert other[1].done()
+    assert sum(one.done() for one in many) == 4
+    for one in many:
+        one.cancel()
+
+
 async def test_where_too_many_wait_the_network_with_most_gives_up() -> None:
     """It is not the last to come, nor each address for itself."""
     turns = Turns(2, 8, 4)

@@ -1,9 +1,10 @@
 """Turns of callers at costly work, so that no caller's flood delays the others by more than one turn.
 
-An asker is an address, or a user with a valid token. Each asker is served in turn, however many of its requests
-wait, and may have half of the places at a time. If an asker passes on requests of several owners, such as an API
-server, its owners are served in turn as well. When too many wait, the network with most requests loses one
-of them: of its asker with most, and of this asker's owner with most.
+An asker is an address, or a user with a valid token. Networks are served in turn, and in each network its askers,
+however many of them there are and however many of their requests wait. An asker may have half of the places at a time,
+and a network three quarters. If an asker passes on requests of several owners, such as an API server, its owners are
+served in turn as well. When too many wait, the network with most requests loses one of them: of its asker with most,
+and of this asker's owner with most.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_network
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
 from aiohttp import web
@@ -70,6 +72,10 @@ class _Waiting:
     turn: asyncio.Future[None]
 
 
+_Askers = OrderedDict[str, OrderedDict[str, list[_Waiting]]]
+"""Waiting requests by asker and owner, the next turn first."""
+
+
 class Turns:
     """Waiting requests, and those that have a place.
 
@@ -85,10 +91,11 @@ class Turns:
         self._together = together
         self._most = waiting
         self._of_one = of_one
-        # By asker and owner, the next turn first.
-        self._rows: OrderedDict[str, OrderedDict[str, list[_Waiting]]] = OrderedDict()
+        # By network, asker and owner, the next turn first.
+        self._rows: OrderedDict[str, _Askers] = OrderedDict()
         self._sizes: Counter[tuple[str, ...]] = Counter()  # of the waiting requests, by `counted`
         self._has: Counter[str] = Counter()  # places, by asker
+        self._networks: Counter[str] = Counter()  # places, by network
 
     @asynccontextmanager
     async def turn(self, asker: str, owner: str = "", size: int = 1) -> AsyncIterator[None]:
@@ -102,13 +109,13 @@ class Turns:
     async def take(self, asker: str, owner: str = "", size: int = 1) -> None:
         """Wait for a place, which must be released. Raises `TooMany`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        row = self._rows.get(asker, OrderedDict()).get(owner, [])
         network = _network(asker)
         counted = (network,), (network, asker), (network, asker, owner)
         if self._sizes[counted[-1]] + size > self._of_one:
-            raise TooMany(f"{len(row)} requests of this caller wait already; try again")
+            raise TooMany("too many requests of this caller wait already; try again")
         one = _Waiting(asker, owner, size, counted, future)
-        self._rows.setdefault(asker, OrderedDict()).setdefault(owner, row).append(one)
+        askers = self._rows.setdefault(network, OrderedDict())
+        askers.setdefault(asker, OrderedDict()).setdefault(owner, []).append(one)
         self._count(one, size)
         while self.waiting > self._most:
             gone = self._heaviest()[-1]
@@ -127,32 +134,49 @@ class Turns:
 
     def give(self, asker: str) -> None:
         """Release a place."""
-        self._has[asker] -= 1
-        if not self._has[asker]:
-            del self._has[asker]
+        for has, key in ((self._has, asker), (self._networks, _network(asker))):
+            has[key] -= 1
+            if not has[key]:
+                del has[key]
         self._advance()
 
     def _advance(self) -> None:
         """Give free places to the next askers."""
-        half = max(1, self._together // 2)
         while self._has.total() < self._together:
-            asker = next((one for one in self._rows if self._has[one] < half), None)
-            if asker is None:
+            found = self._next()
+            if found is None:
                 return
-            self._rows.move_to_end(asker)
-            owners = self._rows[asker]
+            network, asker = found
+            self._rows.move_to_end(network)
+            askers = self._rows[network]
+            askers.move_to_end(asker)
+            owners = askers[asker]
             owner = next(iter(owners))
             owners.move_to_end(owner)
             one = owners[owner][0]
             self._out(one)
             if not one.turn.done():
                 self._has[asker] += 1
+                self._networks[network] += 1
                 one.turn.set_result(None)
+
+    def _next(self) -> tuple[str, str] | None:
+        """The network and the asker that have the next turn; None if all that wait have as many places as they may."""
+        half, most = max(1, self._together // 2), self._together - self._together // 4
+        for network, askers in self._rows.items():
+            if self._networks[network] < most:
+                for asker in askers:
+                    if self._has[asker] < half:
+                        return network, asker
+        return None
 
     def _heaviest(self) -> list[_Waiting]:
         """The row that loses a request; of equal ones the last in turn, so that those before it are served."""
         rows = (
-            row for owners in reversed(self._rows.values()) for row in reversed(owners.values())
+            row
+            for askers in reversed(self._rows.values())
+            for owners in reversed(askers.values())
+            for row in reversed(owners.values())
         )
         return max(rows, key=lambda row: [self._sizes[one] for one in row[0].counted])
 
@@ -165,7 +189,9 @@ class Turns:
 
     def _out(self, one: _Waiting) -> None:
         """Remove a request that no longer waits."""
-        owners = self._rows.get(one.asker, OrderedDict())
+        network = one.counted[0][0]
+        askers = self._rows.get(network, OrderedDict())
+        owners = askers.get(one.asker, OrderedDict())
         row = owners.get(one.owner, [])
         if one not in row:
             return
@@ -174,20 +200,26 @@ class Turns:
         if not row:
             del owners[one.owner]
         if not owners:
-            del self._rows[one.asker]
+            del askers[one.asker]
+        if not askers:
+            del self._rows[network]
 
 
 TURNS: Final = web.AppKey("turns", Turns)
 """The turns at an application's pages."""
 
 
+@lru_cache(4096)
 def _network(asker: str) -> str:
     """The network of an address, as one owner usually has it; any other asker is its own network."""
     try:
-        bits = 24 if ip_address(asker).version == 4 else 64
-        return str(ip_network(f"{asker}/{bits}", strict=False))
+        address = ip_address(asker)
     except ValueError:
         return asker
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    bits = 24 if address.version == 4 else 64
+    return str(ip_network((address, bits), strict=False))
 
 
 def pages_in_turn() -> Middleware:
