@@ -5,6 +5,7 @@ import contextlib
 import json
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -116,7 +117,7 @@ async def _waiting(cluster: World, name: str, **exactly: Any) -> None:
 
 def _review(cluster: World, name: str, *results: Any, **request: Any) -> dict[str, Any]:
     """What an API server asks where a claim's status is set."""
-    stored = cluster.stored(name, CLAIMS)
+    stored = deepcopy(cluster.stored(name, CLAIMS))
     given = {
         "uid": f"ask-{name}",
         "operation": "UPDATE",
@@ -307,6 +308,80 @@ async def test_a_question_that_is_early_is_answered_by_the_news(
                 assert status == 200
                 assert json.loads(text)["response"] == {"uid": f"ask-{name}", "allowed": True}
             assert not desk._waiting
+
+
+async def test_a_question_about_a_past_version_is_answered_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever changes his claim all the time, or deletes it, keeps no place while news are awaited that cannot come."""
+    for name in ("_SOON", "_LATE"):
+        monkeypatch.setattr(claim_reviews, name, 3600.0)
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+        asyncio.timeout(20),  # bounds a hang
+    ):
+        await _waiting(cluster, "x")
+        past = _review(cluster, "x", share(pool="n0"))
+        unnamed = _review(cluster, "x", share(pool="n0"))
+        del unnamed["request"]["object"]["metadata"]["resourceVersion"]
+        await _patched(cluster, "x", {"labels": {"a": "b"}})
+        await until(lambda: _heard(daemon, cluster, "x"))
+        for asked in (past, unnamed):
+            found = (await _asked(cluster, daemon.url, asked))["response"]
+            assert "is not known here as it was named" in found["status"]["message"]
+
+        last = _review(cluster, "x", share(pool="n0"))
+        uid = last["request"]["object"]["metadata"]["uid"]
+        await _removed(cluster, "x")
+        await until(lambda: daemon.service.books.cluster_cache.claims.is_gone(uid))
+        found = (await _asked(cluster, daemon.url, last))["response"]
+        assert "is not known here as it was named" in found["status"]["message"]
+
+
+async def _removed(cluster: World, name: str) -> None:
+    """Delete a claim that is not allocated."""
+    await _patched(cluster, name, {"finalizers": None})
+    await cluster.api.delete(CLAIMS, "default", name)
+
+
+async def _patched(cluster: World, name: str, metadata: dict[str, Any]) -> None:
+    """Change a claim as its tenant does."""
+    path = f"/apis/{API}/namespaces/default/resourceclaims/{name}"
+    async with cluster.http.patch(
+        f"{cluster.url}{path}",
+        json={"metadata": metadata},
+        headers={"Content-Type": "application/merge-patch+json"},
+    ) as answer:
+        assert answer.status == 200, await answer.text()
+
+
+def _heard(daemon: SchedulerDaemon, cluster: World, name: str) -> bool:
+    """Whether the service knows a claim's newest version."""
+    known = daemon._claim("default", name)  # nothing else shows it
+    newest = cluster.stored(name, CLAIMS)["metadata"]["resourceVersion"]
+    return known is not None and known.metadata.resource_version == newest
+
+
+async def test_few_questions_of_an_address_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all news are early, so a webhook's places are not full of questions that nobody can answer."""
+    monkeypatch.setattr(claim_reviews, "_SOON", 0.0)
+    monkeypatch.setattr(claim_reviews, "_LATE", 3600.0)
+    monkeypatch.setattr(claim_reviews, "_LONG", 2)
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+        asyncio.timeout(20),  # bounds a hang
+    ):
+        await _waiting(cluster, "x")
+        asked = _review(cluster, "x", share(pool="n0"))
+        asked["request"]["object"]["metadata"] |= {"resourceVersion": "9" * 9}
+        crowd = [asyncio.create_task(_asked(cluster, daemon.url, asked)) for _ in range(9)]
+        await until(lambda: sum(one.done() for one in crowd) == 7)
+        refused = [one.result()["response"] for one in crowd if one.done()]
+        assert all("is not known here" in one["status"]["message"] for one in refused)
+        await _removed(cluster, "x")
+        await asyncio.gather(*crowd)
 
 
 async def test_questions_that_come_at_once_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

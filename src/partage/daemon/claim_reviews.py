@@ -5,7 +5,7 @@ trusts no question. The claim must be known from the API server under the named 
 allocated, and it must have kube-scheduler's finalizer, which only schedulers may add. The service reserves at most the
 claim's own request. A caller that cannot read a claim cannot name its uid, and a caller that can read it gains only
 what kube-scheduler is about to allocate. The service may hear of a version a moment later than the
-caller, so the answer waits for it, but not long.
+caller, so the answer waits for it, but not long, and not for a version that is past.
 
 An instance that does not lead at this moment answers 503, which the API server treats as a failed webhook.
 
@@ -17,7 +17,8 @@ makes at random.
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -35,12 +36,17 @@ from partage.serving.limits import Limits, json_response, read_body
 from partage.vendors.names import OUTDATED
 from partage.webhook.review import LARGEST, LONGEST_UID, Verdict, encode_verdict
 from partage.wire import shapes
-from partage.wire.claims import MOST_RESULTS, beyond_asked, held_devices
-from partage.wire.documents import Document, explain, typed
+from partage.wire.claims import MOST_RESULTS, beyond_asked, claim_uid, held_devices
+from partage.wire.documents import Document, explain, precedes, typed
 
 _JSON: Final = "application/json"
 _LATE: Final = 2.0
 """Seconds by which news of a claim may be late; the allocating scheduler gets the news at the same time."""
+_SOON: Final = 0.2
+"""Seconds by which news are late in general, on a busy machine too. Each question may wait for so long, few for longer."""
+_LONG: Final = 16
+"""Questions of one address that wait for longer. A webhook passes on four times as many, so those that nobody can answer
+leave the others their places."""
 _WAITING: Final = 1024
 """Questions that wait for news at a time; the service refuses further ones."""
 _OF_ONE: Final = 128
@@ -169,6 +175,7 @@ class ClaimDesk:
         self._service, self._may_reserve, self._known = service, may_reserve, known
         self._waiting: dict[tuple[str, str], list[asyncio.Event]] = {}
         self._there = Counter[str]()  # waiting questions, by address
+        self._long = Counter[str]()  # those that wait for longer than most
 
     def routes(self, limits: Limits) -> list[web.RouteDef]:
         """The routes; `limits` apply to requests."""
@@ -234,8 +241,16 @@ class ClaimDesk:
 
     async def _stored(self, claim: Document, asker: str) -> Document | None:
         """The claim as the API server has it, once it has the named version; None if it has not in time."""
+        found = await self._heard(claim, asker, _SOON)
+        if found is not None or self._never(claim) or self._long[asker] >= _LONG:
+            return found
+        with _counted(self._long, asker):
+            return await self._heard(claim, asker, _LATE - _SOON)
+
+    async def _heard(self, claim: Document, asker: str, seconds: float) -> Document | None:
+        """The claim in the named version, waiting for news of it for at most so many seconds."""
         clock = self._service.clock
-        end = clock.monotonic() + _LATE
+        end = clock.monotonic() + seconds
         wanted = claim.metadata.uid, claim.metadata.resource_version
         while True:
             found = self._known(claim.namespace, claim.name)
@@ -244,26 +259,44 @@ class ClaimDesk:
             ):
                 return found
             left = end - clock.monotonic()
-            if left <= 0:
+            if left <= 0 or self._never(claim):
                 return None
             if self._there.total() >= _WAITING or self._there[asker] >= _OF_ONE:
                 raise web.HTTPServiceUnavailable(text=_TOO_MANY)
             await self._news(claim, left, asker)
 
+    def _never(self, claim: Document) -> bool:
+        """Whether no news can make a question right, because its claim has a newer version or is gone."""
+        version = claim.metadata.resource_version or ""
+        found = self._known(claim.namespace, claim.name)
+        if not version or self._service.books.cluster_cache.claims.is_gone(claim_uid(claim)):
+            return True
+        newest = (found.metadata.resource_version or "") if found is not None else ""
+        return precedes(version, newest)
+
     async def _news(self, claim: Document, seconds: float, asker: str) -> None:
         """Wait for news of a claim, at most so many seconds."""
         key, news = (claim.namespace, claim.name), asyncio.Event()
         self._waiting.setdefault(key, []).append(news)
-        self._there[asker] += 1
-        try:
-            await sleep_until(self._service.clock, seconds, news)
-        finally:
-            self._there[asker] -= 1
-            if not self._there[asker]:
-                del self._there[asker]
-            self._waiting[key].remove(news)
-            if not self._waiting[key]:
-                del self._waiting[key]
+        with _counted(self._there, asker):
+            try:
+                await sleep_until(self._service.clock, seconds, news)
+            finally:
+                self._waiting[key].remove(news)
+                if not self._waiting[key]:
+                    del self._waiting[key]
+
+
+@contextmanager
+def _counted(those: Counter[str], key: str) -> Iterator[None]:
+    """Count one more of a key, for the context."""
+    those[key] += 1
+    try:
+        yield
+    finally:
+        those[key] -= 1
+        if not those[key]:
+            del those[key]
 
 
 def _asked(body: bytes) -> _Asked:

@@ -559,6 +559,8 @@ class SchedulerDaemon(Beside):
     def gone(self, document: Document) -> None:
         """See `informers.Facts`."""
         self._tell(document, lambda one: one.gone(document))
+        if document.kind == "ResourceClaim":
+            self._claims.claim_changed(document)
 
     def _tell(self, document: Document, tell: Callable[[Facts], object]) -> None:
         """Pass a fact to all parts; a fault of ours in one fact must not end the watch of all others."""
