@@ -86,14 +86,22 @@ def own_fields() -> dict[str, list[Rule]]:
 def _of_claims() -> list[Rule]:
     """Rules of ResourceClaims for a scheduler's account that is not kube-scheduler's too, as it is with the plugin.
 
-    A claim's spec is immutable, and its status needs another right.
+    A claim's spec is immutable, and its status needs another right. kube-scheduler's finalizer protects an allocation,
+    so it may be removed where there is none.
     """
     claims = "request.resource.resource != 'resourceclaims' || "
+    free = "!has(oldObject.status) || !has(oldObject.status.allocation)"
+    had, has = (
+        f"(has({one}.metadata.finalizers) ? {one}.metadata.finalizers : [])"
+        for one in ("oldObject", "object")
+    )
+    removed = f"({free}) && {has} == {had}.filter(f, f != '{names.CLAIM_FINALIZER}')"
     return [
-        *(
-            _rule(f"{claims}({_same(f'metadata.{field}')})", f"no {field} of a claim")
-            for field in ("finalizers", "ownerReferences")
+        _rule(
+            f"{claims}({_same('metadata.finalizers')}) || {removed}",
+            f"no finalizers of a claim but {names.CLAIM_FINALIZER} of one that is not allocated",
         ),
+        _rule(f"{claims}({_same('metadata.ownerReferences')})", "no ownerReferences of a claim"),
         _rule(
             _keeps("resourceclaims", "metadata.labels", _OURS),
             "no label of a claim but its own",

@@ -322,7 +322,7 @@ async def test_no_user_keeps_a_claim_from_being_written(plane: Plane) -> None:
     }
     async with plane.client() as client:
         await client.create(CLAIMS, body, namespace="default", into=msgspec.Raw)
-        outdate = outdater(client, "partage-scheduler-5d4_d1c9")
+        outdate = outdater(client, "partage-scheduler-5d4_d1c9", lambda *_: None)
         first, second = [await outdate("default", "full") for _ in range(2)]
     assert first is not None
     assert second is not None

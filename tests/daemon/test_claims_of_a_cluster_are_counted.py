@@ -21,7 +21,7 @@ from claim_documents import claim, document, result, share
 from fakes.ports import free_port
 from partage.daemon import claim_relay, claim_reviews, watched
 from partage.daemon.claim_relay import relay_route
-from partage.daemon.claim_reviews import ClaimDesk
+from partage.daemon.claim_reviews import ClaimDesk, outdater
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
@@ -191,6 +191,7 @@ async def test_what_a_leader_before_admitted_fails_where_it_arrives_late(
             body = admitted["request"]["object"]
             async with cluster.http.put(f"{cluster.url}{path}", json=body) as late:
                 assert late.status == 409, await late.text()
+            await _patched(cluster, "x", {"finalizers": [CLAIM_FINALIZER]})  # as kube-scheduler
             again = _review(cluster, "x", share(pool="n0", cores="60"))
             refused = (await _asked(cluster, after.url, again))["response"]
             assert "no room for claim default/x" in refused["status"]["message"]
@@ -240,12 +241,62 @@ async def test_a_claim_that_no_scheduler_allocates_is_reserved_by_no_question() 
         assert not daemon.service.claims.reserved
 
 
+async def test_a_claim_that_a_tenant_asks_about_holds_one_node() -> None:
+    """Its finalizer was left by an allocation that failed. He asks for all devices of four nodes, again and again."""
+    async with (
+        world(nodes=4, cards=4) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+    ):
+        await _waiting(cluster, "x", allocationMode="All")
+        answers = []
+        for number in range(8):
+            cards = [result(f"gpu-{card}", pool=f"n{number % 4}") for card in range(4)]
+            found = await _asked(
+                cluster, daemon.url, _review(cluster, "x", *cards, uid=f"q{number}")
+            )
+            answers.append(found["response"]["allowed"])
+        assert answers.count(True) <= 2
+        await cluster.pod("whole")
+        assert await cluster.schedule(daemon.url, "whole") != ""
+        # The contradiction has the service write the claim: he reserves no more until kube-scheduler begins again.
+        await until(lambda: not daemon.service.claims.reserved)
+        assert not cluster.stored("x", CLAIMS)["metadata"].get("finalizers")
+        await until(lambda: _heard(daemon, cluster, "x"))
+        found = await _asked(cluster, daemon.url, _review(cluster, "x", result(pool="n0")))
+        assert CLAIM_FINALIZER in found["response"]["status"]["message"]
+
+
+async def test_the_finalizer_of_an_allocated_claim_stays() -> None:
+    """What the service knows may be old; a claim that is gone, or another one of its name, is left alone too."""
+    async with world(nodes=1, cards=1) as cluster:
+        await _waiting(cluster, "x")
+        old = document({**cluster.stored("x", CLAIMS), "apiVersion": API, "kind": "ResourceClaim"})
+        outdate = outdater(await cluster.client(), "me", lambda *_: old)
+        await _status(cluster, "x", claim(share(pool="n0"))["status"])
+        for _ in range(2):
+            before = cluster.stored("x", CLAIMS)["metadata"]
+            written = await outdate("default", "x")
+            assert written is not None
+            assert written.metadata.finalizers == [CLAIM_FINALIZER]
+            assert written.metadata.resource_version != before["resourceVersion"]
+        await _status(cluster, "x", {})
+        await _removed(cluster, "x")
+        assert await outdate("default", "x") is None
+        await _waiting(cluster, "x")
+        await _patched(cluster, "x", {"finalizers": [CLAIM_FINALIZER, "example.com/mine"]})
+        written = await outdate("default", "x")
+        assert written is not None
+        assert len(written.metadata.finalizers or ()) == 2
+        old = written
+        written = await outdate("default", "x")
+        assert written is not None
+        assert written.metadata.finalizers == ["example.com/mine"]
+
+
 async def test_the_webhook_passes_the_question_on() -> None:
     """The leader answers through the webhook; without a scheduler the API server gets an error."""
     async with world(nodes=1, cards=1) as cluster:
         await cluster.api.create("namespaces", {"metadata": {"name": "partage-system"}})
-        for name in ("x", "y"):
-            await _waiting(cluster, name)
         port = free_port()
         endpoint = Endpoint(url=f"https://127.0.0.1:{port}")
         context = Context.of(Settings(), FAMILIES)
@@ -260,6 +311,8 @@ async def test_the_webhook_passes_the_question_on() -> None:
         async with SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon:
             options = WebhookOptions(port=port, endpoint=endpoint, claims=daemon.url, period=0.05)
             async with WebhookDaemon(await cluster.client(), options):
+                for name in ("x", "y"):
+                    await _waiting(cluster, name)
                 await _status(cluster, "x", claim(share(pool="n0", cores="60"))["status"])
                 with pytest.raises(AssertionError, match="60% and 10Gi asked, 40% and 6Gi free"):
                     await _status(cluster, "y", claim(share(pool="n0", cores="60"))["status"])

@@ -113,6 +113,8 @@ class Races:
         found = self.claims.get(name)
         if found is None:
             return None
+        if not found["status"].get("allocation"):
+            found["metadata"].pop("finalizers", None)
         self._write(found)
         return document(found)
 

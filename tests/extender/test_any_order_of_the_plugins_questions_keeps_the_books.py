@@ -20,6 +20,7 @@ from world import DONE, REFUSED, UNKNOWN, card, device, document, node, pod
 
 from partage.extender.ports import Answered
 from partage.scheduler.engine import State
+from partage.vendors.names import CLAIM_FINALIZER
 from partage.wire import plugin as wire
 
 SEQUENCES = int(os.environ.get("PARTAGE_SEQUENCES", "200")) // 4
@@ -167,6 +168,7 @@ class Model:
             "namespace": "team",
             "uid": f"claim-{name}",
             "resourceVersion": "1",
+            "finalizers": [CLAIM_FINALIZER],
         }
         kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
         claim: dict[str, Any] = {**kind, "metadata": metadata, "spec": spec}
@@ -196,7 +198,10 @@ class Model:
         if end == 0:
             self.world.unreserve(name)
         elif end == 1:
-            self.world.service.review_claim(document(body), dry_run=True)
+            question = f"{name} {number}"
+            self.world.service.review_claim(document(body), question=question)
+            assert f"claim-{name}#pending" not in self.world.states
+            self.world.service.withdraw_review(question)
         elif end == 2:
             self.world.service.pod_gone(f"uid-{name}")
         else:

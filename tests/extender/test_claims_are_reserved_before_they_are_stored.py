@@ -3,11 +3,13 @@
 import os
 from typing import Any
 
+import pytest
 from claim_races import played, sequence
 from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
 from claim_documents import claim, result, share
 from fakes.clock import InstantClock
+from partage.extender import claim_arbiter
 from partage.extender.claim_arbiter import WAIT
 from partage.extender.service import SchedulerService
 from partage.scheduler.engine import State
@@ -32,7 +34,11 @@ class Store:
         found = self.claims.get(name)
         if isinstance(found, Exception):
             raise found
-        return None if found is None else document(found)
+        if found is None:
+            return None
+        if not found["status"]:
+            found["metadata"].pop("finalizers", None)
+        return document(found)
 
 
 async def _started(*manifests: Manifest) -> tuple[World, Store]:
@@ -126,14 +132,13 @@ async def test_what_is_taken_back_is_free_unless_another_write_may_still_arrive(
     world, _store = await _started()
     for question in ("one", "two"):
         assert _review(world, share(cores="60"), question=question) == ""
-    assert _review(world, share("gpu-1", cores="30", memory="1Gi"), question="three") == ""
-    other = {"name": "y", "uid": "claim-y", "question": "four"}
+    other = {"name": "y", "uid": "claim-y", "question": "three"}
     assert _review(world, share("gpu-1", cores="20", memory="1Gi"), **other) == ""
-    for question, used in (("one", 1100), ("unknown", 1100), ("three", 800), ("two", 200)):
+    for question, used in (("one", 800), ("unknown", 800), ("three", 600), ("two", 0)):
         world.service.withdraw_review(question)
         assert _used(world) == used
     assert "stopped waiting for this answer" in _review(world, share(cores="60"), question="two")
-    assert _used(world) == 200
+    assert _used(world) == 0
     assert _review(world, share(cores="60"), question="five") == ""
     assert world.service.audit().clean
 
@@ -158,22 +163,104 @@ async def test_one_reservation_answers_a_bounded_number_of_questions() -> None:
 
 
 @run
-async def test_who_asks_again_has_one_reservation_for_each_write_that_may_arrive() -> None:
-    """A scheduler tries the same claim again: the first write may be late, until the claim has a new version."""
-    world, _store = await _started()
-    for device_, used in (("gpu-0", 600), ("gpu-0", 600), ("gpu-1", 1200), ("gpu-1", 1200)):
-        assert _review(world, share(device_, cores="60", shareID=f"s{used}")) == ""
-        assert _used(world) == used
-    for percent in range(1, 7):
-        assert _review(world, share(cores=str(percent), memory="1Mi")) == ""
-    assert "names no resourceVersion" in _review(world, share(cores="9"), version="")
-    assert "too often" in _review(world, share(cores="9", memory="1Mi"))
-    assert _review(world, share("gpu-1", cores="60"), version=2) == ""
+async def test_a_claim_reserves_one_allocation_at_a_time() -> None:
+    """Anyone who can name a claim can ask, and its other devices and nodes would be beyond what any quota has counted."""
+    world, store = await _started(node("n2"), device("n2"))
+    for identity in ("a", "b"):
+        assert _review(world, share(cores="60", shareID=identity)) == ""
+    others = (share("gpu-1", cores="60"), share(cores="10"), share(cores="60", pool="n2"))
+    for other in others:
+        refused = _review(world, other, dry_run=True)
+        assert refused == "another allocation of claim team/x may still be stored; try again"
+    await world.service.tick()
+    assert store.written == []
     assert _used(world) == 600
-    assert _review(world, share(cores="60"), uid="y", name="y") == ""
-    assert "no room" in _review(world, share("gpu-1", cores="60"), uid="y", name="y")
-    assert _used(world) == 1200
+    assert "names no resourceVersion" in _review(world, share(cores="9"), version="")
+
+    # A scheduler that asks for others gets them soon, when the first write can no longer arrive.
+    store.claims["x"] = claim(version=2)
+    assert "another allocation" in _review(world, share("gpu-1", cores="60"))
+    await world.service.tick()
+    assert store.written == ["x"]
+    assert _used(world) == 0
+    assert _review(world, share("gpu-1", cores="60"), version=3) == ""
+    assert _used(world) == 600
     assert "has changed since" in _review(world, share("gpu-1", cores="60"))
+
+    assert _review(world, share(cores="60"), version=4) == ""
+    assert _used(world) == 600
+    assert _review(world, share("gpu-1", cores="60"), uid="y", name="y") == ""
+    assert "no room" in _review(world, share("gpu-1", cores="60"), uid="z", name="z")
+    assert _used(world) == 1200
+    assert world.service.audit().clean
+
+
+@run
+@pytest.mark.parametrize("how", ["repeats", "is withdrawn", "changes the claim"])
+async def test_no_question_prolongs_a_reservation(how: str) -> None:
+    """The service writes the claim a minute after the first one, and kube-scheduler has to begin anew."""
+    world, store = await _started()
+    version = 1
+    for number in range(13):
+        question = f"q{number}"
+        assert _review(world, share(cores="60"), version=version, question=question) == ""
+        assert _used(world) == 600
+        if how == "changes the claim":
+            version += 1
+            world.service.changed(document(claim(version=version)))
+        elif how == "is withdrawn":
+            world.service.withdraw_review(question)
+        assert _used(world) == (600 if how == "repeats" else 0)
+        await world.clock.sleep(5)
+        await world.service.tick()
+    assert store.written == []
+    await world.clock.sleep(WAIT - 65)
+    store.claims["x"] = claim(version=version + 1)
+    assert "was admitted 66 s ago" in _review(world, share(cores="60"), version=version)
+    await world.service.tick()
+    assert store.written == ["x"]
+    assert _used(world) == 0
+    assert _review(world, share(cores="60"), version=version + 2) == ""
+    assert _used(world) == 600
+
+
+@run
+async def test_a_claim_that_keeps_its_finalizer_has_its_turn_again() -> None:
+    """Its tenant changes it at each write of the service, or an older policy allows no removal."""
+    world, store = await _started()
+    assert _review(world, share(cores="60")) == ""
+    await world.clock.sleep(WAIT)
+    kept = claim(version=2, reservedFor=[])
+    store.claims["x"] = kept
+    await world.service.tick()
+    assert _used(world) == 0
+    assert "is not stored" in _review(world, share(cores="60"), version=2)
+    await world.service.tick()
+    assert store.written == ["x", "x"]
+    await world.clock.sleep(WAIT)
+    assert _review(world, share(cores="60"), version=2) == ""
+
+
+@run
+async def test_a_namespace_has_a_bound_of_reservations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claims leave room for others', and their writes take turns."""
+    monkeypatch.setattr(claim_arbiter, "_OF_NAMESPACE", 20)
+    world, store = await _started()
+
+    def ask(name: str, namespace: str) -> str:
+        made = claim(share(cores="1", memory="1Mi"), name=name, uid=name)
+        made["metadata"]["namespace"] = namespace
+        return world.service.review_claim(document(made), question=name)
+
+    assert [ask(f"c{n}", "many") for n in range(20)] == [""] * 20
+    assert "too many claims are being allocated" in ask("c20", "many")
+    assert ask("one", "few") == ""
+    world.service.withdraw_review("c0")
+    assert ask("c20", "many") == ""
+    await world.clock.sleep(WAIT)
+    await world.service.tick()
+    assert "one" in store.written
+    assert len(store.written) < 20
 
 
 @run

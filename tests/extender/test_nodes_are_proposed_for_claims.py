@@ -439,6 +439,43 @@ async def test_no_claim_is_refused_for_what_is_not_stored() -> None:
 
 
 @run
+async def test_a_question_that_reserves_nothing_ends_nothing_pending() -> None:
+    """Any client may ask about a claim of its own, and would end the pending allocations of all others on a node."""
+    world = await cluster("n1")
+    propose(world)
+    allocated(world, _on("n1", *FULL))
+    begun = _head(name="y", uid="y")
+    free = {key: value for key, value in begun.items() if key != "finalizers"}
+    for head, devices, dry_run in (
+        (free, FULL, False),
+        (begun, [share(cores="200")], False),
+        (begun, FULL, True),
+    ):
+        forged = {**_on("n1", *devices), "metadata": head}
+        assert world.service.review_claim(document(forged), dry_run=dry_run) != ""
+        assert used(world) == {"n1": 2000}
+        assert len(world.service.pending) == 1
+    world.unreserve("web")
+    assert not used(world)
+    world.check()
+
+
+@run
+async def test_a_claim_gets_the_devices_that_kube_scheduler_has_allocated_to_it() -> None:
+    """A user who can read a claim could ask about other ones, in the moment before the API server asks."""
+    world = await cluster("n1", "n2")
+    propose(world)
+    mine = _on("n1", share(cores="30"))
+    allocated(world, mine)
+    for other in (_on("n1", share("gpu-1", cores="30")), _on("n2", share(cores="30"))):
+        refused = world.service.review_claim(document(other))
+        assert "kube-scheduler has allocated other devices to claim team/x" in refused
+        assert used(world) == {"n1": 300}
+    assert world.service.review_claim(document(mine)) == ""
+    assert used(world) == {"n1": 300}
+
+
+@run
 async def test_only_what_can_be_stored_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other driver's, unreadable, too large or late allocations; of too many, the latest."""
     world = await cluster("n1")

@@ -336,6 +336,7 @@ CLAIM: Json = {
         "finalizers": ["resource.kubernetes.io/delete-protection"],
         "ownerReferences": [{"uid": "u", "name": "p"}],
     },
+    "status": {"allocation": {"devices": {"results": []}}},
 }
 OF_CLAIMS = {
     "no protection": (("finalizers",), None),
@@ -356,6 +357,21 @@ def test_a_claim_keeps_its_pod_and_its_protection(path: tuple[str, ...], to: Any
     assert not refused(SCHEDULER, noted, CLAIM, "resourceclaims")
     again = changed(CLAIM, "metadata", "labels", "partage.io/outdated", to="later")
     assert not refused(SCHEDULER, again, noted, "resourceclaims")
+
+
+def test_a_claim_without_an_allocation_loses_kube_schedulers_finalizer_alone() -> None:
+    """It is admitted again after kube-scheduler has begun to allocate it again."""
+    ours = "resource.kubernetes.io/delete-protection"
+    for status in ({}, None):
+        free = changed(CLAIM, "status", to=status)
+        both = changed(free, "metadata", "finalizers", to=["x/y", ours])
+        for before, left in ((free, None), (free, []), (both, ["x/y"])):
+            begins = changed(before, "metadata", "finalizers", to=left)
+            assert not refused(SCHEDULER, begins, before, "resourceclaims")
+            assert refused(SCHEDULER, before, begins, "resourceclaims")
+        for left in ([ours], [], ["x/y", ours, "z/z"], ["z/z"]):
+            other = changed(both, "metadata", "finalizers", to=left)
+            assert refused(SCHEDULER, other, both, "resourceclaims")
 
 
 @pytest.mark.parametrize("options", ["scheduler.seam=plugin,scheduler.claims=true", ""])

@@ -3,9 +3,9 @@
 The route reserves cards, and an API server shows webhooks no credential unless it is configured to. So the service
 trusts no question. The claim must be known from the API server under the named uid and version, and it must not be
 allocated, and it must have kube-scheduler's finalizer, which only schedulers may add. The service reserves at most the
-claim's own request. A caller that cannot read a claim cannot name its uid, and a caller that can read it gains only
-what kube-scheduler is about to allocate. The service may hear of a version a moment later than the
-caller, so the answer waits for it, but not long, and not for a version that is past.
+claim's own request, once. A caller that cannot read a claim cannot name its uid, and a caller that can read it gains
+only what kube-scheduler is about to allocate. The service may hear of a version a moment later than the caller, so the
+answer waits for it, but not long, and not for a version that is past.
 
 An instance that does not lead at this moment answers 503, which the API server treats as a failed webhook.
 
@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -30,13 +30,19 @@ from partage.extender.claim_arbiter import Outdate
 from partage.extender.service import SchedulerService
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until
-from partage.kube.errors import NotFound
+from partage.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.serving.limits import Limits, json_response, read_body
-from partage.vendors.names import OUTDATED
+from partage.vendors.names import CLAIM_FINALIZER, OUTDATED
 from partage.webhook.review import LARGEST, LONGEST_UID, Verdict, encode_verdict
 from partage.wire import shapes
-from partage.wire.claims import MOST_RESULTS, beyond_asked, claim_uid, held_devices
+from partage.wire.claims import (
+    MOST_RESULTS,
+    beyond_asked,
+    claim_uid,
+    held_devices,
+    may_be_allocated,
+)
 from partage.wire.documents import Document, explain, precedes, typed
 
 _JSON: Final = "application/json"
@@ -135,29 +141,48 @@ class _Withdrawn(msgspec.Struct, frozen=True):
     uid: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_UID)]
 
 
-def outdater(client: Client, identity: str) -> Outdate:
-    """Makes a function that outdates a claim in the API server by a note of its writer, and alters nothing else.
+def outdater(
+    client: Client, identity: str, known: Callable[[str, str], Document | None]
+) -> Outdate:
+    """Makes a function that outdates a claim in the API server by a note of its writer.
+
+    By the same write it removes kube-scheduler's finalizer of a claim that is not allocated, and alters nothing else.
+    kube-scheduler then begins to allocate the claim again. The write of the finalizer's removal names the version that
+    is known here, because the claim may have been allocated since. If it fails, the note is written alone.
 
     The note is a label, because a user cannot prevent one. All annotations have 256 KiB, which a user may have filled.
-    `identity`: of this instance, different from that of any other.
+    `identity`: of this instance, different from that of any other; `known`: the claim of a namespace and name.
     """
     who = hashlib.sha256(identity.encode()).hexdigest()[:8]
 
-    async def outdate(namespace: str, name: str) -> Document | None:
+    async def write(namespace: str, name: str, **metadata: object) -> Document:
         note = f"{client.clock.now():%Y%m%dT%H%M%S.%f}-{who}"  # the same text twice would be no change
-        body = {"metadata": {"labels": {OUTDATED: note}}}
+        found = await client.patch(
+            RESOURCE_CLAIMS,
+            name,
+            {"metadata": {"labels": {OUTDATED: note}, **metadata}},
+            kind=PatchKind.MERGE,
+            namespace=namespace,
+            into=LiveClaim,
+        )
+        return as_document(CLAIMS.kind, found)
+
+    async def outdate(namespace: str, name: str) -> Document | None:
+        claim = known(namespace, name)
         try:
-            found = await client.patch(
-                RESOURCE_CLAIMS,
-                name,
-                body,
-                kind=PatchKind.MERGE,
-                namespace=namespace,
-                into=LiveClaim,
-            )
+            if claim is not None and may_be_allocated(claim):
+                others = [one for one in claim.metadata.finalizers or () if one != CLAIM_FINALIZER]
+                with suppress(Conflict, Forbidden, Invalid):
+                    return await write(
+                        namespace,
+                        name,
+                        finalizers=others,
+                        uid=claim.metadata.uid,
+                        resourceVersion=claim.metadata.resource_version,
+                    )
+            return await write(namespace, name)
         except NotFound:
             return None
-        return as_document(CLAIMS.kind, found)
 
     return outdate
 

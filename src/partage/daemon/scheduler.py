@@ -181,7 +181,7 @@ class SchedulerDaemon(Beside):
                 amender=ApiAmender(client, self.may_bind, self.options.service.limits.send),
             ),
             stories=Stories(self.options.tracer),
-            outdate=outdater(client, self.options.identity),
+            outdate=outdater(client, self.options.identity, self._claim),
         )
         service.meters.registry.register(SpanSeries(self.options.tracer))
         Gauge(

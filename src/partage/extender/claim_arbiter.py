@@ -4,9 +4,15 @@ kube-scheduler allocates by its own view, which lacks the latest decisions of ot
 before it stores it, and one step both checks that the devices are free and reserves them. A refusal fails the binding
 of the pod, and kube-scheduler tries again with the devices that are free by then.
 
+Any client may ask, because API servers present no credential. So a claim reserves no more than its allocation would take: one
+allocation at a time, which is no more than it asks for and which quotas of claims have counted. A question about other
+devices is refused, and the service soon writes the claim, so that the first allocation can no longer be stored.
+
 A reservation ends when the API server reports the allocation, which is then a fact. No report arrives if another
-admission refused the write, or if the write lost a race. After `WAIT` the service then writes the claim itself, so that
-no admitted write can still arrive. If the webhook knows that an answer was too late for the API
+admission refused the write, or if the write lost a race. `WAIT` after the first question the service then writes the
+claim itself, so that no admitted write can still arrive. It removes kube-scheduler's finalizer by that write, so the
+claim is not admitted again until kube-scheduler has begun to allocate it again. Without that, whoever repeats the question
+would have the devices for ever. Changes of the claim do not prolong this time either. If the webhook knows that an answer was too late for the API
 server, it withdraws the question and the reservation ends at once. Otherwise a busy service would refuse claims because
 of devices that no claim will hold.
 
@@ -20,10 +26,10 @@ allocation is on its way, and those whose last allocation failed.
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from partage.extender.books import Books
 from partage.inventory.card import Card
@@ -37,7 +43,14 @@ from partage.model.reason import ReasonCode
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Event, HoldEnded, RoomKept
 from partage.vendors.names import CLAIM_FINALIZER
-from partage.wire.claims import Claim, claim_uid, is_protected, read_claim, share_name
+from partage.wire.claims import (
+    Claim,
+    claim_uid,
+    is_protected,
+    may_be_allocated,
+    read_claim,
+    share_name,
+)
 from partage.wire.documents import Document, precedes
 
 _LOG: Final = logging.getLogger("partage.extender")
@@ -47,16 +60,18 @@ _AGAIN: Final = 1.0
 """Seconds until the next try for the claims that could not be written."""
 
 Outdate = Callable[[str, str], Awaitable[Document | None]]
-"""Gives the ResourceClaim of this namespace and name another version, and returns the claim as written; None if the
-claim does not exist. After an exception of any type the outcome is unknown."""
+"""Gives the ResourceClaim of this namespace and name another version, without kube-scheduler's finalizer if it is not
+allocated, and returns the claim as written; None if the claim does not exist. After an exception of any type the outcome is unknown."""
 WAIT: Final = 66.0
 """Seconds that a reservation lasts without news: the longest life of a request in an API server, plus a tenth."""
 _MOST: Final = 4096
 """Claims with reservations at a time, far more than a scheduler binds in a minute; above it, claims are refused."""
 _MOST_WITHDRAWN: Final = 4096
 """The latest withdrawn questions to remember, because a question may arrive after its withdrawal."""
-_MOST_WRITES: Final = 8
-"""Writes of one version of one claim that may be on their way."""
+_OF_NAMESPACE: Final = 512
+"""Those of one namespace."""
+_MOST_BEGUN: Final = 2 * _MOST
+"""Claims to remember that were admitted and are not known to be allocated."""
 _MOST_QUESTIONS: Final = 64
 """Questions about one reservation, each for a write that may arrive; an API server asks one or two."""
 _TOO_OFTEN: Final = "too many claims are being allocated, or this one too often; try again"
@@ -67,16 +82,17 @@ class Reserved:
     """A reservation for a claim that is not known to be allocated.
 
     Attributes:
+        claim: its uid.
         version: the claim's version that the write replaces; a write for an older version can never arrive.
         fact: the devices that the claim will hold, under a key of the reservation's own.
-        since: time of the last question, in seconds on the service's steady clock.
+        until: when the service writes the claim if there is no news, in seconds on its steady clock.
         questions: uids of the questions that the reservation answered.
     """
 
     claim: str
     version: str
     fact: Pod
-    since: float
+    until: float
     questions: frozenset[str] = frozenset()
 
     @property
@@ -85,24 +101,62 @@ class Reserved:
         return self.fact.record.grants if self.fact.record is not None else ()
 
 
+class Due(NamedTuple):
+    """A claim that the service must write; `reserved`: its reservation then, if it had one."""
+
+    claim: str
+    namespace: str
+    name: str
+    reserved: Reserved | None = None
+
+
+class _Begun(NamedTuple):
+    """The first admission of a claim that is not known to be allocated, and the version that the last one was about."""
+
+    since: float
+    version: str
+
+
+_Ended = TypeVar("_Ended")
+
+
+class Pending(Protocol[_Ended]):
+    """Allocations in kube-scheduler's memory, which give way to one that is about to be stored."""
+
+    def other(self, fact: Pod) -> bool:
+        """Whether kube-scheduler has allocated other devices to this claim."""
+
+    def asked(self, books: Books, document: Document) -> None:
+        """End the allocation of this claim."""
+
+    def gives_way(self, books: Books, document: Document, now: float) -> Sequence[_Ended]:
+        """End the allocations on the nodes of this claim; they are returned."""
+
+    def returns(self, books: Books, those: Sequence[_Ended], now: float) -> None:
+        """Hold these again."""
+
+
 class ClaimArbiter:
     """Reservations for claims.
 
     Attributes:
-        reserved: the reservations without news, by the claim's uid: nearly always one. Two writes of one version of a
-            claim may both be on their way. Either may arrive, so both reservations are kept.
+        reserved: the reservations without news, by the claim's uid.
     """
 
     def __init__(self) -> None:
-        self.reserved: dict[str, list[Reserved]] = {}
+        self.reserved: dict[str, Reserved] = {}
         self._asked: dict[str, str] = {}  # the claim of the reservation, by question
+        self._of: Counter[str] = Counter()  # reservations, by namespace
+        self._begun: OrderedDict[str, _Begun] = OrderedDict()
+        self._overdue: dict[str, Due] = {}  # claims to write that have no reservation
         self._withdrawn: OrderedDict[str, None] = OrderedDict()
 
-    def review(  # noqa: PLR0911 # each reason is an answer
+    def review(
         self,
         books: Books,
         document: Document,
         now: float,
+        pending: Pending[_Ended],
         *,
         question: str = "",
         dry_run: bool = False,
@@ -110,8 +164,9 @@ class ClaimArbiter:
         """Reserve the claim's devices in this document; return the reason for a refusal, else an empty text.
 
         Args:
+            pending: allocations that give way to this one.
             question: uid by which the webhook may withdraw the question; empty if it may not.
-            dry_run: the API server stores nothing, so no reservation is kept.
+            dry_run: the API server stores nothing, so no reservation is kept and nothing gives way.
         """
         if question in self._withdrawn:
             return "the API server stopped waiting for this answer; try again"
@@ -119,82 +174,129 @@ class ClaimArbiter:
         claim = read_claim(document, cache.as_read)
         if not claim.records and not claim.problems:
             return ""
-        if claim.problems:
-            return claim.problems[0]
-        (fact, *others) = claim.facts()
-        if others:
-            return f"devices of several nodes: {', '.join(claim.records)}"
-        if cache.claims.is_gone(claim.uid):
-            return f"claim {claim.key} is gone"
-        refusal = _unbounded(claim, document)
+        gone = f"claim {claim.key} is gone" if cache.claims.is_gone(claim.uid) else ""
+        refusal = _unread(claim) or gone or _unbounded(claim, document)
         if refusal:
             return refusal
+        (fact,) = claim.facts()
         version = document.metadata.resource_version or ""
         known = cache.claims.held(claim.uid)
         if known:
             # A write that replaces a newer version than the known one may follow a deallocation.
             heard = not _precedes(cache.claims.version(claim.uid), version)
-            if heard and [_holds(one) for one in known] == [_holds(fact)]:
+            if heard and [holds(one) for one in known] == [holds(fact)]:
                 return ""
             return f"claim {claim.key} is still allocated in this instance's ledger; try again"
-        mine = self.reserved.get(claim.uid, [])
-        if any(_precedes(version, one.version) for one in mine):
-            return f"claim {claim.key} has changed since; try again"
-        void = [one for one in mine if _precedes(one.version, version)]
-        mine = [one for one in mine if one not in void]
-        self._keep(claim.uid, mine)
-        books.take(_ends(void), now)
-        same = [one for one in mine if _holds(one.fact) == _holds(fact)]
-        asked = frozenset([question])
-        if same:
-            return self._asked_again(books, mine, same, asked, now, dry_run=dry_run)
-        if len(mine) >= _MOST_WRITES or len(self.reserved) >= _MOST:
+        since = self._since(claim.uid, now)
+        refusal = self._untimely(claim, fact, version, pending, now - since)
+        if refusal:
+            return refusal
+        if not dry_run:
+            pending.asked(books, document)
+        mine = self.reserved.get(claim.uid)
+        if mine is not None and _precedes(mine.version, version):
+            self._drop(mine)
+            books.take([HoldEnded(mine.fact.uid)], now)
+        elif mine is not None:
+            return self._asked_again(books, mine, fact, question, now, dry_run=dry_run)
+        if len(self.reserved) >= _MOST or self._of[claim.namespace] >= _OF_NAMESPACE:
             return _TOO_OFTEN
-        taken = {one.fact.uid for one in mine}
-        keys = (f"{claim.uid}#{number}" for number in range(_MOST_WRITES))
-        fact = replace(fact, uid=next(key for key in keys if key not in taken))
-        refusal = reserved(books.engine, fact, lambda event: books.take([event], now))
-        if not refusal and dry_run:
-            books.take([HoldEnded(fact.uid)], now)
-        elif not refusal:
-            self._keep(claim.uid, [*mine, Reserved(claim.uid, version, fact, now, asked)])
+        fact = replace(fact, uid=f"{claim.uid}#0")
+        refusal = self._reserve(books, fact, document, now, pending, dry_run=dry_run)
+        if not refusal and not dry_run:
+            one = Reserved(claim.uid, version, fact, since + WAIT, frozenset([question]))
+            self._keep(one)
+            self._begun[claim.uid] = _Begun(since, version)
+            if len(self._begun) > _MOST_BEGUN:
+                self._begun.popitem(last=False)
+        return refusal
+
+    def _since(self, uid: str, now: float) -> float:
+        """When the claim was admitted first. If nobody can write it, it is admitted again after another `WAIT`."""
+        begun = self._begun.get(uid)
+        return now if begun is None or now >= begun.since + 2 * WAIT else begun.since
+
+    def _untimely(
+        self, claim: Claim, fact: Pod, version: str, pending: Pending[_Ended], past: float
+    ) -> str:
+        """The reason why this allocation is not the claim's next; `past`: seconds since its first admission."""
+        mine = self.reserved.get(claim.uid)
+        if mine is not None and _precedes(version, mine.version):
+            return f"claim {claim.key} has changed since; try again"
+        if pending.other(fact):
+            return f"kube-scheduler has allocated other devices to claim {claim.key}; try again"
+        if past >= WAIT:
+            self._overdue[claim.uid] = Due(claim.uid, claim.namespace, claim.name)
+            return f"claim {claim.key} was admitted {past:.0f} s ago and is not stored; try again"
+        return ""
+
+    def _reserve(
+        self,
+        books: Books,
+        fact: Pod,
+        document: Document,
+        now: float,
+        pending: Pending[_Ended],
+        *,
+        dry_run: bool,
+    ) -> str:
+        """Hold the devices, also in place of pending allocations; in a dry run only for a moment."""
+
+        def take(event: Event) -> None:
+            books.take([event], now)
+
+        refusal = reserved(books.engine, fact, take)
+        if dry_run:
+            if not refusal:
+                take(HoldEnded(fact.uid))
+            return refusal
+        if refusal:
+            given = pending.gives_way(books, document, now)
+            refusal = reserved(books.engine, fact, take) if given else refusal
+            if refusal:
+                pending.returns(books, given, now)
         return refusal
 
     def _asked_again(
         self,
         books: Books,
-        mine: list[Reserved],
-        same: list[Reserved],
-        asked: frozenset[str],
+        mine: Reserved,
+        fact: Pod,
+        question: str,
         now: float,
         *,
         dry_run: bool,
     ) -> str:
-        """Answer a repeated question about reserved devices: one more write may be on its way from now on."""
-        for one in same:
-            held = books.engine.ledger.allocation(one.fact.uid)
-            if held is None or not _whole(books.engine, held, one.grants):
-                # Another leader allocated its room meanwhile, because it did not know the reservation.
-                return _short(books.engine, one.fact, one.grants)
-            if len(one.questions) >= _MOST_QUESTIONS:
-                return _TOO_OFTEN
+        """Answer a repeated question about a claim with a reservation: one more write may be on its way from now on."""
+        if holds(mine.fact) != holds(fact):
+            if not dry_run:
+                self._keep(replace(mine, until=now))
+            return f"another allocation of claim {fact.key} may still be stored; try again"
+        held = books.engine.ledger.allocation(mine.fact.uid)
+        if held is None or not _whole(books.engine, held, mine.grants):
+            # Another leader allocated its room meanwhile, because it did not know the reservation.
+            return _short(books.engine, mine.fact, mine.grants)
+        if len(mine.questions) >= _MOST_QUESTIONS:
+            return _TOO_OFTEN
         if not dry_run:
-            again = [
-                replace(one, since=now, questions=one.questions | asked) if one in same else one
-                for one in mine
-            ]
-            self._keep(same[0].claim, again)
+            self._keep(replace(mine, questions=mine.questions | {question}))
         return ""
 
-    def _keep(self, claim: str, those: list[Reserved]) -> None:
-        for one in self.reserved.get(claim, ()):
-            for question in one.questions:
-                self._asked.pop(question, None)
-        self._asked.update((question, claim) for one in those for question in one.questions)
-        if those:
-            self.reserved[claim] = those
-        else:
-            self.reserved.pop(claim, None)
+    def _keep(self, one: Reserved) -> None:
+        self._drop(self.reserved.get(one.claim))
+        self._asked.update((question, one.claim) for question in one.questions)
+        self._of[one.fact.namespace] += 1
+        self.reserved[one.claim] = one
+
+    def _drop(self, one: Reserved | None) -> None:
+        if one is None:
+            return
+        del self.reserved[one.claim]
+        for question in one.questions:
+            self._asked.pop(question, None)
+        self._of[one.fact.namespace] -= 1
+        if not self._of[one.fact.namespace]:
+            del self._of[one.fact.namespace]
 
     # --- the end of a reservation ------------------------------------------------------------
 
@@ -203,57 +305,85 @@ class ClaimArbiter:
         self._withdrawn[question] = None
         if len(self._withdrawn) > _MOST_WITHDRAWN:
             self._withdrawn.popitem(last=False)
-        claim = self._asked.get(question, "")
-        left = [
-            replace(one, questions=one.questions - {question})
-            for one in self.reserved.get(claim, ())
-        ]
-        self._keep(claim, [one for one in left if one.questions])
-        books.take(_ends([one for one in left if not one.questions]), now)
+        mine = self.reserved.get(self._asked.get(question, ""))
+        if mine is None:
+            return
+        left = replace(mine, questions=mine.questions - {question})
+        self._keep(left)
+        if not left.questions:
+            self._drop(left)
+            books.take([HoldEnded(left.fact.uid)], now)
 
     def settled(self, books: Books, document: Document) -> list[Event]:
-        """Events that end reservations because of a reported claim; the facts of that claim follow them."""
-        uid, mine = claim_uid(document), self.reserved.get(claim_uid(document), [])
-        version = document.metadata.resource_version or ""
-        gone = books.cluster_cache.claims.is_gone(uid)
+        """Events that end a reservation because of a reported claim; the facts of that claim follow them."""
+        uid, version = claim_uid(document), document.metadata.resource_version or ""
+        claims = books.cluster_cache.claims
+        gone, begun = claims.is_gone(uid), self._begun.get(uid)
         # A report of an older version proves nothing about a write that replaces a newer one.
-        ended = [one for one in mine if gone or _precedes(one.version, version)]
-        self._keep(uid, [one for one in mine if one not in ended])
-        return _ends(ended)
+        if begun is not None and (
+            gone or (_precedes(begun.version, version) and not may_be_allocated(document))
+        ):
+            del self._begun[uid]
+            self._overdue.pop(uid, None)
+        mine = self.reserved.get(uid)
+        if mine is None or not (gone or _precedes(mine.version, version)):
+            return []
+        self._drop(mine)
+        return [HoldEnded(mine.fact.uid)]
 
-    def due(self, now: float) -> Sequence[Reserved]:
-        """Reservations without news for so long that the service must write the claim."""
-        return [
-            one for those in self.reserved.values() for one in those if now >= one.since + WAIT
+    def due(self, now: float) -> Sequence[Due]:
+        """The claims that the service must write, because it had no news for so long; namespaces take turns."""
+        found = [
+            Due(uid, one.fact.namespace, one.fact.name, one)
+            for uid, one in self.reserved.items()
+            if now >= one.until
         ]
+        found += [one for uid, one in self._overdue.items() if uid not in self.reserved]
+        before = Counter[str]()
+        ranks = []
+        for one in found:
+            ranks.append(before[one.namespace])
+            before[one.namespace] += 1
+        return [found[number] for number in sorted(range(len(found)), key=ranks.__getitem__)]
 
-    def put_off(self, one: Reserved) -> None:
+    def put_off(self, one: Due) -> None:
         """Put a claim that could not be written behind the other claims that are due."""
         if one.claim in self.reserved:
             self.reserved[one.claim] = self.reserved.pop(one.claim)
+        if one.claim in self._overdue:
+            self._overdue[one.claim] = self._overdue.pop(one.claim)
 
-    def written(self, books: Books, one: Reserved, document: Document | None, now: float) -> None:
+    def written(self, books: Books, one: Due, document: Document | None, now: float) -> None:
         """End a reservation, and take in the claim as it is after the write; `document` is None if it is gone."""
-        mine = self.reserved.get(one.claim, [])
-        if one not in mine:
-            return
+        self._overdue.pop(one.claim, None)
         events: list[Event] = []
         if document is not None and claim_uid(document) == one.claim:
-            events = books.cluster_cache.claim_changed(document)
-        self._keep(one.claim, [other for other in mine if other is not one])
-        books.take([HoldEnded(one.fact.uid), *events], now)
+            told = books.cluster_cache.claim_changed(document)
+            events = [*self.settled(books, document), *told]
+        else:
+            self._begun.pop(one.claim, None)
+        mine = self.reserved.get(one.claim)
+        if mine is not None and mine == one.reserved:
+            self._drop(mine)
+            events.insert(0, HoldEnded(mine.fact.uid))
+        books.take(events, now)
 
     def renew(self, books: Books, now: float) -> None:
         """Repeat the reservations in rebuilt books."""
         claims = books.cluster_cache.claims
-        for uid, known in list(self.reserved.items()):
-            newest, gone = claims.version(uid), claims.is_gone(uid)
-            those = [one for one in known if not gone and not _precedes(one.version, newest)]
-            self._keep(uid, those)
-            if those:
-                books.take(
-                    [RoomKept(one.fact, one.fact.node or "", one.grants) for one in those], now
-                )
+        for uid, one in list(self.reserved.items()):
+            if claims.is_gone(uid) or _precedes(one.version, claims.version(uid)):
+                self._drop(one)
+            else:
+                books.take([RoomKept(one.fact, one.fact.node or "", one.grants)], now)
+
+
+def _unread(claim: Claim) -> str:
+    """The reason why a claim's devices cannot be reserved, whatever is free; empty if there is none."""
+    if claim.problems:
+        return claim.problems[0]
+    several = len(claim.records) > 1
+    return f"devices of several nodes: {', '.join(claim.records)}" if several else ""
 
 
 def _unbounded(claim: Claim, document: Document) -> str:
@@ -278,11 +408,8 @@ def _precedes(one: str, other: str) -> bool:
     return precedes(one, other) if both.isascii() and both.isdecimal() else one != other
 
 
-def _ends(those: Sequence[Reserved]) -> list[Event]:
-    return [HoldEnded(one.fact.uid) for one in those]
-
-
-def _holds(fact: Pod) -> tuple[str | None, object]:
+def holds(fact: Pod) -> tuple[str | None, object]:
+    """The devices of a claim's fact, to compare them, whatever its key is."""
     return fact.node, fact.record
 
 

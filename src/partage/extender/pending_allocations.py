@@ -7,16 +7,17 @@ next pods would go to nodes that have none left. So the plugin reports the alloc
     reported at Reserve ──> asked about before it is stored, then reserved ──> stored: a fact
           └── Unreserve; the pod or the claim is gone; kube-scheduler is gone; `LIFE` is over
 
-No pending allocation makes the service refuse a claim, because a question before storage ends those in its way.
+No pending allocation makes the service refuse another claim, because a question before storage ends those in its way.
+But it refuses other devices for the same claim: kube-scheduler does not ask for these.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.extender.books import Books
-from partage.extender.claim_arbiter import reserved
+from partage.extender.claim_arbiter import holds, reserved
 from partage.model.pod import Pod
 from partage.scheduler.events import Event, HoldEnded
 from partage.wire.claims import claim_uid, held_devices, read_claim
@@ -36,6 +37,10 @@ class _Pending:
     pod: str
     attempt: int
     until: float
+
+
+Ended = tuple[str, _Pending]
+"""A claim's uid, and its allocation."""
 
 
 class PendingAllocations:
@@ -83,6 +88,11 @@ class PendingAllocations:
         ended = [one for one in mine if attempt in (None, self._claims[one].attempt)]
         self._take_back(books, ended, now)
 
+    def other(self, fact: Pod) -> bool:
+        """Whether other devices than these are allocated to the claim that has the fact."""
+        known = self._claims.get(fact.uid)
+        return known is not None and holds(known.fact) != holds(fact)
+
     def asked(self, books: Books, document: Document) -> None:
         """End the pending allocation of a claim that the API server asks about; from now on the answer counts."""
         books.digest(self._ended([claim_uid(document)]))
@@ -92,12 +102,19 @@ class PendingAllocations:
         uid, known = claim_uid(document), books.cluster_cache.claims
         return self._ended([uid] if known.held(uid) or known.is_gone(uid) else ())
 
-    def gives_way(self, books: Books, document: Document, now: float) -> bool:
-        """End the pending allocations on the nodes of a refused claim; whether there were any."""
+    def gives_way(self, books: Books, document: Document, now: float) -> Sequence[Ended]:
+        """End the pending allocations on the nodes of a refused claim; they are returned."""
         nodes = {one.get("pool") for one in held_devices(document)}
-        ended = [uid for uid, one in self._claims.items() if one.fact.node in nodes]
-        self._take_back(books, ended, now)
-        return bool(ended)
+        ended = [(uid, one) for uid, one in self._claims.items() if one.fact.node in nodes]
+        self._take_back(books, [uid for uid, _ in ended], now)
+        return ended
+
+    def returns(self, books: Books, those: Sequence[Ended], now: float) -> None:
+        """Hold allocations again that gave way to a claim that was refused nevertheless."""
+        for uid, one in those:
+            if self._held(books, uid, one.fact, now):
+                self._claims[uid] = one
+                self.pods.setdefault(one.pod, []).append(uid)
 
     def expire(self, books: Books, now: float) -> None:
         """End the allocations that are older than `LIFE`."""

@@ -366,9 +366,9 @@ class SchedulerService:
             books, found = self.books, None
             try:
                 if self._outdate is not None:
-                    found = await self._outdate(one.fact.namespace, one.fact.name)
+                    found = await self._outdate(one.namespace, one.name)
             except Exception as error:  # noqa: BLE001 # the port may raise any exception
-                _LOG.warning("claim %s cannot be written: %s", one.fact.key, error)
+                _LOG.warning("claim %s/%s cannot be written: %s", one.namespace, one.name, error)
                 self.claims.put_off(one)
                 continue
             if books is self.books and self._late is None:
@@ -411,12 +411,9 @@ class SchedulerService:
         if self.closed:
             return self.closed
         now = self.clock.monotonic()
-        self.pending.asked(self.books, document)
-        review = partial(self.claims.review, question=question, dry_run=dry_run)
-        refusal = review(self.books, document, now)
-        if refusal and self.pending.gives_way(self.books, document, now):
-            refusal = review(self.books, document, now)
-        return refusal
+        return self.claims.review(
+            self.books, document, now, self.pending, question=question, dry_run=dry_run
+        )
 
     def withdraw_review(self, question: str) -> None:
         """Free the devices that were reserved for one question alone, because the API server refuses its claim."""
