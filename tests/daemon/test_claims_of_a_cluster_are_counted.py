@@ -32,6 +32,7 @@ from partage.vendors.catalog import FAMILIES
 from partage.vendors.names import CLAIM_FINALIZER
 from partage.vendors.settings import Settings
 from partage.webhook.installation import Endpoint, installation
+from partage.webhook.review import RESERVED
 from partage.webhook.settings import Admission
 from partage.wire.context import Context
 from partage.wire.documents import Document
@@ -439,8 +440,8 @@ async def test_few_questions_of_an_address_wait_for_long(monkeypatch: pytest.Mon
 
 async def test_questions_that_come_at_once_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader gets few questions at a time and answers all; more questions than a limit do not wait."""
-    monkeypatch.setattr(claim_relay, "_AT_ONCE", 6)  # half of them of one address
-    monkeypatch.setattr(claim_relay, "_WAITING", 9)
+    monkeypatch.setattr(claim_relay, "_AT_ONCE", 12)  # a quarter of them of one address
+    monkeypatch.setattr(claim_relay, "_WAITING", 18)
     monkeypatch.setattr(claim_relay, "_SECONDS", 3600.0)
     there, most, full = 0, 0, asyncio.Event()
 
@@ -485,9 +486,9 @@ async def test_questions_of_a_stranger_leave_room_for_the_api_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Any client may ask about claims that do not exist, and the leader waits for news of them."""
-    monkeypatch.setattr(claim_relay, "_AT_ONCE", 2)
-    monkeypatch.setattr(claim_relay, "_WAITING", 8)
-    monkeypatch.setattr(claim_relay, "_HELD", 10_000)
+    monkeypatch.setattr(claim_relay, "_AT_ONCE", 4)
+    monkeypatch.setattr(claim_relay, "_WAITING", 16)
+    monkeypatch.setattr(claim_relay, "_HELD", 20_000)
     monkeypatch.setattr(claim_relay, "_SECONDS", 3600.0)
     held, go = list[str](), asyncio.Event()
 
@@ -527,9 +528,89 @@ async def test_questions_of_a_stranger_leave_room_for_the_api_server(
             assert any(await asyncio.gather(*strangers))
 
 
+async def test_addresses_by_whose_questions_devices_are_reserved_have_room_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Strangers of two hundred networks hold all places of others, and all memory for their questions."""
+    monkeypatch.setattr(claim_relay, "_AT_ONCE", 8)
+    monkeypatch.setattr(claim_relay, "_HELD", 40_000)
+    monkeypatch.setattr(claim_relay, "_SECONDS", 3600.0)
+    held, go = list[str](), asyncio.Event()
+
+    async def leader(request: web.Request) -> web.Response:
+        uid = (await request.json())["request"]["uid"]
+        if uid.startswith("stranger"):
+            held.append(uid)
+            await go.wait()
+            return web.json_response({"response": {"uid": uid, "allowed": True}})
+        response = {"response": {"uid": uid, "allowed": True}}
+        return web.json_response(response, headers={RESERVED: "true"})
+
+    behind, app = web.Application(), web.Application()
+    behind.add_routes([web.post("/webhook/claims", leader)])
+    async with TestServer(behind) as served:
+        app.add_routes([relay_route(str(served.make_url("")).rstrip("/"), Limits())])
+        site = Site(app, Limits())
+        await site.start("0.0.0.0")  # noqa: S104 # loopback's addresses are several
+        url = f"http://127.0.0.1:{site.port}/webhook/claims"
+
+        async def ask(uid: str, address: str) -> Any:
+            request = {"uid": uid, "operation": "UPDATE", "object": {"x": "x" * 400}}
+            body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+            way = aiohttp.TCPConnector(local_addr=(address, 0))
+            async with (
+                aiohttp.ClientSession(connector=way) as http,
+                http.post(url, json={**body, "request": request}) as answer,
+            ):
+                return (await answer.json())["response"]["allowed"]
+
+        try:
+            assert await ask("first", "127.0.0.1")
+            strangers = [
+                asyncio.create_task(ask(f"stranger-{n}", f"127.1.{n}.1")) for n in range(100)
+            ]
+            await until(lambda: len(held) == 4 and any(one.done() for one in strangers))
+            async with asyncio.timeout(120):  # bounds a hang
+                for number in range(5):
+                    assert await ask(f"api-server-{number}", "127.0.0.1")
+            assert len(held) == 4
+            go.set()
+            await asyncio.gather(*strangers)
+        finally:
+            await site.stop()
+
+
+async def test_the_first_question_about_a_claim_is_marked_once() -> None:
+    """Each mark gives an address room at the webhook; who repeats a question from a hundred of them gets one."""
+    async with (
+        world(nodes=1, cards=2) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+    ):
+        await _waiting(cluster, "x")
+        asked = partial(_review, cluster, "x", share(pool="n0"))
+
+        async def marked(body: Any) -> bool:
+            async with cluster.http.post(f"{daemon.url}/webhook/claims", json=body) as answer:
+                return RESERVED in answer.headers
+
+        assert not await marked(asked(dryRun=True))
+        assert await marked(asked())
+        assert not await marked(asked())
+        assert not await marked(asked(uid="other"))
+        await _patched(cluster, "x", {"labels": {"a": "b"}})
+        await until(lambda: _heard(daemon, cluster, "x"))
+        assert not await marked(asked(uid="of another version"))
+        await _status(cluster, "x", claim(share(pool="n0"))["status"])
+        await until(lambda: not daemon.service.claims.reserved)
+        await until(lambda: _heard(daemon, cluster, "x"))
+        again = asked(uid="again")
+        del again["request"]["oldObject"]
+        assert not await marked(again)
+
+
 async def test_large_questions_are_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The webhook limits the bytes of all questions, and releases them afterwards."""
-    monkeypatch.setattr(claim_relay, "_HELD", 4000)  # half of it of one address
+    monkeypatch.setattr(claim_relay, "_HELD", 8000)  # a quarter of it of one address
     go, there = asyncio.Event(), 0
 
     async def leader(request: web.Request) -> web.Response:

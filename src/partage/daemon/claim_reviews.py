@@ -34,7 +34,7 @@ from partage.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.serving.limits import Limits, json_response, read_body
 from partage.vendors.names import CLAIM_FINALIZER, OUTDATED
-from partage.webhook.review import LARGEST, LONGEST_UID, Verdict, encode_verdict
+from partage.webhook.review import LARGEST, LONGEST_UID, RESERVED, Verdict, encode_verdict
 from partage.wire import shapes
 from partage.wire.claims import (
     MOST_RESULTS,
@@ -212,9 +212,12 @@ class ClaimDesk:
                 if (gone := self._away()) is not None:
                     return gone
                 verdict = await self._verdict(asked, request.remote or "")
+                first = verdict.allowed and self._service.claims.began(asked.question)
             except InvalidDocument as error:
                 return json_response({"message": str(error)}, 400)
-            answer = web.Response(body=encode_verdict(verdict), content_type=_JSON)
+            told = {RESERVED: "true"} if first else {}
+            body = encode_verdict(verdict)
+            answer = web.Response(body=body, content_type=_JSON, headers=told)
             return self._away() or answer
 
         async def withdrawn(request: web.Request) -> web.Response:

@@ -148,6 +148,7 @@ class ClaimArbiter:
         self._asked: dict[str, str] = {}  # the claim of the reservation, by question
         self._of: Counter[str] = Counter()  # reservations, by namespace
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
+        self._began = ""  # the latest question that was a claim's first
         self._overdue: dict[str, Due] = {}  # claims to write that have no reservation
         self._withdrawn: OrderedDict[str, None] = OrderedDict()
 
@@ -206,10 +207,17 @@ class ClaimArbiter:
         if not refusal and not dry_run:
             one = Reserved(claim.uid, version, fact, since + WAIT, frozenset([question]))
             self._keep(one)
+            if since == now:
+                self._began = question
             self._begun[claim.uid] = _Begun(since, version)
             if len(self._begun) > _MOST_BEGUN:
                 self._begun.popitem(last=False)
         return refusal
+
+    def began(self, question: str) -> bool:
+        """Whether a question that was just answered was a claim's first; once."""
+        began, self._began = self._began, ""
+        return bool(began) and began == question
 
     def _since(self, uid: str, now: float) -> float:
         """When the claim was admitted first. If nobody can write it, it is admitted again after another `WAIT`."""

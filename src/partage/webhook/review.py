@@ -22,6 +22,8 @@ LONGEST_UID: Final = 256
 """Characters of a question's uid, which the answer repeats and the leader keeps beside a claim; the API server's has 36."""
 _LONGEST_NAMESPACE: Final = 253
 """Characters of a namespace; Kubernetes' have 63 at most."""
+RESERVED: Final = "Partage-Reserved"
+"""Header of the leader's answer to the first question about a claim by which devices were reserved."""
 LARGEST: Final = 3 * 2**20
 """Largest question in bytes: the API server takes no larger object, and etcd stores half of it."""
 _SENTENCE: Final = 2048  # characters of a refusal, which could quote a whole pod
