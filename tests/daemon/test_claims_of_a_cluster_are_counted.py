@@ -367,7 +367,7 @@ async def test_a_question_that_is_early_is_answered_by_the_news(
 async def test_a_question_about_a_past_version_is_answered_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever changes his claim all the time, or deletes it, keeps no place while news are awaited that cannot come."""
+    """A user who changes a claim all the time, or deletes it, keeps no place by questions about it."""
     for name in ("_SOON", "_LATE"):
         monkeypatch.setattr(claim_reviews, name, 3600.0)
     async with (
@@ -418,7 +418,7 @@ def _heard(daemon: SchedulerDaemon, cluster: World, name: str) -> bool:
 
 
 async def test_few_questions_of_an_address_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nearly all news are early, so a webhook's places are not full of questions that nobody can answer."""
+    """Nearly all news are early, so a webhook's places are not full of questions that have no answer."""
     monkeypatch.setattr(claim_reviews, "_SOON", 0.0)
     monkeypatch.setattr(claim_reviews, "_LATE", 3600.0)
     monkeypatch.setattr(claim_reviews, "_LONG", 2)
@@ -581,7 +581,7 @@ async def test_addresses_by_whose_questions_devices_are_reserved_have_room_of_th
 
 
 async def test_the_first_question_about_a_claim_is_marked_once() -> None:
-    """Each mark gives an address room at the webhook; who repeats a question from a hundred of them gets one."""
+    """Each mark gives an address room at the webhook, and a question that is repeated from a hundred addresses gets one."""
     async with (
         world(nodes=1, cards=2) as cluster,
         SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,

@@ -164,7 +164,7 @@ async def test_one_reservation_answers_a_bounded_number_of_questions() -> None:
 
 @run
 async def test_a_claim_reserves_one_allocation_at_a_time() -> None:
-    """Anyone who can name a claim can ask, and its other devices and nodes would be beyond what any quota has counted."""
+    """Any client that can name a claim can ask, and its other devices and nodes would be beyond what any quota has counted."""
     world, store = await _started(node("n2"), device("n2"))
     for identity in ("a", "b"):
         assert _review(world, share(cores="60", shareID=identity)) == ""

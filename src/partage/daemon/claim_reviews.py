@@ -51,8 +51,8 @@ _LATE: Final = 2.0
 _SOON: Final = 0.2
 """Seconds by which news are late in general, on a busy machine too. Each question may wait for so long, few for longer."""
 _LONG: Final = 16
-"""Questions of one address that wait for longer. A webhook passes on four times as many, so those that nobody can answer
-leave the others their places."""
+"""Questions of one address that wait for longer. A webhook passes on four times as many, so those that have no answer leave
+the others their places."""
 _WAITING: Final = 1024
 """Questions that wait for news at a time; the service refuses further ones."""
 _OF_ONE: Final = 128

@@ -11,7 +11,7 @@ devices is refused, and the service soon writes the claim, so that the first all
 A reservation ends when the API server reports the allocation, which is then a fact. No report arrives if another
 admission refused the write, or if the write lost a race. `WAIT` after the first question the service then writes the
 claim itself, so that no admitted write can still arrive. It removes kube-scheduler's finalizer by that write, so the
-claim is not admitted again until kube-scheduler has begun to allocate it again. Without that, whoever repeats the question
+claim is not admitted again until kube-scheduler has begun to allocate it again. Without that, a client that repeats the question
 would have the devices for ever. Changes of the claim do not prolong this time either. If the webhook knows that an answer was too late for the API
 server, it withdraws the question and the reservation ends at once. Otherwise a busy service would refuse claims because
 of devices that no claim will hold.
@@ -220,7 +220,7 @@ class ClaimArbiter:
         return bool(began) and began == question
 
     def _since(self, uid: str, now: float) -> float:
-        """When the claim was admitted first. If nobody can write it, it is admitted again after another `WAIT`."""
+        """When the claim was admitted first. If it cannot be written, it is admitted again after another `WAIT`."""
         begun = self._begun.get(uid)
         return now if begun is None or now >= begun.since + 2 * WAIT else begun.since
 
