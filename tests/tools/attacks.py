@@ -436,19 +436,28 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "questions about claims that do not exist, for which the leader waits, or of megabytes",
-        "addresses take turns, each with at most half of the questions",
+        "networks take turns, and API servers have half of the room",
         (
             "daemon/test_claims_of_a_cluster_are_counted.py::test_a_question_takes_little_more_memory_than_its_text",
             "daemon/test_claims_of_a_cluster_are_counted.py::test_questions_of_a_stranger_leave_room_for_the_api_server",
             "daemon/test_claims_of_a_cluster_are_counted.py::test_a_question_that_is_early_is_answered_by_the_news",
+            "daemon/test_claims_of_a_cluster_are_counted.py::test_a_question_about_a_past_version_is_answered_at_once",
+            "daemon/test_claims_of_a_cluster_are_counted.py::test_few_questions_of_an_address_wait_for_long",
+            "daemon/test_claims_of_a_cluster_are_counted.py::test_addresses_by_whose_questions_devices_are_reserved_have_room_of_their_own",
+            "serving/test_callers_have_turns.py::test_a_network_has_its_turn_however_many_addresses_of_another_wait",
         ),
     ),
     Attack(
         "stranger",
-        "questions about a claim of a tenant's own that no scheduler allocates, with an invented finalizer",
-        "refused; no card is reserved",
+        "endless questions about a tenant's own claim, with an invented or left finalizer",
+        "what it asks for, for a minute",
         (
             "daemon/test_claims_of_a_cluster_are_counted.py::test_a_claim_that_no_scheduler_allocates_is_reserved_by_no_question",
+            "daemon/test_claims_of_a_cluster_are_counted.py::test_a_claim_that_a_tenant_asks_about_holds_one_node",
+            "extender/test_claims_are_reserved_before_they_are_stored.py::test_a_claim_reserves_one_allocation_at_a_time",
+            "extender/test_claims_are_reserved_before_they_are_stored.py::test_no_question_prolongs_a_reservation",
+            "extender/test_claims_are_reserved_before_they_are_stored.py::test_a_namespace_has_a_bound_of_reservations",
+            "extender/test_nodes_are_proposed_for_claims.py::test_a_question_that_reserves_nothing_ends_nothing_pending",
         ),
     ),
     Attack(
