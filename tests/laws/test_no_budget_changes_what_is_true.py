@@ -16,7 +16,7 @@ from partage.inventory import plane
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import DeviceType, Topology
-from partage.model.node import Node
+from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
@@ -41,7 +41,7 @@ from partage.placement import kernel
 from partage.placement import pod as search
 from partage.placement.card import MOST_A_NODE, Work
 from partage.placement.greedy import taking_all
-from partage.placement.node import Eligibility, NodeColumns, objection
+from partage.placement.node import Eligibility, NodeColumns, objection, opened
 from partage.placement.pod import GIVEN_UP, place
 from partage.placement.sums import room_together
 from partage.scheduler.classes import kinds_of
@@ -310,7 +310,14 @@ def test_columns_of_labels_agree_with_the_plain_rule(data: st.DataObject) -> Non
     fields = st.lists(requirement(sampled(["metadata.name", "other"])), max_size=2).map(tuple)
     terms = st.builds(NodeTerm, labels, fields)
     effects = sampled(["NoSchedule", "NoExecute", "PreferNoSchedule"])
-    taints = st.builds(Taint, sampled(["k", "l"]), sampled(["", "v"]), effects)
+    keys_of_taints = sampled(["k", "l", "node.kubernetes.io/not-ready"])
+    verdicts = st.builds(
+        Verdict,
+        sampled(["", "hami", "other"]),
+        sampled([ReasonCode.AGENT_SILENT, ReasonCode.MODE_MISMATCH]),
+        st.just("no"),
+    )
+    taints = st.builds(Taint, keys_of_taints, sampled(["", "v"]), effects)
     tolerations = st.builds(
         Toleration,
         sampled(["", "k", "l", "node.kubernetes.io/unschedulable"]),
@@ -325,6 +332,7 @@ def test_columns_of_labels_agree_with_the_plain_rule(data: st.DataObject) -> Non
             labels=data.draw(st.dictionaries(keys, words, max_size=3)),
             taints=tuple(data.draw(st.lists(taints, max_size=2))),
             unschedulable=data.draw(st.booleans()),
+            verdicts=tuple(data.draw(st.lists(verdicts, max_size=2))),
             version=version,
         )
 
@@ -341,14 +349,20 @@ def test_columns_of_labels_agree_with_the_plain_rule(data: st.DataObject) -> Non
         "p",
         constraint=constraint,
         tolerations=tuple(data.draw(st.lists(tolerations, max_size=2))),
+        request=PodRequest(
+            (RequestGroup("hami", DeviceRequest(DeviceType.GPU), (ContainerAsk(""),)),)
+        ),
     )
     judged = Eligibility(pod, columns)
     for version in range(2, 5):
         judged.refresh(ledger)
+        accepted = columns.accepting_opened(pod)
         for index, one in enumerate(ledger.nodes):
             if one is None:
                 assert not judged.allowed[index]
+                assert not accepted[index]
                 continue
+            assert accepted[index] == (objection(opened(one), pod) is None)
             plain = objection(one, pod)
             assert judged.allowed[index] == (plain is None)
             told = [code for code, which in judged.codes.items() if which[index]]

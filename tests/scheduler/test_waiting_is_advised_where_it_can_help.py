@@ -1,17 +1,17 @@
 """Whether waiting can help a pod: the exact rule over nodes that are taken to be idle, healthy and open."""
 
 import re
+from collections.abc import Mapping
 
 import pytest
 
 from fakes.builders import card, f1_devices, make_node, make_pod, share, whole
-from partage.inventory.ledger import Ledger
 from partage.model.node import Node, Verdict
 from partage.model.pod import Pod
-from partage.model.policy import Strategy
 from partage.model.reason import ReasonCode
 from partage.model.request import CardFilter, Scope
-from partage.model.selector import NodeConstraint, Operator, Requirement, Selector, Taint
+from partage.model.selector import NodeConstraint, NodeTerm, Operator, Requirement, Selector, Taint
+from partage.placement.card import Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
 from partage.scheduler.idle import fits_when_idle
@@ -28,10 +28,10 @@ IN_SMALL = NodeConstraint(Selector((Requirement("pool", Operator.IN, ("small",))
 
 def asked(pod: Pod, *nodes: Node) -> bool | None:
     """Whether a node would host the pod once it is idle."""
-    ledger = Ledger()
+    engine = Engine()
     for node in nodes:
-        ledger.upsert_node(node)
-    return fits_when_idle(ledger, pod, Strategy.PARTAGE)
+        engine.handle(NodeSeen(node))
+    return fits_when_idle(engine, pod)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_others_hold_does_not_count() -> None:
     for number in range(8):
         assert isinstance(engine.schedule(make_pod(f"p{number}", whole(1))), Placement)
 
-    assert fits_when_idle(engine.ledger, make_pod("p", whole(8)), Strategy.PARTAGE) is True
+    assert fits_when_idle(engine, make_pod("p", whole(8))) is True
 
 
 def test_too_many_kinds_of_node_are_not_tried() -> None:
@@ -117,6 +117,38 @@ def test_too_many_kinds_of_node_are_not_tried() -> None:
 
     assert asked(make_pod("p", share(10, memory=100)), *nodes) is None
     assert asked(make_pod("p", share(10, memory=100)), *nodes[:60]) is False
+
+
+def many(pod: Pod, nodes: int) -> int:
+    """The units that the question costs whether a node of many that are equal but for their names hosts a pod."""
+    engine, work = Engine(), Work()
+    for number in range(nodes):
+        engine.handle(NodeSeen(make_node(f"n{number}", (card(0),), labels={"at": str(number)})))
+    assert fits_when_idle(engine, pod, work) is False
+    return work.taken
+
+
+def test_each_node_that_is_looked_at_is_paid_for() -> None:
+    """A person may ask at any rate."""
+    few, more = (many(make_pod("p", whole(2)), nodes) for nodes in (400, 2_000))
+    assert more == few + 400
+
+
+def test_nodes_that_the_pod_excludes_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred terms that no node meets, and one that a single node does, on a thousand nodes."""
+    asked, plain = list[str](), NodeConstraint.matches
+
+    def counted(constraint: NodeConstraint, name: str, labels: Mapping[str, str]) -> bool:
+        asked.append(name)
+        return plain(constraint, name, labels)
+
+    monkeypatch.setattr(NodeConstraint, "matches", counted)
+    own = NodeTerm((Requirement("at", Operator.IN, ("7",)),))
+    others = [NodeTerm((Requirement("at", Operator.GT, (str(5_000 + n),)),)) for n in range(100)]
+    constraint = NodeConstraint(terms=(own, *others))
+
+    assert many(make_pod("p", whole(2), constraint=constraint), 1_000) < 10
+    assert not asked
 
 
 BY_OTHERS = {

@@ -82,7 +82,7 @@ def explain(
         else:
             reason = refusal_document(decision)
             if claimant is None and decision.code in PASSING and not work.few:
-                never = fits_when_idle(ledger, pod, books.engine.policy.card, work) is False
+                never = fits_when_idle(books.engine, pod, work) is False
     placed = state is not None and not pod.finished
     another = _another(books, pod, work) if placed and claimant is None else None
     if now is not None:

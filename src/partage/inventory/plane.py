@@ -124,10 +124,10 @@ class Plane:
         self.core_total, self.core_free, self.memory_total, self.memory_free = columns[:4]
         self.slots_free, self.tenants, self.slots_total, self.kind, self.cut = columns[4:]
 
-    def totals(self) -> Iterator[bytes]:
-        """The kinds and totals of each node's cards, by node index, for comparison with other nodes."""
+    def totals(self, nodes: Ints) -> Iterator[bytes]:
+        """The kinds and totals of the cards of each of the nodes, for comparison with other nodes."""
         columns = (self.core_total, self.memory_total, self.slots_total, self.kind)
-        return texts(columns, np.arange(self.open.shape[1]))
+        return texts(columns, nodes)
 
     def unit_columns(self, unit: str) -> tuple[Ints, Ints]:
         """Total and free columns of a native unit; zero for cards without it."""

@@ -60,6 +60,8 @@ _MOST_KEYS: Final = 512
 
 _MOST_TOLD: Final = 8
 """The most terms of a pod's node affinity that a sentence repeats."""
+_PASSING: Final = "node.kubernetes.io/"
+"""Prefix of the keys of taints that Kubernetes itself adds and removes."""
 _UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 BEYOND_SCORES: Final = 2**34
@@ -104,6 +106,23 @@ def repelling(taints: Iterable[Taint], pod: Pod) -> Taint | None:
         if taint.repels and not any(t.tolerates(taint) for t in pod.tolerations):
             return taint
     return None
+
+
+def opened(node: Node) -> Node:
+    """The node without what passes by itself: a cordon, Kubernetes' own taints, and a silent agent's verdict."""
+    if not (node.unschedulable or node.taints or node.verdicts):
+        return node
+    return replace(
+        node,
+        unschedulable=False,
+        taints=tuple(taint for taint in node.taints if _stays(taint)),
+        verdicts=tuple(v for v in node.verdicts if v.code is not ReasonCode.AGENT_SILENT),
+    )
+
+
+def _stays(taint: Taint) -> bool:
+    """Whether only a person removes a taint."""
+    return not taint.key.startswith(_PASSING)
 
 
 def _mismatch(node: Node, constraint: NodeConstraint) -> NodeReason:
@@ -330,11 +349,27 @@ class NodeColumns:
 
     def accepting(self, pod: Pod) -> Bools:
         """Nodes that the pod accepts by their labels and taints, whatever their state is."""
+        return self._labels_accepted(pod) & self.taints.where(
+            lambda taints: repelling(taints[1], pod) is None
+        )
+
+    def accepting_opened(self, pod: Pod) -> Bools:
+        """Nodes to which the pod has no `objection` once they are `opened`."""
+
+        def objecting(verdicts: tuple[Verdict, ...]) -> bool:
+            lasting = (one for one in verdicts if one.code is not ReasonCode.AGENT_SILENT)
+            return any(concerned(one, pod.request) for one in lasting)
+
+        found = self._labels_accepted(pod)
+        found &= self.taints.where(lambda t: repelling(filter(_stays, t[1]), pod) is None)
+        return found & ~self.verdicts.where(objecting)
+
+    def _labels_accepted(self, pod: Pod) -> Bools:
         self.refresh()
         found = self.constrained(pod.constraint)
         for rule in pod.request.node_labels:
             found &= self.labelled(rule)
-        return found & self.taints.where(lambda t: repelling(t[1], pod) is None)
+        return found
 
     def meeting(self, term: NodeTerm) -> Bools:
         """Nodes that `NodeTerm.matches`."""

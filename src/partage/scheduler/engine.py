@@ -136,6 +136,10 @@ class Engine(Chooser):
         """By node index, whether the pod accepts the node by its labels and taints."""
         return self._classes.columns.accepting(pod)
 
+    def accepting_opened(self, pod: Pod) -> Bools:
+        """The same for nodes without what passes by itself: cordons, Kubernetes' own taints, and silent agents."""
+        return self._classes.columns.accepting_opened(pod)
+
     # --- events ------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Action]:

@@ -8,30 +8,31 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from partage.inventory.ledger import Ledger
+from partage.inventory.plane import Ints
 from partage.model.device import DeviceType
 from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.policy import Strategy
 from partage.model.reason import NodeReason, ReasonCode
 from partage.placement.card import MOST, MOST_A_NODE, Work
-from partage.placement.node import objection, shortage
+from partage.placement.node import opened, shortage
 from partage.placement.pod import place
+from partage.scheduler.engine import Engine
 
 _MOST_SHAPES: Final = 64
 """The most different nodes for one question."""
 
-_PASSING: Final = "node.kubernetes.io/"
-"""Prefixes of the keys of taints that Kubernetes itself adds and removes."""
+_SEEN_A_UNIT: Final = 4
+"""Nodes whose shapes are compared for one unit of work."""
 
 
-def fits_when_idle(
-    ledger: Ledger, pod: Pod, strategy: Strategy, work: Work | None = None
-) -> bool | None:
+def fits_when_idle(engine: Engine, pod: Pod, work: Work | None = None) -> bool | None:
     """Whether any node would host the pod if it were empty, healthy and open.
 
     Args:
-        strategy: between cards, if the pod has none of its own.
         work: the work done before, to which this adds; None if nothing is counted. It ends at a decision's limit.
 
     Returns:
@@ -39,12 +40,12 @@ def fits_when_idle(
     """
     work = work or Work()
     before = work.taken
-    shapes = _shapes(ledger, pod)
-    for number, node in enumerate(shapes):
+    nodes: Ints = np.flatnonzero(engine.accepting_opened(pod))
+    for number, node in enumerate(_shapes(engine.ledger, pod, nodes, work)):
         if number == _MOST_SHAPES or work.taken > before + MOST:
             return None
         mine = Work(MOST_A_NODE)
-        found = _found(node, pod, strategy, mine)
+        found = _found(node, pod, engine.policy.card, mine)
         work.aside += mine.done
         if found is None:
             return None
@@ -53,8 +54,8 @@ def fits_when_idle(
     return False
 
 
-def _shapes(ledger: Ledger, pod: Pod) -> Iterator[Node]:
-    """A node of each shape that the pod may use, without temporary states."""
+def _shapes(ledger: Ledger, pod: Pod, nodes: Ints, work: Work) -> Iterator[Node]:
+    """One of these nodes of each shape, without temporary states."""
     seen: set[object] = set()
     filters = {group.request.filter for group in pod.request.groups}
     named = {
@@ -64,30 +65,15 @@ def _shapes(ledger: Ledger, pod: Pod) -> Iterator[Node]:
         for _, index, _ in ledger.at_uuid(uuid)
     }
     types = sorted({group.request.type for group in pod.request.groups})
-    totals = [ledger.planes[type_].totals() for type_ in types]
-    for index, node in enumerate(ledger.nodes):
-        cards = [next(one) for one in totals]
-        if node is None:
-            continue
+    totals = [ledger.planes[type_].totals(nodes) for type_ in types]
+    for number, index in enumerate(nodes.tolist()):
+        if not number % _SEEN_A_UNIT:
+            work.aside += 1
+        cards, node = [next(one) for one in totals], ledger.node_at(index)
         shape = index if index in named else (*cards, ledger.trees.get(index), *_rest(node, pod))
-        if shape in seen:
-            continue
-        opened = _opened(node)
-        if objection(opened, pod) is None:
+        if shape not in seen:
             seen.add(shape)
-            yield opened
-
-
-def _opened(node: Node) -> Node:
-    """The node without a cordon, temporary taints, and a silent agent's verdict."""
-    if not (node.unschedulable or node.taints or node.verdicts):
-        return node
-    return replace(
-        node,
-        unschedulable=False,
-        taints=tuple(taint for taint in node.taints if not taint.key.startswith(_PASSING)),
-        verdicts=tuple(v for v in node.verdicts if v.code is not ReasonCode.AGENT_SILENT),
-    )
+            yield opened(node)
 
 
 def recovered(node: Node) -> Node:
@@ -96,7 +82,7 @@ def recovered(node: Node) -> Node:
         replace(device, healthy=True, health_detail="", cordoned=False, doubt="")
         for device in node.devices
     )
-    return replace(_opened(node), devices=healthy)
+    return replace(opened(node), devices=healthy)
 
 
 def _rest(node: Node, pod: Pod) -> tuple[object, ...]:
