@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from interleaved_api import LATE, Fact, Manifest, ModelApi, Stored
+from world import unlisted
 
 from fakes.clock import InstantClock
 from partage.extender.explain import explain
@@ -453,6 +454,9 @@ class Interleaving:
                 engine.ledger.validate()
             except LedgerError as error:
                 raise Broken(str(error)) from error
+        wrong = unlisted(books)
+        if wrong:
+            raise Broken(wrong)
         owners: dict[State, Callable[[str], bool]] = {
             State.HELD: lambda uid: self._held(uid) and uid not in books.cluster_cache.deleted,
             State.RESERVED: self._reserved,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from world import DONE, World
+from world import DONE, World, unlisted
 
 from partage.extender.attempts import Attempts
 from partage.extender.ports import Answered, Outcome
@@ -60,5 +60,6 @@ class Plugged(World):
         return self.service.books.engine.states
 
     def check(self) -> None:
-        """The laws of the ledger hold."""
+        """The laws of the ledger hold, and lists of pods by node are complete."""
         self.service.books.engine.ledger.validate()
+        assert not unlisted(self.service.books)

@@ -4,13 +4,20 @@ kube-scheduler's own preemption chooses among the nodes, evicts the pods and nom
 it, and check the engine's offers and the room that is kept for nominated pods.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import pytest
 from plugin_world import Plugged
-from world import Manifest, card, device, half, node, pod, run, whole
+from world import Manifest, card, device, document, half, node, pod, run, whole
 
+from partage.extender import preemption
 from partage.extender.cycle import PROPOSED
+from partage.extender.preemption import MOST_PLANNING
+from partage.inventory.ledger import Ledger
+from partage.model.allocation import Allocation
+from partage.placement.card import Work
 from partage.scheduler.engine import State
 from partage.wire import plugin as wire
 
@@ -102,6 +109,64 @@ async def test_nodes_where_that_hurts_least_come_first() -> None:
         ("n2", ["uid-cheap"]),
         ("n1", ["uid-dear"]),
     ]
+
+
+def passed(world: Plugged, name: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The units that a search for plans takes beside the plans themselves."""
+
+    def nothing(*_args: object) -> Iterator[None]:
+        return iter(())
+
+    books, work = world.service.books, Work(MOST_PLANNING)
+    with monkeypatch.context() as patch:
+        patch.setattr(preemption, "planning", nothing)
+        assert not any(preemption.plans(books, books.waiting[f"uid-{name}"], (), work=work))
+    return work.done
+
+
+@run
+async def test_nodes_and_pods_that_are_compared_are_paid_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hundred nodes without devices, and forty pods of equal importance beside a less important one."""
+    world = await cluster("n1", cards=21)
+    await runs(world, pod("low", half(), priority=1))
+    world.create(important("vip", {"koordinator.sh/gpu": "2200"}))
+    assert world.propose("vip").preempt
+    before = passed(world, "vip", monkeypatch)
+    for number in range(40):
+        await runs(world, pod(f"peer{number}", half(), priority=HIGH))
+    assert world.propose("vip").preempt
+    assert passed(world, "vip", monkeypatch) == before + 10
+    for number in range(100):
+        world.service.changed(document(node(f"empty{number}")))
+    assert passed(world, "vip", monkeypatch) == before + 20
+
+
+@run
+async def test_only_nodes_with_less_important_pods_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of twenty nodes has one."""
+    names = [f"n{number}" for number in range(1, 21)]
+    world = await cluster(*names, cards=1)
+    for name in names:
+        await runs(world, pod(f"on-{name}", half(), priority=1 if name == "n7" else HIGH), name)
+        await runs(world, pod(f"also-{name}", half(), priority=HIGH), name)
+    world.create(important("vip", half()))
+    assert world.propose("vip").preempt
+    read, plain = list[str](), Ledger.on_node
+
+    def counted(ledger: Ledger, name: str) -> Iterator[Allocation]:
+        read.append(name)
+        return plain(ledger, name)
+
+    monkeypatch.setattr(Ledger, "on_node", counted)
+    found = await world.attempts.preempt(wire.Preempt(1, "uid-vip", world.number))
+
+    assert (found.nodes, found.victims) == (["n7"], [["uid-on-n7"]])
+    assert set(read) == {"n7"}
+    world.check()
 
 
 @run

@@ -2,18 +2,21 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from typing import Any, ParamSpec
 
 from fakes.clock import InstantClock, SteppedClock
 from partage.extender.bindings import BindLimits
+from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.ports import Answered, Binding, Hooks, Outcome, Taken
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.extender.stories import SILENT, Stories
 from partage.kube.clock import Clock
 from partage.model.policy import Policy
+from partage.scheduler.engine import State
 from partage.wire.documents import Document, decode
 
 Given = ParamSpec("Given")
@@ -268,6 +271,29 @@ class World:
         name = manifest["metadata"]["name"]
         assert await self.bind(name, node) == ""
         self.seen(name)
+
+
+def unlisted(books: Books) -> str:
+    """What the books' lists of bound and leaving pods by node lack or have too much; empty if they are right."""
+    engine, pods = books.engine, books.cluster_cache.pods
+    bound = [
+        (held.node, pods[held.uid].pod.priority)
+        for held in engine.ledger.allocations()
+        if held.uid in pods and engine.states.get(held.uid) is State.BOUND
+    ]
+    lowest: dict[str, int] = {}
+    for node_, priority in bound:
+        lowest[node_] = min(priority, lowest.get(node_, priority))
+    if (books.lowest, books.priorities) != (lowest, Counter(priority for _, priority in bound)):
+        return f"lowest priorities are {books.lowest}, not {lowest}"
+    ends = {
+        held.node
+        for held in engine.ledger.allocations()
+        if (known := books.cluster_cache.documents.get(held.uid)) is not None
+        and known.metadata.deletion_timestamp is not None
+    }
+    left = ends - books.vacating()
+    return f"pods leave {left}, which are not listed" if left else ""
 
 
 def run(test: Callable[Given, Coroutine[Any, Any, None]]) -> Callable[Given, None]:

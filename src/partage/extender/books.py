@@ -27,6 +27,8 @@ from partage.scheduler.events import (
     Event,
     HoldEnded,
     PodGone,
+    PodRead,
+    PodSeen,
     Quarantined,
     QuotasChanged,
     ReadBack,
@@ -62,6 +64,7 @@ class Books:
         counts: number of occurrences by name, for metrics.
         making_room: the plans for waiting pods whose victims are being evicted, by the waiting pod's uid.
         priorities: number of bound pods with devices, by priority.
+        lowest: the lowest priority of the pods with devices that are bound to a node, by its name.
         postponed: uids of waiting pods that may preempt once their namespace's allowance has
             victims left.
         woken_at: when pods that wait no longer were woken, until they are bound; new books take it over.
@@ -96,7 +99,10 @@ class Books:
         self._claims: dict[str, tuple[str, float]] = {}
         self._in_vain: dict[str, str] = {}
         self._released: dict[str, str] = {}
-        self._standing: dict[str, int] = {}
+        self.lowest: dict[str, int] = {}
+        self._standing: dict[str, tuple[int, str]] = {}
+        self._standing_on: dict[str, Counter[int]] = {}
+        self._ending: set[str] = set()
         self._strangers: dict[str, float] = {}
         self._untold: dict[str, tuple[PodEntry, float]] = {}
         # Findings made while this instance did not lead, as in a rebuild; replaced books never report theirs.
@@ -150,13 +156,20 @@ class Books:
             if isinstance(event, QuotasChanged) and event.quotas != self.engine.quotas.quotas:
                 self.waiting.quotas_changed()
             actions = self.engine.handle(event)
+            match event:
+                case PodSeen(pod):
+                    self._stands(pod.uid)
+                case PodGone(uid) | PodRead(uid) | BindSucceeded(uid):
+                    self._stands(uid)
             if actions:
                 self._follow(actions)
 
     def pod_seen(self, entry: PodEntry, now: float) -> None:
         """Take in a pod with devices that the API server reported: it may be placed or nominated now."""
         pod = entry.pod
-        self._stands(pod.uid, None if pod.node is None or pod.finished else pod.priority)
+        self._stands(pod.uid)
+        if self._ends(pod.uid):
+            self._ending.add(pod.uid)
         self._untold.pop(pod.uid, None)
         if pod.node is not None or pod.finished:
             self._arrived(pod.uid, now)
@@ -212,26 +225,44 @@ class Books:
             self.counts["preemption postponed"] += 1
             self.postponed[uid] = None
 
-    def _stands(self, uid: str, priority: int | None) -> None:
-        """Count a bound pod by its priority; None for a pod that is not bound."""
-        before = self._standing.pop(uid, None)
+    def _stands(self, uid: str) -> None:
+        """Count a pod by its priority and its node if it is bound; asked after all news of it."""
+        entry, held = self.cluster_cache.pods.get(uid), self.engine.ledger.allocation(uid)
+        bound = self.engine.states.get(uid) is State.BOUND
+        now = (entry.pod.priority, held.node) if bound and entry and held else None
+        before = self._standing.get(uid)
+        if now == before:
+            return
         if before is not None:
-            self.priorities[before] -= 1
-            if not self.priorities[before]:
-                del self.priorities[before]
-        if priority is not None:
-            self._standing[uid] = priority
+            priority, node = before
+            del self._standing[uid]
+            self.priorities[priority] -= 1
+            if not self.priorities[priority]:
+                del self.priorities[priority]
+            here = self._standing_on[node]
+            here[priority] -= 1
+            if not here[priority]:
+                del here[priority]
+            if here:
+                self.lowest[node] = min(here)
+            else:
+                del self._standing_on[node], self.lowest[node]
+        if now is not None:
+            priority, node = self._standing[uid] = now
             self.priorities[priority] += 1
+            self._standing_on.setdefault(node, Counter())[priority] += 1
+            self.lowest[node] = min(priority, self.lowest.get(node, priority))
 
     def pod_gone(self, uid: str) -> None:
         """Forget a deleted pod."""
         self.forget(uid)
-        self._stands(uid, None)
+        self._ending.discard(uid)
         self.unread.pop(uid, None)
         self._untold.pop(uid, None)
         if uid in self.engine.states:
             # kube-scheduler asked about the pod before its document arrived, and now that never will.
             self._follow(self.engine.handle(PodGone(uid)))
+            self._stands(uid)
 
     def forget(self, uid: str) -> None:
         """Forget the reason and the nomination of a pod that needs no place any more."""
@@ -286,8 +317,13 @@ class Books:
         return frozenset(
             held.uid
             for held in self.engine.ledger.on_node(node)
-            if held.uid in sent or self._ends(held.uid)
+            if held.uid in sent or held.uid in self._ending
         )
+
+    def vacating(self) -> set[str]:
+        """Nodes that pods may be leaving; on all others none is."""
+        held = map(self.engine.ledger.allocation, self._ending)
+        return {one.node for one in held if one is not None}.union(self._nominated)
 
     def _ends(self, uid: str) -> bool:
         document = self.cluster_cache.documents.get(uid)

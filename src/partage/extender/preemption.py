@@ -46,6 +46,10 @@ _MOST_BUDGETS: Final = 200
 """The most disruption budgets read of one namespace; with more, one budget spares all pods of the namespace."""
 _BUDGETS_A_UNIT: Final = 10
 """Comparisons of a pod with a budget that cost as much as one unit of work."""
+_PASSED_A_UNIT: Final = 10
+"""Nodes without a less important pod that cost as much as one unit of work."""
+_HELD_A_UNIT: Final = 4
+"""Pods of a node whose importance is compared for one unit of work."""
 _HOPELESS: Final = frozenset(
     {ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED, ReasonCode.SEARCH_DEFERRED}
 )
@@ -199,14 +203,19 @@ def plans(
         refused: uids of pods that the API server lately did not evict.
     """
     work = work or Work(MOST_PLANNING)
-    engine = books.engine
+    engine, pod = books.engine, waiting.entry.pod
     names = [node.name for node in engine.ledger.nodes if node is not None]
-    found, rules = 0, _Rules(budgets, refused)
+    found, rules, vacating = 0, _Rules(budgets, refused), books.vacating()
     for offset in range(len(names)):
+        if not offset % _PASSED_A_UNIT:
+            work.done += 1
         name = names[(start + offset) % len(names)]
-        if not _reachable(books, waiting, name) or books.kept_in_vain(waiting.entry.pod.uid, name):
+        if books.lowest.get(name, pod.priority) >= pod.priority and name not in vacating:
             continue
-        pod, here = waiting.entry.pod, Work(min(MOST_A_PLAN, work.limit - work.done))
+        if not _reachable(books, waiting, name) or books.kept_in_vain(pod.uid, name):
+            continue
+        work.done += sum(1 for _ in engine.ledger.on_node(name)) // _HELD_A_UNIT
+        here = Work(min(MOST_A_PLAN, work.limit - work.done))
         occupants, beside = _around(books, pod, name, rules)
         plan = None
         if occupants or beside.leaving:
