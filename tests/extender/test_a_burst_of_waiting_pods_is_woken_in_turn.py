@@ -11,6 +11,9 @@ from fakes.builders import make_pod
 from partage.extender.cycle import Allowance, AllowanceSettings
 from partage.extender.explain import explain
 from partage.extender.unschedulable_pods import UnschedulablePods
+from partage.inventory.plane import Bools
+from partage.model.selector import NodeConstraint
+from partage.placement.node import NodeColumns
 from partage.scheduler.engine import State
 from partage.wire import plugin as wire
 
@@ -82,6 +85,44 @@ async def test_of_many_it_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> No
         world.service.changed(document(node(version=version + 2)))
         world.clock.pass_time(0.001)
     assert 0 < len(looks) <= 1 / 0.02 + 1
+
+
+def choosy(number: int) -> Manifest:
+    """An affinity of a hundred terms that all nodes meet, and that no other number's equals."""
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": "at", "operator": "Gt", "values": [str(-1000 * number - at)]}
+            ]
+        }
+        for at in range(1, 101)
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+@run
+async def test_pods_with_many_conditions_on_nodes_are_judged_last_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Six hundred such pods and one other at a thousand nodes; one look takes the work of one decision."""
+    nodes = [node(f"n{at}", labels={"at": str(at)}) for at in range(1, 1001)]
+    world = await World().start(*nodes, device())
+    await world.place(pod("full", whole(2)))
+    for number in range(600):
+        name = f"b{number}"
+        world.filter(world.create(of("bad", name, half(), **choosy(number))), "n1")
+    world.filter(world.create(of("good", "web", half())), "n1")
+    judged, judge = list[int](), NodeColumns.constrained
+
+    def counted(columns: NodeColumns, constraint: NodeConstraint) -> Bools:
+        judged.append(len(constraint.terms or ()))
+        return judge(columns, constraint)
+
+    monkeypatch.setattr(NodeColumns, "constrained", counted)
+    world.service.pod_gone("uid-full")
+    assert "uid-web" in world.woken
+    assert 0 < judged.count(100) < 60
 
 
 # --- victims ---------------------------------------------------------------------------------

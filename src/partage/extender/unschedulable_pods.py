@@ -26,6 +26,7 @@ from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
 from partage.placement.card import Work
+from partage.placement.node import conditions_of
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement
 from partage.wire.translation import PodEntry
@@ -40,7 +41,9 @@ _A_QUESTION: Final = 20
 _ROOMS: Final = 100
 """The number of rooms whose check costs one unit of work."""
 _FEW_GROUPS: Final = 4
-"""Pods with more groups than this are checked last, because each costs as much as many others."""
+_FEW_CONDITIONS: Final = 16
+"""Pods with more groups, or more conditions on nodes, than this are checked last, because each costs as much as many
+others."""
 _PAUSE: Final = 0.25
 """Seconds without a check after one that used up its work, so that other tasks run."""
 _FEW: Final = 8
@@ -68,6 +71,7 @@ class WaitingPod:
         told: the number of the newest room that it was woken for, or that existed when it was refused.
         among: by node index, whether only devices kept the pod off the node; None if that is not known.
         ranks: how many nodes had ever existed at that moment; a later node may have the same index.
+        dear: a check of it costs as much as those of many others.
     """
 
     entry: PodEntry
@@ -81,6 +85,7 @@ class WaitingPod:
     among: Bools | None = None
     ranks: int = 0
     deferred: bool = False
+    dear: bool = False
 
     def has_its_turn(self, now: float) -> bool:
         """Whether the pod was woken lately and may still return."""
@@ -121,12 +126,17 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
                 self.leave(next(iter(self)))
             self._priorities[entry.pod.priority] += 1
             self[entry.pod.uid] = WaitingPod(
-                entry, refusal, now, told=self.newest, deferred=deferred
+                entry,
+                refusal,
+                now,
+                told=self.newest,
+                deferred=deferred,
+                dear=_dear(entry.pod),
             )
             return True
         self._count(known.entry.pod.priority, -1)
         self._count(entry.pod.priority, 1)
-        known.entry, known.deferred = entry, deferred
+        known.entry, known.deferred, known.dear = entry, deferred, _dear(entry.pod)
         known.asked, known.told, known.missed = False, self.newest, 0
         if deferred:
             return False
@@ -195,7 +205,7 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
         A woken pod that has not returned yet is skipped for five seconds. It is not forgotten: the
         room stays until every pod has been checked. One call takes at most the work of one
         decision. The next call, a little later, starts with the pods that this one did not reach.
-        Pods with many groups are checked after all others.
+        Pods with many groups, or many conditions on nodes, are checked after all others.
         """
         if (not self._rooms and not self._quotas) or now < self._pause:
             return []
@@ -247,7 +257,7 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
             and waiting.entry.pod.request.fault is None
             and not waiting.deferred
         ]
-        found.sort(key=lambda one: (len(one.entry.pod.request.groups) > _FEW_GROUPS, one.told))
+        found.sort(key=lambda one: (one.dear, one.told))
         return found
 
     def to_search(self, allowance: Allowance, now: float) -> list[str]:
@@ -282,6 +292,11 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
                 found.append(uid)
                 self._listen(waiting, now)
         return found
+
+
+def _dear(pod: Pod) -> bool:
+    """Whether a check of the pod costs as much as those of many others."""
+    return len(pod.request.groups) > _FEW_GROUPS or conditions_of(pod) > _FEW_CONDITIONS
 
 
 def _in_turn(found: Iterable[WaitingPod]) -> list[WaitingPod]:

@@ -58,6 +58,11 @@ _MOST_JUDGED: Final = 512
 _MOST_KEYS: Final = 512
 """Keys with a column; above this number all are forgotten. The selectors of a cluster's pods name far fewer."""
 
+_CONDITIONS_A_UNIT: Final = 1_000
+"""Nodes that are compared with one condition for one unit of work."""
+_TOLERATIONS_A_UNIT: Final = 8
+"""Tolerations that are compared with the taints of a node for one unit of work, if no other node has the same."""
+
 _MOST_TOLD: Final = 8
 """The most terms of a pod's node affinity that a sentence repeats."""
 _PASSING: Final = "node.kubernetes.io/"
@@ -210,7 +215,7 @@ class _Column(Generic[V]):
     def where(self, judge: Callable[[V], bool]) -> Bools:
         """Nodes whose value passes; each value is judged once. A node without a value does not pass."""
         verdicts = np.fromiter((False, *map(judge, self.values)), np.bool_, len(self.values) + 1)
-        found: Bools = verdicts[self.codes]
+        found: Bools = verdicts.take(self.codes)
         return found
 
     def comparing(self, bound: int | None, *, greater: bool) -> Bools:
@@ -222,7 +227,7 @@ class _Column(Generic[V]):
         if bound is None:
             return np.zeros(self.codes.size, np.bool_)
         beyond = self._amounts > bound if greater else self._amounts < bound
-        found: Bools = (self._counts & beyond)[self.codes]
+        found: Bools = (self._counts & beyond).take(self.codes)
         return found
 
     def present(self) -> Bools:
@@ -234,7 +239,7 @@ class _Column(Generic[V]):
         """Nodes that have one of these values."""
         verdicts = np.zeros(len(self.values) + 1, np.bool_)
         verdicts[[number for v in values if (number := self.numbers.get(v)) is not None]] = True
-        found: Bools = verdicts[self.codes]
+        found: Bools = verdicts.take(self.codes)
         return found
 
 
@@ -410,6 +415,14 @@ def eligibility_key(pod: Pod) -> object:
     return pod.constraint, pod.tolerations, pod.request.node_labels, groups
 
 
+def conditions_of(pod: Pod) -> int:
+    """The number of the pod's conditions on nodes' labels and names."""
+    constraint = pod.constraint
+    terms = (*(constraint.terms or ()), *(term for _, term in constraint.preferred))
+    asked = sum(1 + len(term.labels) + len(term.fields) for term in terms)
+    return len(constraint.selector.requirements) + asked + len(pod.request.node_labels)
+
+
 @dataclass(slots=True)
 class Eligibility:
     """Judgement of every node; by node index.
@@ -428,6 +441,14 @@ class Eligibility:
     codes: dict[ReasonCode, Bools] = field(default_factory=dict)
     _objections: dict[int, NodeReason] = field(default_factory=dict)
     _seen: int = -1
+
+    def arrears(self, ledger: Ledger) -> int:
+        """Units of work that `refresh` would take."""
+        if self._seen == ledger.node_changes.count:
+            return 0
+        pod, taints = self.pod, len(self.columns.taints.values)
+        tolerated = taints * len(pod.tolerations) // _TOLERATIONS_A_UNIT
+        return (1 + conditions_of(pod)) * len(ledger.index) // _CONDITIONS_A_UNIT + tolerated
 
     def refresh(self, ledger: Ledger) -> None:
         """Judge the nodes again if any was added, changed or removed since."""

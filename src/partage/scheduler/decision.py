@@ -249,7 +249,7 @@ class Chooser:
             if short is not None:
                 whole, group = self._class_of(pod), self._class_of(alone)
                 if whole.failed:
-                    work.aside += _scoring(group, group.refresh(self.ledger, self._rank))
+                    work.aside += self._refresh(group)
                     group.learn(whole)
                 work.go_on()
                 rest = short if among is None else among & short
@@ -296,7 +296,7 @@ class Chooser:
             return None
         if not fresh and self._unchanged(group, among, work):
             return None
-        work.aside += _scoring(group, group.refresh(self.ledger, self._rank))
+        work.aside += self._refresh(group)
         # 4. Try nodes from the best down; the exact rule decides.
         beyond, left = "", _MOST_BEYOND
         everywhere, meter = among is None, _Meter(group, among, work)
@@ -399,12 +399,18 @@ class Chooser:
         return found
 
     def arrears(self, pod: Pod) -> int:
-        """Units of work that it takes to update the scores of a pod's class.
+        """Units of work that it takes to judge nodes for a pod's class, and to update its scores.
 
         A decision does not count them, because it must not depend on earlier questions.
         """
         group = self._class_of(pod)
-        return _scoring(group, group.arrears(self.ledger))
+        judging = group.eligible.arrears(self.ledger)
+        return judging + _scoring(group, group.arrears(self.ledger))
+
+    def _refresh(self, group: RequestClass) -> int:
+        """Bring a class up to date; return the units of work that it took."""
+        judging = group.eligible.arrears(self.ledger)
+        return judging + _scoring(group, group.refresh(self.ledger, self._rank))
 
     def candidates(
         self,
@@ -425,7 +431,7 @@ class Chooser:
         """
         work = work or Work()
         group = self._class_of(pod)
-        work.aside += _scoring(group, group.refresh(self.ledger, self._rank))
+        work.aside += self._refresh(group)
         offer = group.offer
         value = offer if among is None else np.where(among, offer, -1)
         found = np.flatnonzero(value >= 0)
