@@ -316,7 +316,7 @@ def test_a_fault_ends_neither_learning_nor_decisions(caplog: pytest.LogCaptureFi
 
     async def story() -> None:
         task = asyncio.create_task(learning(mine, broken).run())
-        for _ in range(20):
+        for _ in range(200):
             await asyncio.sleep(0)
         assert calls
         assert not task.done()
@@ -468,7 +468,7 @@ def test_nodes_may_come_while_requests_are_looked_at() -> None:
 
 
 def test_others_run_while_many_requests_are_looked_at() -> None:
-    """Any tenant may make many pods at once that all ask for something else."""
+    """Any tenant may make many pods at once that all ask for something else, with hundreds of conditions on nodes."""
     mine = shelf()
     mine.come({f"u{i}": make_pod(f"p{i}", share(1 + i % 100, 1 + i)) for i in range(640)})
     learns, turns = learning(mine), 0
@@ -483,7 +483,7 @@ def test_others_run_while_many_requests_are_looked_at() -> None:
     asyncio.run(counted())
 
     assert learns.arrivals.total == 640
-    assert turns > 10
+    assert turns >= 640 / 4
 
 
 LOADED = """

@@ -11,14 +11,14 @@ import pytest
 from up_world import PODS, World, eventually, node, pod, run, running
 
 from partage.dashboard.comparison import comparison_document
-from partage.dashboard.fragments import Fragments, shapes_of, workload_of
+from partage.dashboard.fragments import Fragments, shapes_of
 from partage.dashboard.history import History
 from partage.dashboard.trend import Trend
 from partage.extender.books import Books
 from partage.model.device import DeviceType
 from partage.model.policy import Policy, Strategy
 from partage.placement.baselines import left_of
-from partage.placement.fragmentation import Lens, fragmentation
+from partage.placement.fragmentation import Lens, Workload, fragmentation
 from partage.scheduler.events import PolicyChanged
 
 BEGUN = datetime(2026, 11, 22, tzinfo=UTC)
@@ -193,8 +193,7 @@ def test_fragmentation_is_the_published_measure() -> None:
             ledger = books.engine.ledger
             nodes = np.array(list(ledger.index.values()))
             plane = ledger.planes[DeviceType.GPU]
-            usual = workload_of(e.pod for e in books.cluster_cache.pods.values())
-            lens = Lens.of(usual, ledger.models)
+            lens = Lens.of(Workload.counted(mix), ledger.models)
             expected = fragmentation(
                 lens, ledger.host_free["cpu"][nodes], left_of(plane, nodes), plane.kind[0, nodes]
             )

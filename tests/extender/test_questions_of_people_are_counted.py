@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from wire_client import Running
 from world import World, card, device, document, node, pod, run
 
+from partage.dashboard import comparison
 from partage.dashboard.comparison import comparison_document
 from partage.dashboard.ways import ways_document
 from partage.extender.explain import explain
@@ -115,6 +116,23 @@ async def test_a_comparison_of_policies_searches_for_few_hard_pods(
     assert all("SearchDeferred" in codes for codes in told)
 
 
+async def beside(question: Awaitable[object]) -> int:
+    """How often others have their turn until the question is answered."""
+    turns, others = 0, True
+
+    async def another() -> None:
+        nonlocal turns
+        while others:
+            await asyncio.sleep(0)
+            turns += 1
+
+    task = asyncio.create_task(another())
+    await question
+    others = False
+    await task
+    return turns
+
+
 async def crowded() -> World:
     """A node of eight full cards, and a pod for which many of their pods would have to end."""
     cards = [card(minor, id=f"GPU-{minor}") for minor in range(8)]
@@ -151,20 +169,36 @@ async def test_whose_end_makes_room_is_searched_for_at_the_namespaces_expense() 
 async def test_others_have_their_turn_while_a_plan_is_searched_for() -> None:
     """The search for pods whose end makes room for a hard pod takes many questions, each of them a search."""
     world = await crowded()
-    turns, others = 0, True
 
-    async def another() -> None:
-        nonlocal turns
-        while others:
-            await asyncio.sleep(0)
-            turns += 1
-
-    beside = asyncio.create_task(another())
-    await ways_document(world.service.books, "team", "hard")
-    others = False
-    await beside
+    turns = await beside(ways_document(world.service.books, "team", "hard"))
 
     assert turns > 20, turns  # in one stretch there were 3
+
+
+@run
+async def test_others_have_their_turn_while_pods_are_listed_for_a_comparison() -> None:
+    """Every caller may ask for one; with too many pods nothing is placed, yet the pods are listed."""
+    world = await World().start(node(), device("n1"))
+    for number in range(2_000):
+        world.create(pod(f"p{number}", {"koordinator.sh/gpu": "100"}))
+
+    turns = await beside(comparison_document(world.service.books, most=10))
+
+    assert turns >= 2_000 / 256, turns
+
+
+@run
+async def test_others_have_their_turn_while_requests_are_judged_for_a_comparison() -> None:
+    """Each of a hundred pods may have hundreds of conditions on nodes."""
+    world = await World().start(node(), device("n1"))
+    for number in range(100):
+        world.create(pod(f"p{number}", {"koordinator.sh/gpu": "100"}))
+
+    books = world.service.books
+    pods = [entry.pod for entry in books.cluster_cache.pods.values()]
+    turns = await beside(comparison._tables(books.engine, pods))
+
+    assert turns >= 100 / 4, turns
 
 
 def test_an_ordinary_pod_is_explained_whatever_its_namespace_owes() -> None:

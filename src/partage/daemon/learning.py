@@ -28,8 +28,8 @@ from partage.placement.tables import Tables
 from partage.scheduler.events import TablesChanged
 
 _LOG: Final = logging.getLogger("partage.daemon")
-_PIECE: Final = 64
-"""Pods whose asks are computed before other tasks run."""
+_PIECE: Final = 4
+"""Pods whose asks are computed before other tasks run: each may have hundreds of conditions on nodes, as no other has."""
 
 
 @dataclass(frozen=True, slots=True)

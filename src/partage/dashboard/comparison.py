@@ -13,17 +13,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from partage.dashboard.fragments import fragments_of, workload_of
+from partage.dashboard.fragments import fragments_of, shapes_of
 from partage.dashboard.overview import sums
+from partage.dashboard.roster import merged
 from partage.dashboard.workloads import waiting_pods
 from partage.extender.books import Books
+from partage.extender.explain import born
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
 from partage.model.reason import Refusal
 from partage.placement.card import FEW, Work
 from partage.placement.card import MOST as MOST_WORK
-from partage.placement.fragmentation import Workload
+from partage.placement.fragmentation import Shape, Workload
 from partage.placement.learning import Arrivals, asks_of, in_sight
 from partage.placement.mix import Stock
 from partage.placement.tables import Tables
@@ -36,13 +38,16 @@ SEARCHED: Final = 20 * MOST_WORK
 """Units of work beyond those of ordinary pods that the search under one policy may take."""
 _NODES: Final = 32
 """Nodes read before other tasks run."""
+_ASKS: Final = 4
+"""Pods whose asks are computed before other tasks run: each may have hundreds of conditions on nodes, as no other has."""
+_PODS: Final = 512
+"""Pods listed before other tasks run."""
 
 
 async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:
     """The cluster's present state and its state under each policy, unless it has more pods than `most`."""
-    pods = _pods(books)
-    workload = workload_of(pods)
     waiting = [books.waiting.get(entry.pod.uid) for entry in waiting_pods(books)]
+    pods, workload = await _pods(books)
     codes = Counter(one.refusal.code.value if one else "" for one in waiting)
     today = _row(books.engine, len(pods) - len(waiting), codes, workload)
     rows = [today | {"policy": str(books.engine.policy), "now": True}]
@@ -61,17 +66,23 @@ def _policies(current: Policy) -> list[Policy]:
     return list({str(policy): policy for policy in found}.values())
 
 
-def _pods(books: Books) -> list[Pod]:
-    """Every pod that has not ended, as if just created, in order of turns."""
-    aged = []
-    for entry in books.cluster_cache.pods.values():
-        pod = entry.pod
-        if pod.finished or not pod.request.groups:
-            continue
-        document = books.cluster_cache.documents.get(pod.uid)
-        born = document.metadata.creation_timestamp if document else None
-        aged.append((-pod.priority, born or "", replace(pod, node=None, record=None)))
-    return [pod for _, _, pod in sorted(aged, key=lambda one: one[:2])]
+async def _pods(books: Books) -> tuple[list[Pod], Workload]:
+    """Every pod that has not ended, as if just created, in order of turns; and their usual requests."""
+    runs: list[list[tuple[int, str, int, Pod]]] = []
+    shapes: Counter[Shape] = Counter()
+    entries = list(enumerate(books.cluster_cache.pods.values()))
+    for start in range(0, len(entries), _PODS):
+        run = []
+        for number, entry in entries[start : start + _PODS]:
+            pod = entry.pod
+            if pod.finished or not pod.request.groups:
+                continue
+            turn = -pod.priority, born(books, pod.uid) or "", number
+            run.append((*turn, replace(pod, node=None, record=None)))
+            shapes.update(shapes_of(pod))
+        runs.append(sorted(run))
+        await asyncio.sleep(0)
+    return [one[-1] for one in await merged(runs)], Workload.counted(shapes)
 
 
 async def _tables(live: Engine, pods: Sequence[Pod]) -> Tables:
@@ -79,7 +90,7 @@ async def _tables(live: Engine, pods: Sequence[Pod]) -> Tables:
     seen = Arrivals()
     for number, ask in enumerate(asks_of(pods, live.ledger, live.accepting)):
         seen.add((ask,))
-        if not number % _NODES:
+        if not number % _ASKS:
             await asyncio.sleep(0)
     stock = Stock.of(node for node in live.ledger.nodes if node is not None)
     return in_sight(live.tables, seen, stock)

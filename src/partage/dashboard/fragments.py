@@ -5,8 +5,7 @@ usual mix is expected to find and not to be able to use. Here the usual mix is t
 and waiting.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from partage.inventory.ledger import Ledger
@@ -57,11 +56,6 @@ def _told(gauge: Gauge) -> dict[str, Any]:
         "unusable_milli": min(unusable, free),
         "asks": sum(bool(shape.core_milli) for shape in gauge.workload.shapes),
     }
-
-
-def workload_of(pods: Iterable[Pod]) -> Workload:
-    """The usual requests: these pods' requests of cards, most frequent first."""
-    return Workload.counted(Counter(shape for pod in pods for shape in shapes_of(pod)))
 
 
 def shapes_of(pod: Pod) -> Iterator[Shape]:
