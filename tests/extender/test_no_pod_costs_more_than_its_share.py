@@ -36,6 +36,7 @@ from partage.model.selector import (
     Requirement,
     Selector,
     Taint,
+    Toleration,
 )
 from partage.placement import kernel
 from partage.placement.card import MOST, MOST_A_NODE, Work
@@ -407,6 +408,28 @@ def test_conditions_on_labels_are_asked_of_all_nodes_at_once(operator: Operator)
     with bounded(20_000):
         found = columns.constrained(NodeConstraint(terms=terms))
     assert found[:2_000].tolist() == plain
+
+
+def test_conditions_on_nodes_count_as_work_until_they_are_judged() -> None:
+    """A hundred terms at 2,000 nodes, or two hundred tolerations where forty nodes have taints of their own."""
+    ledger = Ledger()
+    for number in range(2_000):
+        taints = (Taint("team", str(number), "NoSchedule"),) if number < 40 else ()
+        ledger.upsert_node(make_node(f"n{number}", taints=taints))
+    columns = NodeColumns(ledger)
+    columns.refresh()
+    terms = tuple(NodeTerm((Requirement("at", Operator.GT, (str(n),)),)) for n in range(100))
+    plain = Eligibility(Pod("u", "team", "p"), columns)
+    choosy = Eligibility(Pod("u", "team", "p", constraint=NodeConstraint(terms=terms)), columns)
+    tolerations = tuple(Toleration(f"k{n}", "Exists") for n in range(200))
+    tolerant = Eligibility(Pod("u", "team", "p", tolerations=tolerations), columns)
+
+    assert plain.arrears(ledger) == 2
+    assert choosy.arrears(ledger) == 2 + 2 * 200
+    assert tolerant.arrears(ledger) == 2 + 41 * 200 // 8
+    for one in (plain, choosy, tolerant):
+        one.refresh(ledger)
+        assert one.arrears(ledger) == 0
 
 
 def test_what_a_node_names_anew_all_the_time_is_not_kept() -> None:
