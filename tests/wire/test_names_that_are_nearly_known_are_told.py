@@ -1,9 +1,16 @@
 """A misspelt resource or annotation does nothing, and Kubernetes takes it: only a note can inform its author."""
 
+import difflib
+from collections.abc import Callable
+
 import pytest
-from manifests import container, pod, read
+from manifests import container, documents, pod, read
 
 from partage.vendors import names
+from partage.vendors.settings import Settings
+from partage.wire.context import Context
+from partage.wire.documents import Document
+from partage.wire.near_names import near_names, unread_names
 
 
 @pytest.mark.parametrize(
@@ -97,3 +104,42 @@ def test_of_thousands_a_few_are_told() -> None:
     keys |= {f"nvidia.com/{'use-gputype' * 40}{number}": "x" for number in range(200)}
 
     assert len(read(pod("p", meta={"annotations": keys})).request.notes) == 8
+
+
+@pytest.mark.parametrize("told", [near_names, unread_names])
+@pytest.mark.parametrize("alike", ["gpu-memory-ratios", "nothing-known"])
+def test_of_all_containers_together_a_few_names_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+    told: Callable[[Document, Context], tuple[str, ...]],
+    alike: str,
+) -> None:
+    """Each comparison takes as long as a container: 32,000 took a second."""
+    compared: list[str] = []
+    closest = difflib.get_close_matches
+
+    def counted(word: str, *given: object, **more: object) -> list[str]:
+        compared.append(word)
+        return closest(word, *given, **more)  # type: ignore[arg-type,call-overload]
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    listed = [
+        container(
+            f"c{number}",
+            limits={
+                "metax-tech.com/sgpu": 1,
+                **{f"koordinator.sh/{alike}{number}.{other}": 1 for other in range(20)},
+            },
+        )
+        for number in range(100)
+    ]
+    (document,) = documents(pod("p", *listed))
+    told(document, Context.of(Settings()))
+    assert 0 < len(compared) <= 130
+
+
+def test_a_misspelt_name_is_told_for_each_container() -> None:
+    """It is compared once."""
+    notes = read(
+        pod("p", *(container(c, limits={"nvidia.com/gpumemory": 1}) for c in "ab"))
+    ).request.notes
+    assert [note.partition(":")[0] for note in notes] == ["container a", "container b"]

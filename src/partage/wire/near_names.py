@@ -47,11 +47,16 @@ def unread_names(document: Document, context: Context) -> tuple[str, ...]:
     shape = document.shape
     spec = shape.spec if isinstance(shape, shapes.Pod) else None
     known = frozenset(context.owners) | context.triggers
-    told = (
-        f"container {container}: resource {name} is none that Partage reads"
+    strange = (
+        (container, name)
         for container, amounts in _asked(spec or shapes.PodSpec())
         for name in amounts
-        if "/" in name and name not in known and not _near(name, known)
+        if "/" in name and name not in known
+    )
+    told = (
+        f"container {container}: resource {name} is none that Partage reads"
+        for container, name in islice(strange, _LOOKED_AT)
+        if not _near(name, known)
     )
     return tuple(islice(dict.fromkeys((*near_names(document, context), *told)), _MOST))
 
@@ -79,12 +84,14 @@ def _woken(asked: Sequence[tuple[str, Mapping[str, object]]], context: Context) 
 def _resources(
     asked: Sequence[tuple[str, Mapping[str, object]]], known: frozenset[str]
 ) -> Iterator[str]:
+    alike = dict(_nearest(dict.fromkeys(name for _, names_ in asked for name in names_), known))
     for container, amounts in asked:
-        for name, near in _nearest(amounts, known):
-            yield (
-                f"container {container}: resource {name} is none that Partage reads; "
-                f"did you mean {near}?"
-            )
+        for name in amounts:
+            if name in alike:
+                yield (
+                    f"container {container}: resource {name} is none that Partage reads; "
+                    f"did you mean {alike[name]}?"
+                )
 
 
 def _annotations(given: Iterable[str]) -> Iterator[str]:
