@@ -1,6 +1,7 @@
 """A user may make pods or claims of a megabyte each, and all instances keep all of them.
 
-A pod of a megabyte of short values took seventeen, so that ninety pods without any device ended every instance.
+A pod of a megabyte of short values took seventeen, so that ninety pods without any device ended every instance. Three
+hundred pods of 256 KiB of short annotations did the same, which take 26 times their text.
 """
 
 import json
@@ -10,15 +11,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from partage.daemon.watched import LiveClaim, LivePod, as_document
+from partage.daemon.watched import (
+    LiveClaim,
+    LiveConfigMap,
+    LiveDevice,
+    LiveNode,
+    LivePod,
+    as_document,
+)
 from partage.kube.objects import HasMeta
 from partage.model.selector import NodeConstraint
 from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
+from partage.vendors.reserved import RESERVED
 from partage.vendors.settings import Settings
+from partage.vendors.traits import ROWS
 from partage.wire import shapes
+from partage.wire.claims import is_protected
 from partage.wire.context import Context
-from partage.wire.documents import decode
-from partage.wire.limits import LIMITS, beyond
+from partage.wire.documents import decode, size_of
+from partage.wire.heeded import heeded, ours
+from partage.wire.limits import LIMITS, READ, beyond
 from partage.wire.pods import translate_pod
 
 Manifest = dict[str, Any]
@@ -70,6 +83,13 @@ LARGE: dict[str, Manifest] = {
     "claims": pod({"resourceClaims": many({"name": "a", "resourceClaimName": "b"})}),
     "node selector": pod({"nodeSelector": keyed("")}),
     "labels": pod(meta={"labels": keyed("")}),
+    "annotations": pod(meta={"annotations": dict.fromkeys(map(str, range(30_000)), "")}),
+    "annotations of ours": pod(
+        meta={"annotations": {f"hami.io/{number}": "" for number in range(15_000)}}
+    ),
+    "annotations of containers": pod(
+        meta={"annotations": {f"{names.QGPU_CARDS}{number}": "" for number in range(7_000)}}
+    ),
     "finalizers": pod(meta={"finalizers": many("a/b")}),
     "owners": pod(meta={"ownerReferences": many({"kind": "a", "name": "a", "uid": "a"})}),
     "rules": pod({"initContainers": [RULED]}),
@@ -98,6 +118,94 @@ def kept(manifest: Manifest, into: type[HasMeta]) -> tuple[HasMeta, float]:
         return found, tracemalloc.get_traced_memory()[0] / len(text)
     finally:
         tracemalloc.stop()
+
+
+def filled(field: str) -> Manifest:
+    """Metadata that one field fills."""
+    return {
+        "name": "c",
+        "uid": "u",
+        field: many("a/b")
+        if field == "finalizers"
+        else dict.fromkeys(map(str, range(30_000)), ""),
+    }
+
+
+@pytest.mark.parametrize("field", ["annotations", "labels", "finalizers"])
+def test_nor_do_the_metadata_of_a_claim(field: str) -> None:
+    """Nothing reads a claim's labels and annotations; of its finalizers one is read, wherever it stands."""
+    assert kept({"metadata": filled(field)}, LiveClaim)[1] < 2.5
+    ends = {**filled(field), "finalizers": [*many("a/b"), names.CLAIM_FINALIZER]}
+    found, _ = kept({"metadata": ends}, LiveClaim)
+    assert is_protected(as_document("ResourceClaim", found))
+
+
+@pytest.mark.parametrize("into", [LiveNode, LiveDevice, LiveConfigMap])
+def test_nor_do_annotations_of_other_objects(into: type[HasMeta]) -> None:
+    """A stolen node account writes those of its node."""
+    assert kept({"metadata": filled("annotations")}, into)[1] < 2.5
+
+
+def test_nor_does_the_page_of_a_list() -> None:
+    """Each object is shortened as it is decoded, before the next one."""
+    few = dict.fromkeys(map(str, range(8_000)), "")
+    page = {"items": [pod(meta={"annotations": few})] * 20}
+    text = json.dumps(page, separators=(",", ":")).encode()
+    tracemalloc.start()
+    try:
+        msgspec.json.decode(text, type=_Page)
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+class _Page(msgspec.Struct):
+    items: list[LivePod]
+
+
+ANNOTATED: dict[str, dict[str, str]] = {
+    "few": {"a": "ä", "b/c": "d", names.DEVICE_ALLOCATE_HINT: "{}"},
+    "as many as may be": {"a": "b" * (LIMITS["bytes of annotations"] - 1)},
+    "one too many": {"a": "b" * LIMITS["bytes of annotations"]},
+    "short ones": dict.fromkeys(map(str, range(40_000)), ""),
+    "beyond one bound": {names.DEVICE_ALLOCATE_HINT: "{" * 20_000, "a": "b"},
+}
+
+
+@pytest.mark.parametrize("what", ANNOTATED)
+def test_what_is_dropped_still_counts(what: str) -> None:
+    """The bound on all annotations is the same, and so is what a Binding must add the record to."""
+    manifest = pod(meta={"annotations": ANNOTATED[what]})
+    whole = as_document("Pod", msgspec.convert(manifest, shapes.Pod))
+    light = as_document("Pod", kept(manifest, LivePod)[0])
+    assert translate_pod(light, CONTEXT).pod.request == translate_pod(whole, CONTEXT).pod.request
+    view = translate_pod(light, CONTEXT).view
+    assert size_of(view.annotations) + view.dropped == size_of(ANNOTATED[what])
+    assert view.annotations == {k: v for k, v in ANNOTATED[what].items() if ours(k)}
+
+
+def test_each_annotation_that_a_rule_reads_is_kept() -> None:
+    """Those of users, of programs, of vendors' plugins, and of any container."""
+    known = {*READ, *RESERVED.annotations, *(key for row in ROWS for key in row.annotations)}
+    known = known.union(*(family.heeded for family in FAMILIES), {names.ADJUST, names.TRANSLATED})
+    known |= {f"{names.QGPU_CARDS}main", "hami.io/of-tomorrow"}
+    given = dict.fromkeys(sorted(known), "x")
+    strangers = dict.fromkeys(map(str, range(100)), "") | {"kubernetes.io/x": "", "hami.iox/y": ""}
+    assert heeded({**strangers, **given}) == given
+    assert heeded(given) is given
+
+
+def test_a_sign_of_a_protocol_is_kept_among_thousands() -> None:
+    """The first of HAMi's keys says whose a lone `nvidia.com/gpu` is, and stands in a note."""
+    keys = {
+        f"{domain}/{number:05}": ""
+        for domain in ("a.com", "koordinator.sh")
+        for number in range(1000)
+    }
+    keys |= {f"hami.io/{number:04}": "" for number in range(1000, 0, -1)}
+    document = as_document("Pod", kept(pod(meta={"annotations": keys}), LivePod)[0])
+    (note, *_) = translate_pod(document, CONTEXT).pod.request.notes
+    assert note.endswith("hami's, by the annotation hami.io/0001")
 
 
 @pytest.mark.parametrize("what", LARGE)

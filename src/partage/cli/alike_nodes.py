@@ -11,8 +11,8 @@ from partage.model.errors import InvalidDocument
 from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.documents import Document
+from partage.wire.heeded import ours
 from partage.wire.nodes import allocatable_of
-from partage.wire.snapshot import ours
 
 KINDS: Final = frozenset({"Device", "Node"})
 _HOST: Final = "kubernetes.io/hostname"

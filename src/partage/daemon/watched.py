@@ -13,8 +13,10 @@ import msgspec
 
 from partage.kube.objects import HasMeta
 from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, Scope
+from partage.vendors.names import CLAIM_FINALIZER
 from partage.wire import shapes
-from partage.wire.documents import Document
+from partage.wire.documents import Document, texts
+from partage.wire.heeded import heeded, lightened
 from partage.wire.limits import shortened
 
 CLUSTER: Final = "cluster"
@@ -29,6 +31,8 @@ BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 """Not followed: preemption lists them when it has pods to evict."""
 
 _NOTHING: Final = shapes.Metadata()
+_OWNERS: Final = 16
+"""Owners of a claim that are kept; a pod owns those made for it."""
 
 
 class LivePod(shapes.Pod, frozen=True):
@@ -37,7 +41,8 @@ class LivePod(shapes.Pod, frozen=True):
     metadata: shapes.Metadata = _NOTHING
 
     def __post_init__(self) -> None:
-        """Drop most of what is beyond the bounds."""
+        """Drop annotations that nothing reads, and most of what is beyond the bounds."""
+        msgspec.structs.force_setattr(self, "metadata", lightened(self.metadata))
         for name, part in shortened(self).items():
             msgspec.structs.force_setattr(self, name, part)
 
@@ -48,7 +53,8 @@ class LiveClaim(shapes.ResourceClaim, frozen=True):
     metadata: shapes.Metadata = _NOTHING
 
     def __post_init__(self) -> None:
-        """Drop drivers' parameters, which no decision reads: as values they take 24 times their text."""
+        """Drop what nothing reads: labels, annotations, and drivers' parameters, which take 24 times their text."""
+        msgspec.structs.force_setattr(self, "metadata", _of_claim(self.metadata))
         for part in (self.spec, (self.status or {}).get("allocation")):
             devices = part.get("devices") if isinstance(part, dict) else None
             config = devices.get("config") if isinstance(devices, dict) else None
@@ -58,16 +64,43 @@ class LiveClaim(shapes.ResourceClaim, frozen=True):
                     opaque.pop("parameters", None)
 
 
+def _of_claim(metadata: shapes.Metadata) -> shapes.Metadata:
+    metadata = lightened(metadata)
+    labels, ends = metadata.labels, metadata.finalizers or []
+    return msgspec.structs.replace(
+        metadata,
+        labels=dict(heeded(texts(labels))) if labels else labels,
+        finalizers=[one for one in ends if one == CLAIM_FINALIZER] or None,
+        owner_references=(metadata.owner_references or [])[:_OWNERS] or None,
+    )
+
+
 class LiveBudget(shapes.DisruptionBudget, frozen=True):
     """A PodDisruptionBudget from a server."""
 
     metadata: shapes.DisruptionMetadata = shapes.DisruptionMetadata()
 
+    def __post_init__(self) -> None:
+        """Drop labels and annotations, which nothing reads."""
+        few = msgspec.structs.replace(self.metadata, labels=None, annotations=None)
+        msgspec.structs.force_setattr(self, "metadata", few)
+
+
+def _lighten(one: Any) -> None:
+    """Drop annotations that nothing reads."""
+    msgspec.structs.force_setattr(one, "metadata", lightened(one.metadata))
+
 
 def _live(shape: type[shapes.Shape]) -> type[HasMeta]:
     """The type of an object from a server, for kinds whose fields no other module reads."""
     fields = [("metadata", shapes.Metadata, _NOTHING)]
-    made: Any = msgspec.defstruct(f"Live{shape.__name__}", fields, bases=(shape,), frozen=True)
+    made: Any = msgspec.defstruct(
+        f"Live{shape.__name__}",
+        fields,
+        bases=(shape,),
+        frozen=True,
+        namespace={"__post_init__": _lighten},
+    )
     kept: type[HasMeta] = made
     return kept
 

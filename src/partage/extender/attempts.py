@@ -674,7 +674,8 @@ def _pod_of(books: Books, question: wire.Propose) -> tuple[PodEntry | None, bool
         if not outdated(document, known):
             if not books.cluster_cache.translation.concerns(document):
                 return None, True
-            return books.cluster_cache.translation.read(document), True
+            before = books.cluster_cache.pods.get(question.uid)
+            return books.cluster_cache.translation.read(document, before=before), True
     if known is None or known.older(question.version):
         return None, bool(bytes(question.pod))
     return books.asked(question.uid), False

@@ -240,7 +240,7 @@ class Bindings:
             return f"node {args.node} is gone; try again"
         rendering = self._render(books, entry, place)
         known = books.cluster_cache.pods.get(args.uid) or entry
-        size = size_of({**known.view.annotations, **rendering.annotations})
+        size = size_of({**known.view.annotations, **rendering.annotations}) + known.view.dropped
         if size > LARGEST_ANNOTATIONS:
             books.take([BindFailed(args.uid)], self._clock.monotonic())
             return (

@@ -337,7 +337,7 @@ class ClusterCache:
         self.claimants.gone(uid)
         before = self.pods.get(uid)
         try:
-            entry = self.translation.read(document, self._next(), self.as_read)
+            entry = self.translation.read(document, self._next(), self.as_read, before)
             if self.problems:
                 self._read_again(uid)
         except InvalidDocument as error:
@@ -502,7 +502,7 @@ class ClusterCache:
     def _reread(self, uid: str, document: Document) -> list[Event]:
         self.outdated.discard(uid)
         try:
-            entry = self.translation.read(document, self._next(), self.as_read)
+            entry = self.translation.read(document, self._next(), self.as_read, self.pods.get(uid))
         except InvalidDocument as error:
             self._unreadable(uid, document, error)
             return []

@@ -542,7 +542,7 @@ class SchedulerService:
                 if len(self._plain) > _PLAIN:
                     self._plain.popitem(last=False)
                 return None
-            entry = cache.translation.read(document)
+            entry = cache.translation.read(document, before=cache.pods.get(uid))
         self._seen[entry.pod.uid] = entry
         if len(self._seen) > _SEEN:
             self._seen.popitem(last=False)

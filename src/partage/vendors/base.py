@@ -62,7 +62,8 @@ class ContainerView:
 class PodView:
     """The parts of a pod that families read, as its author wrote them.
 
-    `containers`: init containers and sidecars first, each list in the pod's order.
+    `containers`: init containers and sidecars first, each list in the pod's order. `dropped`: bytes of further
+    annotations, which nothing reads.
     """
 
     namespace: str
@@ -73,6 +74,7 @@ class PodView:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     containers: tuple[ContainerView, ...] = ()
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -130,6 +131,12 @@ class Document:
         return texts(self.metadata.annotations)
 
     @property
+    def dropped(self) -> int:
+        """Bytes of annotations that were dropped because nothing reads them."""
+        metadata = self.shape.metadata
+        return metadata.dropped if isinstance(metadata, shapes.LightMetadata) else 0
+
+    @property
     def identity(self) -> tuple[str, str, str]:
         """Kind, namespace and name, which are unique to an object."""
         return self.kind, self.namespace, self.name
@@ -185,9 +192,8 @@ def texts(given: Mapping[str, str | None] | None) -> dict[str, str]:
 
 def size_of(annotations: Mapping[str, str]) -> int:
     """Bytes of keys and values, as the API server counts them."""
-    return sum(
-        len(part.encode(errors="surrogatepass")) for one in annotations.items() for part in one
-    )
+    parts = chain(annotations, annotations.values())
+    return len("".join(parts).encode(errors="surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,15 @@ _LISTS: Final = (
 
 
 def beyond(
-    spec: shapes.PodSpec, annotations: Mapping[str, str], is_device: Callable[[str], bool]
+    spec: shapes.PodSpec,
+    annotations: Mapping[str, str],
+    is_device: Callable[[str], bool],
+    dropped: int = 0,
 ) -> str:
-    """The bound that a pod breaks, as a sentence; empty for none, and for a pod without devices and claims."""
+    """The bound that a pod breaks, as a sentence; empty for none, and for a pod without devices and claims.
+
+    `dropped`: bytes of further annotations, which nothing reads.
+    """
     asked = [list(_resources(container)) for container in _containers(spec)]
     asking = sum(any(map(is_device, one)) for one in asked)
     own = [*(spec.overhead or ()), *_resources(shapes.Container(resources=spec.resources))]
@@ -95,7 +101,7 @@ def beyond(
     for what, count in chain(counts.items(), _longest(spec)):
         if count > LIMITS[what]:
             return f"the pod has {count} {what}, at most {LIMITS[what]} are allowed"
-    return _annotated(annotations)
+    return _annotated(annotations, dropped)
 
 
 def _longest(spec: shapes.PodSpec) -> Iterator[tuple[str, int]]:
@@ -126,6 +132,8 @@ _LONG: Final = {
         "resource_claim_statuses",
     ),
 }
+_TEXT: Final = 16
+"""Characters of an annotation that count as one entry: it may be a list."""
 _TOO_FAR: Final = shapes.NodeAffinity(
     shapes.NodeSelector(
         [shapes.SelectorTerm()] * (LIMITS["node affinity terms and expressions"] + 1)
@@ -191,6 +199,20 @@ def _with_few_amounts(spec: shapes.PodSpec) -> shapes.PodSpec:
     )
 
 
+def entries(pod: shapes.Pod) -> int:
+    """How many things a pod lists, long texts as several: the measure of what it takes to read it."""
+    meta, spec = pod.metadata or shapes.Metadata(), pod.spec or shapes.PodSpec()
+    count = sum(map(len, (meta.labels or (), spec.node_selector or (), spec.tolerations or ())))
+    for container in _containers(spec):
+        given = container.resources or shapes.Resources()
+        count += (
+            1 + len(given.limits or ()) + len(given.requests or ()) + len(container.ports or ())
+        )
+    count += sum(_affinity(spec).values())
+    texts = (meta.annotations or {}).values()
+    return count + sum(1 + len(text or "") // _TEXT for text in texts)
+
+
 def by_claims_alone(spec: shapes.PodSpec, is_device: Callable[[str], bool]) -> bool:
     """Whether a pod names ResourceClaims, and no device."""
     if not spec.resource_claims:
@@ -200,8 +222,8 @@ def by_claims_alone(spec: shapes.PodSpec, is_device: Callable[[str], bool]) -> b
     return not any(map(is_device, named)) and not any(map(is_device, spec.overhead or ()))
 
 
-def _annotated(annotations: Mapping[str, str]) -> str:
-    size, most = size_of(annotations), LIMITS["bytes of annotations"]
+def _annotated(annotations: Mapping[str, str], dropped: int) -> str:
+    size, most = size_of(annotations) + dropped, LIMITS["bytes of annotations"]
     if size > most:
         return f"the pod has {size} bytes of annotations, at most {most} are allowed"
     for key in READ:

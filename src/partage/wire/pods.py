@@ -76,7 +76,9 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
     spec, faults = shape.spec or shapes.PodSpec(), Faults()
     # A bound pod holds the devices of its record, however much it asks for; one with claims alone has no record.
     recorded = spec.node_name and not by_claims_alone(spec, context.is_device)
-    problem = "" if recorded else beyond(spec, document.annotations, context.is_device)
+    problem = (
+        "" if recorded else beyond(spec, document.annotations, context.is_device, document.dropped)
+    )
     if problem:
         return _unread(document, spec, context, problem)
     try:
@@ -168,6 +170,7 @@ def _view(document: Document, spec: shapes.PodSpec, context: Context, faults: Fa
         scheduler=spec.scheduler_name or "",
         labels=document.labels,
         annotations=document.annotations,
+        dropped=document.dropped,
         containers=_containers(spec, context, faults),
     )
 

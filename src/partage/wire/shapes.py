@@ -48,6 +48,15 @@ class Metadata(_Part, frozen=True):
     finalizers: list[str] | None = None
 
 
+class LightMetadata(Metadata, frozen=True):
+    """Metadata from which annotations that nothing reads were dropped; never decoded.
+
+    `dropped`: their bytes, keys and values.
+    """
+
+    dropped: int = 0
+
+
 class Shape(_Part, frozen=True):
     """A whole document."""
 

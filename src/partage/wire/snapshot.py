@@ -23,6 +23,7 @@ from partage.wire.claims import held_devices
 from partage.wire.config import keys_read
 from partage.wire.device_requests import CLAIM_KINDS
 from partage.wire.documents import SNAPSHOT, Document
+from partage.wire.heeded import ours
 
 KIND, _FORMAT = SNAPSHOT
 _VERSIONS: Final = {
@@ -128,6 +129,7 @@ def plain(document: Document, *, masked: bool = False) -> dict[str, Any] | None:
     if isinstance(shape, shapes.Pod):
         _without_endings(found.get("status", {}))
     metadata = found.get("metadata", {})
+    metadata.pop("dropped", None)
     kept = {key: text for key, text in metadata.get("annotations", {}).items() if ours(key)}
     metadata.pop("annotations", None)
     if kept:
@@ -172,25 +174,3 @@ def _pruned(value: Any) -> Any:
     if isinstance(value, list):
         return [_pruned(item) for item in value]
     return value
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _texts(item)
-
-
-_KEYS: Final = frozenset(
-    text for name, value in vars(names).items() if name.isupper() for text in _texts(value)
-)
-_DOMAINS: Final = frozenset(key.partition("/")[0] for key in _KEYS if "/" in key) - {
-    "kubernetes.io"
-}
-
-
-def ours(key: str) -> bool:
-    """Whether a label or annotation belongs to a protocol, so that some rule may read it."""
-    domain, slash, _ = key.partition("/")
-    return key in _KEYS or (bool(slash) and domain in _DOMAINS)

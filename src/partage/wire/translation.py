@@ -28,7 +28,9 @@ from partage.vendors.base import PodView
 from partage.vendors.reserved import RESERVED
 from partage.wire import permit, shapes
 from partage.wire.context import Context
-from partage.wire.documents import Document
+from partage.wire.documents import Document, size_of
+from partage.wire.heeded import light
+from partage.wire.limits import LIMITS
 from partage.wire.pod_phase import finished
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.record import decode
@@ -39,7 +41,11 @@ NodeOf = Callable[[str], Node | None]
 
 _MOST: Final = 4096
 _MOST_BYTES: Final = 32 * 2**20
-"""Bytes of the documents behind the kept readings: each pod may have 256 KiB of different annotations."""
+"""Bytes of the kept readings, by an estimate: each pod may be another one, and its reading up to 2 MB large."""
+_A_READING: Final = 2048
+_A_BYTE: Final = 8
+_AN_ENTRY: Final = 64
+"""Bytes that a reading takes, at most, beside those for each byte of its pod and each entry of an annotation."""
 _HASH: Final = 32
 _NEVER: Final = "Never"
 _NO_HOST: Final[Mapping[str, int]] = {}
@@ -60,6 +66,7 @@ class PodEntry:
         preempts: whether less important pods may have to go for it.
         limits: its node's report of its limits: the condition's status and message; None without one.
         host: its request of a node beside devices, in the resources that kube-scheduler reports of others.
+        key: that of its reading; pods that are read alike have the same.
     """
 
     pod: Pod
@@ -69,6 +76,7 @@ class PodEntry:
     preempts: bool = True
     limits: tuple[str, str] | None = None
     host: Mapping[str, int] = field(default_factory=lambda: _NO_HOST)
+    key: bytes = field(default=b"", compare=False)
 
 
 class Translation:
@@ -78,27 +86,36 @@ class Translation:
         self.context = context
         self._known: OrderedDict[bytes, tuple[PodEntry, int]] = OrderedDict()
         self._bytes = 0
+        self._contexts = 0
 
     def reset(self, context: Context) -> None:
         """Use another context from now on."""
         self.context = context
         self._known.clear()
         self._bytes = 0
+        self._contexts += 1
 
     def concerns(self, document: Document) -> bool:
         """Whether the pod names a device resource, or has a record of devices."""
         return concerns_devices(document, self.context)
 
-    def read(self, document: Document, version: int = 0, nodes: NodeOf | None = None) -> PodEntry:
+    def read(
+        self,
+        document: Document,
+        version: int = 0,
+        nodes: NodeOf | None = None,
+        before: PodEntry | None = None,
+    ) -> PodEntry:
         """The pod of a document.
 
         `version`: counts the pod's changes. `nodes`: gives the node of a name, because its devices are needed to read
-        the record of a bound pod; None ignores records. Raises `InvalidDocument`: it cannot be decoded as a pod, or
+        the record of a bound pod; None ignores records. `before`: its reading here so far, which is used again if the
+        pod is still read alike. Raises `InvalidDocument`: it cannot be decoded as a pod, or
         reading it fails. Anybody may write pods, so a fault of ours in one of them must not end the program that reads
         all others.
         """
         try:
-            return self._read(document, version, nodes)
+            return self._read(document, version, nodes, before)
         except InvalidDocument:
             raise
         except Exception as error:
@@ -132,26 +149,38 @@ class Translation:
         pod = Pod(uid, namespace, name, node=node, request=request, record=record, version=version)
         return PodEntry(pod, PodView(namespace, name, uid, node, annotations=annotations))
 
-    def _read(self, document: Document, version: int, nodes: NodeOf | None) -> PodEntry:
+    def _read(
+        self,
+        document: Document,
+        version: int,
+        nodes: NodeOf | None,
+        before: PodEntry | None,
+    ) -> PodEntry:
         shape = document.shape
         if not isinstance(shape, shapes.Pod) or shape.spec is None:
             return _entry(translate_pod(document, self.context), version)
+        spec, shape = shape.spec, light(shape)
+        if shape is not document.shape:
+            document = replace(document, shape=shape)
         annotations = document.annotations
         meta, namespace = document.metadata, document.namespace
         name = meta.name or ""
-        key = _key(namespace, meta.labels, shape.spec, annotations)
-        known = None if key is None else self._recalled(*key)
+        key = _key(document, spec, self._contexts)
+        known = None
+        if key is not None:
+            alike = before is not None and before.key == key[0]
+            known = before if alike else self._recalled(*key)
         if known is None:
             known = _entry(translate_pod(document, self.context), version)
             if key is not None:
                 self._keep(known, *key)
         uid = meta.uid or stable_uid(namespace, "Pod", name)
-        view = _addressed(known.view, name, uid, shape.spec, annotations)
+        view = _addressed(known.view, name, uid, spec, annotations, document.dropped)
         over = finished(shape)
         record = None
         if nodes is not None and view.node and not over:
             record = self._record(view, nodes(view.node))
-        return _renamed(known, shape, view, (over, record, version))
+        return _renamed(known, shape, view, (over, record, version), key[0] if key else b"")
 
     def _recalled(self, key: bytes, _size: int) -> PodEntry | None:
         found = self._known.get(key)
@@ -182,18 +211,15 @@ class Translation:
         return replace(entry, pod=replace(pod, record=record))
 
 
-def _key(
-    namespace: str,
-    labels: Mapping[str, str | None] | None,
-    spec: shapes.PodSpec,
-    annotations: Mapping[str, str],
-) -> tuple[bytes, int] | None:
-    """The common part of pods that are read alike, hashed, and its size in bytes; None for a pod without equals.
+def _key(document: Document, spec: shapes.PodSpec, contexts: int) -> tuple[bytes, int] | None:
+    """The common part of pods that are read alike, hashed, and what a reading of it takes; None for one without equals.
 
     Of the keys that Partage and the plugins write, only the presence counts, because their values are the
     record's, which is not read here.
     """
-    wrote = dict(annotations)
+    wrote = document.annotations
+    size = size_of(wrote) + document.dropped
+    large = size if size > LIMITS["bytes of annotations"] else 0
     wrote.pop(names.WOKEN, None)  # a new moment at every wake-up, and never read
     wrote.pop(names.ADJUST, None)  # read only together with the record
     wrote.pop(names.TRACEPARENT, None)  # different for each pod, and no decision uses it
@@ -203,10 +229,14 @@ def _key(
     bound = bool(spec.node_name)
     given = spec if spec.node_name is None else msgspec.structs.replace(spec, node_name=None)
     try:
-        told = _PACK.encode((namespace, bound, given, labels, wrote))
+        told = _PACK.encode(
+            (contexts, document.namespace, bound, given, document.labels, wrote, large)
+        )
     except (OverflowError, RecursionError):
         return None  # an amount of twenty digits is a fault of the pod, reported when it is read
-    return hashlib.blake2b(told, digest_size=_HASH).digest(), len(told)
+    listed = sum([text.count(",") for text in wrote.values()])
+    taken = _A_READING + _A_BYTE * len(told) + _AN_ENTRY * listed
+    return hashlib.blake2b(told, digest_size=_HASH).digest(), taken
 
 
 def _entry(translated: TranslatedPod, version: int) -> PodEntry:
@@ -216,7 +246,12 @@ def _entry(translated: TranslatedPod, version: int) -> PodEntry:
 
 
 def _addressed(
-    view: PodView, name: str, uid: str, spec: shapes.PodSpec, annotations: Mapping[str, str]
+    view: PodView,
+    name: str,
+    uid: str,
+    spec: shapes.PodSpec,
+    annotations: Mapping[str, str],
+    dropped: int,
 ) -> PodView:
     """A template's view with this pod's own data."""
     # Written out, here and below, because `replace` is most of the time of reading forty thousand
@@ -230,11 +265,16 @@ def _addressed(
         labels=view.labels,
         annotations=annotations,
         containers=view.containers,
+        dropped=dropped,
     )
 
 
 def _renamed(
-    known: PodEntry, shape: shapes.Pod, view: PodView, own: tuple[bool, Record | None, int]
+    known: PodEntry,
+    shape: shapes.Pod,
+    view: PodView,
+    own: tuple[bool, Record | None, int],
+    key: bytes,
 ) -> PodEntry:
     """A template's reading with this pod's own state: whether it is over, its record, and its version."""
     pod = known.pod
@@ -264,6 +304,7 @@ def _renamed(
         shape.spec is None or shape.spec.preemption_policy != _NEVER,
         _limits(status),
         known.host,
+        key,
     )
 
 
