@@ -1,21 +1,27 @@
-"""A node's credentials write its Node and Device without an end: each is read now and then, and no other waits."""
+"""A node's credentials write its Node and Device without an end, and a user his pods: each is read now and then.
+
+Nothing else waits: no object of another node or namespace, no new pod, and no Binding, record or end of a pod.
+"""
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
+import pytest
 from kube_builders import QUICK, client_of, eventually, started, stopped
 
 from fakes.clock import SteppedClock
 from fakes.kube_server import KubeServer
 from partage.daemon.informers import Feed
 from partage.daemon.watched import watched
+from partage.vendors import names
 from partage.wire.documents import Document
 
 NODES_PATH = "/api/v1/nodes"
 
 
 class Hearer:
-    """Keeps the changes of nodes that it receives."""
+    """Keeps the changes that it receives."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
@@ -29,7 +35,7 @@ class Hearer:
         self.told.append((document.name, "gone"))
 
     def of(self, name: str) -> list[str]:
-        """The changes of one node."""
+        """The changes of one object."""
         return [turn for one, turn in self.told if one == name]
 
 
@@ -44,10 +50,12 @@ def write(server: KubeServer, name: str, turn: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def following(server: KubeServer, clock: SteppedClock) -> AsyncIterator[tuple[Hearer, Feed]]:
-    """A feed of nodes, and its receiver."""
+async def following(
+    server: KubeServer, clock: SteppedClock, kind: str = "Node"
+) -> AsyncIterator[tuple[Hearer, Feed]]:
+    """A feed of nodes or pods, and its receiver."""
     hearer = Hearer()
-    kinds = [one for one in watched() if one.kind == "Node"]
+    kinds = [one for one in watched() if one.kind == kind]
     async with client_of(server, clock=clock) as client:
         feed = Feed(client, kinds, hearer, QUICK)
         task = started(feed.run())
@@ -112,3 +120,159 @@ async def test_a_node_that_changes_now_and_then_is_told_at_once() -> None:
             await eventually(lambda turn=turn: hearer.of("usual")[-1:] == [str(turn)])
             await clock.advance(0.5)
         assert hearer.of("usual") == [str(turn) for turn in range(40)]
+
+
+Manifest = dict[str, Any]
+LARGE = 512
+"""Containers of a pod: the most that one with devices may have."""
+
+
+class Pods:
+    """The pods of a server."""
+
+    def __init__(self, server: KubeServer) -> None:
+        self._store = server.store
+
+    def new(self, name: str, namespace: str = "wild", containers: int = LARGE) -> None:
+        """Create a pod that waits for a card."""
+        card = {"limits": {"nvidia.com/gpu": "1"}}
+        listed = [{"name": f"c{number}", "resources": card} for number in range(containers)]
+        head = {"name": name, "namespace": namespace, "labels": {"turn": "new"}}
+        item = {"metadata": head, "spec": {"containers": listed}}
+        self._store.create("/api/v1/pods", namespace, item)
+
+    def change(
+        self,
+        name: str,
+        namespace: str = "wild",
+        *,
+        meta: Manifest | None = None,
+        spec: Manifest | None = None,
+        **more: Any,
+    ) -> None:
+        """Change a pod, and keep the rest of it."""
+        known = self._store.get("/api/v1/pods", namespace, name)
+        changed = {
+            **known,
+            "metadata": {**known["metadata"], **(meta or {})},
+            "spec": {**known["spec"], **(spec or {})},
+            **more,
+        }
+        self._store.update("/api/v1/pods", namespace, name, changed)
+
+    def turn(self, name: str, turn: object, namespace: str = "wild") -> None:
+        """Change what its author may change all the time."""
+        self.change(name, namespace, meta={"labels": {"turn": str(turn)}})
+
+    def gone(self, name: str, namespace: str = "wild") -> None:
+        """Delete a pod."""
+        self._store.delete("/api/v1/pods", namespace, name)
+
+
+async def test_large_pods_that_change_all_the_time_are_read_now_and_then() -> None:
+    """All pods of a namespace share what they may change; in the end each is as it is at last. Others do not wait."""
+    clock = SteppedClock()
+    async with KubeServer() as server, following(server, clock, "Pod") as (hearer, _):
+        pods = Pods(server)
+        for number in range(12):
+            pods.new(f"p{number}")
+        pods.new("calm", "other")
+        for turn in range(30):
+            for number in range(12):
+                pods.turn(f"p{number}", turn)
+            pods.turn("calm", turn, "other")
+        pods.new("late")
+        await eventually(lambda: hearer.of("late"))
+        assert hearer.of("calm") == ["new", *map(str, range(30))]
+        changes = sum(len(hearer.of(f"p{number}")) - 1 for number in range(12))
+        assert changes < 60
+
+        await clock.advance(30.0)
+        await eventually(lambda: all(hearer.of(f"p{number}")[-1] == "29" for number in range(12)))
+        assert sum(len(hearer.of(f"p{number}")) - 1 for number in range(12)) == changes + 12
+
+
+URGENT: dict[str, Manifest] = {
+    "a Binding": {"spec": {"nodeName": "n1"}},
+    "an end": {"status": {"phase": "Failed"}},
+    "a state": {"status": {"nominatedNodeName": "n1"}},
+    "a deletion": {"meta": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+    "a record": {"meta": {"annotations": {names.ALLOCATION: "{}"}}},
+    "an adjustment": {"meta": {"annotations": {names.ADJUST: "compute=1"}}},
+    "a plugin's label": {"meta": {"labels": {names.HAMI_POD_NODE: "n1"}}},
+}
+
+
+@pytest.mark.parametrize("what", URGENT)
+async def test_what_decides_of_devices_never_waits(what: str) -> None:
+    """Although the pod's author has changed it all the time."""
+    clock = SteppedClock()
+    async with KubeServer() as server, following(server, clock, "Pod") as (hearer, _):
+        pods = Pods(server)
+        pods.new("p")
+        for turn in range(200):
+            pods.turn("p", turn)
+        pods.new("q")
+        await eventually(lambda: hearer.of("q"))
+        before = len(hearer.of("p"))
+        assert hearer.of("p")[-1] != "199"
+
+        pods.change("p", **URGENT[what])
+        pods.new("r")
+        await eventually(lambda: hearer.of("r"))
+        assert len(hearer.of("p")) == before + 1
+        await clock.advance(30.0)
+        pods.new("s")
+        await eventually(lambda: hearer.of("s"))
+        assert len(hearer.of("p")) == before + 1  # nothing is left to tell
+
+
+async def test_a_pod_without_a_record_on_a_node_never_waits() -> None:
+    """What it asks for is closed there. With a record only that counts."""
+    clock = SteppedClock()
+    async with KubeServer() as server, following(server, clock, "Pod") as (hearer, _):
+        pods = Pods(server)
+        for name, record in (("without", {}), ("with", {names.ALLOCATION: "{}"})):
+            pods.new(name)
+            pods.change(name, spec={"nodeName": "n1"}, meta={"annotations": record})
+            for turn in range(200):
+                pods.turn(name, turn)
+        pods.new("last")
+        await eventually(lambda: hearer.of("last"))
+        assert hearer.of("without")[-1] == "199"
+        assert len(hearer.of("without")) == 202
+        assert len(hearer.of("with")) < 100
+
+
+async def test_a_pod_that_goes_is_gone_at_once_and_may_come_back() -> None:
+    """No change of it arrives after its end; its namespace is not given its changes again."""
+    clock = SteppedClock()
+    async with KubeServer() as server, following(server, clock, "Pod") as (hearer, _):
+        pods = Pods(server)
+        for _ in range(3):
+            pods.new("p")
+            for turn in range(100):
+                pods.turn("p", turn)
+            pods.gone("p")
+        pods.new("q")
+        await eventually(lambda: hearer.of("q"))
+        assert hearer.of("p").count("gone") == hearer.of("p").count("new") == 3
+        assert len(hearer.of("p")) < 6 + 100
+        await clock.advance(30.0)
+        pods.new("r")
+        await eventually(lambda: hearer.of("r"))
+        assert hearer.of("p")[-1] == "gone"
+
+
+async def test_small_pods_of_one_namespace_change_together() -> None:
+    """A controller that changes each of thousands holds up none of them."""
+    clock = SteppedClock()
+    async with KubeServer() as server, following(server, clock, "Pod") as (hearer, _):
+        pods = Pods(server)
+        for number in range(1000):
+            pods.new(f"p{number}", containers=1)
+        for number in range(1000):
+            pods.turn(f"p{number}", "changed")
+        pods.new("last")
+        await eventually(lambda: hearer.of("last"))
+        assert all(hearer.of(f"p{number}") == ["new", "changed"] for number in range(1000))

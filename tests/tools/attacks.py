@@ -58,6 +58,7 @@ _WAY: Final = "kube/test_no_credential_is_shown_to_the_way.py"
 _LISTS: Final = "kube/test_lists_come_whole.py"
 _OBJECTS: Final = "kube/test_requests_reach_their_resource.py"
 _DOCTOR: Final = "doctor/test_each_misconfiguration_is_named.py"
+_PACED: Final = "kube/test_what_changes_all_the_time_is_told_now_and_then.py"
 _UP: Final = "apiserver/test_no_client_holds_the_server.py"
 
 ATTACKS: Final = (
@@ -83,7 +84,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "fields nested 9,000 levels deep; hundreds of pods and claims of a megabyte",
+        "fields nested 9,000 deep; hundreds of pods and claims of a megabyte or 78,000 annotations",
         "all is read but fields too deep; memory as their text",
         (
             "kube/test_odd_objects_stop_no_list.py",
@@ -352,13 +353,21 @@ ATTACKS: Final = (
             "webhook/test_strangers_hold_up_no_review.py::test_large_reviews_of_one_tenant_leave_room_for_others",
             "webhook/test_large_pods_are_judged_in_time.py",
             f"{_CEL}::test_an_update_that_changes_no_key_is_not_looked_into",
+            "wire/test_names_that_are_nearly_known_are_told.py::test_of_all_containers_together_a_few_names_are_compared",
         ),
     ),
     Attack(
         "tenant",
-        "endless explanations of hard pods, and endless updates with 200 KiB of annotations",
-        "at most the namespace's part of search, and 32 MiB",
-        ("extender/test_questions_of_people_are_counted.py",),
+        "endless explanations of hard pods, endless updates of large ones",
+        "the namespace's part of search, two readings a second, 32 MiB",
+        (
+            "extender/test_questions_of_people_are_counted.py",
+            "wire/test_readings_are_few_and_take_bounded_memory.py",
+            f"{_PACED}::test_large_pods_that_change_all_the_time_are_read_now_and_then",
+            f"{_PACED}::test_what_decides_of_devices_never_waits",
+            f"{_PACED}::test_a_pod_without_a_record_on_a_node_never_waits",
+            f"{_PACED}::test_small_pods_of_one_namespace_change_together",
+        ),
     ),
     Attack(
         "tenant",
@@ -395,7 +404,7 @@ ATTACKS: Final = (
             "wire/test_no_node_makes_the_books_of_all_large.py",
             "wire/test_pods_are_routed_to_their_protocols.py::test_no_node_changes_what_a_default_memory_says",
             f"{_HARD}::test_functions_of_stolen_nodes_are_judged_by_group",
-            "kube/test_what_changes_all_the_time_is_told_now_and_then.py",
+            _PACED,
         ),
     ),
     Attack(

@@ -3,8 +3,9 @@
 Each kind has an informer of its own, and its changes arrive in the order of its stream. `refresh`
 lists everything again, because a new leader needs a picture no older than the call.
 
-A process with one node's credentials may change its Node and Device endlessly, and each change is read whole. So the
-feed passes on an object that changes all the time only now and then, in its newest state. Other objects do not wait.
+A process with one node's credentials may change its Node and Device endlessly, and a user his pods, and each change is
+read whole. So the feed passes on an object that changes all the time only now and then, in its newest state. Objects of
+other nodes and namespaces do not wait, nor do new objects and what `Watched.paced` excepts.
 """
 
 import asyncio
@@ -26,7 +27,10 @@ from partage.wire.documents import Document
 _LOG: Final = logging.getLogger("partage.daemon")
 _AT_ONCE: Final = 10
 _A_SECOND: Final = 2.0
-"""Changes of one Node or Device passed on at once, and then each second. The largest takes some 40 ms to read."""
+"""Changes of one Node or Device, or of one namespace's largest pods, passed on at once, and then each second. The largest
+takes some 40 ms to read."""
+_KNOWN: Final = 4096
+"""Nodes and namespaces whose changes are counted, before those at rest are forgotten."""
 
 
 class Facts(Protocol):
@@ -44,24 +48,33 @@ class _Pace:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._limits: dict[Key, RateLimit] = {}
+        self._limits: dict[str, RateLimit] = {}
         self._late: dict[Key, float] = {}
         self._news = asyncio.Event()
 
-    def at_once(self, key: Key) -> bool:
-        """Whether a change is passed on now; if not, `due` returns the object's key later."""
+    def at_once(self, key: Key, part: float) -> bool:
+        """Whether a change is passed on now; if not, `due` returns the object's key later.
+
+        `part`: how much of a large change it is; 0 for one that must not wait.
+        """
+        if part == 0:
+            self._late.pop(key, None)
+            return True
         if key in self._late:
             return False
-        limit = self._limits.setdefault(key, RateLimit(_A_SECOND, _AT_ONCE, self._clock))
-        seconds = limit.reserve()
+        seconds = self._limit(key.namespace or key.name).reserve(part)
         if seconds > 0:
             self._late[key] = self._clock.monotonic() + seconds
             self._news.set()
         return seconds <= 0
 
+    def _limit(self, whose: str) -> RateLimit:
+        if len(self._limits) >= _KNOWN and whose not in self._limits:
+            self._limits = {name: one for name, one in self._limits.items() if not one.full}
+        return self._limits.setdefault(whose, RateLimit(_A_SECOND, _AT_ONCE, self._clock))
+
     def forget(self, key: Key) -> None:
-        """Forget a deleted object."""
-        self._limits.pop(key, None)
+        """Forget a deleted object; what its namespace or node has changed still counts."""
         self._late.pop(key, None)
 
     async def due(self) -> list[Key]:
@@ -155,11 +168,17 @@ class _Followed:
                 task.cancel()
             await asyncio.wait((listed, settled))
 
+    def _passed_on(self, item: HasMeta, before: HasMeta | None) -> bool:
+        if self._pace is None or self.watched.paced is None:
+            return True
+        part = 0.0 if before is None else self.watched.paced(item, before)
+        return self._pace.at_once(key_of(item.metadata), part)
+
     def _observe(self, change: Change[HasMeta]) -> None:
         kind = self.watched.kind
         match change:
-            case Seen(item):
-                if self._pace is None or self._pace.at_once(key_of(item.metadata)):
+            case Seen(item, before):
+                if self._passed_on(item, before):
                     self._facts.changed(as_document(kind, item))
             case Gone(item):
                 if self._pace is not None:

@@ -5,7 +5,7 @@ decoded fast and stay small. Objects of a server always have metadata. The types
 those of manifests cannot.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,11 +13,12 @@ import msgspec
 
 from partage.kube.objects import HasMeta
 from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, Scope
-from partage.vendors.names import CLAIM_FINALIZER
+from partage.vendors.names import ADJUST, ALLOCATION, CLAIM_FINALIZER
+from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
 from partage.wire.documents import Document, texts
 from partage.wire.heeded import heeded, lightened
-from partage.wire.limits import shortened
+from partage.wire.limits import entries, shortened
 
 CLUSTER: Final = "cluster"
 """The source of documents that come from a server."""
@@ -118,7 +119,8 @@ class Watched:
         optional: the server may not have the kind yet, as before a custom resource is installed.
         gives: its objects are the devices to allocate. If the server no longer has the kind, there is nothing to
             allocate. Objects of other kinds stay known, because the devices that they take must not count as free.
-        paced: an object that changes all the time is passed on only now and then: each node writes its own object.
+        paced: an object that changes all the time is passed on only now and then. Of a change from one state to another
+            this gives the part of what a node, or a namespace, may change at once; 0 if the change must not wait.
     """
 
     kind: str
@@ -126,7 +128,7 @@ class Watched:
     into: type[HasMeta]
     optional: bool = False
     gives: bool = False
-    paced: bool = False
+    paced: Callable[[Any, Any], float] | None = None
 
 
 PRIORITIES: Final = Watched(
@@ -169,6 +171,42 @@ CLAIM_OFFERS: Final = (CLASSES, SLICES)
 """The kinds from which claims are allocated."""
 
 
+_ENTRIES: Final = 5_000
+"""Entries of a pod that takes as long to read as a large node. A small pod has ten."""
+
+
+def _whole(_item: shapes.Node | shapes.Device, _before: object) -> float:
+    """Each node writes its own objects, and the largest takes some 40 ms to read."""
+    return 1.0
+
+
+def _of_pod(item: LivePod, before: LivePod) -> float:
+    """A change of a pod's author; one of its node, its end, its state or its record does not wait."""
+    spec, other = item.spec or shapes.PodSpec(), before.spec or shapes.PodSpec()
+    meta, known = item.metadata, before.metadata
+    written, earlier = _written(meta), _written(known)
+    if (
+        spec.node_name != other.node_name
+        or meta.deletion_timestamp != known.deletion_timestamp
+        or item.status != before.status
+        or written != earlier
+        or (spec.node_name and ALLOCATION not in written)  # its request counts, without a record
+    ):
+        return 0.0
+    return entries(item) / _ENTRIES
+
+
+def _written(metadata: shapes.Metadata) -> dict[str, str | None]:
+    """What Partage and the plugins write on a pod, and what makes it write."""
+    found: dict[str, str | None] = {}
+    for given, keys in (
+        (metadata.annotations or {}, RESERVED.in_annotations(metadata.annotations or ())),
+        (metadata.labels or {}, RESERVED.in_labels(metadata.labels or ())),
+    ):
+        found |= {key: given[key] for key in keys}
+    return found | {ADJUST: (metadata.annotations or {}).get(ADJUST)}
+
+
 def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> list[Watched]:
     """The followed ConfigMaps. Each named one has its own watch, so that no right to others is needed.
 
@@ -189,9 +227,9 @@ def watched(configs: Iterable[Watched] = (), *, claims: bool = False) -> tuple[W
     return (
         *(configs or config_maps()),
         Watched("ResourceQuota", Scope(QUOTAS), _live(shapes.ResourceQuota)),
-        Watched("Device", Scope(DEVICES), LiveDevice, optional=True, gives=True, paced=True),
-        Watched("Node", Scope(NODES), LiveNode, paced=True),
-        Watched("Pod", Scope(PODS), LivePod),
+        Watched("Device", Scope(DEVICES), LiveDevice, optional=True, gives=True, paced=_whole),
+        Watched("Node", Scope(NODES), LiveNode, paced=_whole),
+        Watched("Pod", Scope(PODS), LivePod, paced=_of_pod),
         *((CLAIMS,) if claims else ()),
     )
 

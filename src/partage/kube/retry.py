@@ -54,10 +54,15 @@ class RateLimit:
         # The moment at which the bucket would be full again: this number is its whole state.
         self._full_at = clock.monotonic()
 
-    def reserve(self) -> float:
-        """Take one token; returns the seconds until its use."""
+    @property
+    def full(self) -> bool:
+        """Whether no token is taken."""
+        return self._full_at <= self._clock.monotonic()
+
+    def reserve(self, tokens: float = 1.0) -> float:
+        """Take one token, or as many as given; returns the seconds until their use."""
         now = self._clock.monotonic()
-        self._full_at = max(self._full_at, now) + 1.0 / self._rate
+        self._full_at = max(self._full_at, now) + tokens / self._rate
         return max(0.0, self._full_at - now - self._burst / self._rate)
 
     def ready(self) -> bool:
