@@ -29,6 +29,7 @@ from partage.vendors.traits import ROWS
 from partage.wire import shapes
 from partage.wire.claims import is_protected
 from partage.wire.context import Context
+from partage.wire.device_requests import asked
 from partage.wire.documents import decode, size_of
 from partage.wire.heeded import heeded, ours
 from partage.wire.limits import LIMITS, READ, beyond
@@ -129,6 +130,47 @@ def filled(field: str) -> Manifest:
         if field == "finalizers"
         else dict.fromkeys(map(str, range(30_000)), ""),
     }
+
+
+ASKS: dict[str, Manifest] = {
+    "selectors": {"selectors": [{"cel": {"expression": "true"}}] * 32},
+    "tolerations": {
+        "tolerations": [{"key": f"k{number}", "operator": "Exists"} for number in range(16)]
+    },
+}
+
+
+@pytest.mark.parametrize("what", ASKS)
+@pytest.mark.parametrize("form", ["firstAvailable", "exactly", ""])
+def test_as_many_requests_as_a_claim_may_have_take_a_few_times_their_text(
+    what: str, form: str
+) -> None:
+    """Selectors took fourteen times theirs. What is asked stays the same, and what cannot be read stays as it is."""
+    asks = [{"name": f"s{number}", "deviceClassName": "x", **ASKS[what]} for number in range(8)]
+    one = (
+        {"firstAvailable": asks}
+        if form == "firstAvailable"
+        else {form: asks[0]}
+        if form
+        else asks[0]
+    )
+    requests = [{"name": f"r{number}", **one} for number in range(32)]
+    spec: Manifest = {"devices": {"requests": requests}}
+    found, times = kept({"metadata": {"name": "c", "uid": "u"}, "spec": spec}, LiveClaim)
+    assert isinstance(found, LiveClaim)
+    assert times < 7
+    assert asked(found.spec) == asked(spec)
+
+    for odd in (
+        "x",
+        [1],
+        {"selectors": 1},
+        [{"selectors": "x", "exactly": [], "firstAvailable": 2}],
+    ):
+        wrong = {"devices": {"requests": odd}}
+        found, _ = kept({"metadata": {"name": "c", "uid": "u"}, "spec": wrong}, LiveClaim)
+        assert isinstance(found, LiveClaim)
+        assert found.spec == wrong
 
 
 @pytest.mark.parametrize("field", ["annotations", "labels", "finalizers"])

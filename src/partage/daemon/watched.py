@@ -5,7 +5,8 @@ decoded fast and stay small. Objects of a server always have metadata. The types
 those of manifests cannot.
 """
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import msgspec
 
 from partage.kube.objects import HasMeta
 from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, Scope
+from partage.model.selector import Toleration
 from partage.vendors.names import ADJUST, ALLOCATION, CLAIM_FINALIZER
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
@@ -32,6 +34,10 @@ BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 """Not followed: preemption lists them when it has pods to evict."""
 
 _NOTHING: Final = shapes.Metadata()
+_PACKED: Final[dict[str, Any]] = {
+    "selectors": list[shapes.DeviceSelector],
+    "tolerations": list[Toleration],
+}
 _OWNERS: Final = 16
 """Owners of a claim that are kept; a pod owns those made for it."""
 
@@ -63,6 +69,31 @@ class LiveClaim(shapes.ResourceClaim, frozen=True):
                 opaque = one.get("opaque") if isinstance(one, dict) else None
                 if isinstance(opaque, dict):
                     opaque.pop("parameters", None)
+        _pack(self.spec)
+
+
+def _pack(spec: dict[str, Any] | None) -> None:
+    """Keep selectors and tolerations as values of types: as dictionaries they take fourteen times their text."""
+    for field, kind in _PACKED.items():
+        for ask in _asks(spec):
+            with contextlib.suppress(msgspec.ValidationError, RecursionError):
+                if field in ask:
+                    ask[field] = msgspec.convert(ask[field], kind)
+
+
+def _asks(spec: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Each request of a claim, and each of its alternatives; whatever is not one is left out."""
+    devices = (spec or {}).get("devices")
+    requests = devices.get("requests") if isinstance(devices, dict) else None
+    for request in requests if isinstance(requests, list) else ():
+        if isinstance(request, dict):
+            several = request.get("firstAvailable")
+            some = [
+                request,
+                request.get("exactly"),
+                *(several if isinstance(several, list) else ()),
+            ]
+            yield from (one for one in some if isinstance(one, dict))
 
 
 def _of_claim(metadata: shapes.Metadata) -> shapes.Metadata:
