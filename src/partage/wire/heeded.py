@@ -27,10 +27,11 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(item)
 
 
-_KEYS: Final = frozenset(
+KEYS: Final = frozenset(
     text for name, value in vars(names).items() if name.isupper() for text in _texts(value)
 )
-_DOMAINS: Final = frozenset(key[: key.find("/") + 1] for key in _KEYS) - {"", "kubernetes.io/"}
+"""All names that Partage knows, keys of annotations and labels among them."""
+_DOMAINS: Final = frozenset(key[: key.find("/") + 1] for key in KEYS) - {"", "kubernetes.io/"}
 """Each with its slash."""
 _STRANGERS: Final = 16
 """Keys of one protocol's domain that no rule reads by name: any of them may show whose a pod is, or be misspelt."""
@@ -40,7 +41,7 @@ _WRITTEN: Final = 1024
 
 def ours(key: str) -> bool:
     """Whether a label or annotation belongs to a protocol, so that some rule may read it."""
-    return key in _KEYS or key[: key.find("/") + 1] in _DOMAINS
+    return key in KEYS or key[: key.find("/") + 1] in _DOMAINS
 
 
 def heeded(annotations: Mapping[str, _Text]) -> Mapping[str, _Text]:
@@ -49,7 +50,7 @@ def heeded(annotations: Mapping[str, _Text]) -> Mapping[str, _Text]:
     found = [
         key
         for key in annotations
-        if key in _KEYS or ("/" in key and key[: key.find("/") + 1] in _DOMAINS)
+        if key in KEYS or ("/" in key and key[: key.find("/") + 1] in _DOMAINS)
     ]
     if len(found) > _STRANGERS:
         found = _few(found)
@@ -65,12 +66,12 @@ def _few(keys: list[str]) -> list[str]:
     for key in keys:
         if key.startswith(RESERVED.prefixes):
             written.append(key)
-        elif key not in _KEYS:
+        elif key not in KEYS:
             strangers.setdefault(key.partition("/")[0], []).append(key)
     left = {*heapq.nsmallest(_WRITTEN, written)}.union(
         *(heapq.nsmallest(_STRANGERS, some) for some in strangers.values())
     )
-    return [key for key in keys if key in _KEYS or key in left]
+    return [key for key in keys if key in KEYS or key in left]
 
 
 def lightened(metadata: shapes.Metadata) -> shapes.Metadata:

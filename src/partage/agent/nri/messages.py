@@ -20,16 +20,11 @@ from partage.agent.protobuf import (
     text_map,
     texts,
 )
-from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.vendors.runtimes import CDI_ANNOTATION
-from partage.wire.limits import READ
+from partage.wire.heeded import KEYS
 
-_KEYS: Final = frozenset(
-    one.encode()
-    for one in (*vars(names).values(), *RESERVED.annotations, *RESERVED.labels, *READ)
-    if isinstance(one, str)
-)
+_KEYS: Final = frozenset(one.encode() for one in KEYS)
 _PREFIXES: Final = tuple(one.encode() for one in (CDI_ANNOTATION, *RESERVED.prefixes))
 
 
