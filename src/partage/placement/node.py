@@ -450,10 +450,11 @@ class Eligibility:
         tolerated = taints * len(pod.tolerations) // _TOLERATIONS_A_UNIT
         return (1 + conditions_of(pod)) * len(ledger.index) // _CONDITIONS_A_UNIT + tolerated
 
-    def refresh(self, ledger: Ledger) -> None:
-        """Judge the nodes again if any was added, changed or removed since."""
+    def refresh(self, ledger: Ledger) -> int:
+        """Judge the nodes again if any was added, changed or removed since; returns what `arrears` was."""
+        owed = self.arrears(ledger)
         if self._seen == ledger.node_changes.count:
-            return
+            return owed
         self._seen = ledger.node_changes.count
         self.columns.refresh()
         self._objections.clear()
@@ -480,6 +481,7 @@ class Eligibility:
             self.preference[columns.meeting(term)] += weight
         np.minimum(self.preference, _MOST_PREFERENCE, out=self.preference)
         self.preference[~self.allowed] = 0
+        return owed
 
     def _says(self, code: ReasonCode, verdicts: tuple[Verdict, ...]) -> bool:
         return self._verdict(verdicts) is code

@@ -117,6 +117,7 @@ class RequestClass:
         shut_at: `made_room` of the ledger when no node could host the class; until it grows, none can. -1 if that
             answer is not final.
         scores_cards: whether cards are scored one by one as nodes are.
+        judged: units of work of judging nodes at the last `refresh`.
         suits: for each kind of group, by row and node index, whether it accepts the card.
     """
 
@@ -145,6 +146,7 @@ class RequestClass:
     refused_among: Bools | None = None
     shut_at: int = -1
     scores_cards: bool = False
+    judged: int = 0
     suits: list[Bools] = field(default_factory=list)
     _sure: NDArray[np.int8] = field(default_factory=lambda: _NOTHING_SURE)
     _cut: "list[CutView | None]" = field(default_factory=list)
@@ -205,7 +207,8 @@ class RequestClass:
         return dirty, min(dirty.size, size)
 
     def refresh(self, ledger: Ledger, rank: Ints) -> int:
-        """Bring the scores up to date with the ledger; returns what `arrears` was."""
+        """Bring the scores up to date with the ledger; returns what `arrears` was, and sets `judged`."""
+        self.judged = 0
         if self._seen == ledger.changes.count:
             return 0
         dirty, owed = self._behind(ledger)
@@ -441,7 +444,7 @@ class RequestClass:
 
     def _refresh_nodes(self, ledger: Ledger) -> bool:
         """Judge the nodes that were added, changed or removed; returns whether all must be scored again."""
-        self.eligible.refresh(ledger)
+        self.judged = self.eligible.refresh(ledger)
         changed = ledger.node_changes.since(max(self._seen_nodes, 0))
         known = self._seen_nodes >= 0 and self.value.size == ledger.present.shape[0]
         self._seen_nodes = ledger.node_changes.count

@@ -70,7 +70,7 @@ class _Meter:
         self.among = among
         self.work = work
         self.given_up = False
-        self.last_tries = 1 if work.spent else _LAST_TRIES
+        self.last_tries = 1 if work.done >= work.limit else _LAST_TRIES
         self._group = group
         self._known = sorted(
             (rank, cost)
@@ -409,8 +409,8 @@ class Chooser:
 
     def _refresh(self, group: RequestClass) -> int:
         """Bring a class up to date; return the units of work that it took."""
-        judging = group.eligible.arrears(self.ledger)
-        return judging + _scoring(group, group.refresh(self.ledger, self._rank))
+        scored = group.refresh(self.ledger, self._rank)
+        return group.judged + _scoring(group, scored)
 
     def candidates(
         self,
