@@ -21,6 +21,7 @@ from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.agent.nri.plugin import Refused
+from partage.daemon import orphans
 from partage.daemon.orphans import Orphans
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config, UserConfig
@@ -240,6 +241,25 @@ async def test_what_cannot_be_seen_is_said_once(
     assert world.killed == 0
 
 
+async def test_one_that_does_not_end_is_counted_once(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may hang in the driver. It gets the signal at each look, and the log says that it has not ended."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        orphans, "kill", lambda container, _proc: len(asked.append(container) or asked)
+    )
+    async with _world(folder) as world:
+        for _ in range(3):
+            world.refused()
+            await world.looks()
+        assert world.killed == 1
+    assert set(asked) == {OLD}
+    assert len(asked) > 2
+    assert caplog.text.count("container main: killed") == 1
+    assert caplog.text.count("it was killed, and has not ended") == 1
+
+
 def test_all_processes_of_one_container_are_killed(tmp_path: Path) -> None:
     """Those of another, and a number that another program has by now, are left alone."""
     with contextlib.ExitStack() as stack:
@@ -251,6 +271,8 @@ def test_all_processes_of_one_container_are_killed(tmp_path: Path) -> None:
             stack.callback(one.kill)
             (tmp_path / str(one.pid)).mkdir()
             name = OLD if one in ours else NEW
+            if one is other[0]:
+                name = f"crio-conmon-{OLD}.scope"  # CRI-O's own, beside the container
             (tmp_path / str(one.pid) / "cgroup").write_text(f"0::/kubepods/{name}\n")
         (tmp_path / str(2**22 + 1)).mkdir()  # no process has this number
         (tmp_path / str(2**22 + 1) / "cgroup").write_text(f"0::/kubepods/{OLD}\n")

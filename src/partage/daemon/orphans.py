@@ -60,6 +60,7 @@ class Orphans:
         self._gone: dict[str, float] = {}
         """By UID, when a pod was first seen to be gone."""
         self._logged: set[str] = set()
+        self._killed: set[str] = set()
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -84,6 +85,7 @@ class Orphans:
         whose = {one.pod_uid: one.pod for one in here}
         self._gone = {uid: at for uid, at in self._gone.items() if uid in whose}
         self._logged &= {one.container for one in here}
+        self._killed &= {one.container for one in here}
         if not whose:
             return
         await self._client.get(NODES, self._node, into=Body)
@@ -111,16 +113,18 @@ class Orphans:
             killed, why = 0, f"{error.strerror} (CAP_KILL)"
         else:
             why = "the agent sees none of its processes (hostPID)"
-        if killed:
+        if killed and one.container not in self._killed:
+            self._killed.add(one.container)
             self._keeper.tallies.killed.inc()
             _LOG.warning(
                 "%s: killed, as its pod does not exist any more: %d processes",
                 where,
                 killed,
             )
-        elif one.container not in self._logged:
+        elif one.container not in self._logged and (killed or one.container not in self._killed):
             self._logged.add(one.container)
-            _LOG.warning("%s: its pod does not exist, and it cannot be killed: %s", where, why)
+            why = "it was killed, and has not ended" if killed else f"it cannot be killed: {why}"
+            _LOG.warning("%s: its pod does not exist, and %s", where, why)
 
 
 def _refusals(keeper: Keeper) -> float:

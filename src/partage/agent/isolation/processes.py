@@ -28,6 +28,8 @@ _WORDS: Final = 8
 """Words that a group's name may have before the identity, as `cri` and `containerd`; a tenant may name one of dashes alone."""
 _FORKED: Final = 0x40
 """The kernel's PF_FORKNOEXEC."""
+_MONITOR: Final = "crio-conmon-"
+"""Prefix of the group of CRI-O's process beside a container, which is none of its processes."""
 _NAME: Final = 32
 _PASSES: Final = 8
 """Looks at the process table in one attempt to kill a container whose processes make others meanwhile."""
@@ -94,6 +96,8 @@ def container_of(path: str, wanted: Collection[str], work: Work) -> str:
         return ""  # it has ended, or lies deeper than any runtime's containers
     # The outermost counts: a container that may create groups may name them after another container.
     for part in dict.fromkeys(part for line in text.split("\n") for part in line.split("/")[1:]):
+        if part.startswith(_MONITOR):
+            return ""
         # cgroupfs: <id>; systemd: cri-containerd-<id>.scope
         identity = part.removesuffix(".scope")
         for _ in range(_WORDS):

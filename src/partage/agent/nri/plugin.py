@@ -397,7 +397,7 @@ def _named(payload: bytes, pod: int = 1, container: int = 2) -> tuple[PodSandbox
         return str(found, "utf-8", "surrogateescape") if isinstance(found, memoryview) else ""
 
     return (
-        PodSandbox(name=text(pod, 2), namespace=text(pod, 4)),
+        PodSandbox(name=text(pod, 2), uid=text(pod, 3), namespace=text(pod, 4)),
         Container(text(container, 1), name=text(container, 3)),
     )
 
