@@ -294,6 +294,25 @@ async def test_the_finalizer_of_an_allocated_claim_stays() -> None:
         assert written.metadata.finalizers == ["example.com/mine"]
 
 
+async def test_a_claim_of_endless_finalizers_keeps_them_and_is_not_admitted() -> None:
+    """The service keeps some of them, and removes none of a claim when it does not know all."""
+    many = [*(f"example.com/{number}" for number in range(100)), CLAIM_FINALIZER]
+    async with (
+        world(nodes=1, cards=1) as cluster,
+        SchedulerDaemon(await cluster.client(), FOLLOWING) as daemon,
+    ):
+        await _waiting(cluster, "x")
+        await _patched(cluster, "x", {"finalizers": many})
+        await until(lambda: _heard(daemon, cluster, "x"))
+        found = await _asked(cluster, daemon.url, _review(cluster, "x", result(pool="n0")))
+        assert "more than 64 finalizers" in found["response"]["status"]["message"]
+        old = daemon._claim("default", "x")  # nothing else shows it
+        assert old is not None
+        assert len(old.metadata.finalizers or ()) == 65
+        await outdater(await cluster.client(), "me", lambda *_: old)("default", "x")
+        assert cluster.stored("x", CLAIMS)["metadata"]["finalizers"] == many
+
+
 async def test_the_webhook_passes_the_question_on() -> None:
     """The leader answers through the webhook; without a scheduler the API server gets an error."""
     async with world(nodes=1, cards=1) as cluster:

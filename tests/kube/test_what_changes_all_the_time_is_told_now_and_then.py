@@ -198,7 +198,6 @@ URGENT: dict[str, Manifest] = {
     "a state": {"status": {"nominatedNodeName": "n1"}},
     "a deletion": {"meta": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
     "a record": {"meta": {"annotations": {names.ALLOCATION: "{}"}}},
-    "an adjustment": {"meta": {"annotations": {names.ADJUST: "compute=1"}}},
     "a plugin's label": {"meta": {"labels": {names.HAMI_POD_NODE: "n1"}}},
 }
 
@@ -227,8 +226,8 @@ async def test_what_decides_of_devices_never_waits(what: str) -> None:
         assert len(hearer.of("p")) == before + 1  # nothing is left to tell
 
 
-async def test_a_pod_without_a_record_on_a_node_never_waits() -> None:
-    """What it asks for is closed there. With a record only that counts."""
+async def test_what_a_pod_without_a_record_asks_for_on_a_node_never_waits() -> None:
+    """It is closed there. All else that its author changes waits, the wish for other amounts too."""
     clock = SteppedClock()
     async with KubeServer() as server, following(server, clock, "Pod") as (hearer, _):
         pods = Pods(server)
@@ -236,12 +235,21 @@ async def test_a_pod_without_a_record_on_a_node_never_waits() -> None:
             pods.new(name)
             pods.change(name, spec={"nodeName": "n1"}, meta={"annotations": record})
             for turn in range(200):
-                pods.turn(name, turn)
+                wish = {names.ADJUST: f"compute={1 + turn % 2}"}
+                labels = {"turn": str(turn)}
+                pods.change(name, meta={"annotations": {**record, **wish}, "labels": labels})
+        pods.new("next")
+        await eventually(lambda: hearer.of("next"))
+        told = {name: len(hearer.of(name)) for name in ("without", "with")}
+        assert max(told.values()) < 100
+        for name in told:
+            pods.change(name, spec={"ephemeralContainers": [{"name": "new"}]})
+            pods.change(name, spec={"containers": [{"name": "new"}]})
         pods.new("last")
         await eventually(lambda: hearer.of("last"))
+        assert len(hearer.of("without")) > told["without"]
         assert hearer.of("without")[-1] == "199"
-        assert len(hearer.of("without")) == 202
-        assert len(hearer.of("with")) < 100
+        assert len(hearer.of("with")) == told["with"]
 
 
 async def test_a_pod_that_goes_is_gone_at_once_and_may_come_back() -> None:

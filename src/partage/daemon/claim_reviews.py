@@ -38,6 +38,7 @@ from partage.webhook.review import LARGEST, LONGEST_UID, RESERVED, Verdict, enco
 from partage.wire import shapes
 from partage.wire.claims import (
     MOST_RESULTS,
+    are_few,
     beyond_asked,
     claim_uid,
     held_devices,
@@ -170,8 +171,9 @@ def outdater(
     async def outdate(namespace: str, name: str) -> Document | None:
         claim = known(namespace, name)
         try:
-            if claim is not None and may_be_allocated(claim):
-                others = [one for one in claim.metadata.finalizers or () if one != CLAIM_FINALIZER]
+            if claim is not None and may_be_allocated(claim) and are_few(claim):
+                ends = claim.metadata.finalizers or []
+                others = [one for one in ends if one != CLAIM_FINALIZER]
                 with suppress(Conflict, Forbidden, Invalid):
                     return await write(
                         namespace,

@@ -15,9 +15,10 @@ import msgspec
 from partage.kube.objects import HasMeta
 from partage.kube.resources import CONFIG_MAPS, NODES, PODS, QUOTAS, Resource, Scope
 from partage.model.selector import Toleration
-from partage.vendors.names import ADJUST, ALLOCATION, CLAIM_FINALIZER
+from partage.vendors.names import ALLOCATION, CLAIM_FINALIZER
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
+from partage.wire.claims import MOST_FINALIZERS
 from partage.wire.documents import Document, texts
 from partage.wire.heeded import heeded, lightened
 from partage.wire.limits import entries, shortened
@@ -99,10 +100,13 @@ def _asks(spec: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 def _of_claim(metadata: shapes.Metadata) -> shapes.Metadata:
     metadata = lightened(metadata)
     labels, ends = metadata.labels, metadata.finalizers or []
+    few = ends[: MOST_FINALIZERS + 1]
+    if CLAIM_FINALIZER in ends and CLAIM_FINALIZER not in few:
+        few[0] = CLAIM_FINALIZER
     return msgspec.structs.replace(
         metadata,
         labels=dict(heeded(texts(labels))) if labels else labels,
-        finalizers=[one for one in ends if one == CLAIM_FINALIZER] or None,
+        finalizers=few or None,
         owner_references=(metadata.owner_references or [])[:_OWNERS] or None,
     )
 
@@ -221,21 +225,22 @@ def _of_pod(item: LivePod, before: LivePod) -> float:
         or meta.deletion_timestamp != known.deletion_timestamp
         or item.status != before.status
         or written != earlier
-        or (spec.node_name and ALLOCATION not in written)  # its request counts, without a record
+        # Without a record its request counts.
+        or (spec.node_name and ALLOCATION not in written and spec != other)
     ):
         return 0.0
     return entries(item) / _ENTRIES
 
 
 def _written(metadata: shapes.Metadata) -> dict[str, str | None]:
-    """What Partage and the plugins write on a pod, and what makes it write."""
+    """What Partage and the plugins write on a pod."""
     found: dict[str, str | None] = {}
     for given, keys in (
         (metadata.annotations or {}, RESERVED.in_annotations(metadata.annotations or ())),
         (metadata.labels or {}, RESERVED.in_labels(metadata.labels or ())),
     ):
         found |= {key: given[key] for key in keys}
-    return found | {ADJUST: (metadata.annotations or {}).get(ADJUST)}
+    return found
 
 
 def config_maps(namespaces: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> list[Watched]:

@@ -44,7 +44,9 @@ from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Event, HoldEnded, RoomKept
 from partage.vendors.names import CLAIM_FINALIZER
 from partage.wire.claims import (
+    MOST_FINALIZERS,
     Claim,
+    are_few,
     claim_uid,
     is_protected,
     may_be_allocated,
@@ -189,7 +191,8 @@ class ClaimArbiter:
                 return ""
             return f"claim {claim.key} is still allocated in this instance's ledger; try again"
         since = self._since(claim.uid, now)
-        refusal = self._untimely(claim, fact, version, pending, now - since)
+        refusal = self._untimely(claim, fact, version, pending)
+        refusal = refusal or self._late(claim, now - since, dry_run=dry_run)
         if refusal:
             return refusal
         if not dry_run:
@@ -224,19 +227,22 @@ class ClaimArbiter:
         begun = self._begun.get(uid)
         return now if begun is None or now >= begun.since + 2 * WAIT else begun.since
 
-    def _untimely(
-        self, claim: Claim, fact: Pod, version: str, pending: Pending[_Ended], past: float
-    ) -> str:
-        """The reason why this allocation is not the claim's next; `past`: seconds since its first admission."""
+    def _untimely(self, claim: Claim, fact: Pod, version: str, pending: Pending[_Ended]) -> str:
+        """The reason why this allocation is not the claim's next; empty if it is."""
         mine = self.reserved.get(claim.uid)
         if mine is not None and _precedes(version, mine.version):
             return f"claim {claim.key} has changed since; try again"
         if pending.other(fact):
             return f"kube-scheduler has allocated other devices to claim {claim.key}; try again"
-        if past >= WAIT:
-            self._overdue[claim.uid] = Due(claim.uid, claim.namespace, claim.name)
-            return f"claim {claim.key} was admitted {past:.0f} s ago and is not stored; try again"
         return ""
+
+    def _late(self, claim: Claim, past: float, *, dry_run: bool) -> str:
+        """The reason why a claim is not admitted again; `past`: seconds since its first admission."""
+        if past < WAIT:
+            return ""
+        if not dry_run:
+            self._overdue[claim.uid] = Due(claim.uid, claim.namespace, claim.name)
+        return f"claim {claim.key} was admitted {past:.0f} s ago and is not stored; try again"
 
     def _reserve(
         self,
@@ -405,6 +411,8 @@ def _unbounded(claim: Claim, document: Document) -> str:
             f"claim {claim.key} lacks the finalizer {CLAIM_FINALIZER}, which kube-scheduler sets before "
             "it allocates: whatever else allocates claims of this driver must set it too"
         )
+    if not are_few(document):  # no leader could remove that one alone
+        return f"claim {claim.key} has more than {MOST_FINALIZERS} finalizers"
     return ""
 
 

@@ -212,9 +212,18 @@ def held_devices(document: Document) -> list[dict[str, Any]]:
     return [one for one in results_of(document) if _mapping(one).get("driver") == DRA_DRIVER]
 
 
+MOST_FINALIZERS: Final = 64
+"""More than controllers set on a claim. One with more is not admitted, because its finalizers are not all kept."""
+
+
 def is_protected(document: Document) -> bool:
     """Whether a claim has the finalizer that kube-scheduler sets before it allocates one."""
     return CLAIM_FINALIZER in (document.metadata.finalizers or ())
+
+
+def are_few(document: Document) -> bool:
+    """Whether all finalizers of a claim are known."""
+    return len(document.metadata.finalizers or ()) <= MOST_FINALIZERS
 
 
 def may_be_allocated(document: Document) -> bool:
