@@ -365,7 +365,7 @@ ATTACKS: Final = (
             "wire/test_readings_are_few_and_take_bounded_memory.py",
             f"{_PACED}::test_large_pods_that_change_all_the_time_are_read_now_and_then",
             f"{_PACED}::test_what_decides_of_devices_never_waits",
-            f"{_PACED}::test_a_pod_without_a_record_on_a_node_never_waits",
+            f"{_PACED}::test_what_a_pod_without_a_record_asks_for_on_a_node_never_waits",
             f"{_PACED}::test_small_pods_of_one_namespace_change_together",
         ),
     ),
