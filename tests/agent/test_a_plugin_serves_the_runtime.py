@@ -284,7 +284,7 @@ async def test_what_is_kept_of_those_that_run_is_what_is_looked_at(tmp_path: Pat
     assert decisions.containers == (replace(MAIN, env=env[-1:]),) * 2
 
 
-async def test_what_nobody_reads_of_a_pod_is_not_kept(tmp_path: Path) -> None:
+async def test_of_a_pod_only_what_is_read_is_kept(tmp_path: Path) -> None:
     """A pod may have a hundred thousand labels and annotations. The loop reads no pod: one thread decides and reads."""
     known = {names.ALLOCATION: "record", names.QGPU_CARDS + "main": "1", "cdi.k8s.io/x": "a/b=c"}
     foreign = {f"k{number}": "" for number in range(1000)} | {"k" * 200: "long"}

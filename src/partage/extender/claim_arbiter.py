@@ -11,10 +11,10 @@ devices is refused, and the service soon writes the claim, so that the first all
 A reservation ends when the API server reports the allocation, which is then a fact. No report arrives if another
 admission refused the write, or if the write lost a race. `WAIT` after the first question the service then writes the
 claim itself, so that no admitted write can still arrive. It removes kube-scheduler's finalizer by that write, so the
-claim is not admitted again until kube-scheduler has begun to allocate it again. Without that, a client that repeats the question
-would have the devices for ever. Changes of the claim do not prolong this time either. If the webhook knows that an answer was too late for the API
-server, it withdraws the question and the reservation ends at once. Otherwise a busy service would refuse claims because
-of devices that no claim will hold.
+claim is not admitted again until kube-scheduler has begun to allocate it again. Without that, a client that repeats the
+question would have the devices for ever. Changes of the claim do not prolong this time either. If the webhook knows
+that an answer was too late for the API server, it withdraws the question and the reservation ends at once. Otherwise a
+busy service would refuse claims because of devices that no claim will hold.
 
 A write that an API server was allowed to store cannot be revoked. The server may store it at any later time, even after
 the term of the leader that reserved the devices, or after the time limit of any request. But the write names the
@@ -63,7 +63,8 @@ _AGAIN: Final = 1.0
 
 Outdate = Callable[[str, str], Awaitable[Document | None]]
 """Gives the ResourceClaim of this namespace and name another version, without kube-scheduler's finalizer if it is not
-allocated, and returns the claim as written; None if the claim does not exist. After an exception of any type the outcome is unknown."""
+allocated, and returns the claim as written; None if the claim does not exist. After an exception of any type the outcome
+is unknown."""
 WAIT: Final = 66.0
 """Seconds that a reservation lasts without news: the longest life of a request in an API server, plus a tenth."""
 _MOST: Final = 4096

@@ -29,7 +29,7 @@ _PREFIXES: Final = tuple(one.encode() for one in (CDI_ANNOTATION, *RESERVED.pref
 
 
 def is_read(key: bytes) -> bool:
-    """Whether anybody here reads a label or annotation; a tenant's pod may have a hundred thousand others."""
+    """Whether the agent reads a label or annotation; a tenant's pod may have a hundred thousand others."""
     return key in _KEYS or key.startswith(_PREFIXES)
 
 

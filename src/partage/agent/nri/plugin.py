@@ -1,9 +1,9 @@
 """The NRI plugin as a loop: connects, registers, answers, and reconnects when the runtime was away.
 
-The decider works in a thread of its own, one container at a time, so a hanging file system
-cannot keep this loop from answering. The same thread reads what tenants make as long as they like. A container without a decision by the deadline is refused. The loop answers the
-end of a container before the journal has it, because the runtime would otherwise wait two seconds, drop the plugin,
-and start containers without their adjustments.
+The decider works in a thread of its own, one container at a time, so a hanging file system cannot keep this loop from
+answering. The same thread reads pods and containers, which tenants make as long as they like. A container without a
+decision by the deadline is refused. The loop answers the end of a container before the journal has it, because the
+runtime would otherwise wait two seconds, drop the plugin, and start containers without their adjustments.
 
 Source: docs/sources/kubernetes.md 1.4 and 1.5.
 """
