@@ -8,10 +8,10 @@ group gets its first choice once more, the largest group first. Init containers 
 they may use the same devices again.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from math import comb
+from math import comb, inf
 from operator import attrgetter
 from typing import Final
 
@@ -151,24 +151,22 @@ class _Search:
         missing: NodeReason | None = None
         # An instance keeps its place while the pod lives; an earlier container may use it unchanged.
         kept = [(pick, self._take(other, pick)) for other, pick in picks if pick.by_instances]
+        started = [_started(other) for other, _ in picks]
+        beside: dict[int, list[Need]] = {}
         for group in groups:
+            latest = max(container.position for container in group.containers)
+            running = frozenset(i for i, at in enumerate(started) if at <= latest)
+            self._run_beside(picks, beside, running)
             if self.work.spent:
                 missing = GIVEN_UP
                 break
-            beside = [
-                (pick, self._take(other, pick))
-                for other, pick in picks
-                if _lasts(other, group) and not pick.by_instances
-            ]
-            idle = [pick for other, pick in picks if not _lasts(other, group)]
+            idle = (pick for i, (_, pick) in enumerate(picks) if i not in running)
             again = _again(group, idle)
             best = again or max(
                 self._alternatives(group, own),
                 key=lambda pick: sum(id(card) in own for card in pick.cards),
                 default=None,
             )
-            for pick, needs in beside:
-                self._give(pick, needs)
             if best is None:
                 missing = self.picker.reason
                 break
@@ -176,6 +174,7 @@ class _Search:
             own |= {id(card) for card in best.cards}
             if best.by_instances and again is None:
                 kept.append((best, self._take(group, best)))
+        self._run_beside(picks, beside, frozenset())
         for pick, needs in kept:
             self._give(pick, needs)
         if len(result) < len(groups):
@@ -183,6 +182,25 @@ class _Search:
                 ReasonCode.INSUFFICIENT_CARDS, "its init containers do not fit"
             )
         return result
+
+    def _run_beside(
+        self,
+        picks: Sequence[tuple[RequestGroup, Pick]],
+        beside: dict[int, list[Need]],
+        running: frozenset[int],
+    ) -> None:
+        """Take the picks of the running sidecars, and give those of the others; `beside`: what is taken, by pick."""
+        if (
+            beside.keys() - running
+        ):  # the last one first, because a card's room depends on the order
+            while beside:
+                i, needs = beside.popitem()
+                self._give(picks[i][1], needs)
+        for i in sorted(running - beside.keys()):
+            group, pick = picks[i]
+            if not pick.by_instances:
+                self.work.done += 1 + len(pick.cards) // _TAKEN
+                beside[i] = self._take(group, pick)
 
     def _descend(self, groups: Sequence[RequestGroup], depth: int) -> bool:
         if depth == len(groups):
@@ -321,7 +339,7 @@ def constant(card: Card) -> object:
     )
 
 
-def _again(group: RequestGroup, idle: Sequence[Pick]) -> Pick | None:
+def _again(group: RequestGroup, idle: Iterable[Pick]) -> Pick | None:
     """The pod's own instances that serve an init container before their owners run."""
     request = group.request
     if not request.instances:
@@ -338,7 +356,7 @@ def _again(group: RequestGroup, idle: Sequence[Pick]) -> Pick | None:
     return Pick(cards, (None,) * len(cards), "", places)
 
 
-def _lasts(other: RequestGroup, group: RequestGroup) -> bool:
-    """Whether a sidecar of `other` runs beside the init containers of `group`."""
-    latest = max(container.position for container in group.containers)
-    return any(c.phase is Phase.SIDECAR and c.position <= latest for c in other.containers)
+def _started(group: RequestGroup) -> float:
+    """The position of its first sidecar, beside which later init containers run; infinite if it has none."""
+    sidecars = (c.position for c in group.containers if c.phase is Phase.SIDECAR)
+    return min(sidecars, default=inf)
