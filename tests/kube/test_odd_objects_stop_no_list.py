@@ -4,6 +4,10 @@ A genuine API server keeps `managedFields` of 9,000 levels in a pod, and gives t
 """
 
 import json
+import re
+import sys
+from collections.abc import Iterator
+from itertools import permutations
 from typing import Any
 
 import msgspec
@@ -15,9 +19,9 @@ from kube_builders import PODS_PATH, Pod, client_of
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
 from partage.kube.frames import Added, Deleted, WatchDecoder
-from partage.kube.lenient import flattened
+from partage.kube.lenient import repaired
 from partage.kube.objects import Meta
-from partage.kube.resources import PODS, Scope
+from partage.kube.resources import NODES, PODS, Scope
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -89,6 +93,31 @@ def test_a_watch_goes_on(levels: int) -> None:
     assert third.object.metadata.name == "c"
 
 
+def odd(name: str) -> Iterator[bytes]:
+    """Claims with several odd parts, in either order: a decoder reports the first one only."""
+    rest = b'"metadata":{"name":"%s","uid":"u","resourceVersion":"7"}}' % name.encode()
+    parts = (b'"\\ud800"', nested(1_500), b'"\xff"')
+    for first, second, third in permutations(parts):
+        yield b'{"a":%s,"b":%s,"c":%s,' % (first, second, third) + rest
+
+
+@pytest.mark.parametrize("written", list(odd("b")), ids=range(6))
+async def test_several_odd_parts_hide_no_object(written: bytes) -> None:
+    """One claim of 4 KB must not end the service, whatever its drivers' data is."""
+    body = b'{"metadata":{"resourceVersion":"9"},"items":[%s,%s]}' % (plain("a"), written)
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(Fault(path=PODS_PATH, body=body))
+        listing = await client.list_all(Scope(PODS), into=Open)
+        server.fail(Fault(body=written))
+        found = await client.get(NODES, "b", into=Open)
+
+    assert [item.metadata.name for item in listing.items] == ["a", "b"]
+    assert found.metadata.name == "b"
+    (added,) = WatchDecoder(Open).feed(b'{"type":"ADDED","object":%s}\n' % written)
+    assert isinstance(added, Added)
+    assert added.object.metadata.name == "b"
+
+
 HALVES = {
     b'"\\ud800"': "\ufffd",
     b'"\\uDC00x"': "\ufffdx",
@@ -143,7 +172,7 @@ def test_all_that_is_not_too_deep_stays_as_it_is(value: Any, around: int, block:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("partage.kube.lenient._DEEPEST", SHALLOW)
         patch.setattr("partage.kube.lenient._BLOCK", block)
-        found = flattened(json.dumps(value, ensure_ascii=False).encode())
+        found = repaired(json.dumps(value, ensure_ascii=False).encode())
 
     assert json.loads(found) == cut(value, 1)
 
@@ -151,4 +180,40 @@ def test_all_that_is_not_too_deep_stays_as_it_is(value: Any, around: int, block:
 @given(st.binary(max_size=60))
 def test_what_is_no_json_is_no_traceback(data: bytes) -> None:
     """The decoder says what is wrong with it."""
-    flattened(data)
+    repaired(data)
+
+
+HALF = re.compile(r"[\ud800-\udfff]")
+
+
+@given(st.text(st.characters(codec=None), max_size=30), st.integers(1, 20))
+def test_only_halves_that_stand_alone_are_replaced(text: str, block: int) -> None:
+    """This holds for any text around them, and any ends of blocks of work."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("partage.kube.lenient._BLOCK", block)
+        found = json.loads(repaired(json.dumps([text, "x" * 12, text]).encode()))
+
+    wanted = HALF.sub("\ufffd", json.loads(json.dumps(text)))
+    assert found == [wanted, "x" * 12, wanted]
+
+
+def test_a_repair_looks_at_no_single_character() -> None:
+    """A user may write a megabyte of escapes beside an odd part, and change the object again and again."""
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    texts = (b"\\n", b'\\"', b"\\\\", b"\\ud83d", b"\\ud83d\\ude00", b"\xff", b"x\\n")
+    for text in texts:
+        body = b'{"metadata":{"name":"c","resourceVersion":"1"},"a":%s,"b":"\\ud800","c":"%s"}'
+        body %= nested(1_500), text * 100_000
+        calls = 0
+        sys.setprofile(count)
+        try:
+            (added,) = WatchDecoder(Open).feed(b'{"type":"ADDED","object":%s}\n' % body)
+        finally:
+            sys.setprofile(None)
+        assert isinstance(added, Added)
+        assert calls < 200

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from partage.kube.lenient import flattened
+from partage.kube.lenient import repaired
 from partage.model.errors import InvalidDocument
 from partage.wire.documents import (
     Batch,
@@ -60,7 +60,7 @@ def _decoded(source: str, data: bytes) -> Batch:
     try:
         return decode(source, data, written=True)
     except TooDeepDocument as error:
-        batch = decode(source, flattened(data), written=True)
+        batch = decode(source, repaired(data), written=True)
         return replace(batch, notes=(*batch.notes, f"{error}; read without what is so deep"))
 
 

@@ -184,7 +184,7 @@ class Client:
                 limit = max(1, limit // _FEWER)
                 query["limit"] = str(limit)
                 continue
-            page = self._decoders.page(request, data, into)
+            page = await self._decoders.page(request, data, into)
             yield page
             if not page.next:
                 return

@@ -1,19 +1,17 @@
 """Decodes answers into the types that callers ask for, with one decoder a type."""
 
+import asyncio
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from partage.kube.errors import UndecodableAnswer
-from partage.kube.lenient import decode
+from partage.kube.lenient import ODD, UNDECODABLE, decode, repaired
 from partage.kube.objects import HasMeta, ListMeta, Meta, Undecodable
 from partage.kube.transport import Request
 
 T = TypeVar("T")
 H = TypeVar("H", bound=HasMeta)
-
-UNDECODABLE: Final = (msgspec.MsgspecError, ValueError)
-"""msgspec's errors on a document that is malformed or of another type."""
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
@@ -61,12 +59,12 @@ class Decoders:
             raise UndecodableAnswer(request.method, request.path, str(error)) from error
         return value
 
-    def page(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
+    async def page(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
         """An answer as a page of a list; items of another type are set aside. Raises `UndecodableAnswer`: no list."""
         try:
-            typed: _Envelope[H] = decode(self._for(_envelope_of(into)), data)
+            typed: _Envelope[H] = await _decode_page(self._for(_envelope_of(into)), data)
         except UNDECODABLE:
-            page = self._one_by_one(request, data, into)
+            page = await self._one_by_one(request, data, into)
         else:
             version, following = typed.metadata.resource_version, typed.metadata.continue_
             page = Page(tuple(typed.items or ()), version, following)
@@ -81,9 +79,14 @@ class Decoders:
             raise UndecodableAnswer(request.method, request.path, f"a list {problem}")
         return page
 
-    def _one_by_one(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
+    async def _one_by_one(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
         """The slow way, for a page with an item of another type."""
-        envelope: _Envelope[msgspec.Raw] = self.one(request, data, _envelope_of(msgspec.Raw))
+        try:
+            envelope: _Envelope[msgspec.Raw] = await _decode_page(
+                self._for(_envelope_of(msgspec.Raw)), data
+            )
+        except UNDECODABLE as error:
+            raise UndecodableAnswer(request.method, request.path, str(error)) from error
         items: list[H] = []
         undecodable: list[Undecodable] = []
         for raw in envelope.items or ():
@@ -108,3 +111,13 @@ def _envelope_of(into: Any) -> Any:
     """The type of a list of these, made at run time."""
     generic: Any = _Envelope
     return generic[into]
+
+
+async def _decode_page(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    """As `lenient.decode`, of a document of many megabytes, which another thread repairs."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except ODD:
+        return decoder.decode(await asyncio.to_thread(repaired, data))

@@ -10,9 +10,9 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from partage.kube.decoding import UNDECODABLE, OnlyMeta
+from partage.kube.decoding import OnlyMeta
 from partage.kube.errors import ProtocolError, Status
-from partage.kube.lenient import decode
+from partage.kube.lenient import UNDECODABLE, decode
 from partage.kube.objects import HasMeta, Undecodable
 
 T = TypeVar("T")
