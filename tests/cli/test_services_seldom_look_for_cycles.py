@@ -4,11 +4,15 @@ import asyncio
 import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 
 import pytest
+from aiohttp import ClientSession, web
 
-from partage.cli.loop import run_fast
+from partage.cli.loop import old_set_aside, run_fast
+from partage.serving.limits import Handler, Limits, guard
+from partage.serving.site import Site
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +72,59 @@ def test_what_outlives_a_look_at_all_objects_is_not_looked_at_again() -> None:
     assert looked_at[0] < before / 10
     assert len(gc.get_objects()) > before / 2
     assert gc.get_freeze_count() == 0
+
+
+def test_what_is_left_of_it_later_is_found_when_it_has_become_much() -> None:
+    """A stranger's connections may be open during a search, and leave cycles behind."""
+
+    class Request:
+        """What a connection leaves."""
+
+        living = 0
+
+        def __init__(self) -> None:
+            self.itself = self
+            Request.living += 1
+
+        def __del__(self) -> None:
+            Request.living -= 1
+
+    gc.collect()
+    most = max(1_000, len(gc.get_objects()) // 4) + 5_000
+    living = []
+    with old_set_aside(few=1_000):
+        for _ in range(200):
+            made = [Request() for _ in range(500)]
+            gc.collect()
+            del made
+            living.append(Request.living)
+    assert 1_000 < max(living) < most < 50_000
+
+
+def test_a_wrong_path_leaves_no_frames_behind() -> None:
+    """The router keeps the exception of such a request in the request, and its traceback would keep the request."""
+    found: list[weakref.ref[web.Request]] = []
+
+    @web.middleware
+    async def remembered(request: web.Request, handler: Handler) -> web.StreamResponse:
+        found.append(weakref.ref(request))
+        return await handler(request)
+
+    async def ask() -> None:
+        app = web.Application(middlewares=[remembered, guard()])
+        site = Site(app, Limits())
+        await site.start()
+        async with ClientSession() as session, session.get(f"{site.url}/none") as answer:
+            assert answer.status == 404
+        await site.stop()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(ask())
+        assert [one() for one in found] == [None]
+    finally:
+        gc.enable()
 
 
 def test_a_command_that_ends_soon_looks_through_what_it_gathers_hardly_ever() -> None:

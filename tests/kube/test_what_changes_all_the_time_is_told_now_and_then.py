@@ -12,8 +12,9 @@ from kube_builders import QUICK, client_of, eventually, started, stopped
 
 from fakes.clock import SteppedClock
 from fakes.kube_server import KubeServer
-from partage.daemon.informers import Feed
+from partage.daemon.informers import Feed, _Pace
 from partage.daemon.watched import watched
+from partage.kube.objects import Key
 from partage.vendors import names
 from partage.wire.documents import Document
 
@@ -270,6 +271,48 @@ async def test_a_pod_that_goes_is_gone_at_once_and_may_come_back() -> None:
         pods.new("r")
         await eventually(lambda: hearer.of("r"))
         assert hearer.of("p")[-1] == "gone"
+
+
+async def test_a_pod_that_waits_again_and_again_is_kept_once() -> None:
+    """Its author may send a change that waits and one that does not, in turn, for as long as he likes."""
+    clock = SteppedClock()
+    pace = _Pace(clock)
+    key, other = Key("wild", "p"), Key("wild", "q")
+    for _ in range(1_000):
+        pace.at_once(key, 1.0)
+        pace.at_once(key, 0.0)
+    assert not pace.at_once(other, 1.0)
+    assert len(pace._queue) < 100  # the memory that it takes
+    waiting = started(pace.due())
+    for _ in range(1_000):
+        await clock.advance(1.0)
+    assert await waiting == [other]
+
+
+async def test_an_object_that_cannot_be_read_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its author may change it again and again. Once it could be read, it is named again."""
+    clock = SteppedClock()
+    async with KubeServer() as server, following(server, clock) as (hearer, _):
+
+        async def is_read(turn: str) -> None:
+            write(server, "calm", turn)
+            await eventually(lambda: hearer.of("calm")[-1:] == [turn])
+
+        def spoil() -> None:
+            for turn in range(20):
+                item = {"metadata": {"name": "odd", "labels": {"turn": str(turn)}}, "spec": 5}
+                server.store.update(NODES_PATH, None, "odd", item)
+
+        write(server, "odd", "first")
+        spoil()
+        await is_read("first")
+        assert caplog.text.count("Node /odd cannot be read") == 1
+        write(server, "odd", "second")
+        spoil()
+        await is_read("second")
+        assert caplog.text.count("Node /odd cannot be read") == 2
 
 
 async def test_small_pods_of_one_namespace_change_together() -> None:

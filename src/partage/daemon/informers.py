@@ -11,6 +11,7 @@ other nodes and namespaces do not wait, nor do new objects and what `Watched.pac
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from partage.daemon.watched import Watched, as_document
@@ -30,7 +31,9 @@ _A_SECOND: Final = 2.0
 """Changes of one Node or Device, or of one namespace's largest pods, passed on at once, and then each second. The largest
 takes some 40 ms to read."""
 _KNOWN: Final = 4096
-"""Nodes and namespaces whose changes are counted, before those at rest are forgotten."""
+"""Nodes and namespaces whose changes are counted, before those at rest are forgotten; and objects named in the log."""
+_STALE: Final = 64
+"""Entries of a queue that it may have for objects that are no longer late."""
 
 
 class Facts(Protocol):
@@ -50,6 +53,8 @@ class _Pace:
         self._clock = clock
         self._limits: dict[str, RateLimit] = {}
         self._late: dict[Key, float] = {}
+        self._queue: list[tuple[float, Key]] = []
+        """A heap of the same, and of some that are no longer late."""
         self._news = asyncio.Event()
 
     def at_once(self, key: Key, part: float) -> bool:
@@ -64,8 +69,13 @@ class _Pace:
             return False
         seconds = self._limit(key.namespace or key.name).reserve(part)
         if seconds > 0:
-            self._late[key] = self._clock.monotonic() + seconds
-            self._news.set()
+            self._late[key] = at = self._clock.monotonic() + seconds
+            if len(self._queue) > 2 * len(self._late) + _STALE:
+                self._queue = sorted((at, key) for key, at in self._late.items())
+            else:
+                heappush(self._queue, (at, key))
+            if self._queue[0] == (at, key):
+                self._news.set()
         return seconds <= 0
 
     def _limit(self, whose: str) -> RateLimit:
@@ -81,16 +91,22 @@ class _Pace:
         """Wait for delayed objects that are due."""
         while True:
             now = self._clock.monotonic()
-            found = [key for key, at in self._late.items() if at <= now]
-            if found:
-                for key in found:
+            found = []
+            while self._queue and (self._queue[0][0] <= now or not self._is_late(*self._queue[0])):
+                at, key = heappop(self._queue)
+                if self._is_late(at, key):
                     del self._late[key]
+                    found.append(key)
+            if found:
                 return found
             self._news.clear()
-            if self._late:
-                await sleep_until(self._clock, min(self._late.values()) - now, self._news)
+            if self._queue:
+                await sleep_until(self._clock, self._queue[0][0] - now, self._news)
             else:
                 await self._news.wait()
+
+    def _is_late(self, at: float, key: Key) -> bool:
+        return self._late.get(key) == at
 
 
 class _Followed:
@@ -110,6 +126,8 @@ class _Followed:
         self.settled = asyncio.Event()
         self._doubted = asyncio.Event()
         self._absent = False  # whether the last answer was a 404
+        self._odd: set[Key] = set()
+        """Objects that could not be read; the log names each once."""
         self._facts = facts
         self._pace = _Pace(client.clock) if watched.paced else None
         self.informer: Informer[HasMeta] = Informer(
@@ -178,13 +196,18 @@ class _Followed:
         kind = self.watched.kind
         match change:
             case Seen(item, before):
+                self._odd.discard(key_of(item.metadata))
                 if self._passed_on(item, before):
                     self._facts.changed(as_document(kind, item))
             case Gone(item):
+                self._odd.discard(key_of(item.metadata))
                 if self._pace is not None:
                     self._pace.forget(key_of(item.metadata))
                 self._facts.gone(as_document(kind, item))
-            case Odd(key, problem):
+            case Odd(key, problem) if key not in self._odd:
+                if len(self._odd) >= _KNOWN:
+                    self._odd.clear()
+                self._odd.add(key)
                 _LOG.error(
                     "%s %s/%s cannot be read, so its last known state counts: %s",
                     kind,

@@ -114,6 +114,8 @@ def guard() -> Middleware:
             for name in ("Allow", "Retry-After", "WWW-Authenticate"):
                 if name in error.headers:
                     response.headers[name] = error.headers[name]
+            # The router keeps this exception in the request, which its frames keep: a cycle for each wrong path.
+            error.__traceback__ = None
             return response
         except ConnectionResetError:  # the caller has gone in the middle of the answer
             _LOG.debug("%s %s: the client went away", request.method, request.path)
