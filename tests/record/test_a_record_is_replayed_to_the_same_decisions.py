@@ -87,12 +87,12 @@ def test_pods_that_come_and_go_are_decided_again_alike(tmp_path: Path) -> None:
 
     found = replayed(path)
 
-    assert [one.question.id for one in found if not one.same] == []
+    assert [one.id for one in found if not one.same] == []
     decisions = [one.question.decision for one in found]
     assert sum(isinstance(one, Placement) for one in decisions) > 20
     assert sum(isinstance(one, Refusal) for one in decisions) > 5
     assert {one.question.verb for one in found} == {"hold", "place_on"}
-    assert len({one.question.id for one in found}) == len(found)
+    assert len({one.id for one in found}) == len(found)
 
 
 def test_a_file_that_was_turned_is_replayed_alone(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_file_that_was_turned_is_replayed_alone(tmp_path: Path) -> None:
 
     for half in (path, tmp_path / "record.1"):
         found = replayed(half)
-        assert [one.question.id for one in found if not one.same] == []
+        assert [one.id for one in found if not one.same] == []
     assert replayed(tmp_path / "record.1")
 
 

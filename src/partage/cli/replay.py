@@ -110,7 +110,7 @@ def _record(file: Path, policy: Policy | None) -> dict[str, Any]:
 def _difference(one: Compared) -> dict[str, Any]:
     asked = one.question
     return {
-        "id": asked.id,
+        "id": one.id,
         "verb": asked.verb,
         "pod": asked.pod.key,
         "then": _told(asked.decision),

@@ -7,7 +7,7 @@ A journal may begin at any moment with the engine's state. `resumed` makes an en
 same from then on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -223,7 +223,7 @@ def resumed(state: EngineState) -> JournalledEngine:
     return engine
 
 
-def among_of(engine: Engine, names: frozenset[str] | None) -> Bools | None:
+def among_of(engine: Engine, names: Iterable[str] | None) -> Bools | None:
     """The nodes of a question by index, in the engine's form."""
     if names is None:
         return None

@@ -23,10 +23,12 @@ class Compared:
     """One decision, as it was taken then and as it is taken now.
 
     Attributes:
+        id: `instance/engine-number`; logs contain it too.
         question: with the answer of then.
         now: the answer of now.
     """
 
+    id: str
     question: Question
     now: Placement | Refusal
 
@@ -57,7 +59,7 @@ def rerun(lines: Iterable[Header | Line], policy: Policy | None = None) -> Itera
                 "file from its first line"
             )
         if isinstance(entry, Question):
-            yield Compared(entry, _answer(engine, entry))
+            yield Compared(f"{line.engine}-{entry.number}", entry, _answer(engine, entry))
         elif not (policy is not None and isinstance(entry, PolicyChanged)):
             engine.handle(entry)
 

@@ -11,7 +11,7 @@ an end is left out, because the program stopped while it wrote that line.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, cast, get_args
 
 import msgspec
 import numpy as np
@@ -54,23 +54,30 @@ class Question:
     """A decision as it was recorded.
 
     Attributes:
-        id: `instance/engine-number`; logs contain it too.
+        number: of the engine's decisions; logs have it behind the engine's label.
         verb: `hold` or `place_on`.
+        placement: the answer, or else `refusal`.
         among: names of the requested nodes; None for all.
         few: only little work was allowed.
         spent: units that earlier decisions of the same question had spent.
         alone: where no node took the whole pod, it was decided about by its devices alone.
     """
 
-    id: str
+    number: int
     verb: str
     pod: Pod
-    decision: Placement | Refusal
+    placement: Placement | None = None
+    refusal: Refusal | None = None
     node: str = ""
-    among: frozenset[str] | None = None
+    among: tuple[str, ...] | None = None
     few: bool = False
     spent: int = 0
     alone: bool = False
+
+    @property
+    def decision(self) -> Placement | Refusal:
+        """The answer."""
+        return self.placement or cast("Refusal", self.refusal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +130,6 @@ class _State:
         return EngineState(nodes=pairs, **rest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    number: int
-    verb: str
-    pod: Pod
-    placement: Placement | None = None
-    refusal: Refusal | None = None
-    node: str = ""
-    among: tuple[str, ...] | None = None
-    few: bool = False
-    spent: int = 0
-    alone: bool = False
-
-
 class _Head(msgspec.Struct, frozen=True):
     kind: str
     engine: str = ""
@@ -178,7 +171,7 @@ def _written(entry: Entry) -> tuple[str, object]:
     if isinstance(entry, Decided):
         said = entry.decision
         placed, refused = (said, None) if isinstance(said, Placement) else (None, said)
-        return "Decision", _Decision(
+        return "Decision", Question(
             entry.number,
             entry.verb,
             entry.pod,
@@ -269,21 +262,10 @@ def _entry(head: _Head) -> Event | EngineState | Question:
     if head.kind == "NodeSeen":
         return NodeSeen(_decoded(head.value, _Node).whole())
     if head.kind == "Decision":
-        found = _decoded(head.value, _Decision)
-        decision = found.placement or found.refusal
-        if decision is None:
+        found = _decoded(head.value, Question)
+        if found.placement is None and found.refusal is None:
             raise LookupError("a decision without an answer")
-        return Question(
-            f"{head.engine}-{found.number}",
-            found.verb,
-            found.pod,
-            decision,
-            found.node,
-            None if found.among is None else frozenset(found.among),
-            found.few,
-            found.spent,
-            found.alone,
-        )
+        return found
     if head.kind not in _EVENTS:
         raise LookupError(f"kind {head.kind} is not known")
     event: Event = _decoded(head.value, _EVENTS[head.kind])
