@@ -8,7 +8,7 @@ container runtime ──keeper──> the claim's devices, in the same way as th
 import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ from partage.agent.dra.prepared import Claims, Prepared
 from partage.agent.dra.publishing import CLAIMS, Publisher
 from partage.agent.dra.withdrawn import held_by_pods, left_for_claims, without_unknown
 from partage.agent.injection import Place, Rule
-from partage.agent.mig.plan import Wanted
 from partage.agent.notes import Code
 from partage.agent.trouble import Rounds
 from partage.daemon.agent import AgentDaemon
@@ -104,7 +103,7 @@ class ResourceDriver:
         keeper.claims = self._admission
         instances = agent.instances
         if instances is not None:
-            instances.claims(self._wanted)
+            instances.claims(lambda: self._claims.allocations)
         self._publisher = Publisher(
             client,
             node,
@@ -180,15 +179,6 @@ class ResourceDriver:
                     if one.type is DeviceType.GPU
                 },
             )
-
-    def _wanted(self) -> Mapping[str, list[Wanted]]:
-        """Instances that claims hold, by card."""
-        found: dict[str, list[Wanted]] = {}
-        for allocation in self._claims.allocations:
-            for grant in allocation.grants:
-                if grant.mig is not None:
-                    found.setdefault(grant.uuid, []).append(Wanted(grant.mig, allocation.uid))
-        return found
 
     def _want(self) -> None:
         if self._agent.instances is not None:

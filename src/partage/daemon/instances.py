@@ -175,7 +175,7 @@ class NodeInstances:
         self._report = ForeignReport(client, name, self.annotations)
         self._pods = NodePods(client, name, self.want)
         self._shown: dict[str, list[tuple[str, ...]]] = {}
-        self._claimed: Callable[[], Mapping[str, list[Wanted]]] = dict
+        self._claimed: Callable[[], Iterable[Allocation]] = tuple
         self._running: Callable[[], Iterable[Allocation]] = tuple
         self._held: Held = ()
         self._clock = client.clock
@@ -262,9 +262,9 @@ class NodeInstances:
             told.append(outcome.fault)
         return Instance(why="; ".join(dict.fromkeys(told)))
 
-    def claims(self, wanted: Callable[[], Mapping[str, list[Wanted]]]) -> None:
-        """Also make the instances that ResourceClaims hold, by card; call `want` after a change of claims."""
-        self._claimed = wanted
+    def claims(self, prepared: Callable[[], Iterable[Allocation]]) -> None:
+        """Also make the instances that ResourceClaims hold; call `want` after a change of claims."""
+        self._claimed = prepared
 
     def keep(self, running: Callable[[], Iterable[Allocation]]) -> None:
         """Keep the instances of containers as long as the containers run.
@@ -280,31 +280,19 @@ class NodeInstances:
             pods = known.values()
             bound = wanted_by(pods, self._name)
             self._stories.wanted(bound, pods)
-            self._held = self._holding()
+            self._held = _instances_of(self._running())
+            of_pods = ((card, one) for card, those in bound.items() for one in those)
             wanted: dict[str, list[Wanted]] = {}
-            for card, one in self._held:
+            for card, one in (*self._held, *of_pods, *_instances_of(self._claimed())):
                 wanted.setdefault(card, []).append(one)
-            for more in (bound, self._claimed()):
-                for card, those in more.items():
-                    wanted.setdefault(card, []).extend(those)
             self._service.want(wanted)
             self._listed = True
-
-    def _holding(self) -> Held:
-        """The instances of containers, each once."""
-        found = {
-            (grant.uuid, Wanted(grant.mig, one.uid)): None
-            for one in self._running()
-            for grant in one.grants
-            if grant.mig is not None
-        }
-        return tuple(found)
 
     async def _follow_containers(self) -> None:
         """Want fewer instances after the end of a container whose pod is already gone."""
         while True:
             await self._clock.sleep(_LOOK)
-            if self._holding() != self._held:
+            if _instances_of(self._running()) != self._held:
                 self.want()
 
     def _changed(self, card: str) -> None:
@@ -384,6 +372,17 @@ class NodeInstances:
         self._shown[card] = rows
         for row in rows:
             self._tallies.instance.labels(*row).set(1)
+
+
+def _instances_of(allocations: Iterable[Allocation]) -> Held:
+    """The instances of containers or claims, each once."""
+    found = {
+        (grant.uuid, Wanted(grant.mig, one.uid)): None
+        for one in allocations
+        for grant in one.grants
+        if grant.mig is not None
+    }
+    return tuple(found)
 
 
 def _axis_of(card: CardFacts, nvml: NvidiaDriver) -> MigAxis | None:
