@@ -19,14 +19,9 @@ from partage.model.allocation import Allocation, Charge, Grant, GrantMode, charg
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node, Verdict
 from partage.model.pod import Record
-from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.quantity import Quantity
 from partage.model.request import (
     DeviceRequest,
-    Fault,
-    Joint,
-    LabelRule,
-    PartitionAsk,
     Phase,
     PodRequest,
     RequestGroup,
@@ -92,24 +87,14 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """One family's reading of a pod.
+class Reading(PodRequest):
+    """One family's reading of a pod; without `groups` if the family's names do not occur.
 
     Attributes:
-        groups: device requests; empty if the family's names do not occur.
         quota: amounts that the family's own quota keys count (`limits.nvidia.com/gpumem`), if they are known before
             placement.
     """
 
-    groups: tuple[RequestGroup, ...] = ()
-    joint: Joint | None = None
-    partition: PartitionAsk | None = None
-    node_labels: tuple[LabelRule, ...] = ()
-    node_strategy: Strategy | None = None
-    card_order: CardOrder = CardOrder()
-    scoring: Scoring = Scoring()
-    fault: Fault | None = None
-    notes: tuple[str, ...] = ()
     quota: Mapping[str, int] = field(default_factory=dict)
 
 
