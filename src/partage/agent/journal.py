@@ -23,7 +23,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -95,7 +95,13 @@ class _Marked(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The journal of one node, for one process; `damaged` lines could not be read when it was opened."""
+    """The journal of one node, for one process.
+
+    Attributes:
+        entries: containers that hold something, by the runtime's identity, oldest first; of one moment, for any thread.
+        adjusted: records of pods whose amounts were changed, by UID.
+        damaged: lines that could not be read when it was opened.
+    """
 
     def __init__(self, folder: Path, spare: int = _SPARE_BYTES) -> None:
         """Open the journal, and create its folder.
@@ -105,8 +111,8 @@ class Journal:
         file stays unchanged then.
         """
         self._path = folder / _NAME
-        self._entries: dict[str, Entry] = {}
-        self._adjusted: dict[str, str] = {}
+        self.entries: dict[str, Entry] = {}
+        self.adjusted: dict[str, str] = {}
         self._spare = spare
         self._dead = 0
         # Held for a whole change: grants, amounts and the end come from several threads.
@@ -120,7 +126,7 @@ class Journal:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held = _locked(folder / _LOCK)
             self._read()
-            self._rewrite(self._entries, self._adjusted)
+            self._rewrite(self.entries, self.adjusted)
         except InvalidDocument:
             self.close()
             raise
@@ -136,16 +142,6 @@ class Journal:
                 f"journal {self._path}: {error.strerror}; --journal names another folder"
             ) from error
 
-    @property
-    def entries(self) -> Mapping[str, Entry]:
-        """Containers that hold something, by the runtime's identity, oldest first; of one moment, for any thread."""
-        return self._entries
-
-    @property
-    def adjusted(self) -> Mapping[str, str]:
-        """Records of pods whose amounts were changed, by UID."""
-        return self._adjusted
-
     def adjust(self, uid: str, record: str) -> None:
         """Record other amounts of a pod's shares, for its present and future containers.
 
@@ -155,9 +151,9 @@ class Journal:
         with self._writing:
             entries = {
                 key: msgspec.structs.replace(one, record=record) if one.uid == uid else one
-                for key, one in self._entries.items()
+                for key, one in self.entries.items()
             }
-            self._rewrite(entries, {**self._adjusted, uid: record})
+            self._rewrite(entries, {**self.adjusted, uid: record})
 
     def pods(self, uids: Collection[str]) -> None:
         """Forget the changed amounts of all other pods.
@@ -166,21 +162,21 @@ class Journal:
         restart.
         """
         with self._writing:
-            kept = {uid: record for uid, record in self._adjusted.items() if uid in uids}
-            if len(kept) != len(self._adjusted):
-                self._adjusted = kept
-                self._rewrite(self._entries, kept)
+            kept = {uid: record for uid, record in self.adjusted.items() if uid in uids}
+            if len(kept) != len(self.adjusted):
+                self.adjusted = kept
+                self._rewrite(self.entries, kept)
             self._flush()
 
     def give(self, entry: Entry) -> None:
         """Record a container's grants, flushed to the disk. Raises `OSError`: the caller must not grant anything."""
         with self._writing:
-            entries = {**self._entries, entry.container: entry}
+            entries = {**self.entries, entry.container: entry}
             try:
                 self._append(_Line(given=entry))
             except OSError as error:
                 self._write_anew(entries, error)
-            self._entries = entries
+            self.entries = entries
 
     def end(self, container: str) -> None:
         """Forget an ended container; nothing happens if it held nothing.
@@ -188,11 +184,11 @@ class Journal:
         Raises `OSError`: the disk refuses it; it is forgotten nevertheless, and again after a restart.
         """
         with self._writing:
-            entries = dict(self._entries)
+            entries = dict(self.entries)
             entry = entries.pop(container, None)
             if entry is None:
                 return
-            self._entries = entries
+            self.entries = entries
             try:
                 written = self._append(_Line(ended=container))
             except OSError as error:
@@ -202,7 +198,7 @@ class Journal:
             if self._dead > self._spare:
                 # The end is recorded; a file that is only too long is rewritten the next time.
                 with contextlib.suppress(OSError):
-                    self._rewrite(entries, self._adjusted)
+                    self._rewrite(entries, self.adjusted)
 
     def keep(self, containers: Collection[str]) -> list[Entry]:
         """Forget all other containers, and return them.
@@ -210,11 +206,11 @@ class Journal:
         Raises `OSError`: the disk refuses it; they are forgotten nevertheless, and again after a restart.
         """
         with self._writing:
-            gone = [entry for key, entry in self._entries.items() if key not in containers]
+            gone = [entry for key, entry in self.entries.items() if key not in containers]
             if gone:
-                kept = {key: one for key, one in self._entries.items() if key in containers}
-                self._entries = kept
-                self._rewrite(kept, self._adjusted)
+                kept = {key: one for key, one in self.entries.items() if key in containers}
+                self.entries = kept
+                self._rewrite(kept, self.adjusted)
         return gone
 
     def close(self) -> None:
@@ -262,7 +258,7 @@ class Journal:
             # A file that stays open would keep the failed file system mounted. Another agent may lock the next one first.
             self._let_go()
             self._unlock()
-        self._rewrite(entries, self._adjusted)
+        self._rewrite(entries, self.adjusted)
 
     def _lock_again(self) -> None:
         if self._over:
@@ -290,10 +286,10 @@ class Journal:
                 self.damaged += 1
                 continue
             if line.adjusted is not None:
-                self._adjusted[line.adjusted.uid] = line.adjusted.record
+                self.adjusted[line.adjusted.uid] = line.adjusted.record
             if line.given is not None:
-                self._entries[line.given.container] = line.given
-            self._entries.pop(line.ended, None)
+                self.entries[line.given.container] = line.given
+            self.entries.pop(line.ended, None)
 
     def _check_version(self, lines: bytes) -> None:
         for text in lines.splitlines():
@@ -329,7 +325,7 @@ class Journal:
         except OSError:
             os.close(handle)
             raise
-        self._entries, self._adjusted, self._named = entries, adjusted, False
+        self.entries, self.adjusted, self._named = entries, adjusted, False
         self._let_go()
         self._file, self._size, self._dead = handle, size, 0
         self._flush()

@@ -6,7 +6,7 @@ and keeps only few as read, because the books of the scheduler hold them already
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,7 +33,7 @@ class _Place:
 
 
 class Picture:
-    """The last known objects."""
+    """The last known objects; `pods` are those that concern devices, by uid."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Picture:
         self.configs = ConfigBook(namespaces)
         self._translation = Translation(Context.of(Settings()))
         self._places: dict[str, _Place] = {}
-        self._pods: dict[str, Document] = {}
+        self.pods: dict[str, Document] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._read: OrderedDict[str, TranslatedNode] = OrderedDict()
 
@@ -58,11 +58,6 @@ class Picture:
         """Names of the API server's nodes."""
         return [name for name, place in self._places.items() if place.node is not None]
 
-    @property
-    def pods(self) -> Mapping[str, Document]:
-        """Pods that concern devices, by uid."""
-        return self._pods
-
     def node(self, name: str) -> tuple[Document | None, Document | None]:
         """The Node and the Device object of this name."""
         place = self._places.get(name) or _Place()
@@ -75,7 +70,7 @@ class Picture:
 
     def pod_named(self, namespace: str, name: str) -> Document | None:
         """A pod that concerns devices, by name."""
-        return self._pods.get(self._by_name.get((namespace, name), ""))
+        return self.pods.get(self._by_name.get((namespace, name), ""))
 
     def read_node(self, name: str) -> TranslatedNode | None:
         """The node with every family's configuration applied; None where the API has none.
@@ -139,14 +134,14 @@ class Picture:
     def pod_changed(self, document: Document) -> bool:
         """Take in a new or changed pod; whether it concerns devices and this is news."""
         uid = document.metadata.uid or ""
-        known = self._pods.get(uid)
+        known = self.pods.get(uid)
         if outdated(document, known):
             return False
         if known is None and not concerns_devices(document, self.context):
             return False
         if known is not None:
             self._leave(uid, known)
-        self._pods[uid] = document
+        self.pods[uid] = document
         self._by_name[document.namespace, document.name] = uid
         node = bound_to(document)
         if node:
@@ -155,7 +150,7 @@ class Picture:
 
     def pod_gone(self, uid: str) -> None:
         """Take in a pod's deletion."""
-        known = self._pods.pop(uid, None)
+        known = self.pods.pop(uid, None)
         if known is None:
             return
         if self._by_name.get((known.namespace, known.name)) == uid:

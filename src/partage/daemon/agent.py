@@ -129,6 +129,7 @@ class AgentDaemon:
         url: of health and metrics; empty before the agent serves.
         notes: facts that operators have to know.
         found: the result of the last search for devices.
+        instances: the maker of hardware instances; None without one.
     """
 
     def __init__(
@@ -148,8 +149,8 @@ class AgentDaemon:
         self.url = ""
         self.tallies = Tallies()
         self.notes = Notes()
-        self._instances = None if instances is None else instances(self.tallies, self.notes)
-        of_pods = _no_instance if self._instances is None else self._instances.instance
+        self.instances = None if instances is None else instances(self.tallies, self.notes)
+        of_pods = _no_instance if self.instances is None else self.instances.instance
         roots, chosen = self.options.roots, self.options.isolation
         facts = HostFacts(
             of_pods,
@@ -173,8 +174,8 @@ class AgentDaemon:
         self.keeper = Keeper(
             lambda: self._place, roots, self._journal, self.tallies, isolation, folders, stories
         )
-        if self._instances is not None:
-            self._instances.keep(lambda: self.keeper.books.allocations)
+        if self.instances is not None:
+            self.instances.keep(lambda: self.keeper.books.allocations)
         self.tallies.registry.register(SpanSeries(tracer))
         make = self.options.asked
         plugin = replace(self.options.plugin, kept=looked_at)
@@ -184,7 +185,7 @@ class AgentDaemon:
         if chosen.mps is not None:
             chosen.mps.tell(self.tallies, self.notes)
         tidying = None if folders is None else _Tidying(folders)
-        more = tidying, self._instances, chosen.mps
+        more = tidying, self.instances, chosen.mps
         self._companions = [*beside(self), *(one for one in more if one is not None)]
 
     def _opened(self) -> Journal:
@@ -205,11 +206,6 @@ class AgentDaemon:
             _LOG.warning("%s", problem)
         self.notes.say("rooms", Code.ISOLATION_FILES, rooms.problems)
         return Isolation(rooms, chosen.evict)
-
-    @property
-    def instances(self) -> NodeInstances | None:
-        """The maker of hardware instances; None without one."""
-        return self._instances
 
     def _files(self, uuid: str) -> tuple[str, ...]:
         """Device files of a card, from the last search; called in the keeper's thread."""

@@ -56,7 +56,7 @@ class KubeletOptions:
 
 
 class KubeletSide:
-    """Serves one node's kubelet; `take` the node's state, and `run` it."""
+    """Serves one node's kubelet with `offers`, its resources and units; `take` the node's state, and `run` it."""
 
     name: Final = "kubelet"
 
@@ -86,28 +86,28 @@ class KubeletSide:
         files = PluginFiles(options.folder / "device-plugins", look=options.look)
         self._plugins = DevicePlugins(files, self._advise, self._allow, chance, keeper.stories)
         self._resources: Resources | None = None
-        self._offers: tuple[Offer, ...] = ()
+        self.offers: tuple[Offer, ...] = ()
         self._lacking: dict[str, list[str]] = {}
         self._news = asyncio.Event()
         self._pods = None if client is None else NodePods(client, node, self._news.set)
 
     def take(self, place: Place) -> None:
         """Offer the units of the node's present state."""
-        tallies, before = self._keeper.tallies, self._offers
-        self._offers = offers(place.node, place.settings)
-        for gone in {one.resource for one in before} - {one.resource for one in self._offers}:
+        tallies, before = self._keeper.tallies, self.offers
+        self.offers = offers(place.node, place.settings)
+        for gone in {one.resource for one in before} - {one.resource for one in self.offers}:
             tallies.units.labels(gone).set(0)
-        self._plugins.take(self._offers)
+        self._plugins.take(self.offers)
         self._notes.say(
             self.name,
             Code.UNITS_LEFT_OUT,
             [
                 f"{one.resource}: {one.dropped} units more than the kubelet takes"
-                for one in self._offers
+                for one in self.offers
                 if one.dropped
             ],
         )
-        for one in self._offers:
+        for one in self.offers:
             tallies.units.labels(one.resource).set(sum(unit.healthy for unit in one.units))
             told = partial(self._told, one.resource)
             tallies.registered.labels(one.resource).set_function(told)
@@ -124,11 +124,6 @@ class KubeletSide:
                     tasks.create_task(self._pods.run(), name="agent:pods-of-plugins")
         finally:
             await resources.close()
-
-    @property
-    def offers(self) -> tuple[Offer, ...]:
-        """Resources and units that the agent reports to the kubelet."""
-        return self._offers
 
     @property
     def pods(self) -> list[LivePod] | None:
@@ -205,7 +200,7 @@ class KubeletSide:
         """
         ours = {
             one.resource: {unit.id for unit in one.units if unit.healthy}
-            for one in self._offers
+            for one in self.offers
             if one.resource in self._plugins.registered
         }
         lacking = without_ours(allocatable, ours)
@@ -229,5 +224,5 @@ class KubeletSide:
 
     def _unserved(self, pods: tuple[PodResources, ...]) -> list[str]:
         """Containers that hold units in the kubelet's report and have no grant of the agent."""
-        held, served = counted(pods, {one.resource for one in self._offers}), self._keeper.served
+        held, served = counted(pods, {one.resource for one in self.offers}), self._keeper.served
         return sorted("/".join(key) for key in held if ("/".join(key[:2]), key[2]) not in served)

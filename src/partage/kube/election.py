@@ -81,7 +81,10 @@ class LeaseSettings:
 
 
 class Election:
-    """The rules, from one candidate's view; moments are its own monotonic seconds."""
+    """The rules, from one candidate's view; moments are its own monotonic seconds.
+
+    `leads_until` is when we stop leading unless we renew; None if we do not lead.
+    """
 
     def __init__(self, identity: str, settings: LeaseSettings) -> None:
         self._identity = identity
@@ -91,7 +94,7 @@ class Election:
         self._seen_at = 0.0
         self._quiet_from: float | None = None
         self._given_back = False
-        self._leads_until: float | None = None
+        self.leads_until: float | None = None
         self._renewed: tuple[datetime, float] | None = None
 
     @property
@@ -123,14 +126,9 @@ class Election:
         """The moment, by our clock, at which the lease expires unless it changes."""
         return self._seen_at + self._lasts(self._seen)
 
-    @property
-    def leads_until(self) -> float | None:
-        """The moment at which we stop leading unless we renew; None if we do not lead."""
-        return self._leads_until
-
     def leads(self, now: float) -> bool:
         """Whether we may act as the leader at this moment, by our clock."""
-        return self._leads_until is not None and now < self._leads_until
+        return self.leads_until is not None and now < self.leads_until
 
     def stood_still(self, now: float, wall: datetime) -> float:
         """Seconds for which our clock may have stood still since the last renewal; 0 if it did not.
@@ -170,7 +168,7 @@ class Election:
             self._quiet_from = quiet_from
             self._seen, self._seen_version, self._seen_at = spec, version, now
         if self.holder != self._identity:
-            self._leads_until = None
+            self.leads_until = None
 
     def went_back(self, version: str) -> bool:
         """Whether a lease with this resourceVersion is older than one that was seen."""
@@ -238,12 +236,12 @@ class Election:
         """
         self._seen, self._seen_version, self._seen_at = spec, version, now
         self._given_back = False
-        self._leads_until = sent + self._settings.deadline
+        self.leads_until = sent + self._settings.deadline
         self._renewed = None if wall is None else (wall, sent)
 
     def resign(self) -> None:
         """Stop leading."""
-        self._leads_until = None
+        self.leads_until = None
 
 
 def _given_back(spec: LeaseSpec | None, stops: float | None) -> bool:

@@ -77,7 +77,13 @@ class Elected:
 
 
 class LeaderElector:
-    """Gets the lease, runs `lead` while it holds it, and releases it at the end."""
+    """Gets the lease, runs `lead` while it holds it, and releases it at the end.
+
+    Attributes:
+        handed_over: the previous leader released the lease with no request of its own on its way.
+        fellow: the last holder before us was elected by the same other lease.
+        quiet_from: the moment, by our clock, from which the previous leader sent nothing more.
+    """
 
     def __init__(
         self,
@@ -106,10 +112,10 @@ class LeaderElector:
         self._settled = settled
         self._mark = candidacy.mark
         self._elected = candidacy.elected
-        self._fellow = self._looked = False
+        self.fellow = self._looked = False
         self._changed = asyncio.Event()
-        self._handed_over = False
-        self._quiet_from = 0.0
+        self.handed_over = False
+        self.quiet_from = 0.0
         self._interrupted = False
         self._client = client.insistent(candidacy.settings.retry)
         self._clock = client.clock
@@ -131,29 +137,9 @@ class LeaderElector:
         return self._election.leads(now) and not self._election.stood_still(now, self._clock.now())
 
     @property
-    def handed_over(self) -> bool:
-        """Whether the previous leader released the lease with no request of its own on its way."""
-        return self._handed_over
-
-    @property
-    def fellow(self) -> bool:
-        """Whether the last holder before us was elected by the same other lease."""
-        return self._fellow
-
-    @property
-    def quiet_from(self) -> float:
-        """The moment, by our clock, from which the previous leader sent nothing more."""
-        return self._quiet_from
-
-    @property
     def holder(self) -> str:
         """The last observed holder of the lease."""
         return self._election.holder
-
-    @property
-    def term(self) -> int:
-        """How often the lease had changed hands at the last look."""
-        return self._election.term
 
     async def run(self) -> None:
         """Campaign, lead, and campaign again; ends when `lead` returns, raises, or we are cancelled.
@@ -251,7 +237,7 @@ class LeaderElector:
         election.won(claim, self._version, sent=sent, now=clock.monotonic(), wall=wall)
         renewed, handed_over, quiet_from = found
         if not renewed:
-            self._handed_over, self._quiet_from = handed_over, quiet_from
+            self.handed_over, self.quiet_from = handed_over, quiet_from
             # If we led already, the lease was gone in between, and we got it back within our own time. No
             # other candidate that follows these rules led meanwhile. But `lead` has not waited for one since.
             self._interrupted = True
@@ -263,7 +249,7 @@ class LeaderElector:
                 LEASES, self._name, namespace=self._namespace, into=Lease
             )
         except NotFound:
-            self._version, self._fellow = None, False
+            self._version, self.fellow = None, False
             self._observe(None, "", None)
             return False
         self._version = lease.metadata.resource_version
@@ -272,8 +258,8 @@ class LeaderElector:
         spec, stops = lease.spec, self._stops(lease)
         if self._elected is not None and not self._election.leads(self._clock.monotonic()):
             renewed = (lease.metadata.annotations or {}).get(self._elected.mark, "")
-            self._fellow = renewed == f"{spec.renew_time} {self._elected.lease}"
-            if self._fellow:
+            self.fellow = renewed == f"{spec.renew_time} {self._elected.lease}"
+            if self.fellow:
                 spec, stops = LeaseSpec("", SETTLED, renew_time=spec.renew_time), 0.0
         self._observe(spec, self._version, stops)
         return True
@@ -341,7 +327,7 @@ class LeaderElector:
         It is not released either while our predecessor may still send. The next holder counts from our
         last report, and would not know of that.
         """
-        early = self._clock.monotonic() < self._quiet_from
+        early = self._clock.monotonic() < self.quiet_from
         if not self.leading or self._version is None or early:
             self._election.resign()
             return

@@ -98,7 +98,10 @@ _FACTS: Final = attrgetter(
 
 
 class Engine(Chooser):
-    """All state of scheduling; `decision_id` is that of the last decision if a journal is kept, else empty."""
+    """All state of scheduling; `decision_id` is that of the last decision if a journal is kept, else empty.
+
+    `ranks` is the number of all nodes so far; `rank_at` of a later node is not less.
+    """
 
     def __init__(self, policy: Policy | None = None, scorers: Scorers | None = None) -> None:
         """An empty engine; `scorers` score plain requests in another way with the same results, None by NumPy."""
@@ -108,13 +111,8 @@ class Engine(Chooser):
         self._gone: OrderedDict[str, None] = OrderedDict()  # in order of going
         self._node_versions: dict[str, int] = {}
         self._gone_nodes: OrderedDict[str, None] = OrderedDict()
-        self._next_rank = 0
+        self.ranks = 0
         self.decision_id = ""
-
-    @property
-    def ranks(self) -> int:
-        """The number of all nodes so far; `rank_at` of a later node is not less."""
-        return self._next_rank
 
     def rank_at(self, index: int) -> int:
         """The node's position in the explicit order."""
@@ -201,8 +199,8 @@ class Engine(Chooser):
                 grown = np.zeros(self.ledger.present.shape[0], np.int64)
                 grown[: self._rank.shape[0]] = self._rank
                 self._rank = grown
-            self._rank[index] = self._next_rank
-            self._next_rank = min(self._next_rank + 1, RANKS - 1)
+            self._rank[index] = self.ranks
+            self.ranks = min(self.ranks + 1, RANKS - 1)
         useless = [
             f"{device.uuid} ({device.model or 'model unknown'})"
             for device in node.devices

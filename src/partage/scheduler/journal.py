@@ -166,7 +166,7 @@ class JournalledEngine(Engine):
                 for node in self.ledger.nodes
                 if node is not None
             ),
-            next_rank=self._next_rank,
+            next_rank=self.ranks,
             versions={**self._node_versions},
             pods=tuple(self._pods.values()),
             gone=tuple(self._gone),
@@ -188,7 +188,7 @@ class JournalledEngine(Engine):
             handle(NodeSeen(node))
         for node, rank in state.nodes:
             self._rank[self.ledger.index[node.name]] = rank
-        self._next_rank = state.next_rank
+        self.ranks = state.next_rank
         self._node_versions.update(state.versions)
         self._gone_nodes.update(
             (name, None) for name in state.versions if name not in self.ledger.index

@@ -24,20 +24,16 @@ class ServerTls:
         authority: PEM certificates of the clients' authority; None asks for no certificate.
         required: whether a connection without a client certificate is refused; otherwise, only
             privileged routes refuse it.
+        end: of the served certificate, seconds since 1970; 0 before the first read.
     """
 
     certificate: Path
     key: Path
     authority: Path | None = None
     required: bool = False
+    end: float = 0.0
     _contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
     _stamps: tuple[int, ...] = ()
-    _end: float = 0.0
-
-    @property
-    def end(self) -> float:
-        """The end of the served certificate, seconds since 1970; 0 before the first read."""
-        return self._end
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -74,7 +70,7 @@ class ServerTls:
         except (OSError, ssl.SSLError, ValueError) as error:
             raise InvalidValue(f"TLS files of {self.certificate}: {error}") from error
         self._contexts, self._stamps = contexts, stamps
-        self._end = served.not_valid_after_utc.timestamp()
+        self.end = served.not_valid_after_utc.timestamp()
         return contexts
 
     def _fresh(self) -> ssl.SSLContext:

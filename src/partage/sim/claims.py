@@ -148,7 +148,7 @@ _Alone = dict[int, tuple[bool, Sequence[tuple[Ask, Offer, _Miss]]]]
 
 
 class ClaimAllocator:
-    """Allocates claims of pods as Kubernetes would, over documents and one engine's ledger."""
+    """Allocates claims as Kubernetes would, over documents and an engine's ledger; `selectors` is None until needed."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class ClaimAllocator:
         self._use = _Use()
         for claim in by["ResourceClaim"]:
             self._count(claim)
-        self._selectors = selectors
+        self.selectors = selectors
         self._spent: dict[str, tuple[int, int]] = {}
         self._looks = 0
         self._tries = 0
@@ -214,11 +214,6 @@ class ClaimAllocator:
         ledger = self._engine.ledger
         index = ledger.index.get(name)
         return None if index is None else ledger.nodes[index]
-
-    @property
-    def selectors(self) -> Selectors | None:
-        """The judge of selectors, if one was needed."""
-        return self._selectors
 
     # --- one pod -----------------------------------------------------------------------------
 
@@ -287,11 +282,11 @@ class ClaimAllocator:
         steps, looks = self._spent.get(namespace, (0, 0))
         few, each = (MOST_STEPS - steps) // 2, _LOOKS_EACH * len(self._pools.offers)
         self._looks = given = each + (_MOST_LOOKS - looks) // 2
-        if self._selectors is not None:
-            self._selectors.begin(few)
+        if self.selectors is not None:
+            self.selectors.begin(few)
         yield
-        if self._selectors is not None:
-            steps += few - max(self._selectors.left, 0)
+        if self.selectors is not None:
+            steps += few - max(self.selectors.left, 0)
         extra = given - max(self._looks, 0) - each
         self._spent[namespace] = steps, looks + max(extra, 0)
 
@@ -381,9 +376,9 @@ class ClaimAllocator:
                     return _unready(f"claim {space}/{claim.name}: {told}")
             waiting.append(_Claim(claim, wants))
         self._tries = _MOST_OF_A_POD
-        if self._selectors is None and waiting:
+        if self.selectors is None and waiting:
             try:
-                self._selectors = Selectors()
+                self.selectors = Selectors()
             except NoLibrary as error:
                 return _unready(str(error))
         return waiting, at
@@ -543,11 +538,11 @@ class ClaimAllocator:
 
     def _unselected(self, ask: Ask, offer: Offer) -> _Miss | None:
         """The selector that is not true for a device; None if all are."""
-        assert self._selectors is not None  # noqa: S101 # made before anything is judged
+        assert self.selectors is not None  # noqa: S101 # made before anything is judged
         given = ((8.0, self._classes[ask.device_class]), (6.0, ask.selectors))
         for far, some in given:
             for expression in some:
-                answer = self._selectors.judge(expression, offer.view)
+                answer = self.selectors.judge(expression, offer.view)
                 if answer is True:
                     continue
                 whose = "of the class" if far > 7 else "of the request"

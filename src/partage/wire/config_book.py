@@ -5,7 +5,7 @@ book reports the fault to its readers. If two set the same thing, the later one 
 wins, in any order of arrival, so that two replicas agree.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from partage.model.errors import InvalidDocument
@@ -29,13 +29,16 @@ class Source:
 
 
 class ConfigBook:
-    """The ConfigMaps that set something: `configuration` of them together, and the errors of `refused` ones."""
+    """The ConfigMaps that set something, in their newest state: `documents`, the errors of `refused` ones among them.
+
+    `configuration` is what those in force set together.
+    """
 
     def __init__(self, namespaces: Iterable[str] = ()) -> None:
         """An empty book: the published defaults. Only ConfigMaps of `namespaces` are read; of all if it is empty."""
         self._namespaces = frozenset(namespaces)
         self._held: dict[tuple[str, str, str], Document] = {}
-        self._seen: dict[tuple[str, str, str], Document] = {}
+        self.documents: dict[tuple[str, str, str], Document] = {}
         self.configuration = Configuration()
         self.refused: dict[str, str] = {}
 
@@ -56,20 +59,15 @@ class ConfigBook:
         """The state in force of every ConfigMap, for a refused one its last good state."""
         return tuple(self._held.values())
 
-    @property
-    def documents(self) -> Mapping[tuple[str, str, str], Document]:
-        """The newest state of every ConfigMap that sets something, refused ones included."""
-        return self._seen
-
     def changed(self, document: Document) -> bool:
         """Record a new or changed ConfigMap; returns whether the settings in force have changed."""
         if self._namespaces and document.namespace not in self._namespaces:
             return False
-        if outdated(document, self._seen.get(document.identity)):
+        if outdated(document, self.documents.get(document.identity)):
             return False
         if not keys_read(document):
             return self.gone(document)
-        self._seen[document.identity] = document
+        self.documents[document.identity] = document
         held = {**self._held, document.identity: document}
         try:
             return self._take_over(held, document)
@@ -79,7 +77,7 @@ class ConfigBook:
 
     def gone(self, document: Document) -> bool:
         """Record a deleted ConfigMap; returns whether the settings in force have changed."""
-        self._seen.pop(document.identity, None)
+        self.documents.pop(document.identity, None)
         held = {key: one for key, one in self._held.items() if key != document.identity}
         # A ConfigMap that was valid only beside this one loses the keys that now break a rule.
         return self._take_over(held, document, strict=False)

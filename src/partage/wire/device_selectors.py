@@ -40,7 +40,7 @@ class NoLibrary(PartageError):
 
 
 class Selectors:
-    """Evaluates expressions, and remembers answers for devices that are alike."""
+    """Evaluates expressions, and remembers answers for devices that are alike; `left` counts the question's steps."""
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
         """No answers yet; `steps` bounds the first question. Raises `NoLibrary`: none is installed, with the remedy."""
@@ -52,18 +52,13 @@ class Selectors:
                 "pip install cel-python"
             ) from error
         self._cel = cel
-        self._left = steps
+        self.left = steps
         self._compiled: dict[str, Any] = {}
         self._known: dict[tuple[str, object], bool | str] = {}
 
-    @property
-    def left(self) -> int:
-        """Steps that are left to the question."""
-        return self._left
-
     def begin(self, steps: int) -> None:
         """Begin another question with so many steps; known answers stay, unless there are too many."""
-        self._left = steps
+        self.left = steps
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
             self._compiled.clear()
@@ -73,7 +68,7 @@ class Selectors:
         key = expression, _visible(expression, device)
         found = self._known.get(key)
         if found is None:
-            enough = self._left >= _MOST_AT_ONCE + self._dear(expression)
+            enough = self.left >= _MOST_AT_ONCE + self._dear(expression)
             found = self._judged(expression, device)
             if enough or isinstance(found, bool):
                 self._known[key] = found
@@ -87,17 +82,17 @@ class Selectors:
         if len(expression) > LONGEST:
             return f"it has {len(expression)} characters, more than {LONGEST}"
         before = self._dear(expression)
-        if self._left <= before:
+        if self.left <= before:
             return _LATE
-        self._left -= before
+        self.left -= before
         program = self._compiled.get(expression)
         if program is None:
             program = self._compiled[expression] = self._cel.compiled(expression)
         if isinstance(program, str):
             return program
-        most = min(self._left, _MOST_AT_ONCE)
+        most = min(self.left, _MOST_AT_ONCE)
         answer, taken = self._cel.evaluated(program, device, most)
-        self._left -= taken
+        self.left -= taken
         return answer
 
 

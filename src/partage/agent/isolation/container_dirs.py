@@ -18,7 +18,7 @@ not outlive the machine: after a boot the agent creates everything but the libra
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -99,7 +99,7 @@ class Room:
 
 
 class Rooms:
-    """The rooms of one node; for one process."""
+    """The node's `rooms`, by the runtime's identity of their container, and the `library` of new ones; for one process."""
 
     def __init__(self, built: Path, here: Path, host: str, root: Path = Path("/")) -> None:
         """Take over the rooms of an earlier agent, or begin.
@@ -113,7 +113,7 @@ class Rooms:
             InvalidDocument: the library cannot be read or a folder cannot be made; the text contains which.
         """
         self._here, self._host = here, host
-        self._rooms: dict[str, Room] = {}
+        self.rooms: dict[str, Room] = {}
         self._strange: set[str] = set()
         self.problems: list[str] = []
         try:
@@ -122,7 +122,7 @@ class Rooms:
             self._files = TenantFiles(here, host, root / _MOUNTS)
             if self._files.problem:
                 self.problems.append(self._files.problem)
-            self._library = install(built, here / "lib")
+            self.library = install(built, here / "lib")
             self._after_boot((root / _BOOT).read_text("ascii", "replace").strip())
             self._tidy()
             self._take_up()
@@ -130,16 +130,6 @@ class Rooms:
             raise InvalidDocument(
                 f"isolation: {error.filename or here}: {error.strerror or error}"
             ) from error
-
-    @property
-    def rooms(self) -> Mapping[str, Room]:
-        """Rooms by the runtime's identity of their container."""
-        return self._rooms
-
-    @property
-    def library(self) -> Path:
-        """The library that new rooms get."""
-        return self._library
 
     def open(self, container: str, quota: Sequence[CardQuota]) -> Room:
         """Make a container's room, and replace an earlier one.
@@ -159,16 +149,16 @@ class Rooms:
             for index, card in enumerate(quota):
                 given.append(self._seated(index, card))  # these are freed again after an error
             limits = ContainerLimits(_identity(container), tuple(given))
-            room = replace(self._room(folder, self._library.name, limits), amounts=limits.cards)
+            room = replace(self._room(folder, self.library.name, limits), amounts=limits.cards)
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir(mode=0o755)
             self._files.open_account(container)
             for one in limits.cards:
                 (draft / one.seats).mkdir(mode=0o755)
-            shutil.copyfile(self._library, draft / self._library.name)
-            (draft / self._library.name).chmod(0o555)
+            shutil.copyfile(self.library, draft / self.library.name)
+            (draft / self.library.name).chmod(0o555)
             _put(draft / limits.account, "")
-            _put(draft / "preload", f"{INSIDE}/{self._library.name}\n")
+            _put(draft / "preload", f"{INSIDE}/{self.library.name}\n")
             write(draft / "limits", limits)
             _put(draft / _DIGEST, f"{digest(draft / 'limits')}\n")
             make_amounts(draft / NAME, limits.cards)
@@ -180,7 +170,7 @@ class Rooms:
             if isinstance(error, InvalidDocument):
                 raise InvalidValue(str(error)) from error
             raise
-        self._rooms[container] = room
+        self.rooms[container] = room
         return room
 
     def adjust(self, container: str, cards: tuple[CardLimits, ...]) -> None:
@@ -189,7 +179,7 @@ class Rooms:
         A crash in between leaves each amount at its old or its new value. `cards`: those of the room, with the new
         amounts. Raises `InvalidValue`: an older agent made the room; `OSError`: a file cannot be written.
         """
-        room = self._rooms[container]
+        room = self.rooms[container]
         if not room.amounts:
             raise InvalidValue("its limits are of an older agent, and change with its next start")
         try:
@@ -199,11 +189,11 @@ class Rooms:
         except (OSError, InvalidDocument) as error:
             with contextlib.suppress(OSError, InvalidDocument):  # some may be in force
                 cards = read_amounts(room.folder / NAME, room.limits.cards)
-                self._rooms[container] = replace(room, amounts=cards)
+                self.rooms[container] = replace(room, amounts=cards)
             if isinstance(error, InvalidDocument):
                 raise InvalidValue(str(error)) from error
             raise
-        self._rooms[container] = replace(room, amounts=cards)
+        self.rooms[container] = replace(room, amounts=cards)
 
     def _tell_others(self, room: Room, card: CardLimits) -> None:
         if room.seats_of(card) is not None:
@@ -211,26 +201,26 @@ class Rooms:
 
     def spare(self, container: str, why: str) -> None:
         """Keep the library out of a container before its start: its loader finds an empty list. Raises `OSError`."""
-        room = self._rooms[container]
+        room = self.rooms[container]
         (room.folder / "preload").chmod(0o644)
         (room.folder / "spared").write_text(why[:_NOTE_BYTES], encoding="utf-8")
         # In place: the container has this file mounted.
         (room.folder / "preload").write_text("", encoding="ascii")
-        self._rooms[container] = replace(room, spared=why[:_NOTE_BYTES])
+        self.rooms[container] = replace(room, spared=why[:_NOTE_BYTES])
 
     def close(self, container: str) -> None:
         """Release the seats of an ended container. Nothing happens if it had no room.
 
         Raises `OSError`: the folder cannot be moved away; the room stays until it can.
         """
-        room = self._rooms.get(container)
+        room = self.rooms.get(container)
         if room is None:
             return
         gone = room.folder.with_name(f".{container}")
         shutil.rmtree(gone, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             room.folder.rename(gone)
-        del self._rooms[container]
+        del self.rooms[container]
         shutil.rmtree(gone, ignore_errors=True)
         self._freed(room.limits.cards, seated=room.limits.version == VERSION)
         self._files.close_account(container)
@@ -245,7 +235,7 @@ class Rooms:
 
     def mend(self) -> None:
         """Restore the size of seats, and of accounts that containers made longer."""
-        self._files.mend(list(self._rooms))
+        self._files.mend(list(self.rooms))
 
     def keep(self, containers: Collection[str]) -> list[str]:
         """Close all other rooms and return their containers. Raises `OSError`."""
@@ -254,7 +244,7 @@ class Rooms:
             shutil.rmtree(self._here / "containers" / container, ignore_errors=True)
             self._files.close_account(container)
             self._strange.discard(container)
-        gone = [container for container in self._rooms if container not in containers]
+        gone = [container for container in self.rooms if container not in containers]
         problem: OSError | None = None
         for container in gone:
             try:
@@ -266,7 +256,7 @@ class Rooms:
         return gone
 
     def _tenants(self, uuid: str) -> Iterator[CardLimits]:
-        for room in self._rooms.values():
+        for room in self.rooms.values():
             yield from (card for card in room.limits.cards if card.uuid == uuid)
 
     def _seated(self, index: int, card: CardQuota) -> CardLimits:
@@ -329,7 +319,7 @@ class Rooms:
                 else:
                     path.unlink(missing_ok=True)
         for path in (self._here / "lib").iterdir():
-            if path != self._library:
+            if path != self.library:
                 path.unlink()  # rooms have copies
 
     def _take_up(self) -> None:
@@ -343,18 +333,18 @@ class Rooms:
                 )
                 self._strange.add(folder.name)
                 continue
-            self._rooms[folder.name] = room
-        cards = {card.uuid for room in self._rooms.values() for card in room.limits.cards}
+            self.rooms[folder.name] = room
+        cards = {card.uuid for room in self.rooms.values() for card in room.limits.cards}
         for uuid in cards:
             self._files.hold_card(uuid)
         if self._strange:
             return
-        self._files.tidy(self._rooms, cards)
-        for room in self._rooms.values():
+        self._files.tidy(self.rooms, cards)
+        for room in self.rooms.values():
             for card in room.amounts:
                 with contextlib.suppress(OSError, InvalidDocument):
                     self._tell_others(room, card)  # a crash may have preceded it
-        if all(room.limits.version == VERSION for room in self._rooms.values()):
+        if all(room.limits.version == VERSION for room in self.rooms.values()):
             # Pages of cards that libraries of version 1 shared.
             shutil.rmtree(self._here / "cards", ignore_errors=True)
 
@@ -362,9 +352,9 @@ class Rooms:
         """Take over rooms that could not be read before, because a disk failed for a moment."""
         for name in sorted(self._strange):
             with contextlib.suppress(OSError, InvalidDocument, StopIteration):
-                self._rooms[name] = self._read(self._here / "containers" / name)
+                self.rooms[name] = self._read(self._here / "containers" / name)
                 self._strange.discard(name)
-                for card in self._rooms[name].limits.cards:
+                for card in self.rooms[name].limits.cards:
                     self._files.hold_card(card.uuid)
 
     def _room(self, folder: Path, library: str, limits: ContainerLimits, why: str = "") -> Room:
