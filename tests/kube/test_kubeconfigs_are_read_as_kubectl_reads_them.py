@@ -47,7 +47,7 @@ def test_a_plain_context_is_read() -> None:
     """Server, namespace and name; the slash at the end goes."""
     config = parse(kubeconfig())
 
-    assert config == Config(ClusterConfig("https://api:6443"), UserConfig(), "default", "main")
+    assert config == Config(ClusterConfig("https://api:6443"), UserConfig(), "default")
 
 
 def test_a_context_can_be_named() -> None:
@@ -55,7 +55,7 @@ def test_a_context_can_be_named() -> None:
     other = {"name": "b", "context": {"cluster": "c", "namespace": "team"}}
     config = parse(kubeconfig(contexts=[other]), "b")
 
-    assert (config.context, config.namespace, config.user) == ("b", "team", UserConfig())
+    assert (config.namespace, config.user) == ("team", UserConfig())
 
 
 def test_everything_a_cluster_may_say_is_read() -> None:
@@ -156,7 +156,6 @@ def test_documents_merge_and_the_first_wins() -> None:
     config = parse_kubeconfig([(Path("/a/x"), first), (Path("/b/y"), second)])
 
     assert config.user.token == "one"  # noqa: S105
-    assert config.context == "main"
 
 
 V1 = "client.authentication.k8s.io/v1"

@@ -66,14 +66,6 @@ class ReportingSettings:
     isolation: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """The result of one round; it `wrote` these objects: `device`, `node`."""
-
-    inventory: Inventory
-    wrote: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class _Seen:
     """Objects as last read or written; None means unknown, an empty device means absent."""
@@ -166,8 +158,11 @@ class AgentReporting:
         self._hooks.heard(self._seen.node, None, self._found)
         self._news.set()
 
-    async def report(self) -> Round:
-        """Compare the last search with the objects, and write the differences. Raises `KubeError`: retry next round."""
+    async def report(self) -> tuple[str, ...]:
+        """Compare the last search with the objects, and write the differences; returns what it wrote: `device`, `node`.
+
+        Raises `KubeError`: retry next round.
+        """
         self._seen.rounds += 1
         if (
             self._seen.node is None
@@ -181,13 +176,11 @@ class AgentReporting:
                 self._hooks.restore(self._seen.device or None)
                 self._restored = True
             await self.look()  # an earlier search did not know of it
-        inventory = self._found
         try:
-            wrote = await self._write(self._seen, inventory)
+            return await self._write(self._seen, self._found)
         except (AlreadyExists, Conflict, NotFound):
             self._seen = _Seen()  # another client wrote first: the next round reads
             raise
-        return Round(inventory, wrote)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Search, report and renew until `stop`; none of these waits for another. `told` gets each error once."""

@@ -86,5 +86,3 @@ class Config:
     cluster: ClusterConfig
     user: UserConfig = UserConfig()
     namespace: str = "default"
-    context: str = ""
-    """The kubeconfig context of this configuration; empty in a cluster."""

@@ -143,7 +143,6 @@ class ApiError(RequestError):
     Attributes:
         status: HTTP status, or the code in a watch's error event.
         reason: the API's machine-readable reason, possibly empty.
-        named: the object that the API's answer is about, possibly empty.
         text: the API's message, shortened.
         retry_after: seconds after which the server accepts another try, or None.
     """
@@ -163,7 +162,6 @@ class ApiError(RequestError):
     ) -> None:
         self.status = status
         self.reason = document.reason or ""
-        self.named = (document.details or StatusDetails()).name or ""
         self.text = _shortened(document.message or "")
         self.retry_after = retry_after
         said = " ".join(part for part in (str(status), self.reason) if part)

@@ -134,12 +134,7 @@ def parse_kubeconfig(
         )
         user = _user(user_path, found.name, found.user or _User())
     server = _cluster(cluster_path, cluster.name, cluster.cluster or _Cluster())
-    return Config(
-        server,
-        user if server.by_tls else UserConfig(),
-        chosen.namespace or "default",
-        name,
-    )
+    return Config(server, user if server.by_tls else UserConfig(), chosen.namespace or "default")
 
 
 def _decode(path: Path, data: bytes) -> _Document:

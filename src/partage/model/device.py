@@ -148,10 +148,8 @@ class Partition:
         minors: its cards, ascending.
         score: preference; higher is better.
         bandwidth: ring bandwidth in bits per second, if the table contains it.
-        link: kind of link, for people.
     """
 
     minors: tuple[int, ...]
     score: int = 1
     bandwidth: int | None = None
-    link: str = ""

@@ -68,7 +68,6 @@ class Layouts:
     """Tables of one model and one configuration; made by `tabulate`.
 
     Attributes:
-        allowed: the layouts that an operator permits.
         positions: every (profile, start), in the order of the columns.
         masks: by state: its instances as bits, numbered like `positions`.
         after: by state and position: the next state; -1 if the card has no room.
@@ -79,7 +78,6 @@ class Layouts:
     """
 
     axis: MigAxis
-    allowed: Allowed
     positions: tuple[MigSlice, ...]
     masks: NDArray[np.uint64]
     after: NDArray[np.int32]
@@ -187,7 +185,6 @@ def tabulate(axis: MigAxis, allowed: Allowed | None = None) -> Layouts:
     used = [sum(one.size for one in _of(axis, mask)) for mask in states]
     return Layouts(
         axis,
-        allowed,
         axis.positions,
         masks,
         after,

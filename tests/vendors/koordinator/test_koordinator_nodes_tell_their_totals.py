@@ -236,7 +236,7 @@ def test_a_table_is_read_leniently() -> None:
 
     assert parse_partitions(text) == {
         1: (Partition((0,), score=2),),
-        2: (Partition((0, 1), score=3, bandwidth=400 * GI, link="HCCS"), Partition((2, 3))),
+        2: (Partition((0, 1), score=3, bandwidth=400 * GI), Partition((2, 3))),
     }
 
 

@@ -71,14 +71,12 @@ class DriverPlugin:
         prepare: prepares a claim; raises `NotPrepared` or `OSError`.
         unprepare: undoes it; raises `OSError`.
         taken: called when a kubelet has accepted the driver.
-        registered: true once the kubelet has accepted it.
     """
 
     files: DriverFiles
     prepare: Callable[[said.Claim], Awaitable[Prepared]]
     unprepare: Callable[[said.Claim], Awaitable[None]]
     taken: Callable[[], None] = lambda: None
-    registered: bool = False
     _health: tuple[Health, ...] = ()
     _watchers: set[asyncio.Event] = field(default_factory=set)
 
@@ -113,7 +111,6 @@ class DriverPlugin:
             while {path: identity(path) for path in sockets} == own:  # noqa: ASYNC110 # files have no event here
                 await asyncio.sleep(self.files.look)
         finally:
-            self.registered = False
             await server.stop(None)
             for path, mine in own.items():
                 if mine and identity(path) == mine:
@@ -144,7 +141,6 @@ class DriverPlugin:
 
     async def _notified(self, request: bytes, context: Any) -> bytes:
         told = await read(said.RegistrationStatus, request, context)
-        self.registered = told.registered
         if told.registered:
             _LOG.info("%s: registered with the kubelet", DRA_DRIVER)
             self.taken()

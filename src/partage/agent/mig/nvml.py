@@ -22,11 +22,10 @@ class Failure(StrEnum):
 
 
 class NvmlFailed(PartageError):
-    """A call of the driver failed; `call` is its name in NVML."""
+    """A call of the driver failed."""
 
     def __init__(self, call: str, failure: Failure, detail: str = "") -> None:
         super().__init__(f"{call}: {failure}" + (f" ({detail})" if detail else ""))
-        self.call = call
         self.failure = failure
 
 

@@ -22,16 +22,13 @@ _UNLINKED: Final = frozenset({"PCIE", "NVL"})  # boards without the eight-card l
 _MOST: Final = 256
 """Partitions of one node; each decision on whole cards compares those of one size with all larger ones."""
 _HOPPER_TABLE: Final[Mapping[int, tuple[Partition, ...]]] = {
-    size: tuple(
-        Partition(tuple(range(first, first + size)), link="NVLink") for first in range(0, 8, size)
-    )
+    size: tuple(Partition(tuple(range(first, first + size))) for first in range(0, 8, size))
     for size in (1, 2, 4, 8)
 }
 
 
 class _Entry(msgspec.Struct, frozen=True):
     minors: list[int]
-    link: str | None = msgspec.field(default=None, name="gpuLinkType")
     bandwidth: str | int | float | None = msgspec.field(default=None, name="ringBusBandwidth")
     score: int | str | None = msgspec.field(default=None, name="allocationScore")
 
@@ -104,4 +101,4 @@ def _partition(size: int, entry: _Entry, where: str) -> Partition:
         bandwidth = None if entry.bandwidth is None else Quantity.parse(entry.bandwidth).ceil()
     except ValueError as error:
         raise InvalidValue(f"{where}: {error}") from error
-    return Partition(minors, score=score, bandwidth=bandwidth, link=entry.link or "")
+    return Partition(minors, score=score, bandwidth=bandwidth)
