@@ -13,7 +13,7 @@ from control_plane import ADMIN, ControlPlane, missing
 from fakes.ports import free_port
 from partage.controllers.manager import Controllers, ControllerSettings
 from partage.daemon.adjusting import Adjusting
-from partage.daemon.binding import ApiAmender, read_pod
+from partage.daemon.binding import ApiPods
 from partage.daemon.claim_reviews import outdater
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.extender.ports import Outcome
@@ -615,16 +615,16 @@ async def test_adjustments_are_written_as_a_genuine_server_takes_them(plane: Pla
         made = await create(client, pod("adjusted"))
         uid = made["metadata"]["uid"]
         await client.bind("default", "adjusted", "n1", uid=uid)
-        first = await read_pod(client, "default", "adjusted")
+        amender = ApiPods(client, lambda: True, 10.0)
+        first = await amender.read("default", "adjusted")
         assert first is not None
-        amender = ApiAmender(client, lambda: True, 10.0)
         record = encode(Allocation(uid, "default", "adjusted", "n1", (share,)))
 
         assert (await amender.amend(first, {names.ALLOCATION: record})).outcome is Outcome.DONE
         assert (await amender.amend(first, {names.ALLOCATION: "x"})).outcome is Outcome.UNKNOWN
         await amender.answer(first, "NoRoom", "card 0 is full")
 
-        second = await read_pod(client, "default", "adjusted")
+        second = await amender.read("default", "adjusted")
         assert second is not None
         assert isinstance(second.shape, shapes.Pod)
         agent = Adjusting(None, client, "n1", list)  # type: ignore[arg-type] # what it sends alone

@@ -14,7 +14,7 @@ from proxy import Proxy
 from fakes.backups import backup_of, restore
 from fakes.ports import free_port
 from partage.apiserver import ApiServer, Settings, serve
-from partage.daemon.binding import ApiAmender
+from partage.daemon.binding import ApiPods
 from partage.daemon.informers import Feed
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
@@ -105,7 +105,7 @@ async def test_a_record_that_was_repeated_on_the_way_is_read_back() -> None:
     async with world(nodes=1) as cluster:
         await cluster.pod("a")
         client = await cluster.client()
-        amender = ApiAmender(client, lambda: True)
+        amender = ApiPods(client, lambda: True)
         pod_now = await amender.read("default", "a")
         assert pod_now is not None
 

@@ -11,7 +11,7 @@ from fakes.backups import backup_of, restore
 from fakes.clock import InstantClock
 from fakes.kube_server import KubeServer
 from partage.daemon import leadership
-from partage.daemon.binding import ApiBinder
+from partage.daemon.binding import ApiPods
 from partage.daemon.options import ElectionOptions, SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.bindings import BindLimits
@@ -241,7 +241,7 @@ async def test_a_process_that_stood_still_after_its_look_sends_no_binding() -> N
         KubeServer() as server,
         Client(Config(ClusterConfig(server.url)), clock=clock) as client,
     ):
-        answer = await ApiBinder(client, stood_still, within=10.0).bind(
+        answer = await ApiPods(client, stood_still, within=10.0).bind(
             Binding("default", "a", "uid-1", "n0")
         )
 

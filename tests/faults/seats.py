@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 
 from partage.apiserver import ApiError, ApiServer, DeleteOptions, Record
-from partage.daemon.binding import ApiBinder
+from partage.daemon.binding import ApiPods
 from partage.embedded.scheduling import Choice, KubeScheduler, Ports
 from partage.extender.ports import Binding, Outcome
 from partage.kube.client import Client
@@ -88,7 +88,7 @@ class Seat:
         self.others_alive: Callable[[], bool] = lambda: False
         self._path, self._client, self._times = path, client, times
         self._patience, self._lives = patience, lives
-        self._binder = ApiBinder(client, lambda: True)
+        self._binder = ApiPods(client, lambda: True)
         self._ids = itertools.count(2)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._writer: asyncio.StreamWriter | None = None

@@ -8,7 +8,7 @@ from kube_builders import PODS_PATH, Pod, client_of, pod, put
 
 from fakes.kube_server import KubeServer
 from fakes.wire import Fault
-from partage.daemon.binding import read_pod
+from partage.daemon.binding import ApiPods
 from partage.daemon.watched import LivePod
 from partage.kube.client import PatchKind
 from partage.kube.errors import (
@@ -217,12 +217,13 @@ async def test_a_404_of_the_way_is_no_word_of_the_pod() -> None:
     async with KubeServer() as server, client_of(server) as client:
         put(server, "a")
         server.fail(Fault(method="GET", status=404))
+        pods = ApiPods(client, lambda: True)
 
         with pytest.raises(NotServed):
-            await read_pod(client, "default", "a")
+            await pods.read("default", "a")
 
-        assert await read_pod(client, "default", "a") is not None
-        assert await read_pod(client, "default", "b") is None
+        assert await pods.read("default", "a") is not None
+        assert await pods.read("default", "b") is None
 
 
 async def test_a_binding_with_a_failed_precondition_changes_nothing() -> None:

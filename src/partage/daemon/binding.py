@@ -1,6 +1,6 @@
 """Bindings, reads and node locks over the API server.
 
-The binder sends a Binding only while this instance may bind, because a leader that has lost its lease
+Pods are bound and changed only while this instance leads, because a leader that has lost its lease
 must not write, even before it notices the loss. Errors become the three outcomes of `extender.ports`.
 An error that leaves the outcome open becomes `UNKNOWN`, and the caller reads the pod.
 """
@@ -23,36 +23,39 @@ from partage.wire.documents import Document
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _SHOWN: Final = 1000
+_OVER: Final = "this instance does not lead any more"
 _TRIES: Final = 5
 """Tries of a change to a node that others also change."""
 
 
-class ApiBinder:
-    """Sends Bindings; see `extender.ports.Binder`."""
+class ApiPods:
+    """Binds pods and changes bound ones; see `extender.ports.Binder` and `extender.adjustments.Amender`."""
 
     def __init__(
-        self,
-        client: Client,
-        may_bind: Callable[[], bool],
-        within: float | None = None,
+        self, client: Client, may_write: Callable[[], bool], within: float | None = None
     ) -> None:
-        """A binder over an open client.
+        """Over an open client.
 
         Args:
-            may_bind: whether this instance leads now.
-            within: seconds from the check whether this instance leads to the end of a Binding, with all
+            may_write: whether this instance leads now.
+            within: seconds from the check whether this instance leads to the end of a write, with all
                 tries and the API server's own time; None for no limit.
         """
-        self._client = client
-        self._within = within
-        self._may_bind = may_bind
+        self._client, self._may_write, self._within = client, may_write, within
+
+    def _until(self) -> float | None:
+        """The end of a write that begins now; None for no limit.
+
+        It is taken before the check whether this instance leads, so that a process that pauses after the check runs
+        out of time.
+        """
+        return None if self._within is None else self._client.clock.monotonic() + self._within
 
     async def bind(self, binding: Binding) -> Answered:
         """Send the Binding."""
-        # The time starts before the check, so that a process that pauses after the check runs out of time.
-        start = self._client.clock.monotonic()
-        if not self._may_bind():
-            return Answered(Outcome.REFUSED, "this instance does not lead any more")
+        until = self._until()
+        if not self._may_write():
+            return Answered(Outcome.REFUSED, _OVER)
         try:
             await self._client.bind(
                 binding.namespace,
@@ -61,7 +64,7 @@ class ApiBinder:
                 uid=binding.uid,
                 annotations=binding.annotations,
                 labels=binding.labels,
-                until=None if self._within is None else start + self._within,
+                until=until,
             )
         except Conflict as error:
             # Perhaps with itself: what is between may repeat a request whose first answer was lost.
@@ -72,32 +75,17 @@ class ApiBinder:
 
     async def read(self, namespace: str, name: str) -> Document | None:
         """The pod as the API server has it now; None if there is none. Raises `KubeError`."""
-        return await read_pod(self._client, namespace, name)
-
-
-async def read_pod(client: Client, namespace: str, name: str) -> Document | None:
-    """A pod as the API server has it now; None if there is none. Raises `KubeError`."""
-    try:
-        pod = await client.get(PODS, name, namespace=namespace, into=LivePod)
-    except NotFound:
-        return None
-    return as_document("Pod", pod)
-
-
-class ApiAmender:
-    """Writes annotations and conditions of bound pods; see `extender.adjustments.Amender`."""
-
-    def __init__(
-        self, client: Client, may_write: Callable[[], bool], within: float | None = None
-    ) -> None:
-        """An amender over an open client; `may_write` returns whether this instance leads now."""
-        self._client, self._may_write, self._within = client, may_write, within
+        try:
+            pod = await self._client.get(PODS, name, namespace=namespace, into=LivePod)
+        except NotFound:
+            return None
+        return as_document("Pod", pod)
 
     async def amend(self, pod: Document, annotations: Mapping[str, str]) -> Answered:
         """Write annotations on a pod, if its version is still that of this document."""
-        start = self._client.clock.monotonic()
+        until = self._until()
         if not self._may_write():
-            return Answered(Outcome.REFUSED, "this instance does not lead any more")
+            return Answered(Outcome.REFUSED, _OVER)
         metadata = {
             "uid": pod.metadata.uid,
             "resourceVersion": pod.metadata.resource_version,
@@ -111,9 +99,9 @@ class ApiAmender:
                 kind=PatchKind.MERGE,
                 namespace=pod.namespace,
                 into=msgspec.Raw,
-                until=None if self._within is None else start + self._within,
+                until=until,
             )
-        except Conflict as error:  # perhaps with itself, as in `ApiBinder.bind`
+        except Conflict as error:  # perhaps with itself, as in `bind`
             return Answered(Outcome.UNKNOWN, str(error))
         except RequestError as error:
             return answer_of(error)
@@ -135,10 +123,6 @@ class ApiAmender:
             await self._client.patch_pod_status(pod.namespace, pod.name, body, into=msgspec.Raw)
         except KubeError as error:
             _LOG.warning("%s: cannot write that its share is not adjusted: %s", pod.label, error)
-
-    async def read(self, namespace: str, name: str) -> Document | None:
-        """See `ApiBinder.read`."""
-        return await read_pod(self._client, namespace, name)
 
 
 class _Node(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from partage.controllers.manager import Controllers
 from partage.controllers.routes import config_routes
 from partage.daemon.access_review import AccessReviews
 from partage.daemon.agent_liveness import AgentSilence
-from partage.daemon.binding import ApiAmender, ApiBinder, ApiNodeLocks
+from partage.daemon.binding import ApiNodeLocks, ApiPods
 from partage.daemon.claim_reviews import ClaimDesk, outdater
 from partage.daemon.claim_templates import ClaimTemplates
 from partage.daemon.events_and_wakeups import Notices
@@ -168,8 +168,9 @@ class SchedulerDaemon(Beside):
         )
 
     def _service(self, client: Client) -> SchedulerService:
+        pods = ApiPods(client, self.may_bind, self.options.service.limits.send)
         service = SchedulerService(
-            ApiBinder(client, self.may_bind, within=self.options.service.limits.send),
+            pods,
             client.clock,
             replace(self._notices.hooks, wake=self._wake),
             locks=ApiNodeLocks(client),
@@ -178,7 +179,7 @@ class SchedulerDaemon(Beside):
                 cluster_cache=self.options.cluster_cache,
                 engine=Engine if self._recorder is None else self._recorder.engine,
                 known=lambda *key: self._feed.document(*key) if self.options.claims else None,
-                amender=ApiAmender(client, self.may_bind, self.options.service.limits.send),
+                amender=pods,
             ),
             stories=Stories(self.options.tracer),
             outdate=outdater(client, self.options.identity, self._claim),
