@@ -3,7 +3,6 @@
 import asyncio
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +13,7 @@ from partage.dashboard.roster import Key, Roster, merged
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
 from partage.extender.explain import born, said_of, unscheduled
+from partage.extender.preemption import born_at
 from partage.model.allocation import CLAIM, Allocation
 from partage.model.device import DeviceType
 from partage.model.reason import Refusal
@@ -138,15 +138,8 @@ def _place(books: Books, order: str, uid: str) -> tuple[Any, ...]:
     if order == "node":
         return (held is None, *natural(held.node if held else ""))
     if order == "age":
-        return (-_moment(born(books, uid)),)
+        return (-born_at(books, uid),)
     return (-_sums(held)["core_milli" if order == "compute" else "memory_bytes"],)
-
-
-def _moment(text: str | None) -> float:
-    try:
-        return datetime.fromisoformat(text).timestamp() if text else 0.0
-    except ValueError:
-        return 0.0
 
 
 def _code(books: Books, uid: str) -> str:

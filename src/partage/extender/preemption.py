@@ -282,7 +282,7 @@ def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occu
             continue
         if entry.pod.priority < pod.priority:
             mine = rules.of(held, entry.view.labels)
-            born = _born(books, held.uid)
+            born = born_at(books, held.uid)
             spared = held.uid in rules.refused
             occupants.append(Occupant(held.uid, entry.pod.priority, born, mine, spared))
     others = [one.pod for one in books.nominees(node) if one.pod.uid != pod.uid]
@@ -324,7 +324,8 @@ def given_up_on(books: Books, uid: str) -> bool:
     return told is not None and (told.status, told.reason) == ("False", "Unschedulable")
 
 
-def _born(books: Books, uid: str) -> float:
+def born_at(books: Books, uid: str) -> float:
+    """The creation time of a pod, in seconds since 1970; 0 if it is not known."""
     document = books.cluster_cache.documents.get(uid)
     text = document.metadata.creation_timestamp if document is not None else None
     try:
