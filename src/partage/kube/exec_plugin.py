@@ -12,14 +12,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from partage.kube.config import ClusterConfig, ExecPlugin
 from partage.kube.errors import ConfigError
-from partage.kube.files import read_small
+from partage.kube.files import read_named
 
 _REAP_SECONDS: Final = 1.0
 """Seconds for a killed plugin to end."""
@@ -143,7 +142,7 @@ def _exec_info(plugin: ExecPlugin, cluster: ClusterConfig, *, asks: bool) -> dic
         if cluster.authority is not None:
             data = cluster.authority.data
             if data is None and cluster.authority.path is not None:
-                data = _authority(cluster.authority.path)
+                data = read_named(cluster.authority.path)
             entry["certificate-authority-data"] = base64.b64encode(data or b"").decode()
         if cluster.proxy:
             entry["proxy-url"] = cluster.proxy
@@ -151,13 +150,6 @@ def _exec_info(plugin: ExecPlugin, cluster: ClusterConfig, *, asks: bool) -> dic
             entry["config"] = cluster.exec_config
         spec["cluster"] = entry
     return {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
-
-
-def _authority(path: Path) -> bytes:
-    try:
-        return read_small(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _credential(plugin: ExecPlugin, output: bytes) -> Credential:

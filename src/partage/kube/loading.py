@@ -6,7 +6,7 @@ from typing import Final
 
 from partage.kube.config import ClusterConfig, Config, Material, UserConfig
 from partage.kube.errors import ConfigError
-from partage.kube.files import read_small
+from partage.kube.files import read_named
 from partage.kube.kubeconfig import parse_kubeconfig
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -34,7 +34,9 @@ def load_config(
     for path in paths:
         if path.is_dir():
             raise ConfigError(f"{path} is a folder; name a kubeconfig file in it")
-    documents = [(path, _read(path)) for path in paths if path == kubeconfig or path.is_file()]
+    documents = [
+        (path, read_named(path)) for path in paths if path == kubeconfig or path.is_file()
+    ]
     if documents:
         return parse_kubeconfig(documents, context)
     if environ.get("KUBECONFIG") or context:
@@ -66,7 +68,7 @@ def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOU
             Material(path=authority) if authority.is_file() else None,
         ),
         UserConfig(token_file=token),
-        _read(namespace).decode(errors="replace").strip() or "default"
+        read_named(namespace).decode(errors="replace").strip() or "default"
         if namespace.is_file()
         else "default",
     )
@@ -80,10 +82,3 @@ def _candidates(environ: Mapping[str, str], kubeconfig: Path | None) -> list[Pat
         return [Path(part) for part in listed.split(":") if part]
     home = environ.get("HOME", "")
     return [Path(home) / ".kube" / "config"] if home else []
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_small(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
