@@ -455,12 +455,12 @@ async def test_a_pod_has_the_templates_alone_that_its_claims_name() -> None:
         mine.changed(document("plain", of(**shapes), []))
         await mine.look()
     assert requests.sent == {"list": 1, "get": 1, "create": 1}
-    assert mine.wanted == {("a", SHARE.template)}
+    assert set(mine._shapes) == {("a", SHARE.template)}
     for number, shape in enumerate(IMPOSSIBLE):  # of an instance that only follows
         mine.changed(document(f"q{number}", of(main=shape), claims_of(of(main=shape))))
         mine.gone(document(f"q{number}", {}, []))
     assert not mine._missing
-    assert mine.wanted == {("a", SHARE.template)}
+    assert set(mine._shapes) == {("a", SHARE.template)}
 
 
 async def test_a_namespace_with_many_templates_delays_no_other() -> None:

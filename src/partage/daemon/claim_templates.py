@@ -126,11 +126,6 @@ class ClaimTemplates:
         self._cards = Cards()
         self._kinds: Mapping[Kind, int] = {}
 
-    @property
-    def wanted(self) -> frozenset[_Key]:
-        """Templates that pods name, by namespace and name."""
-        return frozenset(self._shapes)
-
     # --- facts -------------------------------------------------------------------------------
 
     def changed(self, document: Document) -> None:

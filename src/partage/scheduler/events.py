@@ -111,10 +111,6 @@ class Quotas:
 
     by_namespace: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
 
-    def keys(self, namespace: str) -> frozenset[str]:
-        """Keys that the namespace's quotas limit."""
-        return frozenset(k for q in self.by_namespace.get(namespace, ()) for k, _ in q.hard)
-
 
 @dataclass(frozen=True, slots=True)
 class QuotasChanged:
