@@ -46,6 +46,7 @@ _READERS: Final = "daemon/test_explanations_are_for_those_who_may_read.py"
 _CHART: Final = "packaging/test_the_chart_mounts_what_the_agent_needs.py"
 _CEL: Final = "webhook/test_the_api_server_decides_the_same_by_itself.py"
 _FORGED: Final = "webhook/test_forged_and_broken_pods_are_refused.py"
+_CYCLES: Final = "cli/test_services_seldom_look_for_cycles.py"
 _HARD: Final = "extender/test_no_pod_costs_more_than_its_share.py"
 _CROWDS: Final = "extender/test_a_tenant_with_hard_pods_waits_for_himself.py"
 _ROOM: Final = "daemon/test_room_is_made_for_important_pods.py"
@@ -84,8 +85,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "fields nested 9,000 deep; hundreds of pods and claims of a megabyte or 78,000 annotations",
-        "all is read but fields too deep; memory as their text",
+        "fields nested 9,000 deep, broken text; hundreds of pods and claims of a megabyte or 78,000 annotations",
+        "all is read but these; memory as their text",
         (
             "kube/test_odd_objects_stop_no_list.py",
             "cli/test_a_deep_object_hides_no_other.py",
@@ -95,7 +96,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "conditions on a label that differs by node; requests that exclude a few nodes",
+        "conditions on labels that differ by node; requests that exclude nodes",
         "each node is read once",
         (
             f"{_HARD}::test_conditions_on_labels_are_asked_of_all_nodes_at_once",
@@ -481,9 +482,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "stranger",
-        "hundreds of connections for pages, slow readers, unread metrics, endless reviews",
-        "addresses take turns, each with at most four readers of metrics",
+        "connections for pages or left in a request, unread metrics, endless reviews",
+        "addresses take turns, each with four readers of metrics; memory grows by a quarter",
         (
+            f"{_CYCLES}::test_what_is_left_of_it_later_is_found_when_it_has_become_much",
+            f"{_CYCLES}::test_a_wrong_path_leaves_no_frames_behind",
             "serving/test_callers_have_turns.py",
             "extender/test_few_read_the_metrics_at_a_time.py",
             "webhook/test_strangers_hold_up_no_review.py",
@@ -540,7 +543,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "annotations of every protocol, changed on running pods",
-        "none: only the record counts",
+        "only the record counts",
         (
             "embedded/test_hard_pods_hold_up_nobody.py::test_no_annotation_of_a_running_pod_closes_its_node",
         ),
