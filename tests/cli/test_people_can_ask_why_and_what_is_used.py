@@ -55,6 +55,33 @@ def test_a_waiting_pod_gets_reason_numbers_and_next_step() -> None:
     assert "answered by the engine, over the manifests given" in result.stderr
 
 
+def test_asked_and_free_differ_where_a_pod_does_not_fit(tmp_path: Path) -> None:
+    """The table has the numbers of the line above, so that 10342 MiB and 10336 MiB are not both 10.1Gi."""
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "nodeSelector": {"kubernetes.io/hostname": "aio-node15"},
+                "containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}],
+            },
+        }
+        for name, limits in (
+            ("first", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 30624}),
+            ("close", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10342}),
+        )
+    ]
+    file = tmp_path / "pods.yaml"
+    file.write_text(yaml.safe_dump_all(pods))
+
+    said = ask("explain", "close", "-f", str(ROOT / "examples/hami/node.yaml"), "-f", str(file))
+
+    assert "(asked 10342Mi, most free 10336Mi on aio-node15 card 0)" in said.stdout
+    rows = [line.split() for line in said.stdout.splitlines()]
+    assert ["0,1", "InsufficientMemory", "10342Mi", "10336Mi"] in rows
+
+
 @pytest.mark.parametrize(
     ("cards", "key", "wish", "code"),
     [

@@ -13,6 +13,7 @@ from partage.model.quantity import (
     brief,
     core_text,
     decimal,
+    exact,
     part_text,
 )
 
@@ -242,6 +243,30 @@ def test_any_text_is_a_quantity_or_refused(text: str) -> None:
 def test_bytes_for_people_have_a_unit(value: int, text: str) -> None:
     """A bare number could be of any."""
     assert brief(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "down", "up"),
+    [
+        (0, "0", "0"),
+        (1500, "1500 bytes", "1500 bytes"),
+        (10_342 * 2**20, "10342Mi", "10342Mi"),
+        (6 * 2**30, "6Gi", "6Gi"),
+        (6 * 2**30 + 1024, "6.00Gi", "6.01Gi"),
+        (6 * 2**30 - 1, "5.99Gi", "6.00Gi"),
+    ],
+)
+def test_bytes_to_compare_are_rounded_apart(value: int, down: str, up: str) -> None:
+    """Free amounts are rounded down and asked ones up, so that a shortage shows however small it is."""
+    assert (exact(value), exact(value, up=True)) == (down, up)
+
+
+@given(st.integers(1, 2**40), st.integers(1, 2**40))
+def test_a_shortage_has_two_texts(one: int, other: int) -> None:
+    """What is asked and what is free never read alike where one is less."""
+    free, asked = sorted((one, other + (one == other)))
+
+    assert exact(free) != exact(asked, up=True)
 
 
 def test_amounts_of_cards_are_written_for_people() -> None:

@@ -22,7 +22,7 @@ from partage.cli.ending import end
 from partage.cli.parameters import NAME, Name, Sectioned
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
-from partage.model.quantity import brief, core_text
+from partage.model.quantity import brief, core_text, exact
 from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.traits import ROWS
@@ -250,7 +250,7 @@ def _print_refusal(console: Console, found: Document, *, wide: bool) -> None:
                 "",
                 ",".join(minors),
                 card["code"],
-                _amount(card["code"], card["asked"]),
+                _amount(card["code"], card["asked"], up=True),
                 _amount(card["code"], card["free"]),
                 card["detail"],
             )
@@ -323,11 +323,12 @@ def _alike(cards: list[Document]) -> list[tuple[list[str], Document]]:
     return list(found.values())
 
 
-def _amount(code: str, value: int | None) -> str:
+def _amount(code: str, value: int | None, *, up: bool = False) -> str:
+    """An amount as the line above the table has it."""
     if value is None:
         return ""
     if code == "InsufficientMemory":
-        return brief(value)
+        return exact(value, up=up)
     return core_text(value) if code == "InsufficientCore" else str(value)
 
 

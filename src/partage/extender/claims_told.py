@@ -304,7 +304,7 @@ def _missed(card: Card, ask: Ask) -> tuple[float, CardReason] | None:
     if short:
         part, code, wants, left, _ = min(short)
         texts = [
-            f"{what} {format_amount(of, much)} asked, {format_amount(of, rest)} left"
+            f"{what} {format_amount(of, much, up=True)} asked, {format_amount(of, rest)} left"
             for _, of, much, rest, what in short
         ]
         most = [f"{format_amount(of, rest)} of {what}" for _, of, _, rest, what in short if rest]

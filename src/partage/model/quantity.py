@@ -20,6 +20,7 @@ NANO: Final = 10**9
 MAXIMUM: Final = (2**63 - 1) * NANO
 _LONGEST: Final = 64
 _BRIEF: Final = 6
+_EXACT: Final = 8
 _MANY: Final = 10 * 2**40
 
 _BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
@@ -117,6 +118,17 @@ def brief(value: int) -> str:
     if len(text) > _BRIEF:
         return f"{value / 2**30:.1f}Gi" if value < _MANY else f"{value / 2**40:.1f}Ti"
     return f"{text} bytes" if value and text.isdigit() else text
+
+
+def exact(value: int, *, up: bool = False) -> str:
+    """Bytes to compare with others: the canonical text if it is short, else hundredths of GiB.
+
+    These are rounded down, or `up`. So an asked amount (up) and a smaller free one (down) never have the same text.
+    """
+    text = str(binary(value))
+    if len(text) <= _EXACT:
+        return f"{text} bytes" if value and text.isdigit() else text
+    return f"{(-(-100 * value >> 30) if up else 100 * value >> 30) / 100:.2f}Gi"
 
 
 def core_text(milli: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from partage.model.device import DeviceType
-from partage.model.quantity import binary
+from partage.model.quantity import exact
 from partage.model.reason import CardReason, NodeReason, ReasonCode, Refusal, phrase
 from partage.model.request import DeviceRequest
 
@@ -52,15 +52,13 @@ _TOLD: Final = 8
 _ASKED: Final = ", asked "
 _NAMED: Final = frozenset({ReasonCode.TYPE_MISMATCH, ReasonCode.MODE_MISMATCH, ReasonCode.TAINT})
 """Codes whose facts differ between nodes, none of them closer than another."""
-_SHORT: Final = 8
 RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
 
-def format_amount(code: ReasonCode, value: int) -> str:
-    """An amount in the unit of its code: bytes with a suffix, compute in percent of a card."""
+def format_amount(code: ReasonCode, value: int, *, up: bool = False) -> str:
+    """An amount in the unit of its code: bytes with a suffix (see `exact`), compute in percent of a card."""
     if code is ReasonCode.INSUFFICIENT_MEMORY:
-        text = str(binary(value))
-        return text if len(text) <= _SHORT else f"{value / 2**30:.2f}Gi"
+        return exact(value, up=up)
     if code is ReasonCode.INSUFFICIENT_CORE:
         return f"{value / 10:g}%"
     return str(value)
@@ -125,7 +123,7 @@ def _clause(reason: CardReason, device: str, *, alike: bool) -> str:
     facts = []
     if reason.asked is not None and reason.free is not None and reason.asked > 0:
         facts.append(
-            f"asked {format_amount(reason.code, reason.asked)}, "
+            f"asked {format_amount(reason.code, reason.asked, up=True)}, "
             f"most free {format_amount(reason.code, max(reason.free, 0))} on {device or 'card'} {reason.minor}"
         )
     if reason.detail:
@@ -206,7 +204,7 @@ def _part(code: ReasonCode, finding: Finding) -> str:
     if none:
         return f"{text} (none asked, and none left on {where})"
     return (
-        f"{text} (asked {format_amount(code, finding.asked)}, "
+        f"{text} (asked {format_amount(code, finding.asked, up=True)}, "
         f"most free {format_amount(code, max(finding.free, 0))} on {where})"
     )
 

@@ -603,7 +603,7 @@ class ClaimAllocator:
                 continue
             code, unit = _CODES.get(name, (ReasonCode.INSUFFICIENT_DEVICES, NANO))
             much = wants if takes is None and wants is not None else takes or 0
-            text = format_amount(code, much // unit)
+            text = format_amount(code, much // unit, up=True)
             over = "" if takes is not None else ", more than one share may have"
             whole = wants is None and takes == capacity.value
             also = f" (all of it, as the request names no {name})" if whole else ""
@@ -716,7 +716,10 @@ class ClaimAllocator:
                 code, unit = _CODES[key]
                 wants = amounts.get(key, 0) // unit
                 if wants > free:
-                    text = f"{key} {format_amount(code, wants)} asked, {format_amount(code, max(free, 0))} left"
+                    text = (
+                        f"{key} {format_amount(code, wants, up=True)} asked, "
+                        f"{format_amount(code, max(free, 0))} left"
+                    )
                     fits = f"with at most {format_amount(code, free)} of {key}" if free > 0 else ""
                     return _Miss(
                         1.0 + min(1 - free / wants, 1.0), code, text, wants, max(free, 0), fits
