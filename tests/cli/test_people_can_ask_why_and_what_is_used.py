@@ -649,6 +649,68 @@ def test_sums_are_those_of_the_cards() -> None:
     assert seen["cards"]["idle"] == sum(not c["tenants"] and not c["closed"] for c in cards) > 0
 
 
+def test_a_closed_card_that_pods_use_is_counted_once(tmp_path: Path) -> None:
+    """A record names a card that is gone, so the node's other card is closed, with a whole pod on it."""
+    node = str(ROOT / "examples/koordinator/host04.yaml")
+    amounts = {"gpu-core": "100", "gpu-memory": "16Gi", "gpu-memory-ratio": "100"}
+    held = {f"kubernetes.io/{name}": amount for name, amount in amounts.items()}
+    records = [{"gpu": [{"minor": minor, "resources": held}]} for minor in (0, 7)]
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"pod-{number}",
+                "annotations": {names.DEVICE_ALLOCATED: json.dumps(record)},
+            },
+            "spec": {
+                "nodeName": "host04",
+                "containers": [
+                    {
+                        "name": "c",
+                        "image": "i",
+                        "resources": {"limits": {"kubernetes.io/gpu": 100}},
+                    }
+                ],
+            },
+        }
+        for number, record in enumerate(records)
+    ]
+    file = tmp_path / "pods.yaml"
+    file.write_text(yaml.safe_dump_all(pods))
+
+    said = ask("top", "-f", node, "-f", str(file))
+
+    assert "cards                2: 0 idle, 0 shared, 0 whole, 2 closed\n" in said.stdout
+    assert "1 of 2 cards" in said.stdout
+
+
+@pytest.mark.parametrize("amount", [{"nvidia.com/gpu": 0}, {"koordinator.sh/gpu": 0}])
+def test_a_pod_that_asks_for_0_is_one_without_devices(
+    tmp_path: Path, amount: dict[str, int]
+) -> None:
+    """Charts write `nvidia.com/gpu: 0`: no command counts the pod, or tells where its devices would go."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "none"},
+        "spec": {
+            "nodeName": "host04",
+            "containers": [{"name": "c", "image": "i", "resources": {"limits": amount}}],
+        },
+    }
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump(pod))
+    given = ("-f", str(ROOT / "examples/koordinator/host04.yaml"), "-f", str(file))
+
+    explained = ask("explain", "none", *given)
+    (node,) = json.loads(ask("top", "nodes", *given, "-o", "json").stdout)["nodes"]
+
+    assert explained.exit_code == 4
+    assert "asks for no device" in explained.stderr
+    assert node["pods"] == 0
+
+
 @pytest.mark.parametrize(("order", "sign"), [("used", -1), ("free", 1)])
 def test_nodes_come_by_what_is_used(order: str, sign: int) -> None:
     """The larger part of compute and memory decides, nodes without devices count as unused."""

@@ -181,7 +181,12 @@ def _head(ledger: Ledger, index: int) -> dict[str, Any]:
         for number in ledger.planes[type_].closed[: len(there), index].tolist()
         if number and number != HELD
     )
-    claimed = [one.claim for one in ledger.on_node(node.name)]
+    # Not the pods that ask for 0 of a device; one with a doubtful record counts.
+    claimed = [
+        one.claim
+        for one in ledger.on_node(node.name)
+        if one.grants or ledger.suspicion(one.uid) is not None
+    ]
     state = [f"{count} {code.value}" for n, count in closed.items() if (code := CLOSED[n])]
     if node.unschedulable:
         state.insert(0, "cordoned")

@@ -150,7 +150,8 @@ def sums(plane: Plane, which: Bools) -> dict[str, Any]:
     used = plane.tenants > 0
     whole = ~plane.open & (plane.closed == HELD)
     closed = ~plane.open & ~whole
-    kinds = {"idle": ~used & ~closed, "shared": used & ~whole, "whole": whole, "closed": closed}
+    shared = used & ~whole & ~closed
+    kinds = {"idle": ~used & ~closed, "shared": shared, "whole": whole, "closed": closed}
     return {
         "cards": {
             "total": int(which.sum()),

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from partage.extender.books import Books
+from partage.extender.cycle import asks
 from partage.model.allocation import Allocation
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
@@ -60,7 +61,7 @@ def explain(
     entry = books.cluster_cache.pod_named(namespace, name) or _waiting(books, namespace, name)
     if claimant is not None:
         entry = entry or claimant[0]
-    if entry is None:
+    if entry is None or (claimant is None and not (asks(entry.pod) or entry.pod.record)):
         return None
     pod, ledger = entry.pod, books.engine.ledger
     if host is not None:
