@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -544,6 +544,34 @@ def test_nodes_come_and_go_while_it_runs() -> None:
                 await eventually(
                     lambda at=path_: w.get(at), lambda found, n=left: len(found["items"]) == n
                 )
+
+    run(story())
+
+
+def test_a_deleted_node_comes_back_as_it_is_described_anew() -> None:
+    """A node of the start that is gone may be described with fewer cards; while it is there, it keeps its hardware."""
+    anew = {
+        "apiVersion": "partage.io/v1alpha1",
+        "kind": "SimulatedNode",
+        "metadata": {"name": "n0"},
+        "spec": {"model": "H200", "cards": 1},
+    }
+    path = "/apis/partage.io/v1alpha1/simulatednodes"
+
+    def cards(number: int) -> Callable[[Any], bool]:
+        return lambda found: [len(one["spec"]["devices"]) for one in found["items"]] == [number]
+
+    async def story() -> None:
+        async with running([node(cards=3)]) as w:
+            await eventually(lambda: w.get(DEVICES), cards(3))
+            await w.create(path, anew)
+            await w.send("DELETE", f"{path}/n0", {})
+            await eventually(lambda: w.get(DEVICES), cards(3))
+
+            await w.send("DELETE", "/api/v1/nodes/n0", {})
+            await eventually(lambda: w.get(DEVICES), lambda found: not found["items"])
+            await w.create(path, anew)
+            await eventually(lambda: w.get(DEVICES), cards(1))
 
     run(story())
 

@@ -95,9 +95,10 @@ class Agents:
             await self._describe(change.record)
 
     async def _describe(self, record: Record) -> None:
-        """Simulates the nodes of a description; existing nodes keep their hardware."""
+        """Simulates the nodes of a description; existing nodes keep their hardware, deleted ones get the new."""
         for node in simulated_nodes(_description(record.value), record.name):
-            if node.name not in self._simulated:
+            there = self._server.store.get("nodes", "", node.name) is not None
+            if not there or node.name not in self._simulated:
                 self._simulated[node.name] = node
                 await self._create(node, record)
 
