@@ -10,6 +10,16 @@ export function bytes(amount) {
   return `${amount}`;
 }
 
+/** Bytes to compare, as `partage explain` writes them: exact where that is short, else hundredths of GiB, rounded down or `up`. */
+export function exact(amount, up = false) {
+  const units = ["", "Ki", "Mi", "Gi", "Ti"];
+  let [value, unit] = [amount, 0];
+  while (value && value % 1024 === 0 && unit < units.length - 1) [value, unit] = [value / 1024, unit + 1];
+  const text = `${value}${units[unit]}`;
+  if (text.length > 8) return `${((up ? Math.ceil : Math.floor)((100 * amount) / 2 ** 30) / 100).toFixed(2)}Gi`;
+  return value && !unit ? `${text} bytes` : text;
+}
+
 /** Thousandths of a card as percent; of more than one card as cards. */
 export const percent = (milli) => (milli > 1000 ? cards(milli) : `${Number((milli / 10).toFixed(1))}%`);
 

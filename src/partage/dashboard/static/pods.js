@@ -1,7 +1,7 @@
 // Workloads, a page at a time, and the explanation of one pod.
 import { read, withQuery } from "./api.js";
 import { Component, h, kept } from "./draw.js";
-import { age, bytes, count, many, percent } from "./format.js";
+import { age, bytes, count, exact, many, percent } from "./format.js";
 import { choices, filters, link, meter, pager, podLink, since, table, tr } from "./parts.js";
 import { saving, words, wrapped } from "./picture.js";
 
@@ -144,13 +144,13 @@ function nearest({ cards }) {
   const short = cards.map(([, one]) => one).filter((one) => one.asked && one.free !== null);
   if (!short.length) return "";
   const best = short.reduce((a, b) => (b.free / b.asked > a.free / a.asked ? b : a));
-  const text = `${amount(best.code, Math.max(best.free, 0))} of ${amount(best.code, best.asked)} free`;
+  const text = `${amount(best.code, Math.max(best.free, 0))} of ${amount(best.code, best.asked, true)} free`;
   return [meter({ used: best.free, total: best.asked }, "core", "free of what is asked", text), text];
 }
 
 const details = ({ cards, nodes }) => (cards.length ? h("ul", { class: "plain quiet" }, cards.map(([minors, one]) => h("li", {}, `${
   nodes.length > 1 ? many(minors.length, "card") : `${minors.length > 1 ? "cards" : "card"} ${minors.join(", ")}`}: ${
-  [one.code, one.asked === null ? "" : `asked ${amount(one.code, one.asked)}, ${amount(one.code, one.free)} free`, one.detail].filter(Boolean).join(", ")}`))) : null);
+  [one.code, one.asked === null ? "" : `asked ${amount(one.code, one.asked, true)}, ${amount(one.code, one.free)} free`, one.detail].filter(Boolean).join(", ")}`))) : null);
 
 function alike(cards) {
   const found = new Map();
@@ -162,9 +162,9 @@ function alike(cards) {
   return [...found.values()];
 }
 
-function amount(code, value) {
+function amount(code, value, up = false) {
   if (value === null) return "";
-  if (code === "InsufficientMemory") return bytes(value);
+  if (code === "InsufficientMemory") return exact(value, up);
   return code === "InsufficientCore" ? percent(value) : String(value);
 }
 
