@@ -42,11 +42,12 @@ def _waiting(name: str, cores: str, **exactly: Any) -> dict[str, Any]:
 
 
 def _naming(name: str) -> dict[str, Any]:
-    """A pod that names the claim of its own name, and that only this test may place."""
+    """A pod that names the claim of its own name, may use every node, and that no scheduler tries."""
     made = pod(name, {})
     made["spec"] |= {
         "resourceClaims": [{"name": "card", "resourceClaimName": name}],
-        "nodeSelector": {"kubernetes.io/hostname": "nowhere"},
+        "schedulerName": "by-hand",
+        "tolerations": [{"operator": "Exists"}],
     }
     return made
 
@@ -151,7 +152,6 @@ def test_pods_of_manifests_that_wait_by_claims_are_listed_with_the_reason(tmp_pa
     request["exactly"]["capacity"]["requests"]["memory"] = "400Gi"
     path = tmp_path / "more.json"
     waits = {**_naming("large"), "apiVersion": "v1", "kind": "Pod"}
-    del waits["spec"]["nodeSelector"]
     path.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [large, waits]}))
     files = ("-f", EXAMPLE, "-f", path)
 
@@ -169,11 +169,49 @@ def test_pods_of_manifests_that_wait_by_claims_are_listed_with_the_reason(tmp_pa
     assert "default/claims-serve-2" in top
 
 
+def test_devices_of_nodes_that_the_pod_may_not_use_are_not_compared(tmp_path: Path) -> None:
+    """Neither the line nor the advice is about a card that the pod's selector, its tolerations or a cordon exclude."""
+    cards = [Device(DeviceType.GPU, 0, "GPU-0", memory_bytes=16 * GIB, model="T4")]
+    closed = {
+        "labelled": {},
+        "tainted": {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+        "cordoned": {"unschedulable": True},
+    }
+    nodes = [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"pool": "b" if name == "labelled" else "a"}},
+            "spec": spec,
+        }
+        for name, spec in closed.items()
+    ]
+    waits = _naming("waits")
+    waits["spec"] |= {"nodeSelector": {"pool": "a"}, "tolerations": []}
+    slices = [_slice(name, cards) for name in closed]
+    many = {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": [*nodes, *slices, _waiting("waits", "200"), waits],
+    }
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps(many), encoding="utf-8")
+
+    told = json.loads(_asked("explain", "waits", "-f", path, "-o", "json").stdout)["reason"]
+
+    codes = {name: why["code"] for name, why in told["nodes"].items()}
+    assert codes == {
+        "labelled": "NodeAffinity",
+        "tainted": "Taint",
+        "cordoned": "NodeUnschedulable",
+    }
+    assert not any(why["cards"] for why in told["nodes"].values())
+
+
 def test_a_pod_whose_claim_gets_a_card_is_told_which(tmp_path: Path) -> None:
     """The command reads manifests, and the claim gets its place first."""
     cards = [Device(DeviceType.GPU, 0, "GPU-0", memory_bytes=16 * GIB, model="T4")]
     held = _naming("held")
-    del held["spec"]["nodeSelector"]
     many = {"apiVersion": "v1", "kind": "List", "items": [_slice("n0", cards), _waiting("held", "60"), held]}  # fmt: skip
     path = tmp_path / "all.json"
     path.write_text(json.dumps(many), encoding="utf-8")

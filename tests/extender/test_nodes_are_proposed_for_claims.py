@@ -701,6 +701,28 @@ async def test_an_explanation_looks_at_so_many_requests_of_claims() -> None:
     assert "the service looks at the first 64 requests of the pod's claims" in told["notes"]
 
 
+@run
+async def test_devices_of_nodes_that_the_pod_may_not_use_are_not_explained() -> None:
+    """A node whose cards are too small as well is refused by the pod's own selector."""
+    world = await cluster("n1", "n2")
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    needs = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    user = claimant(affinity={"nodeAffinity": needs})
+    found = {
+        one["metadata"]["name"]: document(one) for one in (user, waiting(exactly(memory="400Gi")))
+    }
+    for one in found.values():
+        world.service.changed(one)
+
+    told = explained(
+        world.service.books, "team", "web", lambda _kind, _namespace, name: found.get(name), 0.0
+    )
+
+    assert told is not None
+    codes = {name: why["code"] for name, why in told["reason"]["nodes"].items()}
+    assert codes == {"n1": "InsufficientMemory", "n2": "NodeAffinity"}
+
+
 def _hostnames(count: int) -> list[Manifest]:
     """Node affinity terms that all differ."""
     return [

@@ -211,7 +211,8 @@ def _decision(
     reasons: list[tuple[float, str, NodeReason]] = []
     asks = sum(len(want.asks) for want in wants)
     most = _FEW if work.few else max(_FEW, min(DETAILED, _LOOKS // max(asks, 1)))
-    for index in _nearest(books, wants, most):
+    eligible = books.engine.eligibility(pod, work)
+    for index in _nearest(books, wants, most, eligible.allowed):
         name = ledger.node_at(index).name
         if only - {name}:
             told = f"a claim of the pod is allocated on node {', '.join(sorted(only - {name}))}"
@@ -226,6 +227,10 @@ def _decision(
             reasons.append((worst[0], name, worst[1]))
     if among.any():
         return books.engine.evaluate(pod, among=among, work=work)
+    for index in np.flatnonzero(ledger.present & ~eligible.allowed)[:most].tolist():
+        why = eligible.objection(ledger, index)
+        if why is not None:
+            reasons.append((10.0, ledger.node_at(index).name, why))
     reasons.sort(key=lambda one: one[0])
     findings: dict[ReasonCode, Finding] = {}
     for _, name, reason in reasons:
@@ -233,8 +238,8 @@ def _decision(
     return refusal_of(findings, {name: one for _, name, one in reasons}, len(ledger.index))
 
 
-def _nearest(books: Books, wants: list[_Want], most: int) -> list[int]:
-    """The nodes whose cards come closest to the requests, `most` of them at most."""
+def _nearest(books: Books, wants: list[_Want], most: int, allowed: Bools) -> list[int]:
+    """The nodes among `allowed` whose cards come closest to the requests, `most` of them at most."""
     ledger = books.engine.ledger
     plane = ledger.planes[DeviceType.GPU]
     near = np.full(plane.open.shape, np.inf)
@@ -242,7 +247,7 @@ def _nearest(books: Books, wants: list[_Want], most: int) -> list[int]:
         near = np.minimum(near, plane.core_free / max(_cores(ask), 1))
         near = np.minimum(near, plane.memory_free / max(_memory(ask), 1))
     best = np.where(plane.open, near, -1.0).max(axis=0, initial=-1.0)
-    present = np.flatnonzero(ledger.present)
+    present = np.flatnonzero(ledger.present & allowed)
     order = np.argsort(-best[present], kind="stable")[:most]
     found: list[int] = present[order].tolist()
     return found

@@ -40,6 +40,7 @@ from partage.model.pod import Pod
 from partage.model.policy import Policy
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.placement.card import Work
+from partage.placement.node import Eligibility
 from partage.scheduler.classes import RANKS, Scorers
 from partage.scheduler.decision import Chooser, amounts
 from partage.scheduler.events import (
@@ -133,6 +134,12 @@ class Engine(Chooser):
     def accepting(self, pod: Pod) -> Bools:
         """By node index, whether the pod accepts the node by its labels and taints."""
         return self._classes.columns.accepting(pod)
+
+    def eligibility(self, pod: Pod, work: Work) -> Eligibility:
+        """Which nodes the pod may use, regardless of free amounts, and why not the others; `work` counts the judging."""
+        eligible = self._class_of(pod).eligible
+        work.aside += eligible.refresh(self.ledger)
+        return eligible
 
     def accepting_opened(self, pod: Pod) -> Bools:
         """The same for nodes without what passes by itself: cordons, Kubernetes' own taints, and silent agents."""

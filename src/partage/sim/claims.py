@@ -32,6 +32,7 @@ from partage.model.node import Node
 from partage.model.pod import Pod
 from partage.model.quantity import NANO, brief
 from partage.model.reason import CardReason, NodeReason, ReasonCode, Refusal
+from partage.placement.card import Work
 from partage.placement.reasons import Finding, format_amount, refusal_of
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import HoldEnded, Placement, PodSeen
@@ -78,6 +79,8 @@ _ROOM: Final = 8
 """Looks that it takes to ask the books for room."""
 _MOST_WAYS: Final = 64
 """The most ways to combine the alternatives of a pod's requests."""
+_EXCLUDED: Final = 10.0
+"""The distance of a node that the pod may not use; the largest."""
 _CODES: Final = {
     "cores": (ReasonCode.INSUFFICIENT_CORE, NANO // 10),
     "memory": (ReasonCode.INSUFFICIENT_MEMORY, NANO),
@@ -226,8 +229,11 @@ class ClaimAllocator:
         if isinstance(found, Refusal):
             return found
         waiting, at = found
+        excluded = dict(self._excluded(pod))
+        nodes = [name for name in self._engine.ledger.index if name not in excluded]
         with self._judging(document.namespace):
-            chosen, reasons = self._open(waiting, at, self._engine.ledger.index)
+            chosen, reasons = self._open(waiting, at, nodes)
+            reasons |= {name: (_EXCLUDED, why) for name, why in excluded.items()}
             return self._placed(pod, document, waiting, list(chosen), reasons, keep=keep)
 
     def places(
@@ -272,6 +278,14 @@ class ClaimAllocator:
             claim = self._claims.get((document.namespace, claim_name))
             if claim is not None:
                 yield claim
+
+    def _excluded(self, pod: Pod) -> Iterator[tuple[str, NodeReason]]:
+        """The nodes that the pod may not use, whatever devices they have; their devices are not compared."""
+        ledger, eligible = self._engine.ledger, self._engine.eligibility(pod, Work())
+        for name, index in ledger.index.items():
+            why = eligible.objection(ledger, index)
+            if why is not None:
+                yield name, why
 
     @contextmanager
     def _judging(self, namespace: str) -> Iterator[None]:
