@@ -119,6 +119,42 @@ def test_cards_that_are_nowhere_so_close_are_not_waited_for(
     assert "or wait" not in told["next"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (
+            {"koordinator.sh/gpu": 50},
+            "try: use nodes whose cards take shares, or ask by HAMi's names for instances",
+        ),
+        (
+            {"koordinator.sh/gpu": 100, "koordinator.sh/rdma": 1},
+            "try: ask for no rdma, or add a node that has such devices; waiting does not help",
+        ),
+    ],
+    ids=["instances-only", "no-rdma"],
+)
+def test_less_of_what_no_node_gives_is_not_advised(
+    tmp_path: Path, limits: dict[str, int], said: str
+) -> None:
+    """However little a share asks of cards that are cut into instances, it does not fit; nor does one RDMA device of none."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "never"},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": "mig-node-a"},
+            "containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}],
+        },
+    }
+    file = tmp_path / "pod.yaml"
+    file.write_text(yaml.safe_dump(pod))
+
+    told = ask("explain", "never", "-f", str(ROOT / "examples/hami"), "-f", str(file)).stdout
+
+    assert said in told
+    assert "ask for less" not in told
+
+
 def test_the_nearest_nodes_are_told_first(tmp_path: Path) -> None:
     """Nodes that lack room come first, then nodes that keep the pod off, then what the pod says; like rows are one."""
     node = {"apiVersion": "v1", "kind": "Node", "status": {"allocatable": {"nvidia.com/gpu": "2"}}}

@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
+
 from partage.extender.books import Books
 from partage.extender.cycle import asks
 from partage.model.allocation import Allocation
@@ -22,7 +24,7 @@ from partage.scheduler.idle import fits_when_idle
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
-from partage.wire.advice import NO_NODE, NONE_LEFT, PASSING, ROOM, advice
+from partage.wire.advice import NO_NODE, NONE_LEFT, PASSING, ROOM, advice, lacking
 from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.permit import cut
@@ -102,7 +104,7 @@ def explain(
         ),
         "ended": ended(books.cluster_cache.documents.get(pod.uid)) if pod.finished else None,
         "reason": reason,
-        "next": _next(books, reason, never=never) if reason else None,
+        "next": _next(books, pod, reason, never=never) if reason else None,
         "claims": list(islice(_claims(books, pod, _full(reason)), _MOST_CLAIMS)),
         "fits_now_on": possible,
         "policy": _policy(books, pod),
@@ -235,16 +237,26 @@ def _ill(books: Books, allocation: Allocation) -> Iterator[str]:
             yield f"{grant.type} {grant.minor} of container {grant.container} is unhealthy: {why}"
 
 
-def _next(books: Books, reason: Mapping[str, Any], *, never: bool) -> str:
+def _next(books: Books, pod: Pod, reason: Mapping[str, Any], *, never: bool) -> str:
     """The advice for a refused pod."""
     if not books.engine.ledger.index and reason["code"] in ROOM:
         return NO_NODE
+    if never and (absent := _absent(books, pod)):
+        return lacking(absent)
     core = ReasonCode.INSUFFICIENT_CORE.value
     cards = [card for one in reason["nodes"].values() for card in one["cards"]]
     asked = [card["asked"] for card in cards if card["code"] == core]
     if reason["code"] == core and asked and not any(asked) and not never:
         return NONE_LEFT
     return advice(reason["code"], never=never)
+
+
+def _absent(books: Books, pod: Pod) -> list[str]:
+    """The types of device that the pod asks for and that no node has on which it may run."""
+    nodes = np.flatnonzero(books.engine.accepting_opened(pod))
+    types = sorted({group.request.type for group in pod.request.groups})
+    planes = books.engine.ledger.planes
+    return [type_.value for type_ in types if not planes[type_].kind[:, nodes].any()]
 
 
 def _unserved(entry: PodEntry) -> Iterator[str]:

@@ -3,7 +3,7 @@
 `docs/reference/schedule.md` has the same lines; a test compares them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from partage.model.reason import ReasonCode
@@ -68,8 +68,11 @@ CLOSE: Final[Mapping[ReasonCode, str]] = {
     f"node has a table{_NO_SUCH_PLACE}",
     ReasonCode.NUMA_MISMATCH: "drop `numa-bind` or `SingleNUMANode`, or ask for fewer"
     f"{_NO_SUCH_PLACE}",
+    # A share or a whole card by another protocol's names fits on no such card, however little it asks for.
+    ReasonCode.MIG_PLACEMENT: "use nodes whose cards take shares, or ask by HAMi's names for instances that "
+    f"the cards can have{_NO_SUCH_PLACE}",
 }
-"""The remedies for devices that no node has as close together as the pod asks; waiting does not help."""
+"""The remedies for places that no node has even when it is idle; waiting does not help."""
 
 NONE_LEFT: Final = "wait until a pod ends: a card whose compute is fully allocated takes no pod that asks for none"
 """The remedy for a request that names no compute, if no card has any left."""
@@ -103,4 +106,13 @@ def advice(code: str, *, never: bool = False) -> str:
         return ""
     if not never:
         return ADVICE[known]
-    return NEVER if known in ROOM else CLOSE.get(known, ADVICE[known])
+    return CLOSE.get(known) or (NEVER if known in ROOM else ADVICE[known])
+
+
+def lacking(types: Iterable[str]) -> str:
+    """The remedy for a request of devices of types that no node has."""
+    named = " and ".join(types)
+    return (
+        f"ask for no {named}, or add a node that has such devices; waiting does not help, as no node that the "
+        "pod may use has one"
+    )
