@@ -271,6 +271,15 @@ def test_the_page_is_whole_and_needs_nothing(tmp_path: Path) -> None:
     assert not any(word in text for word in ("<script", "http://", "https://", "src=", "@import"))
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(["--remove-nodes", "*"], "Without *, "), (["--anew"], "Placed again, ")],
+)
+def test_the_verdict_is_a_sentence(tmp_path: Path, change: list[str], said: str) -> None:
+    """No `With without` and no `With placed again`."""
+    assert f". {said}" in run(tmp_path, FULL, *change).stdout.replace("\n", " ")
+
+
 def test_names_from_manifests_are_escaped_in_the_page() -> None:
     """A model that looks like markup stays text."""
     text = node("a").replace("A100", '"<b>x</b>"')

@@ -48,7 +48,9 @@ def verdict(results: Sequence[Result]) -> str:
     if idle:
         parts.append(f"{_cards(abs(idle))} {'more' if idle > 0 else 'fewer'} would be idle")
     told = " and ".join(parts) if parts else "as many pods would run on as many cards"
-    return f"{first} With {best.name}, {told}."
+    bare = best.name.startswith(("without ", "placed "))
+    case = best.name if bare else f"with {best.name}"
+    return f"{first} {case[0].upper()}{case[1:]}, {told}."
 
 
 def _pods(count: int) -> str:
