@@ -287,6 +287,26 @@ def test_the_reading_is_explained() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("annotations", "reason"),
+    [
+        ({"nvidia.com/use-gputype": "A100"}, "the annotation nvidia.com/use-gputype"),
+        ({"hami.io/bind-phase": "success", "hami.io/vgpu-node": "n1"}, "the record of its place"),
+    ],
+    ids=["the author's", "written since"],
+)
+def test_what_was_written_with_the_place_is_no_sign_of_the_author(
+    annotations: dict[str, str], reason: str
+) -> None:
+    """The author of a placed pod never wrote `hami.io/bind-phase`, so the note does not name it."""
+    made = pod("p", container(limits={GPU: 1}))
+    made["metadata"]["annotations"] = annotations
+
+    notes = read(made).request.notes
+
+    assert notes[0] == f"container main: nvidia.com/gpu alone is hami's, by {reason}"
+
+
 def test_renamed_names_are_routed() -> None:
     """With HAMi's count renamed, `nvidia.com/gpu` is Koordinator's alone."""
     names = config_map(

@@ -25,6 +25,7 @@ from partage.model.request import (
 )
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView
+from partage.vendors.reserved import RESERVED
 from partage.vendors.traits import NVIDIA
 from partage.wire.context import Context
 
@@ -171,7 +172,9 @@ def _owner(pod: PodView, spoken: set[str], context: Context) -> tuple[str, str]:
         key for key in pod.annotations if key.startswith(_PREFIXES) or key == names.MIG_PROFILE
     )
     if signs and HAMI in known:
-        return HAMI, f"hami's, by the annotation {signs[0]}"
+        own = next((key for key in signs if key not in RESERVED.annotations), "")
+        by = f"the annotation {own}" if own else "the record of its place"
+        return HAMI, f"hami's, by {by}"
     if HAMI in known and context.settings.hami.default_memory > 0:
         # The operator's word for requests without memory; otherwise one node that registers otherwise changes all.
         return HAMI, "hami's, because its configuration has a default memory"
