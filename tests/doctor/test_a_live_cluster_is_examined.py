@@ -28,3 +28,4 @@ async def test_a_new_reader_is_told_of_no_fault_that_is_none() -> None:
         table = await asyncio.to_thread(CliRunner().invoke, main, given[:-2])
         assert table.exit_code == 3, table.output
         assert "fix: " in table.stdout
+        assert table.stdout.endswith("\n1 error, 0 warnings\n")

@@ -576,6 +576,28 @@ def test_a_deleted_node_comes_back_as_it_is_described_anew() -> None:
     run(story())
 
 
+def test_shares_that_nothing_keeps_do_not_change() -> None:
+    """Simulated nodes have no software that would limit a container, and the condition says so."""
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as w:
+            await w.create(PODS, pod("web", QUARTER))
+            await w.phase("web", "Running")
+            asked = {"metadata": {"annotations": {names.ADJUST: "compute=60"}}}
+            await w.patch(f"{PODS}/web", asked)
+            found = await w.until(
+                "web", lambda one: "SharesAdjusted" in json.dumps(one["status"]["conditions"])
+            )
+            (told,) = [
+                one["message"]
+                for one in found["status"]["conditions"]
+                if one["type"] == names.ADJUSTED_CONDITION
+            ]
+            assert told.startswith("nothing keeps shares of node n0 to their amounts")
+
+    run(story())
+
+
 def test_a_pod_on_a_node_that_is_not_there_does_not_run() -> None:
     """It waits for its node, and can be deleted without it."""
 
