@@ -190,6 +190,14 @@ def test_the_nearest_nodes_are_told_first(tmp_path: Path) -> None:
     assert wide == ["small", "tainted", *(f"other-{number:02}" for number in range(20))]
 
 
+def test_nodes_that_are_not_the_one_named_are_one_row() -> None:
+    """A selector of one host excludes all others, and a row for each would hide the reason at that host."""
+    said = ask("explain", "waiting/no-toleration", "-f", MIXED).stdout
+
+    assert "which is another node" in said
+    assert "a100-node and 2 more" in said
+
+
 def test_nodes_whose_cards_lack_the_same_are_one_row(tmp_path: Path) -> None:
     """Otherwise ten rows of a large fleet would say one thing."""
     documents: list[dict[str, Any]] = []

@@ -136,6 +136,8 @@ def _mismatch(node: Node, constraint: NodeConstraint) -> NodeReason:
         if not requirement.matches(node.labels):
             have = node.labels.get(requirement.key)
             found = f"it is {have!r} here" if have is not None else "the node has no such label"
+            if have == node.name:  # a hostname: nodes with the same sentence are one row
+                found = "which is another node"
             message = f"nodeSelector asks for {requirement}, {found}"
             return NodeReason(ReasonCode.NODE_AFFINITY, message, brief=str(requirement))
     told = [str(term) for term in (constraint.terms or ())[:_MOST_TOLD]]
