@@ -78,7 +78,7 @@ def test_a_source_may_be_empty(text: str) -> None:
     "manifest",
     [
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}},
-        {"apiVersion": "batch/v1", "kind": "CronJob"},
+        {"apiVersion": "batch/v1", "kind": "JobTemplate"},
         {"apiVersion": "other.io/v1", "kind": "Pod", "spec": 5},
         {"apiVersion": "v1", "kind": "Device"},
         {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"},
@@ -509,7 +509,8 @@ def test_the_head_of_a_snapshot_is_no_unknown_kind() -> None:
         ("pod", "; did you mean Pod?; skipped"),
         ("Deploymnet", "; did you mean Deployment?; skipped"),
         ("SimulatedNode", "; partage up alone makes nodes of it; skipped"),
-        ("CronJob", "is not known here; skipped"),
+        ("CronJob", "; no pods are made of it, try a Deployment or a Job; skipped"),
+        ("Lease", "is not known here; skipped"),
     ],
 )
 def test_an_unknown_kind_that_is_nearly_a_known_one_is_told_so(kind: str, hint: str) -> None:

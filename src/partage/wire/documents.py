@@ -263,10 +263,16 @@ def unknown(kind: str, version: str | None, known: Collection[str]) -> str:
     return f"kind {kind} ({version or 'no apiVersion'}) is not known here{hint}"
 
 
+_MAKERS: Final = frozenset({"DaemonSet", "CronJob", "ReplicationController"})
+"""Kubernetes' kinds that make pods and are not known; their pods in a dump count."""
+
+
 @lru_cache(maxsize=256)
 def _hint(kind: str, known: frozenset[str]) -> str:
     if kind == "SimulatedNode":
         return "; partage up alone makes nodes of it"
+    if kind in _MAKERS and kind not in known:
+        return "; no pods are made of it, try a Deployment or a Job"
     alike = {one.lower(): one for one in sorted(known)}
     near = difflib.get_close_matches(kind.lower(), alike, n=1, cutoff=_ALIKE)
     return f"; did you mean {alike[near[0]]}?" if near and kind not in known else ""
