@@ -190,6 +190,31 @@ def test_the_nearest_nodes_are_told_first(tmp_path: Path) -> None:
     assert wide == ["small", "tainted", *(f"other-{number:02}" for number in range(20))]
 
 
+def test_the_line_has_as_many_cards_as_would_serve(tmp_path: Path) -> None:
+    """Not those of a small node that pods hold, beside a large one with a free card."""
+    hosts = {"host04": 200, "host05": 700}
+    objects = [
+        one
+        for host in hosts
+        for one in yaml.safe_load_all((ROOT / f"examples/koordinator/{host}.yaml").read_text())
+    ]
+    for one in objects:
+        if one["kind"] == "Node":
+            one["metadata"].setdefault("labels", {})["host"] = one["metadata"]["name"]
+    for host, asked in {**hosts, "any": 300}.items():
+        limits = {"kubernetes.io/gpu": asked}
+        spec = {"containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]}
+        pinned = {"nodeSelector": {"host": host}} if host in hosts else {}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": host}}
+        objects.append({**pod, "spec": {**spec, **pinned}})
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+
+    said = ask("explain", "any", "-f", str(file)).stdout
+
+    assert "2 insufficient cards (asked 3, at most 1 on host05)" in said
+
+
 def test_nodes_that_are_not_the_one_named_are_one_row() -> None:
     """A selector of one host excludes all others, and a row for each would hide the reason at that host."""
     said = ask("explain", "waiting/no-toleration", "-f", MIXED).stdout

@@ -84,7 +84,7 @@ def node_reason(
     cards = tuple(reasons)
     if not reasons or (request.count > total and not any(r.code in WRONG for r in reasons)):
         text = f"the node has {total} {kind}{'s' * (total != 1)}, {request.count} asked"
-        return NodeReason(none, text, request.count, total, cards=cards, device=device)
+        return NodeReason(none, text, request.count, fitting, cards=cards, device=device)
     lead = min(reasons, key=lambda r: (RANK.get(r.code, len(RANK)), -(r.free or 0), r.minor))
     counts = Counter(r.code for r in reasons)
     parts = []
@@ -96,6 +96,8 @@ def node_reason(
         parts.append(f"{counts[code]} {kind}{'s' * (counts[code] != 1)} {clause}")
     need = "all" if request.every else str(request.count)
     text = f"{fitting} of {total} {kind}s fit, {need} needed: " + ", ".join(parts)
+    if lead.code is none and lead.asked is None:  # taken, as a whole or in full
+        return NodeReason(none, text, request.count, fitting, cards=cards, device=device)
     brief = lead.detail if lead.code in WRONG else ""
     return NodeReason(lead.code, text, lead.asked, lead.free, lead.minor, cards, brief, device)
 
