@@ -723,6 +723,24 @@ async def test_devices_of_nodes_that_the_pod_may_not_use_are_not_explained() -> 
     assert codes == {"n1": "InsufficientMemory", "n2": "NodeAffinity"}
 
 
+@run
+async def test_devices_of_an_operators_class_are_not_called_free() -> None:
+    """The service does not know which devices such a class selects, so it says that, and names no node."""
+    world = await cluster("n1")
+    made = waiting(exactly(memory="400Gi", deviceClassName="fast.example.com"))
+    found = {one["metadata"]["name"]: document(one) for one in (claimant(), made)}
+    for one in found.values():
+        world.service.changed(one)
+
+    told = explained(
+        world.service.books, "team", "web", lambda _kind, _namespace, name: found.get(name), 0.0
+    )
+
+    assert told is not None
+    assert told["fits_now_on"] is None
+    assert any("does not judge claims of class fast.example.com" in one for one in told["notes"])
+
+
 def _hostnames(count: int) -> list[Manifest]:
     """Node affinity terms that all differ."""
     return [

@@ -29,7 +29,7 @@ from partage.scheduler.explain import DETAILED
 from partage.vendors.names import SHARE_CLASS
 from partage.wire import shapes
 from partage.wire.advice import NEVER, ROOM
-from partage.wire.claims import read_claim
+from partage.wire.claims import allocation_of, read_claim
 from partage.wire.device_requests import Ask, asked, claims_named
 from partage.wire.documents import Document
 from partage.wire.limits import LIMITS
@@ -72,7 +72,7 @@ def explained(
     if document is None or not named:
         return explain(books, namespace, name, now=now)
     claims = {one: known("ResourceClaim", namespace, one) for _, one, _ in named if one}
-    held, wants, many, missing = [], list[_Want](), 0, ""
+    held, wants, many, missing, strange = [], list[_Want](), 0, "", dict[str, None]()
     for own, claim, template in named:
         found = claims.get(claim)
         if found is None:
@@ -85,6 +85,7 @@ def explained(
             try:
                 wants += _wants(found)
                 many = sum(len(want.asks) for want in wants)
+                strange |= dict.fromkeys(_strange(found))
             except InvalidValue as error:
                 missing = missing or f"claim {found.name}: {error}"
     nodes = {node for node, _ in held}
@@ -108,6 +109,12 @@ def explained(
     notes = ["the service judges no selectors of claims; partage explain without it does"] * judged
     if many > _MOST_ASKS:
         notes.append(f"the service looks at the first {_MOST_ASKS} requests of the pod's claims")
+    if strange and told:
+        told |= {"fits_now_on": None}
+        classes = " and ".join(list(strange)[:_FEW])
+        notes.append(
+            f"the service does not judge claims of class {classes}; partage explain without it does"
+        )
     asks = ((want.claim, ask) for want in wants for ask in want.asks)
     return told and with_claims(books.engine.ledger, told, document, held, asks, notes)
 
@@ -190,6 +197,14 @@ def _wants(claim: Document) -> Iterator[_Want]:
     for asks in asked(spec).requests:
         if any(ask.device_class in CLASSES for ask in asks):
             yield _Want(claim.name, asks)
+
+
+def _strange(claim: Document) -> Iterator[str]:
+    """Classes of a waiting claim that are not Partage's own; the service does not know which devices they select."""
+    shape = claim.shape
+    if isinstance(shape, shapes.ResourceClaim) and not allocation_of(claim):
+        for asks in asked(shape.spec).requests:
+            yield from (ask.device_class for ask in asks if ask.device_class not in CLASSES)
 
 
 def _first(wants: Iterable[_Want]) -> list[_Want]:
