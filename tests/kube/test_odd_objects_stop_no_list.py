@@ -206,7 +206,7 @@ def test_a_repair_looks_at_no_single_character() -> None:
         calls += event in ("call", "c_call")
 
     texts = (b"\\n", b'\\"', b"\\\\", b"\\ud83d", b"\\ud83d\\ude00", b"\xff", b"x\\n")
-    for text in texts:
+    for text in (b"first", *texts):
         body = b'{"metadata":{"name":"c","resourceVersion":"1"},"a":%s,"b":"\\ud800","c":"%s"}'
         body %= nested(1_500), text * 100_000
         calls = 0
@@ -216,4 +216,4 @@ def test_a_repair_looks_at_no_single_character() -> None:
         finally:
             sys.setprofile(None)
         assert isinstance(added, Added)
-        assert calls < 200
+        assert text == b"first" or calls < 200  # the first imports NumPy and makes a decoder
