@@ -155,7 +155,7 @@ class _Lazy(click.Group):
             gc.set_threshold(_RARELY)
         command = getattr(importlib.import_module(f"partage.cli.{cmd_name}"), cmd_name)
         if service:
-            gc.freeze()  # modules stay, so no later collection searches them
+            gc.freeze()  # modules stay, so later collections seldom search them
             gc.set_threshold(*before)
         if self._program and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, pressed)  # what it does is put away
