@@ -190,9 +190,8 @@ class _Search:
         running: frozenset[int],
     ) -> None:
         """Take the picks of the running sidecars, and give those of the others; `beside`: what is taken, by pick."""
-        if (
-            beside.keys() - running
-        ):  # the last one first, because a card's room depends on the order
+        if beside.keys() - running:
+            # The last one first, because a card's room depends on the order.
             while beside:
                 i, needs = beside.popitem()
                 self._give(picks[i][1], needs)
