@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 UNDECODABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 """The errors of a document that is malformed or of another type."""
-ODD: Final = (msgspec.DecodeError, RecursionError)
+ODD: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Those that a repair may cure."""
 _DEEPEST: Final = 128
 """Levels to keep; objects of Kubernetes have some twenty."""
