@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
+from partage.dashboard.pages import page_routes
 from partage.serving.limits import Limits
 from partage.serving.site import Site
 from partage.serving.turns import TooMany, Turns, waiting_elsewhere
@@ -234,6 +237,39 @@ async def test_pages_are_made_for_each_address_in_turn() -> None:
         assert len(made) == 301
 
 
+async def test_one_page_is_made_in_a_round_of_the_loop() -> None:
+    """Hundreds of requests arrive together, and no page waits: a verb would wait until all were made."""
+    loop = asyncio.get_running_loop()
+    now = 0
+    rounds: Counter[int] = Counter()
+
+    def count() -> None:
+        nonlocal now
+        now += 1
+        loop.call_soon(count)
+
+    async def page(_request: web.Request) -> web.Response:
+        rounds[now] += 1
+        return web.Response(text="x")
+
+    async def read(request: web.Request) -> web.Response:
+        async with waiting_elsewhere(request):
+            pass  # others' answer was in a cache
+        rounds[now] += 1
+        return web.Response(text="x")
+
+    app = web.Application()
+    app.router.add_get("/page", page)
+    app.router.add_get("/read", read)
+    async with served(app, Limits()) as port:
+        loop.call_soon(count)
+        paths = ["/page", "/read"] * 100
+        answers = await asyncio.gather(*(asked(port, STRANGER, path) for path in paths))
+        assert all(b"200" in line for line in answers)
+    assert rounds.total() == 200
+    assert max(rounds.values()) == 1
+
+
 async def test_a_request_that_waits_for_others_holds_no_place() -> None:
     """An API server that takes its time to review made-up tokens, or clients that do not read on, delay no page."""
     go_on = asyncio.Event()
@@ -287,3 +323,25 @@ async def test_a_port_full_of_requests_that_wait_has_room_for_another_address() 
         await asyncio.gather(*crowd, return_exceptions=True)
         assert made[HONEST] == 1
         assert made.total() <= 33
+
+
+async def test_thousands_of_tags_are_not_read_one_by_one() -> None:
+    """A caller names the versions that he has; a stranger may name as many as a head holds."""
+    steps = 0
+
+    def count(_: object, __: str, ___: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    handler = next(route.handler for route in page_routes() if route.path == "/")
+    request = make_mocked_request("GET", "/", headers={"If-None-Match": 12_000 * '"a",'})
+    sys.setprofile(count)
+    try:
+        answer = await handler(request)
+    finally:
+        sys.setprofile(None)
+    assert answer.status == 200
+    assert steps < 500
+
+    known = {"If-None-Match": f'"a", {answer.headers["ETag"]}'}
+    assert (await handler(make_mocked_request("GET", "/", headers=known))).status == 304

@@ -10,6 +10,8 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from partage.serving.limits import has_version
+
 _TYPES: Final = {
     ".css": "text/css",
     ".html": "text/html",
@@ -52,7 +54,7 @@ def _served(body: bytes, kind: str) -> Handler:
     headers = {**_HEADERS, "ETag": f'"{tag}"'}
 
     async def serve(request: web.Request) -> web.Response:
-        if any(known.value == tag for known in request.if_none_match or ()):
+        if has_version(request, tag):
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
 

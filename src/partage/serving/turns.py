@@ -33,7 +33,9 @@ class Pace:
     requests, such as a probe of the server's health, would wait for the end of that round.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, a_round: int = _A_ROUND) -> None:
+        """Let so many go on in each round."""
+        self._a_round = a_round
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
@@ -46,7 +48,7 @@ class Pace:
         await turn
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
-        for _ in range(min(_A_ROUND, len(self._waiting))):
+        for _ in range(min(self._a_round, len(self._waiting))):
             turn = self._waiting.popleft()
             if not turn.done():  # else its caller is gone
                 turn.set_result(None)
@@ -82,12 +84,14 @@ class Turns:
     Attributes:
         at_work: requests that have a place, by identity, with their askers.
         waiting: the size of the waiting requests.
+        pace: of requests that have a place, and are worked on without a pause.
     """
 
     def __init__(self, together: int, waiting: int, of_one: int) -> None:
         """Every place is free; requests of the size `waiting` may wait at a time, and of `of_one` for each owner."""
         self.at_work: dict[int, str] = {}
         self.waiting = 0
+        self.pace = Pace(1)
         self._together = together
         self._most = waiting
         self._of_one = of_one
@@ -279,8 +283,14 @@ async def waiting_elsewhere(request: web.BaseRequest) -> AsyncIterator[None]:
 
 
 async def _again(turns: Turns, asker: str) -> None:
+    """Wait for a place, and for the round after the last page: most pages are made in one piece."""
     try:
         await turns.take(asker)
     except TooMany as error:
         headers = {"Retry-After": "1"}
         raise web.HTTPTooManyRequests(text=str(error), headers=headers) from error
+    try:
+        await turns.pace.turn()
+    except asyncio.CancelledError:
+        turns.give(asker)
+        raise
