@@ -370,6 +370,7 @@ async def test_every_wish_is_answered_however_many_there_are() -> None:
         )
         for number in range(count)
     }
+    held = SimpleNamespace(namespace="team", grants=())
     books: Any = SimpleNamespace(
         cluster_cache=SimpleNamespace(
             pods={
@@ -379,7 +380,7 @@ async def test_every_wish_is_answered_however_many_there_are() -> None:
             documents=there,
         ),
         engine=SimpleNamespace(
-            ledger=SimpleNamespace(allocation=there.get),
+            ledger=SimpleNamespace(allocation=dict.fromkeys(there, held).get),
             states=dict.fromkeys(there, State.BOUND),
         ),
     )
@@ -393,6 +394,26 @@ async def test_every_wish_is_answered_however_many_there_are() -> None:
 
     assert len(answered) == count
     assert set(answered.values()) == {1}
+
+
+def test_a_round_checks_as_many_parts_as_cost_little_and_every_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenant's pods of 64 containers that are refused for ever; another's small pod is checked in each round."""
+    checked: list[str] = []
+    monkeypatch.setattr(Adjustments, "look", lambda _self, _books, uid, _now: checked.append(uid))
+    adjustments = Adjustments(cast("Any", None), InstantClock())
+    held = {f"wild-{n}": SimpleNamespace(namespace="wild", grants=range(64)) for n in range(200)}
+    held |= {f"calm-{n}": SimpleNamespace(namespace="calm", grants=range(2)) for n in range(10)}
+    ledger = SimpleNamespace(allocation=held.get)
+    books: Any = SimpleNamespace(engine=SimpleNamespace(ledger=ledger))
+    for uid in held:
+        adjustments.postpone(uid, 0.0)
+    for turn in range(200):
+        adjustments.tick(books, float(turn))
+        assert len(checked) == 11
+        assert sum(uid.startswith("wild") for uid in checked) == 1
+        checked.clear()
 
 
 async def test_a_wish_of_a_moment_without_a_leader_is_answered_by_the_next() -> None:
