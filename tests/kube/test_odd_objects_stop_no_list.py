@@ -6,6 +6,7 @@ A genuine API server keeps `managedFields` of 9,000 levels in a pod, and gives t
 import json
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
@@ -116,6 +117,33 @@ async def test_several_odd_parts_hide_no_object(written: bytes) -> None:
     (added,) = WatchDecoder(Open).feed(b'{"type":"ADDED","object":%s}\n' % written)
     assert isinstance(added, Added)
     assert added.object.metadata.name == "b"
+
+
+async def test_a_page_is_repaired_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have many megabytes; an object of another type before odd ones has each object read by itself."""
+    threads: list[threading.Thread] = []
+
+    def noted(data: bytes) -> bytes:
+        threads.append(threading.current_thread())
+        return repaired(data)
+
+    monkeypatch.setattr("partage.kube.decoding.repaired", noted)
+    monkeypatch.setattr("partage.kube.lenient.repaired", noted)
+    other = b'{"metadata":{"name":"x","resourceVersion":"1"},"spec":7}'
+    half = b'{"a":"\\ud800","metadata":{"name":"d","resourceVersion":"1"},"b":"\xff"}'
+    async with KubeServer() as server, client_of(server) as client:
+        for items in (
+            (other, half, plain("c"), deep("b", 9_000)),
+            (deep("b", 9_000), half, other),
+        ):
+            body = b'{"metadata":{"resourceVersion":"9"},"items":[%s]}' % b",".join(items)
+            server.fail(Fault(path=PODS_PATH, body=body))
+            listing = await client.list_all(Scope(PODS), into=Pod)
+            assert {"b", "d"} <= {item.metadata.name for item in listing.items}
+            assert [one.meta.name for one in listing.undecodable] == ["x"]
+
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 BROKEN = {

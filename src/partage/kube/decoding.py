@@ -91,12 +91,13 @@ class Decoders:
         undecodable: list[Undecodable] = []
         for raw in envelope.items or ():
             try:
-                items.append(self.one(request, raw, into))
-            except UndecodableAnswer as error:
+                items.append(await _decode_page(self._for(into), raw))
+            except UNDECODABLE as error:
                 meta = meta_of(raw)
                 if meta is None:
-                    raise
-                undecodable.append(Undecodable(meta, str(error.__cause__)))
+                    raise UndecodableAnswer(request.method, request.path, str(error)) from error
+                undecodable.append(Undecodable(meta, str(error)))
+                await asyncio.sleep(0)
         version, following = envelope.metadata.resource_version, envelope.metadata.continue_
         return Page(tuple(items), version, following, tuple(undecodable))
 
@@ -113,11 +114,11 @@ def _envelope_of(into: Any) -> Any:
     return generic[into]
 
 
-async def _decode_page(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
-    """As `lenient.decode`, of a document of many megabytes, which another thread repairs."""
+async def _decode_page(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
+    """As `lenient.decode`, of a page of many megabytes or of one of its items, which another thread repairs."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError:
         raise
     except ODD:
-        return decoder.decode(await asyncio.to_thread(repaired, data))
+        return decoder.decode(await asyncio.to_thread(repaired, bytes(data)))
