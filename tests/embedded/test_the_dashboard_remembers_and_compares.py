@@ -176,7 +176,7 @@ def test_fragmentation_is_the_published_measure() -> None:
     async def story() -> None:
         async with running([node(cards=2), node("n1", cards=2)]) as world:
             fragments = Fragments()
-            assert fragments.of(books_of(world).engine.ledger, {}) == {
+            assert await fragments.of(books_of(world).engine.ledger, {}) == {
                 "free_milli": 4000,
                 "unusable_milli": 0,
                 "asks": 0,
@@ -188,7 +188,7 @@ def test_fragmentation_is_the_published_measure() -> None:
             mix = Counter(
                 shape for e in books.cluster_cache.pods.values() for shape in shapes_of(e.pod)
             )
-            found = Fragments().of(books.engine.ledger, mix)
+            found = await Fragments().of(books.engine.ledger, mix)
 
             ledger = books.engine.ledger
             nodes = np.array(list(ledger.index.values()))

@@ -12,11 +12,15 @@ from world import World, card, device, document, node, pod, run
 
 from partage.dashboard import comparison
 from partage.dashboard.comparison import comparison_document
+from partage.dashboard.fragments import fragments_of, usual
+from partage.dashboard.overview import overview_document
+from partage.dashboard.view_cache import Standing
 from partage.dashboard.ways import ways_document
 from partage.extender.explain import explain
 from partage.model.pod import Pod
 from partage.model.reason import Refusal
 from partage.placement.card import FEW, MOST, Work
+from partage.placement.fragmentation import Shape
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement
 from partage.vendors import names
@@ -199,6 +203,66 @@ async def test_others_have_their_turn_while_requests_are_judged_for_a_comparison
     turns = await beside(comparison._tables(books.engine, pods))
 
     assert turns >= 100 / 4, turns
+
+
+def uneven(name: str, number: int) -> dict[str, Any]:
+    """A pod of 24 containers that all ask for something else, as no other pod does."""
+    found = pod(name, {})
+    found["spec"]["containers"] = [
+        {
+            "name": f"c{i}",
+            "resources": {
+                "limits": {
+                    "nvidia.com/gpu": str(1 + number % 4),
+                    "nvidia.com/gpumem": "100",
+                    "nvidia.com/gpucores": str(1 + i + 24 * (number // 4)),
+                }
+            },
+        }
+        for i in range(24)
+    ]
+    return found
+
+
+@run
+async def test_others_have_their_turn_while_nodes_are_measured_for_the_overview() -> None:
+    """Pods of many unequal containers change the usual requests: few kinds count, and nodes are measured piece by piece."""
+    nodes = [f"n{number}" for number in range(1_100)]
+    world = await World().start(*map(node, nodes), *map(device, nodes))
+    standing = Standing()
+    await overview_document(world.service.books, standing)
+    for number in range(12):
+        world.create(uneven(f"p{number}", number))
+
+    turns = await beside(overview_document(world.service.books, standing))
+
+    assert turns >= 1_100 / 512 + 1, turns  # in one stretch there was 1
+    found = await overview_document(world.service.books, standing)
+    assert 32 < found["fragmentation"]["asks"] <= 64
+    # What is kept is not measured again.
+    assert await beside(overview_document(world.service.books, standing)) <= 1
+
+
+@run
+async def test_nodes_that_change_while_others_are_measured_are_measured_again() -> None:
+    """A node that was among the first gets a pod, and one is added, before the last was measured."""
+    nodes = [f"n{number}" for number in range(1_100)]
+    world = await World().start(*map(node, nodes), *map(device, nodes))
+    books = world.service.books
+    workload = await usual({Shape(1000, milli, 1): milli for milli in (300, 600, 1000)})
+    before = await fragments_of(books.engine.ledger, workload)
+
+    measuring = asyncio.create_task(fragments_of(books.engine.ledger, workload))
+    await asyncio.sleep(0)
+    world.create(pod("p", {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "50"}))
+    placed = books.engine.schedule(books.cluster_cache.pods["uid-p"].pod)
+    assert isinstance(placed, Placement)
+    for one in (node("late"), device("late")):
+        world.service.changed(document(one))
+    assert not measuring.done()
+    found = await measuring
+
+    assert found == await fragments_of(books.engine.ledger, workload) != before
 
 
 def test_an_ordinary_pod_is_explained_whatever_its_namespace_owes() -> None:

@@ -49,7 +49,7 @@ async def comparison_document(books: Books, most: int = MOST) -> dict[str, Any]:
     waiting = [books.waiting.get(entry.pod.uid) for entry in waiting_pods(books)]
     pods, workload = await _pods(books)
     codes = Counter(one.refusal.code.value if one else "" for one in waiting)
-    today = _row(books.engine, len(pods) - len(waiting), codes, workload)
+    today = await _row(books.engine, len(pods) - len(waiting), codes, workload)
     rows = [today | {"policy": str(books.engine.policy), "now": True}]
     policies = _policies(books.engine.policy) if len(pods) <= most else []
     tables = await _tables(books.engine, pods) if policies else books.engine.tables
@@ -118,16 +118,18 @@ async def _row_under(
         if isinstance(decision, Refusal):
             codes[decision.code.value] += 1
         await asyncio.sleep(0)
-    row = _row(engine, len(pods) - sum(codes.values()), codes, workload)
+    row = await _row(engine, len(pods) - sum(codes.values()), codes, workload)
     return row | {"policy": str(policy), "now": False}
 
 
-def _row(engine: Engine, placed: int, codes: Counter[str], workload: Workload) -> dict[str, Any]:
+async def _row(
+    engine: Engine, placed: int, codes: Counter[str], workload: Workload
+) -> dict[str, Any]:
     plane = engine.ledger.planes[DeviceType.GPU]
     return {
         "placed": placed,
         "waiting": sum(codes.values()),
         "waiting_by_code": [{"code": code, "pods": n} for code, n in codes.most_common()],
         **sums(plane, plane.kind > 0),
-        "fragmentation": fragments_of(engine.ledger, workload),
+        "fragmentation": await fragments_of(engine.ledger, workload),
     }

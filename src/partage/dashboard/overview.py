@@ -53,6 +53,7 @@ async def overview_document(
     by_claims = books.cluster_cache.claimants
     wait_by_claims = by_claims.count()
     waiting[""] += wait_by_claims
+    fragmentation = await kept.fragments.of(books.engine.ledger, kept.roster.shapes)
     await kept.nodes(books)  # from here on no other task runs
     ledger, catalogue = books.engine.ledger, kept.catalogue
     plane = ledger.planes[DeviceType.GPU]
@@ -66,7 +67,7 @@ async def overview_document(
             "cordoned": int(catalogue.cordoned.sum()),
         },
         **sums(plane, catalogue.models >= 0),
-        "fragmentation": kept.fragments.of(ledger, kept.roster.shapes),
+        "fragmentation": fragmentation,
         "models": _models(plane, catalogue),
         "protocols": kept.holdings.document(),
         "pods": {
