@@ -205,6 +205,26 @@ async def test_others_have_their_turn_while_requests_are_judged_for_a_comparison
     assert turns >= 100 / 4, turns
 
 
+@run
+async def test_a_comparison_goes_by_few_kinds_of_requests() -> None:
+    """FGD and the measure of fragmentation weigh every node against each kind, and any user may make pods that all differ."""
+    world = await World().start(node(), device("n1"))
+    for number in range(90):
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": str(1 + number)}
+        world.create(pod(f"p{number}", limits))
+    for number in range(12):
+        world.create(uneven(f"q{number}", number))
+    books = world.service.books
+    pods = [entry.pod for entry in books.cluster_cache.pods.values()]
+
+    workload = (await comparison._tables(books.engine, pods)).workload
+    found = await comparison_document(books)
+
+    assert len(workload.shapes) == len(workload.chances) == 64
+    assert sum(workload.chances) == pytest.approx(1)
+    assert {row["fragmentation"]["asks"] <= 64 for row in found["rows"]} == {True}
+
+
 def uneven(name: str, number: int) -> dict[str, Any]:
     """A pod of 24 containers that all ask for something else, as no other pod does."""
     found = pod(name, {})

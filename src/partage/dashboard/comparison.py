@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from partage.dashboard.fragments import fragments_of, shapes_of
+from partage.dashboard.fragments import KINDS, fragments_of, shapes_of, usual
 from partage.dashboard.overview import sums
 from partage.dashboard.roster import merged
 from partage.dashboard.workloads import waiting_pods
@@ -82,7 +82,7 @@ async def _pods(books: Books) -> tuple[list[Pod], Workload]:
             shapes.update(shapes_of(pod))
         runs.append(sorted(run))
         await asyncio.sleep(0)
-    return [one[-1] for one in await merged(runs)], Workload.counted(shapes)
+    return [one[-1] for one in await merged(runs)], await usual(shapes)
 
 
 async def _tables(live: Engine, pods: Sequence[Pod]) -> Tables:
@@ -93,7 +93,10 @@ async def _tables(live: Engine, pods: Sequence[Pod]) -> Tables:
         if not number % _ASKS:
             await asyncio.sleep(0)
     stock = Stock.of(node for node in live.ledger.nodes if node is not None)
-    return in_sight(live.tables, seen, stock)
+    await asyncio.sleep(0)
+    tables = in_sight(live.tables, seen, stock)
+    # FGD's first decision measures every node against each kind, in one step.
+    return replace(tables, workload=tables.workload.cut(KINDS))
 
 
 async def _row_under(

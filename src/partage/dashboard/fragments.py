@@ -23,7 +23,7 @@ from partage.placement.fragmentation import Lens, Shape, Workload, fragmentation
 
 _STEP: Final = 64
 """The mix is counted again when the number of requests changes by this many, or by one in this many."""
-_MOST: Final = 64
+KINDS: Final = 64
 """Most kinds of requests in the mix, the most frequent ones: each costs time on every node."""
 _PIECE: Final = 1024
 """Kinds of requests compared before other tasks run."""
@@ -65,7 +65,7 @@ async def usual(shapes: Mapping[Shape, int]) -> Workload:
     known = list(shapes.items())
     for start in range(0, len(known), _PIECE):
         piece = ((count, shape) for shape, count in known[start : start + _PIECE])
-        found = nlargest(_MOST, (*found, *piece))
+        found = nlargest(KINDS, (*found, *piece))
         await asyncio.sleep(0)
     return Workload.counted({shape: count for count, shape in found})
 

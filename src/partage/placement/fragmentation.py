@@ -98,6 +98,13 @@ class Workload:
         ]
         return Workload(tuple(kept), tuple(chances))
 
+    def cut(self, most: int) -> "Workload":
+        """The most frequent of them, as if no others were usual."""
+        if len(self.shapes) <= most:
+            return self
+        whole = sum(self.chances[:most])
+        return Workload(self.shapes[:most], tuple(one / whole for one in self.chances[:most]))
+
 
 @dataclass(frozen=True, slots=True)
 class Lens:
