@@ -8,7 +8,7 @@ import shutil
 import struct
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from partage.agent.isolation import node_scan, processes
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT
 from partage.agent.isolation.container_dirs import Room, Rooms
 from partage.agent.isolation.library import as_mapped
-from partage.agent.isolation.node_scan import RoomView, see
+from partage.agent.isolation.node_scan import RoomView, Seen, see
 from partage.agent.isolation.providers import Isolation, NoIsolation, OwnLibrary
 from partage.agent.isolation.seats import SEAT_BYTES, SEAT_MAGIC, seat_file
 from partage.agent.isolation.statements import Answer, Statement, survey, untried
@@ -198,10 +198,10 @@ async def test_a_container_that_ends_during_a_look_has_no_statement(
             world.process(ord(name[0]), await world.run_pod(name))
         genuine = node_scan.read_room
 
-        def ends(room: Room) -> RoomView:
+        def ends(room: Room, processes: Iterable[Seen] = ()) -> RoomView:
             if room.folder.name == "container-ends":
                 world.keeper.remove(Container("container-ends", "s-ends", "main"))
-            return genuine(room)
+            return genuine(room, processes)
 
         monkeypatch.setattr(node_scan, "read_room", ends)
         said = world.statements()._look()

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_look import look
-from partage.agent.isolation import node_scan
+from partage.agent.isolation import account, node_scan
 from partage.agent.isolation.account import ACCOUNT_BYTES, PLACES_AT, make_account, read_account
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.elf import OF_DRIVER, defined
@@ -526,15 +526,77 @@ def test_an_account_tells_of_the_containers_cards_only(tmp_path: Path) -> None:
             file.write((place + 1 << 42 | 2).to_bytes(8, "little") + b"\xfe" * 568)
     tracemalloc.start()
     try:
-        account = read_account(path, 1)
+        found = read_account(path, 1)
         assert tracemalloc.get_traced_memory()[0] < MIB
     finally:
         tracemalloc.stop()
-    assert len(account) == 1024
-    assert {len(one.cards) for one in account} == {1}
+    assert len(found) == 1024
+    assert {len(one.cards) for one in found} == {1}
     sparse(path, ACCOUNT_BYTES * 1000)
     with pytest.raises(InvalidDocument):
         read_account(path, 1)
+
+
+def _enter(path: Path, place: int, pid: int, start: int, holding: bytes = b"") -> None:
+    with path.open("r+b") as file:
+        file.seek(PLACES_AT + place * 576)
+        file.write((pid << 42 | start << 1).to_bytes(8, "little"))
+        file.seek(PLACES_AT + place * 576 + 24)
+        file.write(holding)
+
+
+def test_of_an_account_only_processes_that_are_seen_are_kept(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant invents an owner for every place; what that costs counts as work of the look."""
+    path = node.rooms[HOSTILE].account
+    make_account(path)
+    node.process(7)
+    idle = node.look().costs[HOSTILE]
+    for place in range(1024):
+        _enter(path, place, place + 1, 5)
+    made, genuine = [], account._process
+
+    def counted(*asked: Any) -> Any:
+        made.append(asked)
+        return genuine(*asked)
+
+    monkeypatch.setattr(account, "_process", counted)
+
+    seen = node.look()
+
+    assert len(made) == 1
+    found = seen.rooms[HOSTILE].account
+    assert not isinstance(found, str)
+    assert [(one.pid, one.start) for one in found.processes] == [(1, 5)]
+    assert seen.costs[HOSTILE] >= idle + 1024 * 576
+
+
+def test_an_account_is_summed_whether_its_processes_are_seen_or_not(tmp_path: Path) -> None:
+    """A process in a time namespace wrote another start. Refused ones are named though they have ended, as many as are shown."""
+    path = tmp_path / "account"
+    make_account(path)
+    words = [0, 10, 20, 30, 40, 1, 2, 3, 4]
+    holding = b"".join(word.to_bytes(8, "little") for word in words)
+    for place, identity in enumerate([(7, 3), (7, 5), (7, 5), (8, 9), (8, 10), (9, 1)]):
+        _enter(path, place, *identity, holding)
+    for place in range(100, 200):
+        _enter(path, place, place, 1, b"\4" + holding[1:])
+
+    found = account.read_seen(path, 2, [(7, 5), (8, 1)])
+
+    assert [one.place for one in found.processes[:2]] == [1, 3]
+    assert len(found.processes) == 2 + 16
+    everything = read_account(path, 2)
+    for card in range(2):
+        mine = [one.cards[card] for one in found.processes]
+        every = [one.cards[card] for one in everything]
+        assert sum(one.counted for one in mine) + found.counted[card] == sum(
+            one.counted for one in every
+        )
+        assert sum(one.overhead for one in mine) + found.overhead[card] == sum(
+            one.overhead for one in every
+        )
 
 
 def test_folders_that_tenants_left_are_not_listed_at_once(tmp_path: Path) -> None:

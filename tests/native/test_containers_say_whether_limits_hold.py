@@ -319,7 +319,7 @@ class Grower:
         pid = self.process.pid
         for _ in range(times):
             seen = Seen(pid, numbers_of(pid), has_memory_device=True, view=None)
-            sight = Sight({"c": read_room(self.room)}, {"c": (seen,)})
+            sight = Sight({"c": read_room(self.room, (seen,))}, {"c": (seen,)})
             self.overheads.look({"c": self.room}, {uuid(0): {pid: self.used() * MIB}}, sight)
 
     def overhead(self) -> int:

@@ -60,8 +60,8 @@ class Meter:
         before: dict[tuple[str, str], tuple[float, int]] = {}
         for container, room in rooms.items():
             seen = sight.rooms[container]
-            processes = seen.account
-            if isinstance(processes, str) or any(
+            account = seen.account
+            if isinstance(account, str) or any(
                 isinstance(one, str) for one in seen.seats.values()
             ):
                 continue
@@ -71,11 +71,15 @@ class Meter:
                 key = (container, card.uuid)
                 if served is not None:
                     before[key] = (now, served)
+                beyond = account.overhead[index]
+                beyond += sum(one.cards[index].overhead for one in account.processes)
                 found[key] = Use(
-                    sum(one.cards[index].counted + one.cards[index].overhead for one in processes),
+                    account.counted[index]
+                    + beyond
+                    + sum(one.cards[index].counted for one in account.processes),
                     _busy(self._before.get(key), now, served),
                     served,
-                    sum(one.cards[index].overhead for one in processes) or None,
+                    beyond or None,
                 )
         self.uses, self._before = found, before
 

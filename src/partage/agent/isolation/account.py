@@ -6,6 +6,8 @@ numbers and never uses them as positions.
 
 import os
 import struct
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
@@ -32,6 +34,8 @@ _VERSIONS: Final = {
 }
 """Sizes of accounts with their places at the same position, by mark; 2, and 1 of older containers."""
 _MOST: Final = 2**62
+_REFUSED: Final = 16
+"""Refused processes that are read though the agent does not see them: more than a statement names."""
 
 
 class State(IntFlag):
@@ -65,6 +69,23 @@ class Process:
     cards: tuple[Holding, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a container's processes wrote, by what the agent sees of them.
+
+    Attributes:
+        processes: those that the agent sees, and some refused ones that it does not.
+        counted: bytes of all others by card.
+        overhead: their bytes beyond the count.
+        work: bytes that were gone through.
+    """
+
+    processes: tuple[Process, ...]
+    counted: tuple[int, ...]
+    overhead: tuple[int, ...]
+    work: int
+
+
 def make_account(path: Path, *, sparse: bool = False) -> None:
     """Make the account of a container, unless there is one. Raises `OSError`: The folder cannot be written.
 
@@ -86,25 +107,76 @@ def read_account(path: Path, cards: int = _CARDS) -> tuple[Process, ...]:
 
     Raises `InvalidDocument`: the file is not an account; `OSError`: it cannot be opened.
     """
+    memory = _read(path)
+    return tuple(_process(memory, place, cards) for place, _ in _owners(memory))
+
+
+def read_seen(path: Path, cards: int, alive: Collection[tuple[int, int]]) -> Account:
+    """The processes of these numbers and starts, and sums of the others: a container may write what it likes in all places.
+
+    A process in a time namespace of its own writes another start. So an owner with the number alone counts if there
+    is none with both. Raises as `read_account` does.
+    """
+    memory = _read(path)
+    missing, numbers = set(alive), Counter(pid for pid, _ in alive)
+    seen: list[int] = []
+    others: list[tuple[int, int]] = []
+    owners = _owners(memory)
+    for place, owner in owners:
+        identity = _identity(owner)
+        if identity in missing:
+            missing.remove(identity)
+            numbers[identity[0]] -= 1
+            seen.append(place)
+        else:
+            others.append((place, identity[0]))
+    layout = struct.Struct("<" + "Q8xQ8x" * cards)  # counted and overhead
+    refused = _REFUSED
+    rest: list[tuple[int, ...]] = []
+    for place, pid in others:
+        at = PLACES_AT + place * _PLACE
+        if numbers[pid] > 0:
+            numbers[pid] -= 1
+            seen.append(place)
+        elif refused and memory[at + 24] & State.FAULT:
+            refused -= 1
+            seen.append(place)
+        else:
+            rest.append(layout.unpack_from(memory, at + 32))
+    sums = [min(sum(column), _MOST) for column in zip(*rest, strict=True)] or [0] * (2 * cards)
+    processes = tuple(_process(memory, place, cards) for place in sorted(seen))
+    return Account(processes, tuple(sums[0::2]), tuple(sums[1::2]), len(owners) * _PLACE)
+
+
+def _read(path: Path) -> bytes:
     with opened(path) as descriptor:
         _check(path, descriptor)
-        memory = os.pread(descriptor, _INNER_AT, 0).ljust(_INNER_AT, b"\0")
+        return os.pread(descriptor, _INNER_AT, 0).ljust(_INNER_AT, b"\0")
+
+
+def _owners(memory: bytes) -> list[tuple[int, int]]:
+    """The places that have an owner, and its identity in one word."""
     places = memory[PLACES_AT : PLACES_AT + _PLACES * _PLACE]
-    return tuple(
-        _process(memory, place, PLACES_AT + place * _PLACE, cards)
+    return [
+        (place, owner)
         for place, (owner,) in enumerate(_OWNER.iter_unpack(places))
         if owner and not owner & 1
-    )
+    ]
 
 
-def _process(memory: bytes, place: int, at: int, cards: int) -> Process:
-    owner = word(memory, at)
+def _identity(owner: int) -> tuple[int, int]:
+    return owner >> 42, owner >> 1 & (2**41 - 1)
+
+
+def _process(memory: bytes, place: int, cards: int) -> Process:
+    at = PLACES_AT + place * _PLACE
+    pid, start = _identity(word(memory, at))
     holdings = tuple(
         Holding(*(min(word(memory, card + 8 * i), _MOST) for i in range(4)))
         for card in range(at + 32, at + 32 + min(cards, _CARDS) * _HOLDING, _HOLDING)
     )
     state = State(word(memory, at + 24) & 7)
-    return Process(place, owner >> 42, owner >> 1 & (2**41 - 1), state, holdings)
+    return Process(place, pid, start, state, holdings)
 
 
 def set_overhead(path: Path, process: Process, card: int, overhead_bytes: int) -> None:

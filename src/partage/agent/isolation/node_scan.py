@@ -9,14 +9,14 @@ import errno
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from partage.agent.isolation.account import Process, read_account
+from partage.agent.isolation.account import Account, read_seen
 from partage.agent.isolation.amounts import NAME
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.elf import Reach, reach
@@ -122,8 +122,8 @@ class RoomView:
     """Its library matches its name."""
     limits: str
     """The content of the limits file; empty if it cannot be read."""
-    account: tuple[Process, ...] | str
-    """The account's processes, or why it cannot be read."""
+    account: Account | str
+    """What the account says, or why it cannot be read."""
     seats: Mapping[str, Seat | str | None]
     """By card: the content of the container's seat, or why it cannot be read. Cards without a seat are absent."""
 
@@ -190,11 +190,20 @@ def see(
     left = _ALL
     pids, whole = listed(rooms, proc)
     unseen = set[str]() if whole else set(rooms)
+    views: dict[str, RoomView] = {}
+
+    def read(container: str) -> int:
+        """Read its room, after its processes. Returns the work."""
+        view = views[container] = read_room(rooms[container], found.get(container, ()))
+        return 0 if isinstance(view.account, str) else view.account.work
+
+    left -= sum(read(container) for container in rooms if container not in pids)
     for container in sorted(pids, key=lambda one: before.costs.get(one, len(pids[one]) * _FIRST)):
         last, cost = before.excess.get(container), before.costs.get(container, 0)
         if last is not None and last.wait:
             excess[container] = Excess(last.what, last.wait - 1, last.rest)
             costs[container] = cost
+            left -= read(container)
             continue
         if left <= 0 or cost > left:
             if container in before.processes:
@@ -202,6 +211,7 @@ def see(
             else:
                 unseen.add(container)
             costs[container] = cost // 2  # so that its turn will come
+            left -= read(container)
             continue
         work = Work()
         try:
@@ -219,9 +229,8 @@ def see(
         except TooMuch as error:
             rest = min(last.rest * 2, _REST) if last else 1
             excess[container] = Excess(str(error), rest, rest)
-        costs[container] = work.spent
-        left -= work.spent
-    views = {container: read_room(room) for container, room in rooms.items()}
+        costs[container] = work.spent + read(container)
+        left -= costs[container]
     return Sight(
         MappingProxyType(views),
         MappingProxyType(found),
@@ -271,16 +280,22 @@ def files_of(room: Room) -> dict[str, tuple[int, int]]:
     return found
 
 
-def read_room(room: Room) -> RoomView:
-    """Read a room's files; there is an answer for any content. Raises `OSError`: this process lacks a resource."""
+def read_room(room: Room, processes: Iterable[Seen] = ()) -> RoomView:
+    """Read a room's files; there is an answer for any content. Raises `OSError`: this process lacks a resource.
+
+    `processes`: those of its container that the look saw.
+    """
     try:
         with (room.folder / "limits").open("rb") as file:
             limits = file.read(_LIMITS + 1).decode("ascii", "replace")
     except OSError as error:
         limits = _without(error)
-    account: tuple[Process, ...] | str
+    account: Account | str
+    alive = [
+        (one.numbers.inner, one.numbers.start) for one in processes if one.numbers is not None
+    ]
     try:
-        account = read_account(room.account, len(room.limits.cards))
+        account = read_seen(room.account, len(room.limits.cards), alive)
     except InvalidDocument as error:
         account = str(error)
     except OSError as error:

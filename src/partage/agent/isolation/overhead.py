@@ -74,9 +74,8 @@ class Overheads:
         whole: dict[tuple[str, str], deque[_Whole]] = {}
         for container, processes in sight.processes.items():
             room, account = rooms[container], sight.rooms[container].account
-            known = (
-                {} if isinstance(account, str) else {(one.pid, one.start): one for one in account}
-            )
+            entered = () if isinstance(account, str) else account.processes
+            known = {(one.pid, one.start): one for one in entered}
             pids = [one.pid for one in processes]
             inside = {
                 one.pid: (one.numbers.inner, one.numbers.start)

@@ -180,7 +180,7 @@ def judge(room: Room, seen: RoomView, processes: tuple[ProcessView, ...]) -> lis
     if isinstance(seen.account, str):
         faults.append(Fault(Cause.ACCOUNT, f"the account cannot be read: {seen.account}"))
     else:
-        faults += [_refused(one) for one in seen.account if State.FAULT in one.state]
+        faults += [_refused(one) for one in seen.account.processes if State.FAULT in one.state]
     for uuid, seat in seen.seats.items():
         if isinstance(seat, str):
             faults.append(Fault(Cause.SEAT, f"its seat on card {uuid}: {seat}"))

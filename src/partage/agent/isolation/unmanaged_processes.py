@@ -49,7 +49,7 @@ class Strangers:
             account = sight.rooms[container].account
             if rooms[container].spared or isinstance(account, str):
                 continue  # a fault of its own
-            for one, numbers in _unlisted(processes, account, reported):
+            for one, numbers in _unlisted(processes, account.processes, reported):
                 key = (container, one.pid, numbers.start)
                 looks[key] = self._looks.get(key, 0) + 1
                 if looks[key] >= _LOOKS:
