@@ -254,11 +254,10 @@ def _print(found: list[Finding]) -> None:
             console.print(Text("  fix: ", style="bold").append(one.fix, style="not bold"))
             console.print()
         errors = sum(one.level is Level.ERROR for one in found)
-        console.print(f"{_so_many(errors, 'error')}, {_so_many(len(found) - errors, 'warning')}")
-
-
-def _so_many(count: int, one: str) -> str:
-    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+        warnings = len(found) - errors
+        console.print(
+            f"{errors} error{'s' * (errors != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+        )
 
 
 # --- gathering -------------------------------------------------------------------------------

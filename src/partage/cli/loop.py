@@ -43,16 +43,13 @@ class _Aside:
         self._few = few
         self._added = 0
         self._before: int | None = None
-        """The excluded objects when all were last searched."""
-        self._whole = False
+        """The excluded objects when all were last searched; None while all are included."""
 
     def __call__(self, phase: str, found: Mapping[str, int]) -> None:
         """One of `gc.callbacks`."""
         if phase != "stop" or found["generation"] != _ALL:
             return
-        if self._whole:
-            self._whole, self._added, self._before = False, 0, None
-        else:
+        if self._before is not None:
             self._added += len(gc.get_objects(_ALL))
         gc.freeze()
         if self._before is None:
@@ -60,7 +57,7 @@ class _Aside:
         elif self._added >= self._few:
             self._added = 0
             if gc.get_freeze_count() > self._before + max(self._few, self._before // 4):
-                self._whole = True
+                self._before = None
                 gc.unfreeze()
 
 

@@ -4,9 +4,9 @@ The API server reaches the webhook by the webhook's own TLS, and only the leader
 Without an answer the relay refuses the claim's allocation, and the claim's scheduler tries again.
 
 Late answers are common on busy machines, and the API server refuses a write without an answer. So the relay passes on
-few questions at a time, of each network and address in turn, in order of arrival. Then the first ones get their answers in time.
-Half of all room is for addresses whose questions made the leader reserve devices lately, as API servers' do. A stranger
-with hundreds of addresses, who asks about claims that do not exist, fills the other half alone. The relay drops
+few questions at a time, of each network and address in turn, in order of arrival. Then the first ones get their answers
+in time. Half of all room is for addresses whose questions made the leader reserve devices lately, as API servers' do. A
+stranger with hundreds of addresses, who asks about claims that do not exist, fills the other half alone. The relay drops
 questions that the API server no longer waits for, and reports to the leader the questions whose answers did not arrive.
 """
 
