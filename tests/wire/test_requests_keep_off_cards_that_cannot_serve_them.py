@@ -1,4 +1,4 @@
-"""A generic request in a mixed pool goes only where a vendor's plugin can serve it."""
+"""A generic request in a mixed pool goes only where the container gets its device."""
 
 import pytest
 from manifests import Manifest, card, cluster, container, device, node, pod
@@ -52,7 +52,11 @@ REFUSED = [
         id="metax: several cards",
     ),
     pytest.param("metax", koordinator(gpu_memory="1Gi"), id="metax: no compute"),
-    pytest.param("metax", koordinator(gpu_core="5", gpu_memory="512Ki"), id="metax: below 1 MiB"),
+    pytest.param(
+        "metax", koordinator(shared="1", gpu_core="10", gpu_memory="1Gi"), id="metax: a share"
+    ),
+    pytest.param("metax", koordinator(gpu="50"), id="metax: half a card"),
+    pytest.param("metax", {"kubernetes.io/gpu": "50"}, id="metax: v1.4 names"),
     pytest.param(
         "cambricon",
         koordinator(shared="2", gpu_core="10", gpu_memory="2Gi"),
@@ -60,9 +64,7 @@ REFUSED = [
     ),
     pytest.param("cambricon", koordinator(gpu_memory="1Gi"), id="cambricon: no compute"),
     pytest.param(
-        "cambricon",
-        koordinator(gpu_core="5", gpu_memory=str(MIB_256 - 1)),
-        id="cambricon: below 256 MiB",
+        "cambricon", koordinator(gpu_core="5", gpu_memory="1Gi"), id="cambricon: a share"
     ),
     pytest.param("cambricon", koordinator(gpu="100"), id="cambricon: a whole card"),
     pytest.param("huawei", koordinator(gpu="50"), id="huawei: percent"),
@@ -75,10 +77,11 @@ REFUSED = [
 
 @pytest.mark.parametrize(("vendor", "limits"), REFUSED)
 def test_what_the_plugin_cannot_serve_is_refused(vendor: str, limits: Manifest) -> None:
-    """The pod would start without a device."""
+    """Kubelet asks the plugin only for its own resource, so the pod would start without a device."""
     refusal = on(vendor, limits).refusal
 
     assert refusal is not None
+    assert "serves only pods that name its own resource" in str(refusal)
     assert refusal.nodes["n1"].code is ReasonCode.TYPE_MISMATCH or set(refusal.counts) == {
         ReasonCode.TYPE_MISMATCH
     }
@@ -96,16 +99,16 @@ def test_the_same_request_goes_to_other_cards(vendor: str, limits: Manifest) -> 
 @pytest.mark.parametrize(
     ("vendor", "limits"),
     [
-        pytest.param("metax", koordinator(gpu_core="5", gpu_memory="1Mi"), id="metax: from 1 MiB"),
         pytest.param(
             "metax",
-            koordinator(gpu_core="5", gpu_memory_ratio="1"),
-            id="metax: a share of the memory",
+            koordinator(gpu_core="5", gpu_memory="1Mi") | {names.SGPU: "1"},
+            id="metax: a share",
         ),
         pytest.param("metax", koordinator(gpu="200"), id="metax: whole cards"),
         pytest.param(
             "cambricon",
-            koordinator(gpu_core="5", gpu_memory=str(MIB_256)),
+            koordinator(gpu_core="5", gpu_memory=str(MIB_256))
+            | {names.SMLU_VCORE: "5", names.SMLU_VMEMORY: "1"},
             id="cambricon: from 256 MiB",
         ),
         pytest.param(
@@ -117,7 +120,7 @@ def test_the_same_request_goes_to_other_cards(vendor: str, limits: Manifest) -> 
     ],
 )
 def test_what_the_plugin_can_serve_is_placed(vendor: str, limits: Manifest) -> None:
-    """Upstream does the same, whether the pod wakes the plugin or not."""
+    """The plugin's part, or a whole card whose device files the agent gives."""
     assert on(vendor, limits).allocation is not None
 
 

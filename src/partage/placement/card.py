@@ -253,7 +253,7 @@ def _vendor_problem(vendor: str, wanted: CardFilter) -> str:
     if vendor and wanted.vendors and vendor not in wanted.vendors:
         return f"{card}, asked {' or '.join(wanted.vendors)}"
     if vendor and vendor in wanted.avoid_vendors:
-        return f"{card}, whose plugin cannot serve such a request"
+        return f"{card}, whose plugin serves only pods that name its own resource"
     return ""
 
 

@@ -319,8 +319,8 @@ def asks_any(pod: PodView, triggers: Iterable[str]) -> bool:
 def kept_off(reading: Reading, vendor: str, unserved: Callable[[DeviceRequest], bool]) -> Reading:
     """The reading with requests that a vendor's plugin cannot serve kept off its cards.
 
-    For pods that do not name the vendor. They may use any node, but the pod would start without a device if the plugin
-    found nothing that it can cut.
+    For pods that do not name the vendor. They may use any node, but there such a pod would start without a device:
+    kubelet asks a plugin only for the resources that the plugin reports, and the plugin cuts nothing else.
     """
 
     def spared(group: RequestGroup) -> RequestGroup:

@@ -1,8 +1,8 @@
 """Cambricon dynamic sMLU: one share of one card, passed to the vendor's plugin.
 
 The plugin cuts only shares of one card, in units of 256 MiB. Upstream notices this after placing, and the pod fails at
-bind. Here a pod that names the plugin's resources is refused before, and a pod that does not is kept off these cards
-(docs/sources/koordinator.md 5).
+bind. Here such a pod is refused before. A pod that does not name the plugin's resources is kept off these cards,
+because kubelet would never ask the plugin for its share (docs/sources/koordinator.md 5).
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     if reading.fault is not None:
         return reading
     if not asks_any(pod, CAMBRICON.wakes):
-        return kept_off(reading, CAMBRICON.name, lambda request: bool(_problem(request)))
+        return kept_off(reading, CAMBRICON.name, lambda _request: True)
     groups = [_ours(group) for group in reading.groups]
     requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
     problem = next(filter(None, map(_problem, requests)), "")

@@ -59,7 +59,7 @@ def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
         if names.SGPU_QOS_POLICY in pod.annotations and reading.groups:
             note = f"annotation {names.SGPU_QOS_POLICY} has no effect: no container asks for {names.SGPU}"
             reading = replace(reading, notes=(*reading.notes, note))
-        return kept_off(reading, METAX.name, lambda request: bool(_problem(request)))
+        return kept_off(reading, METAX.name, lambda request: not request.whole)
     groups = [_ours(group) for group in reading.groups]
     requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
     problem = _policy_problem(pod) or next(filter(None, map(_problem, requests)), "")
