@@ -21,12 +21,18 @@ HUAWEI = {
     },
 }
 MIB_256 = 256 * 2**20
+PLUGINS = {names.SGPU: "32", names.SMLU_VCORE: "200", names.SMLU_VMEMORY: "192"}
+"""What vendors' plugins report of the node."""
 
 
 def on(vendor: str, limits: Manifest, *, beside_nvidia: bool = False) -> PodOutcome:
     """What becomes of a pod on a node of this vendor."""
     cards = [HUAWEI] if vendor == "huawei" else [card(0, "24Gi"), card(1, "24Gi")]
-    documents = [node("n1"), device("n1", *cards, meta={"labels": {names.GPU_VENDOR: vendor}})]
+    totals = {"cpu": "32", "memory": "64Gi", "pods": "110", **PLUGINS}
+    documents = [
+        node("n1", allocatable=totals),
+        device("n1", *cards, meta={"labels": {names.GPU_VENDOR: vendor}}),
+    ]
     if beside_nvidia:
         other = [card(n, "24Gi", id=f"GPU-n2-{n}") for n in range(2)]
         documents += [

@@ -156,6 +156,12 @@ def test_pods_that_do_not_wake_the_plugin_are_not_metaxs(asks: dict[str, str]) -
     assert request(pod({QOS: "x"}, **asks), metax.FAMILY).filter.vendors == ()
 
 
+@pytest.mark.parametrize("family", [metax.FAMILY, cambricon.FAMILY], ids=lambda one: one.name)
+def test_a_pod_that_names_only_the_plugin_is_kube_schedulers(family: Family) -> None:
+    """`explain` and the plugin's seam leave it to kube-scheduler, and so does everything else."""
+    assert read(pod(sgpu="1", vcore="1"), family) == Reading()
+
+
 def test_an_earlier_fault_stands() -> None:
     """A request that is broken already keeps its first reason."""
     reading = Reading(fault=Fault("first"))
@@ -196,7 +202,11 @@ METAX_FAULTS = {
         {"shared": "1", "core": "10", "memory": "1Gi", "sgpu": "500m"},
         "write metax-tech.com/sgpu: 1",
     ),
-    "nothing beside": ({}, {"sgpu": "1"}, "metax-tech.com/sgpu only wakes the vendor's plugin"),
+    "no card beside": (
+        {},
+        {"sgpu": "1", "rdma": "100"},
+        "metax-tech.com/sgpu only wakes the vendor's plugin",
+    ),
 }
 
 
@@ -549,7 +559,7 @@ CAMBRICON_FAULTS = {
         "gpu core resource is required",
     ),
     "too little": (SMLU | {"memory": "255Mi"}, "gpu memory must not be less than 268435456 bytes"),
-    "nothing beside": ({"vcore": "1"}, "the sMLU resources only wake the plugin"),
+    "no card beside": ({"vcore": "1", "rdma": "100"}, "the sMLU resources only wake the plugin"),
 }
 
 

@@ -29,8 +29,8 @@ from partage.vendors.traits import CAMBRICON
 
 def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """Check what the plugin can cut, and keep the pod on the vendor's cards."""
-    if reading.fault is not None:
-        return reading
+    if reading.fault is not None or not reading.groups:
+        return reading  # without amounts the pod is kube-scheduler's, as any pod of a plugin
     if not asks_any(pod, CAMBRICON.wakes):
         return kept_off(reading, CAMBRICON.name, lambda _request: True)
     groups = [_ours(group) for group in reading.groups]

@@ -53,8 +53,8 @@ _SHARING: Final = "sgpu"
 
 def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """The rules of a pod that activates the plugin: quality of service, one card, vendor's cards."""
-    if reading.fault is not None:
-        return reading
+    if reading.fault is not None or not reading.groups:
+        return reading  # without amounts the pod is kube-scheduler's, as any pod of a plugin
     if not asks_any(pod, METAX.wakes):
         if names.SGPU_QOS_POLICY in pod.annotations and reading.groups:
             note = f"annotation {names.SGPU_QOS_POLICY} has no effect: no container asks for {names.SGPU}"
