@@ -266,6 +266,25 @@ def test_what_lacks_is_called_what_it_is() -> None:
     )
 
 
+def test_a_taken_device_is_not_called_a_card() -> None:
+    """A whole network card that another pod has lacks as rdma, in code, line and sentence."""
+    nic = Device(type=DeviceType.RDMA, minor=0, uuid="0000:1f:00.0")
+    asked = DeviceRequest(DeviceType.RDMA, whole=True)
+    engine = Engine()
+    engine.handle(NodeSeen(make_node(devices=[nic])))
+    assert isinstance(engine.schedule(make_pod("a", asked)), Placement)
+
+    found = engine.schedule(make_pod("b", asked))
+
+    assert isinstance(found, Refusal)
+    assert found.code is ReasonCode.INSUFFICIENT_DEVICES
+    assert found.counts == {ReasonCode.INSUFFICIENT_DEVICES: 1}
+    assert found.message == "0/1 nodes: 1 insufficient rdma (asked 1, at most 0 on node-1)"
+    assert found.nodes["node-1"].message == (
+        "0 of 1 rdma devices fit, 1 needed: 1 rdma device lacking (held by one pod alone)"
+    )
+
+
 def test_the_card_that_came_closest_leads() -> None:
     """The one nearest to success of several reasons on one node speaks for it."""
     devices = [

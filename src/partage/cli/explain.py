@@ -285,7 +285,8 @@ def _print_claims(console: Console, claims: list[Document]) -> None:
 
 
 def _held(grant: Document) -> str:
-    how = str(_MODES.get(grant["mode"], grant["mode"]))
+    whole = grant["mode"] == "whole" and grant["type"] != "gpu"
+    how = "whole device" if whole else str(_MODES.get(grant["mode"], grant["mode"]))
     return f"{how} {grant['mig']['profile']} at {grant['mig']['start']}" if grant["mig"] else how
 
 

@@ -90,8 +90,8 @@ _PHRASES: Mapping[ReasonCode, str] = {
 }
 
 
-_PART = ReasonCode.INSUFFICIENT_CORE
-"""Also of a device that is not a card: a share of it is counted in the same column."""
+_NAMED = frozenset({ReasonCode.INSUFFICIENT_CORE, ReasonCode.INSUFFICIENT_DEVICES})
+"""Codes of amounts of devices that are no cards, too: of a share, counted in the same column, and of whole ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,5 +151,5 @@ class Refusal:
 
 
 def phrase(code: ReasonCode, device: str = "") -> str:
-    """The few words for a code in a one-line summary. `device`: the device that lacks compute, if it is not a card."""
-    return f"insufficient {device}" if device and code is _PART else _PHRASES[code]
+    """The few words for a code in a one-line summary. `device`: the lacking device, if it is not a card."""
+    return f"insufficient {device}" if device and code in _NAMED else _PHRASES[code]

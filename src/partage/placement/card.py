@@ -23,6 +23,7 @@ from partage.model.mig import MigSlice
 from partage.model.reason import CardReason, ReasonCode
 from partage.model.request import CardFilter, ContainerAsk, DeviceRequest, Phase, RequestGroup
 from partage.model.selector import Selector
+from partage.placement.reasons import none_left
 
 _LABELS: Final = attrgetter("labels")
 _MOST_NAMED: Final = 8
@@ -315,7 +316,7 @@ def _busy(card: Card) -> CardReason | None:
     if card.tenants == 0 and card.closed is None:
         return None
     full = card.memory_free <= 0 or card.core_free <= 0
-    code = ReasonCode.INSUFFICIENT_CARDS if full else ReasonCode.CARD_NOT_IDLE
+    code = none_left(card.device.type) if full else ReasonCode.CARD_NOT_IDLE
     return CardReason(
         code, card.device.minor, detail=card.closed_detail or _shared_by(card.tenants)
     )

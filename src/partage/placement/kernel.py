@@ -26,7 +26,7 @@ from partage.model.reason import ReasonCode
 from partage.model.request import CardFilter, DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.placement.card import accepted, grant_of, sharers_on, slots_on, unsuitable
 from partage.placement.grouping import nearest
-from partage.placement.reasons import LEADING, RANK
+from partage.placement.reasons import LEADING, RANK, none_left
 
 Nodes = NDArray[np.intp] | slice
 Codes = NDArray[np.int8]
@@ -271,7 +271,7 @@ def classify(
         busy = (tenants > 0) | ~open_
         full = (core_free <= 0) | (memory_free <= 0)
         ranks[busy] = RANK[ReasonCode.CARD_NOT_IDLE]
-        ranks[busy & full] = RANK[ReasonCode.INSUFFICIENT_CARDS]
+        ranks[busy & full] = RANK[none_left(request.type)]
     shut(ranks, at(plane.closed, nodes))
     wrong = at(
         unsuited_anywhere(ledger, request, protocol, {} if judged is None else judged), nodes

@@ -55,6 +55,12 @@ _NAMED: Final = frozenset({ReasonCode.TYPE_MISMATCH, ReasonCode.MODE_MISMATCH, R
 RANK: Final = {code: rank for rank, code in enumerate(LEADING)}
 
 
+def none_left(type_: DeviceType) -> ReasonCode:
+    """The code for too few devices of a type, or for one that is fully taken."""
+    cards = type_ is DeviceType.GPU
+    return ReasonCode.INSUFFICIENT_CARDS if cards else ReasonCode.INSUFFICIENT_DEVICES
+
+
 def format_amount(code: ReasonCode, value: int, *, up: bool = False) -> str:
     """An amount in the unit of its code: bytes with a suffix (see `exact`), compute in percent of a card."""
     if code is ReasonCode.INSUFFICIENT_MEMORY:
@@ -76,11 +82,7 @@ def node_reason(
     """
     device = "" if request.type is DeviceType.GPU else request.type.value
     kind = f"{device} device" if device else "card"
-    none = (
-        ReasonCode.INSUFFICIENT_CARDS
-        if request.type is DeviceType.GPU
-        else ReasonCode.INSUFFICIENT_DEVICES
-    )
+    none = none_left(request.type)
     cards = tuple(reasons)
     if not reasons or (request.count > total and not any(r.code in WRONG for r in reasons)):
         text = f"the node has {total} {kind}{'s' * (total != 1)}, {request.count} asked"

@@ -6,7 +6,6 @@ import numpy as np
 
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import Bools, Ints, Plane
-from partage.model.device import DeviceType
 from partage.model.reason import NodeReason, ReasonCode, Refusal
 from partage.model.request import DeviceRequest
 from partage.placement import kernel
@@ -15,7 +14,7 @@ from partage.placement.instance_kernel import pool_ranks
 from partage.placement.node import shortage
 from partage.placement.picks import template
 from partage.placement.pod import GIVEN_UP
-from partage.placement.reasons import LEADING, WRONG, Finding, refusal_of
+from partage.placement.reasons import LEADING, WRONG, Finding, none_left, refusal_of
 from partage.scheduler.classes import RequestClass
 
 DETAILED: Final = 100
@@ -194,8 +193,7 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
         if member.request.templated and (odd := _without_template(ledger, open_, member.request)):
             result.setdefault(ReasonCode.TEMPLATE_MISMATCH, []).extend(odd)
             open_[odd] = False
-        gpu = member.request.type is DeviceType.GPU
-        none = ReasonCode.INSUFFICIENT_CARDS if gpu else ReasonCode.INSUFFICIENT_DEVICES
+        none = none_left(member.request.type)
         # A pod may ask many things, each of which excludes some nodes: only the remaining ones are read.
         nodes = np.flatnonzero(open_ & few_cards & ~served)
         nodes = nodes[np.argsort(rank[nodes], kind="stable")]

@@ -40,7 +40,7 @@ def grant_document(grant: Grant, node: str) -> dict[str, Any]:
 
 def grant_text(grant: Grant) -> str:
     """One container's part of one device in a few words, for people."""
-    if grant.mode is GrantMode.WHOLE:
+    if grant.mode is GrantMode.WHOLE and grant.type is DeviceType.GPU:
         return f"whole card ({brief(grant.memory_bytes)})"
     if grant.mig is not None:
         return f"{grant.mig.profile} at {grant.mig.start} ({brief(grant.memory_bytes)})"

@@ -223,7 +223,7 @@ function given(pod) {
   return h("section", { class: "panel stacked" }, h("h2", {}, "What it has"), table("Devices of the pod",
     [["card"], ["container"], ["compute", "number"], ["memory", "number"], ["how"], ["uuid"]],
     pod.allocations.map((g) => [`${g.type} ${g.minor}`, g.container + (g.init ? " (init)" : ""), percent(g.core_milli),
-      g.memory_bytes ? bytes(g.memory_bytes) : "", (MODES[g.mode] || g.mode) + (g.mig ? ` ${g.mig.profile} at ${g.mig.start}` : "")
+      g.memory_bytes ? bytes(g.memory_bytes) : "", (g.mode === "whole" && g.type !== "gpu" ? "whole device" : MODES[g.mode] || g.mode) + (g.mig ? ` ${g.mig.profile} at ${g.mig.start}` : "")
         + (g.vf ? `, virtual function ${g.vf.busID}` : ""), h("code", {}, g.uuid)])));
 }
 
