@@ -4,7 +4,7 @@
 export function bytes(amount) {
   let value = amount;
   for (const unit of ["", "Ki", "Mi", "Gi", "Ti"]) {
-    if (value < 1024 || unit === "Ti") return `${Number(value.toFixed(value < 10 ? 1 : 0))}${unit}`;
+    if (value < 1024 || unit === "Ti") return `${Number(value.toFixed(value < 100 ? 1 : 0))}${unit}`;
     value /= 1024;
   }
   return `${amount}`;
