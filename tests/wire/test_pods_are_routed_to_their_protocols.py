@@ -243,12 +243,22 @@ def test_init_groups_come_last() -> None:
         ),
         pytest.param(
             {GPU: "0.5"},
-            "container main: nvidia.com/gpu: 500m must be a whole number of devices",
+            "container main: nvidia.com/gpu: 500m must be a whole number, as the API server demands",
             id="half a card",
         ),
         pytest.param(
+            {"koordinator.sh/gpu-core": "500m", "koordinator.sh/gpu-memory": "1Gi"},
+            "container main: koordinator.sh/gpu-core: 500m must be a whole number",
+            id="half a percent",
+        ),
+        pytest.param(
+            {"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory": "0.3"},
+            "container main: koordinator.sh/gpu-memory: 300m must be a whole number",
+            id="part of a byte",
+        ),
+        pytest.param(
             {GPU: "4G"},
-            "nvidia.com/gpu: 4G must be a whole number of devices up to",
+            "nvidia.com/gpu: 4G must be at most",
             id="too many",
         ),
     ],

@@ -6,7 +6,7 @@ request, and the pod waits with that fault.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
@@ -33,6 +33,10 @@ def quantities(given: Mapping[str, Any] | None, field: str) -> dict[str, Quantit
         except InvalidQuantity as error:
             raise InvalidValue(f"field {field}.{name}: {error}") from error
     return result
+
+
+_NATIVE: Final = "kubernetes.io/"
+"""The domain of names that are Kubernetes' own, so that the API server takes fractions of them."""
 
 
 def pod_amounts(
@@ -66,6 +70,10 @@ def pod_amounts(
             faults.add(f"{who}: {name}: {quantity} must not be negative")
             faults.unread = True
             continue
+        if not quantity.integral and is_device(name) and not name.startswith(_NATIVE):
+            faults.add(
+                f"{who}: {name}: {quantity} must be a whole number, as the API server demands"
+            )
         result[name] = quantity
     return result
 

@@ -98,10 +98,10 @@ def whole_cards(containers: Iterable[ContainerView]) -> tuple[tuple[RequestGroup
     groups: list[RequestGroup] = []
     for container in containers:
         value = container.ask(names.COUNT_NVIDIA) or Quantity(0)
-        if not value.integral or value.floor() > _MOST:
+        if value.floor() > _MOST:
             return (), (
                 f"container {container.name}: {names.COUNT_NVIDIA}: {value}"
-                f" must be a whole number of devices up to {_MOST}"
+                f" must be at most {_MOST}"
             )
         count = value.floor()
         if count:
