@@ -26,7 +26,7 @@ static void open_gate(struct card *card, struct seat *seat)
     gate->quota = (uint32_t)atomic_load(gate->granted);
     gate->capped = limits->policy == POLICY_FIXED_SHARE && gate->quota < 1000;
     gate->kernel_ns = UNKNOWN_NS;
-    gate->outer = (struct arbiter){.own = seat, .seats = gate->seats.view, .see = seats_see, .eyes = &gate->seats,
+    gate->outer = (struct arbiter){.own = seat, .seats = gate->seats.view, .see = seats_see, .eyes = &gate->seats, .promised = true,
                                    .clock = &gate->books->clock, .index = limits->slot,
                                    .tenant = container.limits.container,
                                    .terms = terms_pack(limits->policy, limits->priority, gate->quota)};

@@ -147,7 +147,7 @@ static void open_gate(struct process *process, uint32_t card, uint32_t seat, str
     gate->capped = terms.policy == POLICY_FIXED_SHARE && terms.quota < 1000;
     gate->kernel_ns = UNKNOWN_NS;
     gate->outer = (struct arbiter){.own = gate->seats.own, .seats = gate->seats.view, .see = seats_see,
-                                   .eyes = &gate->seats, .clock = &gate->books->clock, .index = seat,
+                                   .eyes = &gate->seats, .promised = true, .clock = &gate->books->clock, .index = seat,
                                    .tenant = seat + 1, .terms = said[card][seat]};
     gate->open = true;
 }

@@ -1,4 +1,5 @@
 #include "arbiter.h"
+#include <string.h>
 
 #define LOAD(word) atomic_load_explicit(&(word), memory_order_acquire)
 #define STORE(word, value) atomic_store_explicit(&(word), (value), memory_order_release)
@@ -33,10 +34,17 @@ static void see(struct arbiter *me, uint64_t since)
     if (me->see) me->see(me, since);
 }
 
+static bool is_pressed(const struct arbiter *me, uint64_t now)
+{
+    return me->pressed_at != 0 && now < me->pressed_at + LEASE_NS;
+}
+
 static struct turn turn_of(const struct arbiter *me, uint64_t now)
 {
     struct turn turn = {SEATS, SEATS, 0, 0};
     uint64_t latest = 0;
+    if (is_pressed(me, now)) /* until it ends, others' claims do not count */
+        return (struct turn){me->index, me->index, claim_stamp(LOAD(me->own->claim)), LOAD(me->own->lease)};
     for (uint32_t i = 0; i < SEATS; i++) {
         const struct seat *seat = seat_at(me, i);
         if (!is_taken(seat) || me->deaf[i] > now) continue;
@@ -196,26 +204,80 @@ uint32_t arbiter_bell(const struct arbiter *me, uint64_t now)
     return holder < SEATS ? holder : me->index;
 }
 
-/* Notes a sharer that takes back a turn before the other's turn could have ended, against the rule. */
+/*
+ * Notes sharers that claim the sharer's own turn, against the rule: if it was taken out of impatience, or while any are
+ * ignored. Else the later claim has the turn.
+ */
 static void mind(struct arbiter *me, uint64_t now)
 {
+    if (!is_pressed(me, now) && me->deaf_until <= now) return;
+    if (now - me->minds_since >= LEASE_NS) {
+        memset(me->again, 0, sizeof me->again);
+        me->minds_since = now;
+    }
     struct turn turn = turn_of(me, now);
-    if (me->pressed_at == 0 || turn.author != me->pressed || turn.author == me->index) return;
-    bool early = turn.stamp > me->pressed_at && turn.stamp - me->pressed_at < LEASE_NS;
-    me->pressed_at = 0;
-    if (early) me->deaf[turn.author] = now + DEAF_NS;
+    if (turn.holder != me->index || turn.author != me->index) return;
+    uint64_t ours = claim_stamp(LOAD(me->own->claim));
+    for (uint32_t i = 0; i < SEATS; i++) {
+        const struct seat *seat = &me->seats[i];
+        uint64_t claim = LOAD(seat->claim), stamp = claim_stamp(claim);
+        if (i == me->index || !is_taken(seat) || claim == me->heard[i] || stamp <= ours || stamp > now + MS) continue;
+        if (my_priority(me) < PRIORITY_ONLINE && terms_priority(LOAD(seat->terms)) == PRIORITY_ONLINE) continue;
+        me->heard[i] = claim;
+        /*
+         * Another that lost patience too claims it once, and passes it once. It may claim more often if others that lie
+         * hand it turns: if it is ignored for that, it still has most of its part by its own patience.
+         */
+        if (++me->again[i] > 2) me->deaf[i] = me->deaf_until = now + DEAF_NS;
+    }
+}
+
+/* Thousandths of the card that the sharer should have at least, whatever others write; 0: none. */
+static uint64_t promise(const struct arbiter *me)
+{
+    /* Others may take all that offline work or one without a quota would have. */
+    if (!me->promised || my_priority(me) == PRIORITY_OFFLINE || terms_policy(me->terms) == POLICY_BEST_EFFORT) return 0;
+    uint64_t all = 0, part = terms_quota(me->terms);
+    for (uint32_t i = 0; i < SEATS; i++) {
+        uint64_t terms = i == me->index ? me->terms : LOAD(me->seats[i].terms);
+        if (terms_policy(terms) != POLICY_BEST_EFFORT) all += terms_quota(terms);
+    }
+    part = all > 1000 ? part * 1000 / all : part;
+    return part ? part : 1;
+}
+
+/*
+ * Did the sharer want the card for long beyond the time that its device time pays for? By its own books: any number of
+ * others may lie. A third more is paid for, as the costs of turns must not make all hungry.
+ */
+static bool is_hungry(struct arbiter *me, uint64_t part, uint64_t now)
+{
+    uint64_t limit = HUNGER_NS + QUANTUM_NS * 1000 / part;
+    if (me->waits_at != 0 && now - me->waits_at < FRESH_NS) me->hunger += now - me->waits_at; /* else it was stopped */
+    me->waits_at = now;
+    if (me->hunger > limit) me->hunger = limit; /* what it missed earlier is not made up for */
+    return me->hunger == limit;
+}
+
+/* Device time received is time that it wanted the card too. */
+static void eat(struct arbiter *me, uint64_t used)
+{
+    me->waits_at = 0;
+    if (me->hunger == 0) return;
+    uint64_t part = promise(me), paid = part ? used * 4000 / 3 / part - used : me->hunger;
+    me->hunger = me->hunger > paid ? me->hunger - paid : 0;
 }
 
 void arbiter_beat(struct arbiter *me, uint64_t now)
 {
-    if (me->pressed_at) see(me, now - LATE_NS);
+    if (is_pressed(me, now) || me->deaf_until > now) see(me, now - LATE_NS);
     struct seat *own = me->own;
     STORE(own->magic, SEAT_MAGIC);
     STORE(own->tenant, me->tenant);
     STORE(own->terms, me->terms);
     STORE(own->clock, LOAD(*me->clock));
     STORE(own->beat, now);
-    if (me->pressed_at) mind(me, now);
+    mind(me, now);
 }
 
 void arbiter_live(struct arbiter *me, uint64_t now)
@@ -254,6 +316,7 @@ bool arbiter_want(struct arbiter *me, uint64_t now)
 void arbiter_rest(struct arbiter *me, uint64_t now)
 {
     STORE(me->own->wants, 0);
+    me->waits_at = 0;
     if (arbiter_holds(me, now)) arbiter_pass(me, now);
 }
 
@@ -272,7 +335,7 @@ static bool take(struct arbiter *me, struct turn seen, uint64_t now)
     see(me, UINT64_MAX);
     if (turn_of(me, now).holder != me->index) return false; /* another's claim is later */
     if (clock > LOAD(me->own->floor) || LOAD(me->own->floor) > UINT64_MAX / 2) STORE(me->own->floor, clock);
-    me->in_turn = 0;
+    me->in_turn = me->waits_at = 0;
     return true;
 }
 
@@ -289,34 +352,45 @@ static void forgive(struct arbiter *me, struct sight holder, uint64_t now)
     STORE(me->own->clock, LOAD(*me->clock));
 }
 
+static bool is_impatient(struct arbiter *me, uint32_t ahead, uint64_t now)
+{
+    uint64_t part = promise(me), since = LOAD(me->own->wants), limit = PATIENCE_NS * (ahead + 1ull);
+    if (part) return is_hungry(me, part, now);
+    return since != 0 && since < now && now - since > limit && now - LOAD(me->own->active) > limit;
+}
+
 bool arbiter_try(struct arbiter *me, uint64_t now)
 {
     see(me, now - LATE_NS);
     mind(me, now);
     struct turn turn = turn_of(me, now);
     me->ahead = 0;
-    if (is_held_for_online(me, now)) return false;
+    if (is_held_for_online(me, now)) {
+        me->waits_at = 0;
+        return false;
+    }
     if (turn.holder == me->index) {
         /* Handed over, or kept: in both cases it is renewed, and we see it if another took it meanwhile. */
         if (turn.until < now + LEASE_NS - MS) return take(me, turn, now);
         return true;
     }
     uint32_t due, ahead = me->ahead = rank(me, now, 0, &due);
+    struct sight other = {false, PRIORITY_ORDINARY, 0};
+    bool free;
     if (turn.holder < SEATS && turn.until > now && turn.until - now <= LEASE_NS) {
-        struct sight other = look(me, turn.holder, now);
-        bool outranks = my_priority(me) == PRIORITY_ONLINE && other.priority < PRIORITY_ONLINE;
-        uint64_t since = LOAD(me->own->wants), limit = PATIENCE_NS * (ahead + 1ull);
-        bool impatient = since != 0 && since < now && now - since > limit && now - LOAD(me->own->active) > limit;
-        if (!outranks && !impatient) return false;
-        if (!outranks) {
-            me->pressed_at = now, me->pressed = turn.author;
-            forgive(me, other, now);
-        }
-        return take(me, turn, now);
+        other = look(me, turn.holder, now);
+        free = my_priority(me) == PRIORITY_ONLINE && other.priority < PRIORITY_ONLINE;
+    } else {
+        uint64_t freed = turn.until > now ? now - now % MS : turn.until;
+        free = now - freed >= ahead * RANK_DELAY_NS;
     }
-    uint64_t freed = turn.until > now ? now - now % MS : turn.until;
-    if (ahead > 0 && now - freed < ahead * RANK_DELAY_NS) return false;
-    return take(me, turn, now);
+    if (free) return take(me, turn, now);
+    if (!is_impatient(me, ahead, now)) return false;
+    me->pressed_at = now;
+    forgive(me, other, now);
+    if (take(me, turn, now)) return true;
+    me->pressed_at = 0; /* another process of the tenant was faster */
+    return false;
 }
 
 uint64_t arbiter_pause(const struct arbiter *me) { return me->ahead > 1 ? BEHIND_NS : NEXT_NS; }
@@ -326,7 +400,9 @@ bool arbiter_keep(struct arbiter *me, uint64_t now, uint64_t pending)
     see(me, now - LATE_NS);
     if (!arbiter_holds(me, now)) return false;
     if (is_held_for_online(me, now)) return false;
-    uint32_t others = arbiter_waiting(me, now), due;
+    /* A turn taken out of impatience is a whole one, whatever others say. */
+    bool whole = is_pressed(me, now) && my_priority(me) != PRIORITY_OFFLINE && me->in_turn + pending < QUANTUM_NS;
+    uint32_t others = whole ? 0 : arbiter_waiting(me, now), due;
     if (others > 0 && me->in_turn + pending >= quantum(others)) {
         if (rank(me, now, pending, &due) > 0) return false;
         me->in_turn = 0;
@@ -356,6 +432,7 @@ void arbiter_charge(struct arbiter *me, uint64_t used, uint64_t now)
     atomic_fetch_add(&own->served, used);
     STORE(own->active, now);
     me->in_turn += used;
+    eat(me, used);
 }
 
 void arbiter_pass(struct arbiter *me, uint64_t now)

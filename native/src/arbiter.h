@@ -9,8 +9,9 @@
  * Nothing here reads a clock, sleeps or locks: `now` is an argument, seats are plain atomic words.
  *
  * Trust: quotas are from the sharer's own limits file. Seats contain only statements. A false statement or a corrupt
- * word costs fairness for a bounded time (LEASE_NS, PATIENCE_NS, DEBT_NS), never memory safety. If a sharer at once
- * takes back a turn that another took out of impatience, its claims are ignored for a while (DEAF_NS).
+ * word costs fairness for a bounded time (LEASE_NS, PATIENCE_NS, HUNGER_NS, DEBT_NS), never memory safety. Each sharer counts for
+ * itself what it misses of its quota. If that is much, it takes a turn and ignores others' claims until that turn ends.
+ * From then on it ignores sharers that claim turns of its own, until they have not for a while (DEAF_NS).
  */
 #ifndef PARTAGE_ARBITER_H
 #define PARTAGE_ARBITER_H
@@ -28,8 +29,9 @@
 #define NEXT_NS (MS / 2)         /* the next sharer checks this often whether the turn is free */
 #define BEHIND_NS (2 * MS)       /* and the ones behind it this often: the bell wakes them earlier if needed */
 #define FRESH_NS (80 * MS)       /* a seat without a beat for this long does not count */
-#define PATIENCE_NS (400 * MS)   /* after waiting this long a sharer takes the turn regardless */
-#define DEAF_NS (2000 * MS)      /* the claims of a sharer that does not release the card are ignored for this long */
+#define PATIENCE_NS (400 * MS)   /* after waiting this long a sharer without a quota takes the turn regardless */
+#define HUNGER_NS (2400 * MS)    /* and one with a quota once it misses the device time of this long: others' kernels may be long */
+#define DEAF_NS (2000 * MS)      /* the claims of a sharer that claims others' turns are ignored for this long */
 #define DEBT_NS (2000 * MS)      /* device time that a sharer at most still owes its equals once it lost patience */
 #define LATE_NS (50000ull)       /* a look at the seats is good for this long */
 #define RETURN_NS (100 * MS)     /* offline work resumes after online work was idle for this long */
@@ -47,9 +49,15 @@ struct arbiter {
     uint64_t terms;          /* own policy, priority, quota: from the limits file */
     uint64_t in_turn;        /* device ns received in this turn */
     uint32_t ahead;          /* number of others before it when it last asked for the turn and did not get it */
+    bool promised;           /* its quota is promised to it among others, of whom any may lie */
+    uint64_t hunger;         /* ns for which it wanted the card, and that its device time has not paid for */
+    uint64_t waits_at;       /* when it last asked for the turn and did not get it; 0: it does not wait */
     uint64_t pressed_at;     /* when the turn was last taken out of impatience, */
-    uint32_t pressed;        /* and from whom */
-    uint64_t deaf[SEATS];    /* time until which a seat's claims are ignored */
+    uint64_t heard[SEATS];   /* the claims last seen that were against the rule, */
+    uint8_t again[SEATS];    /* how many were seen, */
+    uint64_t minds_since;    /* and since when: LEASE_NS ago at most */
+    uint64_t deaf[SEATS];    /* time until which a seat's claims are ignored, */
+    uint64_t deaf_until;     /* and any seat's */
 };
 
 /* Notes that the sharer has work from now on; true if it had none before. */

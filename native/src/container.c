@@ -239,7 +239,7 @@ static bool open_gate(struct card *card)
     gate->kernel_ns = UNKNOWN_NS;
     gate->outer = (struct arbiter){.own = gate->seats.own, .seats = gate->seats.view, .see = seats_see,
                                    .eyes = &gate->seats, .clock = &gate->books->clock, .index = limits->slot,
-                                   .tenant = container.limits.container,
+                                   .tenant = container.limits.container, .promised = true,
                                    .terms = terms_pack(limits->policy, limits->priority, gate->quota)};
     struct inner_page *page = &container.account->inner[card->index];
     gate->has_inner = seat_inner(page, &inner);

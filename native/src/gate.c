@@ -45,6 +45,7 @@ static void rest_all(struct gate *gate, uint64_t now)
         arbiter_rest(&gate->inner, now);
         ring(gate);
     }
+    gate->outer.waits_at = 0; /* it has no work, or no quota left: it does not wait for the card */
     /* The container's seat stays as long as another process of it has work. */
     if (!last) return;
     arbiter_rest(&gate->outer, now);

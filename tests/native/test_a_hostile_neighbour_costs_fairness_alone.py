@@ -232,6 +232,30 @@ def test_a_quota_holds_whatever_a_neighbour_says(world: World) -> None:
     within(0.2, count * 1e6, span / 1e9)
 
 
+LIARS = (3, 11, 29, 62)
+
+
+@pytest.mark.parametrize("policy", [Policy.FIXED_SHARE, Policy.BURST_SHARE])
+def test_several_that_claim_every_turn_leave_a_tenant_its_quota(
+    world: World, policy: Policy
+) -> None:
+    """Four tenants with a hundredth of the card each, who launch nothing; they had left one with 40 % some 2 % at most."""
+    tenant = world.tenant(core=400, policy=policy)
+    for slot in LIARS:
+        world.tenant(slot, core=10, policy=Policy.BURST_SHARE)
+    folder = world.folder / "card-0"
+
+    def attack(_: Path) -> None:
+        for slot in LIARS:
+            _lies(seat_file(folder, slot), slot)
+
+    with _attacked(folder, attack):
+        process = tenant.start("load", "--seconds", "600", "--depth", "0")
+        world.meter.some_span(1, lambda part: part > 0.2, process)
+        process.kill()
+        process.communicate()
+
+
 def test_locks_hold_nobody_up(world: World) -> None:
     """Every lock and lease that a reader may take on what is shared: others neither wait nor fail."""
     tenant = world.tenant(core=400, policy=Policy.BURST_SHARE)
