@@ -70,10 +70,11 @@ async def offered(world: Plugged, name: str, *budgets: msgspec.Raw) -> dict[str,
     return dict(zip(answer.nodes, answer.victims, strict=True))
 
 
-def leaves(world: Plugged, name: str) -> None:
+def leaves(world: Plugged, name: str, grace: int = 30) -> None:
     """The pod is being deleted, and still runs."""
     manifest = world.api.pods[name]
     manifest["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    manifest["metadata"]["deletionGracePeriodSeconds"] = grace
     world.seen(name)
 
 
@@ -245,6 +246,65 @@ async def test_pods_that_leave_anyway_go_first() -> None:
     world.create(important("vip", whole()))
 
     assert await offered(world, "vip") == {"n1": ["uid-leaving"]}
+
+
+async def halves_that_leave(grace: int, priority: int) -> Plugged:
+    """Two nodes of a card: one half on each leaves, the other half is less important; an important pod wants a card."""
+    world = await cluster("n1", "n2", cards=1)
+    for where in ("n1", "n2"):
+        await runs(world, pod(f"slow-{where}", half(), priority=priority), where)
+        await runs(world, pod(f"low-{where}", half(), priority=1), where)
+        leaves(world, f"slow-{where}", grace)
+    world.create(important("vip", whole()))
+    return world
+
+
+@pytest.mark.parametrize("priority", [0, HIGH])
+@pytest.mark.parametrize("grace", [300, 10**9])
+@run
+async def test_no_pod_goes_for_a_place_beside_one_that_takes_long_to_leave(
+    grace: int, priority: int
+) -> None:
+    """A tenant's pod may take years to end, so that all others would be evicted in vain."""
+    world = await halves_that_leave(grace, priority)
+    assert not await offered(world, "vip")
+
+    world.clock.pass_time(grace - 50)
+    world.service.books.tick(world.clock.monotonic())
+    found = await offered(world, "vip")
+    assert bool(found) is True
+    world.clock.pass_time(200)
+    world.service.books.tick(world.clock.monotonic())
+    assert not await offered(world, "vip")  # its node is dead, or it ignores all signals
+
+
+@run
+async def test_pods_that_leave_at_the_end_of_time_are_not_waited_for() -> None:
+    """Others are evicted elsewhere, but for a short time their room costs least."""
+    world = await cluster("n1", "n2", cards=1)
+    for name, where in (("slow", "n1"), ("low", "n2")):
+        await runs(world, pod(name, whole(), priority=1), where)
+    world.create(important("vip", whole()))
+
+    leaves(world, "slow", 10**9)
+    assert await offered(world, "vip") == {"n2": ["uid-low"]}
+    leaves(world, "slow", 300)
+    world.clock.pass_time(11)
+    assert list(await offered(world, "vip"))[:1] == ["n1"]
+
+
+@run
+async def test_while_pods_end_beside_a_victim_no_other_is_evicted() -> None:
+    """They may be as important as the pod that waits for their room too."""
+    world = await halves_that_leave(30, HIGH)
+    where, victims = next(iter((await offered(world, "vip")).items()))
+    nominated(world, "vip", where)
+    world.api.pods.pop(victims[0].removeprefix("uid-"))
+    world.service.pod_gone(victims[0])
+
+    refused = world.propose("vip", nominated=where)
+    assert refused.code
+    assert not refused.preempt
 
 
 @run

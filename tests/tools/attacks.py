@@ -52,6 +52,7 @@ _CROWDS: Final = "extender/test_a_tenant_with_hard_pods_waits_for_himself.py"
 _ROOM: Final = "daemon/test_room_is_made_for_important_pods.py"
 _BURST: Final = "extender/test_a_burst_of_waiting_pods_is_woken_in_turn.py"
 _PROPOSED: Final = "extender/test_nodes_are_proposed_for_claims.py"
+_PLANS: Final = "extender/test_the_plugin_finds_room_that_others_can_make.py"
 _WRITES: Final = "daemon/test_no_burst_floods_the_api_server.py"
 _RECORD: Final = "record/test_a_record_is_replayed_to_the_same_decisions.py"
 _TEMPLATES: Final = "daemon/test_templates_go_with_their_last_pod.py"
@@ -194,9 +195,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "important pods that come and go; nominations of pods that never arrive; victims that never end",
-        "at most 240 victims a minute for a namespace; cards are held for two minutes, or ten while victims end",
+        "important pods that come and go; unused nominations; victims and leaving pods that never end",
+        "at most 240 victims a minute and namespace, none beside such pods; cards are held two minutes, or ten while victims end",
         (
+            f"{_PLANS}::test_no_pod_goes_for_a_place_beside_one_that_takes_long_to_leave",
+            f"{_PLANS}::test_pods_that_leave_at_the_end_of_time_are_not_waited_for",
+            f"{_PLANS}::test_while_pods_end_beside_a_victim_no_other_is_evicted",
             f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute",
             f"{_BURST}::test_the_plugin_offers_nobody_beyond_the_bound",
             f"{_BURST}::test_nor_does_the_verb",

@@ -13,6 +13,7 @@ from typing import Final
 
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.cycle import HOLD, Allowance, Cycle
+from partage.extender.leaving_pods import LeavingPods
 from partage.extender.ports import Hooks
 from partage.extender.stories import SILENT, Stories
 from partage.extender.unschedulable_pods import UnschedulablePods
@@ -102,7 +103,7 @@ class Books:
         self.lowest: dict[str, int] = {}
         self._standing: dict[str, tuple[int, str]] = {}
         self._standing_on: dict[str, Counter[int]] = {}
-        self._ending: set[str] = set()
+        self.ending = LeavingPods()
         self._strangers: dict[str, float] = {}
         self._untold: dict[str, tuple[PodEntry, float]] = {}
         # Findings made while this instance did not lead, as in a rebuild; replaced books never report theirs.
@@ -169,7 +170,8 @@ class Books:
         pod = entry.pod
         self._stands(pod.uid)
         if self._ends(pod.uid):
-            self._ending.add(pod.uid)
+            meta = self.cluster_cache.documents[pod.uid].metadata
+            self.ending.seen(pod.uid, meta.deletion_grace_period_seconds, now)
         self._untold.pop(pod.uid, None)
         if pod.node is not None or pod.finished:
             self._arrived(pod.uid, now)
@@ -256,7 +258,7 @@ class Books:
     def pod_gone(self, uid: str) -> None:
         """Forget a deleted pod."""
         self.forget(uid)
-        self._ending.discard(uid)
+        self.ending.pop(uid, None)
         self.unread.pop(uid, None)
         self._untold.pop(uid, None)
         if uid in self.engine.states:
@@ -317,12 +319,12 @@ class Books:
         return frozenset(
             held.uid
             for held in self.engine.ledger.on_node(node)
-            if held.uid in sent or held.uid in self._ending
+            if held.uid in sent or held.uid in self.ending
         )
 
     def vacating(self) -> set[str]:
         """Nodes that pods may be leaving; on all others none is."""
-        held = map(self.engine.ledger.allocation, self._ending)
+        held = map(self.engine.ledger.allocation, self.ending)
         return {one.node for one in held if one is not None}.union(self._nominated)
 
     def _ends(self, uid: str) -> bool:
@@ -412,6 +414,7 @@ class Books:
 
     def tick(self, now: float) -> None:
         """Do what is due: end holds, wake the next waiting pods, and wake those again that did not return."""
+        self.ending.now = now
         while self._unsaid and self.hooks.leads():
             self._follow([self._unsaid.popleft()])
         self._end_claims(now)

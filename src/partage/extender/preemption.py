@@ -168,20 +168,18 @@ def may_preempt(books: Books, waiting: WaitingPod) -> bool:
     )
 
 
-def to_be_gone(books: Books, plan: Plan, priority: int) -> list[str]:
-    """UIDs of a node's less important pods that must be gone before a plan for the node holds.
+def to_be_gone(books: Books, plan: Plan, pod: Pod) -> list[str]:
+    """UIDs of a node's less important pods that must be gone before a plan for a pod on the node holds.
 
     They include pods that are leaving anyway. Leaving pods of the same or a higher priority are not
     among them: these cannot be evicted, so the plan waits for them.
-
-    Args:
-        priority: the priority of the pod that wants the room.
     """
+    counted, late = _leaving(books, pod, plan.node)
     leaving = [
         uid
-        for uid in books.leaving(plan.node)
+        for uid in (counted - late if plan.victims else counted)
         if (entry := books.cluster_cache.pods.get(uid)) is not None
-        and entry.pod.priority < priority
+        and entry.pod.priority < pod.priority
     ]
     return sorted({*leaving, *(victim.uid for victim in plan.victims)})
 
@@ -274,6 +272,7 @@ class _Rules:
 def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occupant], Bystanders]:
     """The pods of a node that may be evicted for a pod, and those that leave or are nominated."""
     leaving = books.leaving(node)
+    counted, late = _leaving(books, pod, node)
     occupants = []
     for held in books.engine.ledger.on_node(node):
         entry = books.cluster_cache.pods.get(held.uid)
@@ -287,11 +286,24 @@ def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occu
             occupants.append(Occupant(held.uid, entry.pod.priority, born, mine, spared))
     others = [one.pod for one in books.nominees(node) if one.pod.uid != pod.uid]
     beside = Bystanders(
-        leaving,
+        counted,
+        late,
         tuple(one.uid for one in others if one.priority < pod.priority),
         tuple(one for one in others if one.priority >= pod.priority),
     )
     return occupants, beside
+
+
+def _leaving(books: Books, pod: Pod, node: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The leaving pods of a node whose room counts for a pod, and those of them that may take long.
+
+    All of them count if room is made for others there, which may be the room of any.
+    """
+    leaving, ending = books.leaving(node), books.ending
+    if any(one.pod.uid != pod.uid for one in books.nominees(node)):
+        return leaving, frozenset()
+    counted = frozenset(filter(ending.comes, leaving))
+    return counted, frozenset(uid for uid in counted if not ending.comes_soon(uid))
 
 
 def _reachable(books: Books, waiting: WaitingPod, node: str) -> bool:
@@ -312,8 +324,9 @@ def _has_room_coming(books: Books, waiting: WaitingPod) -> bool:
     if uid in books.making_room or books.engine.states.get(uid) is State.HELD:
         return True
     return any(
-        entry is not None and entry.pod.priority < waiting.entry.pod.priority
-        for entry in map(books.cluster_cache.pods.get, books.leaving(node))
+        entry.pod.priority < waiting.entry.pod.priority or books.ending.comes_soon(uid)
+        for uid in books.leaving(node)
+        if (entry := books.cluster_cache.pods.get(uid))
     )
 
 

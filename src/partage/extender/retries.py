@@ -230,9 +230,7 @@ class Retries:
             return {}
         # A plan is left out if it evicts no pod, because it only waits for leaving pods that are as important.
         plans = {
-            plan.node: (plan, gone)
-            for plan in found
-            if (gone := to_be_gone(books, plan, pod.priority))
+            plan.node: (plan, gone) for plan in found if (gone := to_be_gone(books, plan, pod))
         }
         if not plans and rejected:
             self.rejected.pop(pod.uid, None)

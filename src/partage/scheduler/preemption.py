@@ -10,7 +10,7 @@ driver decides which pods to evict, and when.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from msgspec import structs
@@ -51,13 +51,20 @@ class Bystanders:
 
     Attributes:
         leaving: uids of pods that already end; their room counts as free.
+        late: those of them that may take long; no other pod is evicted for a place that needs their room too.
         yielding: uids of less important waiting pods for which room is kept there; they yield it.
         first: waiting pods at least as important for which room is made there; they are placed first.
     """
 
     leaving: Collection[str] = ()
+    late: Collection[str] = ()
     yielding: Collection[str] = ()
     first: Sequence[Pod] = ()
+
+    def without_late(self) -> "Bystanders":
+        """Those that count if others are evicted beside them."""
+        left = frozenset(self.leaving).difference(self.late)
+        return replace(self, leaving=left, late=()) if self.late else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +144,8 @@ def _planned(
         asked = _Asked(run, beside, work)
         if asked.anybody_gone and asked.fits(()):
             return Plan(node)
+        if beside.late:
+            asked = _Asked(run, beside.without_late(), work)
         if not occupants or not asked.fits([one.uid for one in occupants]):
             return None
         plans = []
@@ -172,6 +181,8 @@ def still(
         allowed: how many more evictions each budget allows.
     """
     work = Work()
+    if plan.victims:
+        beside = beside.without_late()
     with chooser.without(pod, plan.node, beside.first, work) as run:
         asked, uids = _Asked(run, beside, work), [one.uid for one in plan.victims]
         if not asked.fits(uids):

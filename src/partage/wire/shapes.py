@@ -44,6 +44,7 @@ class Metadata(_Part, frozen=True):
     owner_references: list[Owner] | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     resource_version: str | None = None
     finalizers: list[str] | None = None
 
