@@ -307,6 +307,64 @@ async def test_while_pods_end_beside_a_victim_no_other_is_evicted() -> None:
     assert not refused.preempt
 
 
+async def kept_for_another(extra: int = 0) -> Plugged:
+    """A node of a card, which is kept for a nominated pod that never comes."""
+    world = await cluster("n1", cards=1 + extra)
+    await runs(world, pod("low", whole(), priority=1))
+    world.create(pod("mid", whole(), priority=5))
+    assert await offered(world, "mid") == {"n1": ["uid-low"]}
+    nominated(world, "mid", "n1")
+    del world.api.pods["low"]
+    world.service.pod_gone("uid-low")
+    assert world.states == {"uid-mid": State.HELD}
+    return world
+
+
+@pytest.mark.parametrize("policy", ["Never", "PreemptLowerPriority"])
+@run
+async def test_room_kept_for_a_less_important_pod_is_taken_at_once(policy: str) -> None:
+    """A nominated pod keeps room from pods of its own importance and below."""
+    world = await kept_for_another()
+    world.create(pod("equal", half(), priority=5))
+    assert world.propose("equal").code
+    world.create(important("vip", whole(), preemptionPolicy=policy))
+    assert world.propose("vip").nodes == ["n1"]
+    assert not world.reserve("vip").code
+    _, refused = await world.bind_by("vip")
+    assert refused is None
+    world.check()
+
+
+@run
+async def test_room_that_was_taken_and_left_is_kept_again() -> None:
+    """kube-scheduler's own filters may reject the node for the more important pod."""
+    world = await kept_for_another()
+    world.create(important("vip", half()))
+    assert world.propose("vip").nodes == ["n1"]
+    assert not world.attempts.another(wire.Another(1, "uid-vip", world.number, ["n1"])).again
+
+    assert world.states == {"uid-mid": State.HELD}
+    world.create(pod("equal", half(), priority=5))
+    assert world.propose("equal").code
+    world.check()
+
+
+@run
+async def test_room_is_not_taken_for_a_pod_that_its_quota_refuses() -> None:
+    """It would be taken in vain."""
+    world = await kept_for_another()
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": "team", "resourceVersion": "1"},
+        "spec": {"hard": {"requests.koordinator.sh/gpu": "0"}},
+    }
+    world.service.changed(document(quota))
+    world.create(important("vip", whole()))
+    assert world.propose("vip").code == "QuotaExceeded"
+    assert world.states == {"uid-mid": State.HELD}
+
+
 @run
 async def test_where_room_could_not_be_made_is_not_offered_again() -> None:
     """kube-scheduler nominated no node because of its own rules. In the end the engine starts again."""

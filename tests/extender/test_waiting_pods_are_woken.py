@@ -249,6 +249,18 @@ async def test_a_nominated_pod_gets_the_room_that_was_made_for_it() -> None:
 
 
 @run
+async def test_room_kept_for_a_less_important_pod_is_taken_by_the_extender_too() -> None:
+    """Room is kept for a nominated pod from pods of its own importance and below."""
+    world = await World().start(node(), device())
+    await world.place(pod("victim", whole(2)))
+    world.create(pod("mid", whole(2), status={"nominatedNodeName": "n1"}, priority=5))
+    world.service.pod_gone("uid-victim")
+
+    assert world.filter(world.create(pod("equal", whole(2), priority=5)))["NodeNames"] == []
+    assert world.filter(world.create(pod("vip", whole(2), priority=9)))["NodeNames"] == ["n1"]
+
+
+@run
 async def test_a_nominated_pod_is_woken_for_its_room() -> None:
     """Its own hold takes the room at once, and must not hide it from the pod itself."""
     world = await World().start(node(), device())

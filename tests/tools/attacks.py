@@ -201,6 +201,7 @@ ATTACKS: Final = (
             f"{_PLANS}::test_no_pod_goes_for_a_place_beside_one_that_takes_long_to_leave",
             f"{_PLANS}::test_pods_that_leave_at_the_end_of_time_are_not_waited_for",
             f"{_PLANS}::test_while_pods_end_beside_a_victim_no_other_is_evicted",
+            f"{_PLANS}::test_room_kept_for_a_less_important_pod_is_taken_at_once",
             f"{_BURST}::test_victims_of_a_namespace_are_bounded_a_minute",
             f"{_BURST}::test_the_plugin_offers_nobody_beyond_the_bound",
             f"{_BURST}::test_nor_does_the_verb",

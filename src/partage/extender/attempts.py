@@ -399,6 +399,9 @@ class Attempts:
         decision, nodes = books.cycle.propose(pod, asking, wanted, searched, work, now)
         asked_about = int(np.count_nonzero(asked))
         if isinstance(decision, Refusal):
+            if before is None and books.yields(pod, decision, asked, work, now):
+                nowhere = np.zeros_like(asked)
+                return self._propose(books, question, attempt, now, fitting, (nowhere, work))
             # kube-scheduler's own filters run afterwards, so devices are the only known obstacle.
             asked = asked.copy()
             books.refuse(attempt.entry, decision, now, asked)

@@ -20,7 +20,8 @@ from partage.extender.unschedulable_pods import UnschedulablePods
 from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.policy import Policy
-from partage.model.reason import Refusal
+from partage.model.reason import ReasonCode, Refusal
+from partage.placement.card import Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     Action,
@@ -52,6 +53,10 @@ _MOST_POSTPONED: Final = 8
 _MOST_WOKEN: Final = 20_000
 _MOST_UNSAID: Final = 1000
 """The newest findings about nodes, kept until this instance leads."""
+HOPELESS: Final = frozenset(
+    {ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED, ReasonCode.SEARCH_DEFERRED}
+)
+"""Codes of refusals that no room changes."""
 _MOST_READ: Final = 8
 """Unreported pods to read at a time."""
 
@@ -299,6 +304,45 @@ class Books:
         self._follow(self.engine.handle(HoldEnded(uid)))
         self.cycle.holds.pop(uid, None)
         self.settle(now)
+
+    def yields(
+        self, pod: Pod, refusal: Refusal, among: Bools | None, work: Work | None, now: float
+    ) -> bool:
+        """End the holds of less important nominated pods on one node where a refused pod then has a place.
+
+        kube-scheduler protects a nominated pod from less important pods alone. The nominations stay, so these pods get
+        what the other leaves.
+
+        Args:
+            among: by node index, the nodes in question; None for all.
+            work: the work that the answer may take; None defers the pod without a search.
+
+        Returns:
+            Whether there is such a node.
+        """
+        if work is None or refusal.code in HOPELESS:
+            return False
+        work.go_on()
+        with self.cycle.allowance.charged(pod, work, now):
+            return self._yields(pod, among, work)
+
+    def _yields(self, pod: Pod, among: Bools | None, work: Work) -> bool:
+        for node, mates in self._nominated.items():
+            index = self.engine.ledger.index.get(node)
+            if index is None or (among is not None and not among[index]):
+                continue
+            less = [
+                uid
+                for uid, mate in mates.items()
+                if mate.pod.priority < pod.priority
+                and self.engine.states.get(uid) in {State.HELD, State.CLEARING}
+            ]
+            if less and self.engine.grants_without(pod, node, less, work=work) is not None:
+                for uid in less:
+                    self.cycle.holds.pop(uid, None)
+                    self._follow(self.engine.handle(HoldEnded(uid)))
+                return True
+        return False
 
     def nomination(self, uid: str) -> str:
         """The node on which room is made for the pod; empty if there is none."""

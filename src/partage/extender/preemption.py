@@ -16,13 +16,12 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from partage.extender.books import Books
+from partage.extender.books import HOPELESS, Books
 from partage.extender.cycle import Cycle, asks
 from partage.extender.unschedulable_pods import WaitingPod
 from partage.kube.clock import Clock
 from partage.model.allocation import Allocation
 from partage.model.pod import Pod
-from partage.model.reason import ReasonCode
 from partage.placement.card import MOST, Work
 from partage.scheduler.decision import DryRun
 from partage.scheduler.engine import Engine, State
@@ -50,10 +49,6 @@ _PASSED_A_UNIT: Final = 10
 """Nodes without a less important pod that cost as much as one unit of work."""
 _HELD_A_UNIT: Final = 4
 """Pods of a node whose importance is compared for one unit of work."""
-_HOPELESS: Final = frozenset(
-    {ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED, ReasonCode.SEARCH_DEFERRED}
-)
-"""Codes of refusals that no eviction changes."""
 
 
 def proposed(
@@ -160,7 +155,7 @@ def may_preempt(books: Books, waiting: WaitingPod) -> bool:
         lowest is not None
         and waiting.entry.preempts
         and waiting.entry.pod.priority > lowest
-        and waiting.refusal.code not in _HOPELESS
+        and waiting.refusal.code not in HOPELESS
         and waiting.among is not None
         # A woken pod that did not use the room made for it must return before more room is made.
         and not (waiting.asked and books.kept_in_vain(uid))

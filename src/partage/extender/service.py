@@ -435,9 +435,12 @@ class SchedulerService:
                 return error_reply(past)
             now = self.clock.monotonic()
             asked = args.names
-            refusal, found, among = self.books.cycle.filter(
-                entry.pod, asked, now, one=not entry.flexible
-            )
+            books, pod, one = self.books, entry.pod, not entry.flexible
+            refusal, found, among = books.cycle.filter(pod, asked, now, one=one)
+            if refusal is not None:
+                work = books.cycle.allowance.work(pod, now)
+                if books.yields(pod, refusal, among, work, now):
+                    refusal, found, among = books.cycle.filter(pod, asked, now, one=one)
             decision = self.books.engine.decision_id
         except (InvalidDocument, LedgerError) as error:
             self.books.counts["filter error"] += 1
