@@ -136,6 +136,7 @@ type shared struct {
 	mu      sync.Mutex
 	handles []fwk.Handle
 	refused map[types.UID]*v1.Pod
+	waiting map[string]int         // the number of refused pods by namespace
 	unasked map[types.UID]struct{} // the refused pods about which the engine was not asked, because it was too slow
 }
 
@@ -200,7 +201,7 @@ func New(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, 
 }
 
 func newShared(path string, user uint32) *shared {
-	s := &shared{refused: map[types.UID]*v1.Pod{}, unasked: map[types.UID]struct{}{}, binding: make(chan struct{}, mostBinding), storing: make(chan struct{}, mostStoring)}
+	s := &shared{refused: map[types.UID]*v1.Pod{}, waiting: map[string]int{}, unasked: map[types.UID]struct{}{}, binding: make(chan struct{}, mostBinding), storing: make(chan struct{}, mostStoring)}
 	s.engine = &engine{
 		accepted: make(chan struct{}),
 		path:     path,
@@ -270,8 +271,7 @@ func (s *shared) activate(chosen func(types.UID) bool) {
 	for uid, pod := range s.refused {
 		if chosen(uid) {
 			pods[string(uid)] = pod
-			delete(s.refused, uid)
-			delete(s.unasked, uid)
+			s.drop(uid)
 		}
 	}
 	handles := s.handles
@@ -298,15 +298,12 @@ func (s *shared) unaskable(pod *v1.Pod) string {
 func (s *shared) keep(pod *v1.Pod, unasked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.drop(pod.UID)
 	if len(s.refused) >= mostRetries {
-		for uid := range s.refused {
-			delete(s.refused, uid) // kube-scheduler itself tries it again within five minutes
-			delete(s.unasked, uid)
-			break
-		}
+		s.crowdOut()
 	}
 	s.refused[pod.UID] = lookup(pod)
-	delete(s.unasked, pod.UID)
+	s.waiting[pod.Namespace]++
 	if unasked {
 		s.unasked[pod.UID] = struct{}{}
 	}
@@ -315,8 +312,35 @@ func (s *shared) keep(pod *v1.Pod, unasked bool) {
 func (s *shared) forget(pod *v1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.refused, pod.UID)
-	delete(s.unasked, pod.UID)
+	s.drop(pod.UID)
+}
+
+// drop forgets a pod; the caller holds the lock.
+func (s *shared) drop(uid types.UID) {
+	if pod, found := s.refused[uid]; found {
+		if s.waiting[pod.Namespace]--; s.waiting[pod.Namespace] == 0 {
+			delete(s.waiting, pod.Namespace)
+		}
+	}
+	delete(s.refused, uid)
+	delete(s.unasked, uid)
+}
+
+// crowdOut forgets a pod of the namespace with the most, so that no user's pods, gone ones included, take the place of
+// others'. kube-scheduler itself tries it again within five minutes.
+func (s *shared) crowdOut() {
+	most := ""
+	for namespace, count := range s.waiting {
+		if count > s.waiting[most] {
+			most = namespace
+		}
+	}
+	for uid, pod := range s.refused {
+		if pod.Namespace == most {
+			s.drop(uid)
+			return
+		}
+	}
 }
 
 // Name is the plugin's name.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -746,6 +747,33 @@ func TestOfARefusedPodOnlyItsPlaceInTheQueueIsKept(t *testing.T) {
 	}
 	if kept.Annotations != nil || kept.Spec.Containers != nil {
 		t.Error("what its author wrote stays when the pod is gone")
+	}
+}
+
+// Nothing tells the plugin that a refused pod is gone, so a user may have had any number.
+func TestAnyNumberOfRefusedPodsOfOneNamespaceTakesNoPlaceOfOthers(t *testing.T) {
+	s := newShared(filepath.Join(t.TempDir(), "absent"), uint32(os.Getuid()))
+	var others []types.UID
+	for i := range 3 * mostRetries {
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "crowd", UID: types.UID(fmt.Sprint(i))}}
+		if i%1000 == 0 {
+			pod.Namespace = fmt.Sprint("team", i%3)
+			others = append(others, pod.UID)
+		}
+		s.remember(pod)
+	}
+	for _, uid := range others {
+		if s.refused[uid] == nil {
+			t.Error("it would not be tried again when there is room:", uid)
+		}
+	}
+	if len(s.refused) != mostRetries {
+		t.Error("more are kept than may be", len(s.refused))
+	}
+	s.remember(s.refused[others[0]]) // it is refused again
+	s.activate(func(types.UID) bool { return true })
+	if len(s.refused) != 0 || len(s.waiting) != 0 {
+		t.Error("pods are counted that are not kept", s.waiting)
 	}
 }
 
