@@ -11,6 +11,7 @@ import pytest
 from plugin_world import Plugged
 from world import DONE, UNKNOWN, card, device, document, half, node, pod, run, whole
 
+from partage.extender import attempts
 from partage.extender.attempts import Attempts
 from partage.extender.bindings import BindLimits
 from partage.extender.cycle import PROPOSED, WIDE
@@ -774,6 +775,50 @@ async def test_a_wide_pod_is_proposed_every_node_that_fits_with_scores() -> None
     outside = next(name for name in names if name not in narrow.nodes)
     assert outside in world.propose("web", nominated=outside).nodes
     assert "elsewhere" not in world.propose("web", nominated="elsewhere").nodes
+
+
+@pytest.mark.parametrize("room", [True, False])
+@run
+async def test_any_number_of_attempts_of_others_release_no_place(
+    monkeypatch: pytest.MonkeyPatch, *, room: bool
+) -> None:
+    """A pod may wait for its group or its volume while thousands of others are asked about."""
+    monkeypatch.setattr(attempts, "_MOST", 5)
+    world = await Plugged().start(node(), device())
+    for name in ("web", "sidecar"):
+        world.create(pod(name, half()))
+        assert world.propose(name).nodes == ["n1"]
+        assert not world.reserve(name).code
+    for number in range(20):
+        world.create(pod(f"other{number}", half() if room else whole(5)))
+        world.propose(f"other{number}")
+
+    assert {uid for uid, state in world.states.items() if state is State.RESERVED} == {
+        "uid-web",
+        "uid-sidecar",
+    }
+    for number, name in enumerate(("web", "sidecar"), 1):
+        _, refused = await world.bind_by(name, attempt=number)
+        assert refused is None
+    assert len(world.attempts._attempts) <= 5
+    world.check()
+
+
+@run
+async def test_attempts_are_bounded_if_all_have_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest loses its place then."""
+    monkeypatch.setattr(attempts, "_MOST", 2)
+    world = await Plugged().start(node(), device())
+    for name in ("first", "second", "third"):
+        world.create(pod(name, half()))
+        assert world.propose(name).nodes == ["n1"]
+        assert not world.reserve(name).code
+
+    assert world.states == {"uid-second": State.RESERVED, "uid-third": State.RESERVED}
+    _, refused = await world.bind_by("first", attempt=1)
+    assert refused is not None
+    assert refused.code == "StaleAttempt"
+    world.check()
 
 
 @run

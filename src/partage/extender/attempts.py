@@ -102,6 +102,7 @@ class Attempts:
         self._attempts: OrderedDict[str, Attempt] = OrderedDict()
         self._retries = Retries(service.clock, preempts=preempts)
         self._claims = ClaimProposals()
+        self._newest: Attempt | None = None
         self._proposed = ""  # the uid of the pod with a held proposal
         self._room = 0  # the newest room when it was proposed
         self._sent_away: dict[str, float] = {}
@@ -657,14 +658,24 @@ class Attempts:
         self._retries.rejected.pop(uid, None)
 
     def _remember(self, uid: str, attempt: Attempt) -> None:
-        if self._attempts:
+        if self._newest is not None:
             # A proposal ends with the next one. All of them together would be names by millions.
-            self._attempts[next(reversed(self._attempts))].nodes = frozenset()
+            self._newest.nodes = frozenset()
+        self._newest = attempt
         self._attempts.pop(uid, None)
         self._attempts[uid] = attempt
-        while len(self._attempts) > _MOST:
-            _, oldest = self._attempts.popitem(last=False)
-            self._release(oldest)
+        if len(self._attempts) > _MOST:
+            self._release(self._attempts.pop(self._superfluous()))
+
+    def _superfluous(self) -> str:
+        """The oldest attempt without a place; if all have one, the oldest. Those in its way become the newest."""
+        for _ in range(len(self._attempts) - 1):
+            uid, one = next(iter(self._attempts.items()))
+            if not one.reserved and not one.provisional and one.outcome is None:
+                return uid
+            self._attempts.move_to_end(uid)
+        self._attempts.move_to_end(next(iter(self._attempts)))
+        return next(iter(self._attempts))
 
 
 def _pod_of(books: Books, question: wire.Propose) -> tuple[PodEntry | None, bool]:
