@@ -477,8 +477,70 @@ async def test_a_group_that_is_tried_again_at_once_sends_nobody_else_away() -> N
         world.unreserve("vip")
         world.clock.pass_time(3)
     world.clock.pass_time(2)
+    await world.service.tick()
     assert await offered(world, "vip")
     world.check()
+
+
+async def rounds_in_vain(seconds: int) -> list[int]:
+    """When a pod was evicted for a group that preempts and fails, whose victims come again; the room is then free."""
+    world = await cluster("n1", cards=1)
+    world.create(important("vip", whole()))
+    found: list[int] = []
+    for second in range(seconds):
+        name = f"low{second}"
+        world.create(pod(name, whole(), priority=1))
+        if world.propose(name).nodes:
+            assert not world.reserve(name).code
+            await world.bind_by(name)
+            world.seen(name)
+        else:
+            del world.api.pods[name]
+            world.service.pod_gone(f"uid-{name}")
+        answer = world.propose("vip", simulated=True)
+        offer = wire.Answer(1)
+        if answer.preempt:
+            offer = await world.attempts.preempt(wire.Preempt(1, "uid-vip", world.number))
+        if answer.nodes or offer.nodes:
+            assert not world.reserve("vip", simulated=True).code
+        if offer.nodes:
+            ((victim,),) = offer.victims
+            del world.api.pods[victim.removeprefix("uid-")]
+            world.service.pod_gone(victim)
+            found.append(second)
+        world.unreserve("vip")
+        world.clock.pass_time(1)
+        await world.service.tick()
+    return found
+
+
+@run
+async def test_a_group_that_preempts_in_vain_does_so_ever_more_seldom() -> None:
+    """kube-scheduler evicts for each of its pods before it knows that another one has no place anywhere."""
+    found = await rounds_in_vain(900)
+    assert found[0] == 0
+    assert len(found) <= 7
+    assert found[-1] - found[-2] > 200
+
+
+@run
+async def test_room_of_a_group_that_failed_is_free_without_a_further_question() -> None:
+    """Its victims come again, and nothing else is scheduled meanwhile."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("low", whole(), priority=1))
+    world.create(important("vip", whole()))
+    assert await offered(world, "vip")
+    assert not world.reserve("vip", simulated=True).code
+    world.unreserve("vip")
+    del world.api.pods["low"]
+    world.service.pod_gone("uid-low")
+    world.create(pod("again", whole(), priority=1))
+    assert world.propose("again").code
+
+    world.clock.pass_time(11)
+    await world.service.tick()
+    assert "uid-again" in world.woken
+    assert world.propose("again").nodes == ["n1"]
 
 
 @run

@@ -108,6 +108,7 @@ class Attempts:
         self._sent_away: dict[str, float] = {}
         self._books: Books | None = None
         service.forget.append(self._gone)
+        service.periodic.append(self._tick)
 
     def timed(self, verb: str) -> AbstractContextManager[Any]:
         """Measure the time of an answer to a question."""
@@ -135,7 +136,6 @@ class Attempts:
         )
         if not late:
             self._end_proposal()
-        self._confirm_kept_room(books, now)
         _take_in(books, dict(map(_amounts, question.taken)))
         if question.pools is not None:
             self._claims.take_in(question.pools)
@@ -463,13 +463,21 @@ class Attempts:
 
     # --- places --------------------------------------------------------------------------------
 
-    def _confirm_kept_room(self, books: Books, now: float) -> None:
-        """Keep the room of a released group after a while only if the API server's objects confirm it."""
+    def _tick(self, now: float) -> None:
+        """Keep the room of a released group after a while only if the API server's objects confirm it.
+
+        kube-scheduler evicts for a group's pods one by one, also if it then finds no place for another one of them.
+        """
+        if not self._sent_away:
+            return
+        books = self._current()
         for uid in [uid for uid, end in self._sent_away.items() if now >= end]:
             del self._sent_away[uid]
             if uid in books.making_room:
-                books.give_up(uid, now)
                 entry = books.cluster_cache.pods.get(uid)
+                if entry is not None and not entry.nominated:
+                    self._retries.in_vain(uid, now)
+                books.give_up(uid, now)
                 if entry is not None:
                     books.pod_seen(entry, now)  # nominated by now, or no pod was evicted for it
 
@@ -655,7 +663,7 @@ class Attempts:
             del self._attempts[uid]
         elif attempt is not None:
             attempt.gone = True
-        self._retries.rejected.pop(uid, None)
+        self._retries.forget(uid)
 
     def _remember(self, uid: str, attempt: Attempt) -> None:
         if self._newest is not None:

@@ -41,6 +41,8 @@ _MOST_PLANNING: Final = 20 * MOST
 """Units of work that plans for one pod may take; kube-scheduler decides about no other pod meanwhile."""
 _PLANNED_AGAIN: Final = 10.0
 """Seconds without new plans for pods with equal requests, after no plan helped one of them."""
+_PAUSES: Final = (0.0, 60.0, 120.0, 240.0, 480.0)
+"""Seconds without plans for a pod of a group after pods were evicted for it in vain: for the first time, the second, and so on."""
 _TURN: Final = 0.004
 """Seconds of planning after which other tasks have their turn."""
 
@@ -144,6 +146,9 @@ class Retries:
         self.rejected = RejectedNodes()
         self.several_until = 0.0
         self._clock, self._preempts = clock, preempts
+        self._vain: dict[
+            str, tuple[int, float]
+        ] = {}  # how often, and until when that pauses plans
         self._planner = Planner(clock, _PLANNED_AGAIN, _TURN)
 
     def several(self, now: float) -> None:
@@ -192,10 +197,23 @@ class Retries:
             room = self.rejected.add(uid, attempt.nodes, now, _MOST_WIDE_REJECTED)
         return room > 0
 
+    def in_vain(self, uid: str, now: float) -> None:
+        """Pods were evicted for a pod of a group that was not nominated; the next plan for it comes ever later."""
+        times, _ = self._vain.get(uid, (0, 0.0))
+        self._vain[uid] = times + 1, now + _PAUSES[min(times, len(_PAUSES) - 1)]
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        self.rejected.pop(uid, None)
+        self._vain.pop(uid, None)
+
     def may_preempt(self, books: Books, attempt: Attempt) -> bool:
         """Whether a search for victims may help a refused pod."""
         waiting = books.waiting.get(attempt.entry.pod.uid)
         if waiting is None or not self._preempts:
+            return False
+        _, until = self._vain.get(attempt.entry.pod.uid, (0, 0.0))
+        if self._clock.monotonic() < until:
             return False
         return may_preempt(books, waiting) and not self._planner.in_vain(attempt.entry.pod)
 

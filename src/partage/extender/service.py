@@ -126,6 +126,7 @@ class SchedulerService:
         pending: the pending allocations of claims, as kube-scheduler's plugin reports them.
         adjustments: follows the adjustments that running pods ask for; None if nothing writes their records.
         forget: functions to call with the uid of every deleted pod, after the books have removed it.
+        periodic: functions to call with the time, in seconds on the service's steady clock, at every tick.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class SchedulerService:
         )
         self._outdate = outdate
         self.forget: list[Callable[[str], None]] = []
+        self.periodic: list[Callable[[float], None]] = []
         self._judge(leading=False, rebuilt=False)
         self.last_audit: Audit | None = None
         self._plain: OrderedDict[str, None] = OrderedDict()
@@ -263,6 +265,8 @@ class SchedulerService:
         so that everything with a time limit ends in time.
         """
         now = self.clock.monotonic()
+        for work in self.periodic:
+            work(now)
         self.books.tick(now)
         self.pending.expire(self.books, now)
         if self.adjustments is not None and not self.closed:
