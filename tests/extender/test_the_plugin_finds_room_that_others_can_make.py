@@ -402,6 +402,24 @@ async def test_further_nodes_are_offered_where_kube_schedulers_filters_reject_th
 
 
 @run
+async def test_plans_are_forgotten_with_the_next_question() -> None:
+    """Each of thousands of pods may have plans for sixteen nodes with any number of victims."""
+    names = [f"n{number}" for number in range(4)]
+    world = await cluster(*names, cards=2)
+    for where in names:
+        for number in range(2):
+            await runs(world, pod(f"low-{where}-{number}", whole(), priority=1), where)
+    for number in range(5):
+        world.create(important(f"vip{number}", whole(2)))
+        assert len(await offered(world, f"vip{number}")) == 4
+
+    kept = list(world.attempts._attempts.values())
+    assert sum(len(one.planned) for one in kept) == 4
+    again = await offered(world, "vip0")  # kube-scheduler nominated it nowhere
+    assert again == {}
+
+
+@run
 async def test_what_helps_nobody_is_not_searched_again_for_a_while() -> None:
     """Any number of pods with equal requests cost one search in ten seconds."""
     world = await cluster("n1", cards=1)

@@ -161,9 +161,9 @@ class Attempts:
             if known.outcome is not None or question.uid in self._service.bindings.busy:
                 return _refused(question, STALE, "the pod's Binding is on its way")
             self._release(known)
-            if known.planned and not question.nominated and not books.nomination(question.uid):
+            if known.offered and not question.nominated and not books.nomination(question.uid):
                 # kube-scheduler's own preemption could not make room there.
-                self._retries.rejected.add(question.uid, known.planned, now)
+                self._retries.rejected.add(question.uid, known.offered, now)
         books.tried_again(question.uid)
         self._remember(question.uid, attempt)
         try:
@@ -667,8 +667,9 @@ class Attempts:
 
     def _remember(self, uid: str, attempt: Attempt) -> None:
         if self._newest is not None:
-            # A proposal ends with the next one. All of them together would be names by millions.
+            # Proposals and plans end with the next question. All of them together would be names by millions.
             self._newest.nodes = frozenset()
+            self._newest.planned = {}
         self._newest = attempt
         self._attempts.pop(uid, None)
         self._attempts[uid] = attempt

@@ -55,7 +55,8 @@ class Attempt:
         entry: the pod as the decision read it.
         travelled: the question contained the pod; no watch had shown it in this state.
         nodes: the proposed ones; forgotten with the next proposal.
-        planned: by node, the plans by which less important pods could make room there.
+        planned: by node, the plans by which less important pods could make room there; forgotten like `nodes`.
+        offered: the names of these nodes.
         more: other nodes have such plans too.
         place: the allocation that `reserve` made; remembered after `unreserve`.
         reserved: the place is in the ledger now.
@@ -73,6 +74,7 @@ class Attempt:
     travelled: bool
     nodes: frozenset[str] = frozenset()
     planned: Mapping[str, Plan] = field(default_factory=dict)
+    offered: tuple[str, ...] = ()
     more: bool = False
     place: Allocation | None = None
     reserved: bool = False
@@ -260,6 +262,7 @@ class Retries:
             victims = [victim.uid for victim in plans[node][0].victims]
             allowance.evict(pod, victims, clock.monotonic())
         attempt.planned = {node: plans[node][0] for node in nodes}
+        attempt.offered = tuple(nodes)
         attempt.more = len(plans) > len(nodes)
         books.counts["plugin planned"] += bool(nodes)
         return {node: plans[node][1] for node in nodes}
