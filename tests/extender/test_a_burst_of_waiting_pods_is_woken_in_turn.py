@@ -5,7 +5,7 @@ The tests move time, and count wake-ups, looks and victims.
 
 import pytest
 from plugin_world import Plugged
-from world import Manifest, World, device, document, half, node, pod, run, whole
+from world import Manifest, World, card, device, document, half, node, pod, run, whole
 
 from fakes.builders import make_pod
 from partage.extender.cycle import Allowance, AllowanceSettings
@@ -256,6 +256,35 @@ async def test_room_is_not_kept_for_ever_for_who_never_comes() -> None:
     assert world.filter(pod("vip", whole(2), priority=HIGH))["NodeNames"] == ["n1"]
 
 
+@pytest.mark.parametrize("other", [{}, {"schedulerName": "nobody"}])
+@run
+async def test_room_is_not_kept_on_one_node_after_the_other_for_who_never_comes(
+    other: dict[str, str],
+) -> None:
+    """A user with the right to write a pod's status may nominate it anywhere, any number of times."""
+    world = await Plugged().start(
+        *(x for n in ("n1", "n2") for x in (node(n), device(n, card(0))))
+    )
+    world.create(pod("never", whole(), **other))
+    kept = 0
+    for second in range(0, 1000, 10):
+        where = f"n{second // 130 % 2 + 1}"
+        if world.api.pods["never"]["status"].get("nominatedNodeName") != where:
+            world.api.pods["never"]["status"]["nominatedNodeName"] = where
+            world.seen("never")
+        kept += 10 * ("uid-never" in world.states)
+        world.clock.pass_time(10)
+        await world.service.tick()
+    assert 100 <= kept <= 130
+
+    # kube-scheduler asks about it, and nominates it.
+    world.create(pod("first", whole(2)))
+    assert world.propose("never").nodes
+    world.propose("first")
+    world.seen("never")
+    assert world.states == {"uid-never": State.HELD}
+
+
 @run
 async def test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays() -> None:
     """A pod that takes a year to end keeps no other card idle for that long."""
@@ -298,6 +327,8 @@ async def test_what_was_kept_is_free_when_the_nomination_goes_back_to_where_it_w
         world.seen(name)
     states = world.service.books.engine.states
     for version, where in enumerate(("n1", "n2", "n1"), 1):
+        if version > 1:
+            world.filter(world.api.pods["vip"])
         there = {"status": {"nominatedNodeName": where}, "meta": {"resourceVersion": str(version)}}
         world.create(pod("vip", whole(2), priority=HIGH, **there))
         assert (states.get("uid-vip") is State.CLEARING) is (version < 3)

@@ -209,6 +209,7 @@ ATTACKS: Final = (
             f"{_BURST}::test_nor_does_the_verb",
             f"{_ROOM}::test_a_namespace_has_so_many_sent_away_and_no_more",
             f"{_BURST}::test_room_is_not_kept_for_ever_for_who_never_comes",
+            f"{_BURST}::test_room_is_not_kept_on_one_node_after_the_other_for_who_never_comes",
             "agent/test_the_agent_works_with_its_kubelet.py::test_a_disruption_budget_that_never_allows_it_costs_few_requests",
             "agent/test_limits_are_told_and_acted_on.py::test_a_refused_eviction_is_not_called_a_condition",
             f"{_BURST}::test_what_is_free_is_not_kept_for_ever_beside_a_victim_that_stays",

@@ -104,6 +104,7 @@ class Books:
         self.woken_at: OrderedDict[str, float] = OrderedDict()
         self._claims: dict[str, tuple[str, float]] = {}
         self._in_vain: dict[str, str] = {}
+        self._unasked: set[str] = set()  # of these, those that kube-scheduler has not tried since
         self._released: dict[str, str] = {}
         self.lowest: dict[str, int] = {}
         self._standing: dict[str, tuple[int, str]] = {}
@@ -200,7 +201,7 @@ class Books:
 
     def _nominate(self, entry: PodEntry, node: str) -> None:
         uid = entry.pod.uid
-        if self.kept_in_vain(uid, node) or self._released.get(uid) == node:
+        if self.kept_in_vain(uid, node) or self._released.get(uid) == node or uid in self._unasked:
             return
         self._nomination[uid] = node
         self._nominated.setdefault(node, {})[uid] = entry
@@ -225,6 +226,7 @@ class Books:
     def tried_again(self, uid: str) -> None:
         """A new attempt to schedule a pod begins, and may lead to a nomination of any node."""
         self._released.pop(uid, None)
+        self._unasked.discard(uid)
 
     def postpone(self, uid: str) -> None:
         """Evict no pod for this one now, because pods of its namespace had enough victims."""
@@ -280,6 +282,7 @@ class Books:
         self.postponed.pop(uid, None)
         self._claims.pop(uid, None)
         self._in_vain.pop(uid, None)
+        self._unasked.discard(uid)
         self._released.pop(uid, None)
         self._withdraw(uid)
 
@@ -494,6 +497,7 @@ class Books:
             }:
                 del self._claims[uid]
                 self._in_vain[uid] = node
+                self._unasked.add(uid)
                 self.counts["nomination ended"] += 1
                 self.give_up(uid, now)
 

@@ -440,6 +440,7 @@ class SchedulerService:
             now = self.clock.monotonic()
             asked = args.names
             books, pod, one = self.books, entry.pod, not entry.flexible
+            books.tried_again(pod.uid)
             refusal, found, among = books.cycle.filter(pod, asked, now, one=one)
             if refusal is not None:
                 work = books.cycle.allowance.work(pod, now)
