@@ -479,6 +479,40 @@ async def test_a_group_counts_on_each_victim_once() -> None:
     world.check()
 
 
+@pytest.mark.parametrize("slow", [300, 10**6])
+@run
+async def test_room_is_kept_for_a_group_while_its_other_victims_end(slow: int) -> None:
+    """Ten minutes at most. Otherwise the first victims were evicted in vain, and would be once more."""
+    world = await cluster("n1", "n2", cards=1)
+    for name, where in (("quick", "n1"), ("slow", "n2")):
+        await runs(world, pod(name, whole(), priority=1), where)
+    places: dict[str, tuple[str, int]] = {}
+    for name in ("first", "second"):
+        world.create(important(name, whole()))
+        places[name] = next(iter(await offered(world, name))), world.number
+        assert not world.reserve(name, places[name][0], simulated=True).code
+    for name, (where, number) in places.items():
+        world.unreserve(name, attempt=number)
+        nominated(world, name, where)
+    leaves(world, "slow", slow)
+    del world.api.pods["quick"]
+    world.service.pod_gone("uid-quick")
+    kept = []
+    for second in range(0, 900, 5):
+        if second == slow:
+            del world.api.pods["slow"]
+            world.service.pod_gone("uid-slow")
+        world.clock.pass_time(5)
+        await world.service.tick()
+        kept.append(list(world.states.values()).count(State.HELD))
+
+    if slow == 300:
+        assert kept[10:60] == [1] * 50
+        assert kept[60:80] == [2] * 20
+    assert kept[125:] == [0] * len(kept[125:])
+    world.check()
+
+
 @run
 async def test_a_group_that_is_tried_again_at_once_sends_nobody_else_away() -> None:
     """The watch has not shown its victims and nominations; if it never does, others are evicted after a while."""

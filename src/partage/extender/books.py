@@ -102,7 +102,7 @@ class Books:
         self.priorities: Counter[int] = Counter()
         self.postponed: OrderedDict[str, None] = OrderedDict()
         self.woken_at: OrderedDict[str, float] = OrderedDict()
-        self._claims: dict[str, tuple[str, float]] = {}
+        self._claims: dict[str, tuple[str, float, float]] = {}
         self._in_vain: dict[str, str] = {}
         self._unasked: set[str] = set()  # of these, those that kube-scheduler has not tried since
         self._released: dict[str, str] = {}
@@ -479,22 +479,31 @@ class Books:
             self.hooks.wake(again)
 
     def _claim(self, uid: str, node: str, now: float, *, whole: bool) -> None:
-        """Set the time until which room is kept for a nominated pod, counted from the first call."""
-        where, until = self._claims.get(uid, ("", 0.0))
+        """Set the times until which room is kept for a nominated pod, at most and usually, counted from the first call."""
+        where, last, until = self._claims.get(uid, ("", 0.0, 0.0))
         if where != node:
-            until = now + _CLEARED_SECONDS
-        self._claims[uid] = node, min(until, now + _CLAIMED_SECONDS) if whole else until
+            last = until = now + _CLEARED_SECONDS
+        self._claims[uid] = node, last, min(until, now + _CLAIMED_SECONDS) if whole else until
 
     def _end_claims(self, now: float) -> None:
-        """Give up room that was kept for long, because something else stops the pod or its victims."""
-        for uid, (node, until) in list(self._claims.items()):
+        """Give up room that was kept for long, because something else stops the pod or its victims.
+
+        A pod with all of its room may wait for others of its group. So the room is kept on while victims for other pods
+        of its namespace end.
+        """
+        states, clearing = self.engine.states, set[str]()
+        for node, mates in self._nominated.items():
+            late = [one for uid, one in mates.items() if states.get(uid) in {None, State.CLEARING}]
+            if late and self.leaving(node):
+                clearing |= {one.pod.namespace for one in late}
+        for uid, (node, last, until) in list(self._claims.items()):
             if self._nomination.get(uid) != node:
                 del self._claims[uid]
-            elif now >= until and self.engine.states.get(uid) in {
-                None,
-                State.HELD,
-                State.CLEARING,
-            }:
+                continue
+            if self._nominated[node][uid].pod.namespace in clearing:
+                self._claims[uid] = node, last, min(last, max(until, now + _CLAIMED_SECONDS))
+            ended = now >= self._claims[uid][-1]
+            if ended and states.get(uid) in {None, State.HELD, State.CLEARING}:
                 del self._claims[uid]
                 self._in_vain[uid] = node
                 self._unasked.add(uid)
