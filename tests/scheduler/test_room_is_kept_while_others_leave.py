@@ -159,6 +159,20 @@ def test_the_younger_goes_and_the_less_important_first() -> None:
     assert [one.uid for one in equal.victims] == ["uid-young"]
 
 
+def test_the_smaller_goes_whatever_its_age() -> None:
+    """One tenth of a card is wanted, and each of two pods would do."""
+    engine = _engine(4)
+    large, small = make_pod("large", whole(3)), make_pod("small", whole())
+    _bound(engine, large, small)
+    wants = make_pod("vip", share(10), priority=9)
+
+    for born in ((0.0, 1.0), (1.0, 0.0)):
+        occupants = [Occupant("uid-large", 0, born[0]), Occupant("uid-small", 0, born[1])]
+        plan = plan_on(engine, wants, "a", occupants, {})
+        assert plan is not None
+        assert [one.uid for one in plan.victims] == ["uid-small"]
+
+
 def test_those_who_leave_anyway_are_waited_for_and_promised_once() -> None:
     """The second pod that wants room does not count on what the first was promised."""
     engine = _engine(2)

@@ -74,22 +74,24 @@ class Plan:
     Attributes:
         victims: pods to evict, most important first; empty if the pods that already leave make room.
         broken: uids of victims whose budgets do not allow it.
+        lost: compute of the victims, in thousandths of a card, and their bytes of memory.
     """
 
     node: str
     victims: tuple[Occupant, ...] = ()
     broken: tuple[str, ...] = ()
+    lost: tuple[int, int] = (0, 0)
 
     @property
-    def cost(self) -> tuple[int, int, int, int, float]:
-        """The lower, the better: spared victims, highest priority, number of victims, their sum, their age."""
+    def cost(self) -> tuple[int, int, int, int, tuple[int, int], float]:
+        """The lower, the better: spared victims, highest priority, number of victims, their sum, what they lose, their age."""
         if not self.victims:
-            return (-1, 0, 0, 0, 0.0)
+            return (-1, 0, 0, 0, (0, 0), 0.0)
         highest = self.victims[0].priority
         oldest = min(one.born for one in self.victims if one.priority == highest)
         total = sum(one.priority for one in self.victims)
         spared = sum(one.refused or one.uid in self.broken for one in self.victims)
-        return (spared, highest, len(self.victims), total, -oldest)
+        return (spared, highest, len(self.victims), total, self.lost, -oldest)
 
 
 def planning(
@@ -104,9 +106,9 @@ def planning(
     """The smallest plan that makes room for a pod on a node; None if there is none.
 
     No victim can be spared while the others go, as far as a search finds. If the search takes too much work, each
-    question is answered by first choices alone. Victims of higher priority are spared first. Among equals two orders
-    are tried, and the one with fewer victims is taken. One spares the older first. The other spares those first that
-    share a card with many pods, so that one card is emptied and not two.
+    question is answered by first choices alone. Victims of higher priority are spared first. Among equals three orders
+    are tried, and the one with fewer victims is taken, or the one whose victims lose less. One spares the older first,
+    one the larger. The third spares those first that share a card with many pods, so that one card is emptied and not two.
 
     The function asks many times whether the pod fits, and each question may take a search. So it pauses at times, with
     the books unchanged, and other tasks get their turn.
@@ -138,7 +140,7 @@ def _planned(
     exact: bool = True,
 ) -> Generator[None, None, Plan | None]:
     allowed, beside = given
-    crowd = _crowds(chooser.ledger, node)
+    crowd, held = _crowds(chooser.ledger, node), _held(chooser.ledger, node)
     with chooser.without(pod, node, beside.first, work) as run:
         run.depth = MOST_A_NODE if exact else 0
         asked = _Asked(run, beside, work)
@@ -149,11 +151,15 @@ def _planned(
         if not occupants or not asked.fits([one.uid for one in occupants]):
             return None
         plans = []
-        orders = (
-            sorted(occupants, key=lambda one: (-one.priority, -crowd[one.uid], one.born)),
-            sorted(occupants, key=lambda one: (-one.priority, one.born)),
+        keys: tuple[Callable[[Occupant], tuple[float, ...]], ...] = (
+            lambda one: (-one.priority, -crowd[one.uid], one.born),
+            lambda one: (-one.priority, one.born),
+            lambda one: (-one.priority, -held[one.uid][0], -held[one.uid][1], one.born),
         )
-        for order in orders[: 2 if exact else 1]:
+        orders = dict.fromkeys(
+            tuple(sorted(occupants, key=key)) for key in keys[: 3 if exact else 1]
+        )
+        for order in orders:
             # The budget's allowance may go to the most important or to the least: both are tried.
             consumed = (_breaking(order, allowed), _breaking(order[::-1], allowed))
             for breaking in dict.fromkeys(consumed):
@@ -163,7 +169,9 @@ def _planned(
                 if work.spent:
                     return None
                 left = [one for one in order if one.uid in victims]
-                plans.append(Plan(node, tuple(left), tuple(sorted(_breaking(left, allowed)))))
+                lost = sum(held[one.uid][0] for one in left), sum(held[one.uid][1] for one in left)
+                broken = tuple(sorted(_breaking(left, allowed)))
+                plans.append(Plan(node, tuple(left), broken, lost))
         return min(plans, key=lambda plan: plan.cost)
 
 
@@ -279,6 +287,17 @@ def _breaking(order: Sequence[Occupant], allowed: Mapping[str, int]) -> frozense
             if left[budget] < 0:
                 found.add(one.uid)
     return frozenset(found)
+
+
+def _held(ledger: Ledger, node: str) -> dict[str, tuple[int, int]]:
+    """By uid, a pod's compute in thousandths of a card and bytes of memory."""
+    return {
+        one.uid: (
+            sum(charge.core_milli for charge in one.charges),
+            sum(charge.memory_bytes for charge in one.charges),
+        )
+        for one in ledger.on_node(node)
+    }
 
 
 def _crowds(ledger: Ledger, node: str) -> Counter[str]:
