@@ -320,6 +320,40 @@ async def kept_for_another(extra: int = 0) -> Plugged:
     return world
 
 
+@pytest.mark.parametrize("later", [False, True])
+@run
+async def test_no_room_is_kept_for_a_waiting_pod_that_is_being_deleted(*, later: bool) -> None:
+    """A finalizer may keep it for ever, and kube-scheduler tries it no more."""
+    world = await kept_for_another()
+    world.create(pod("next", whole(), priority=1))
+    assert world.propose("next").code
+    leaves(world, "mid")
+    if later:
+        nominated(world, "mid", "n1")
+
+    assert not world.states
+    assert world.woken[-1] == "uid-next"
+    assert world.propose("next").nodes == ["n1"]
+    world.check()
+
+
+@run
+async def test_a_waiting_pod_that_is_being_deleted_is_not_woken() -> None:
+    """Others are woken in its place."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("full", whole(), priority=5))
+    for number in range(70):
+        world.create(pod(f"gone{number}", whole(), priority=9))
+        assert world.propose(f"gone{number}").code
+        leaves(world, f"gone{number}")
+    world.create(pod("next", whole()))
+    assert world.propose("next").code
+    del world.api.pods["full"]
+    world.service.pod_gone("uid-full")
+
+    assert world.woken == ["uid-next"]
+
+
 @pytest.mark.parametrize("policy", ["Never", "PreemptLowerPriority"])
 @run
 async def test_room_kept_for_a_less_important_pod_is_taken_at_once(policy: str) -> None:

@@ -201,6 +201,8 @@ ATTACKS: Final = (
             f"{_PLANS}::test_no_pod_goes_for_a_place_beside_one_that_takes_long_to_leave",
             f"{_PLANS}::test_pods_that_leave_at_the_end_of_time_are_not_waited_for",
             f"{_PLANS}::test_while_pods_end_beside_a_victim_no_other_is_evicted",
+            f"{_PLANS}::test_no_room_is_kept_for_a_waiting_pod_that_is_being_deleted",
+            f"{_PLANS}::test_a_waiting_pod_that_is_being_deleted_is_not_woken",
             f"{_PLANS}::test_room_kept_for_a_less_important_pod_is_taken_at_once",
             f"{_PLANS}::test_a_group_that_preempts_in_vain_does_so_ever_more_seldom",
             f"{_PLANS}::test_room_of_a_group_that_failed_is_free_without_a_further_question",

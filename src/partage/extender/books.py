@@ -183,6 +183,12 @@ class Books:
             self._arrived(pod.uid, now)
             self.forget(pod.uid)
             return
+        if pod.uid in self.ending:
+            # kube-scheduler tries it no more, and the API server binds it no more, whatever finalizer keeps it.
+            if self.engine.states.get(pod.uid) in {State.HELD, State.CLEARING}:
+                self.give_up(pod.uid, now)
+            self.forget(pod.uid)
+            return
         plan = self.making_room.get(pod.uid)
         if plan is not None and entry.nominated in ("", plan.node):
             return  # the pod's field may be late; the plan holds until it is given up
@@ -451,6 +457,8 @@ class Books:
         self, entry: PodEntry, refusal: Refusal, now: float, among: Bools | None = None
     ) -> bool:
         """Let a pod wait for devices; return whether the reason is news. The arguments are those of `refuse`."""
+        if entry.pod.uid in self.ending:
+            return False
         if self.cluster_cache.pods.get(entry.pod.uid) is None:
             self._strangers[entry.pod.uid] = now
         news = self.waiting.enter(entry, refusal, now)
