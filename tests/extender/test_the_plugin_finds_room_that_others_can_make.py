@@ -370,6 +370,28 @@ async def test_room_kept_for_a_less_important_pod_is_taken_at_once(policy: str) 
 
 
 @run
+async def test_a_more_important_pod_that_waits_is_woken_for_such_room() -> None:
+    """It evicts no pod itself, so no other news would come."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("low", whole(), priority=1))
+    for number in range(20):
+        world.create(important(f"large{number}", whole(2), preemptionPolicy="Never"))
+        assert world.propose(f"large{number}").code
+    world.create(important("vip", whole(), preemptionPolicy="Never"))
+    world.create(pod("equal", whole(), priority=5))
+    world.create(pod("mid", whole(), priority=5))
+    for name in ("vip", "equal"):
+        assert world.propose(name).code
+    assert await offered(world, "mid") == {"n1": ["uid-low"]}
+    nominated(world, "mid", "n1")
+    del world.api.pods["low"]
+    world.service.pod_gone("uid-low")
+
+    assert sorted(world.woken) == ["uid-mid", "uid-vip"]
+    assert world.propose("vip").nodes == ["n1"]
+
+
+@run
 async def test_room_that_was_taken_and_left_is_kept_again() -> None:
     """kube-scheduler's own filters may reject the node for the more important pod."""
     world = await kept_for_another()

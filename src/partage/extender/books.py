@@ -550,6 +550,8 @@ class Books:
                 uid = entry.pod.uid
                 whole = self.cycle.nominate(entry.pod, node, now, leaving)
                 self._claim(uid, node, now, whole=whole)
+                if whole:
+                    woken += self._first(entry, node, now)
                 if whole and self.waiting.woken(uid, now):
                     woken.append(uid)
             self.waiting.room_on(node)
@@ -559,6 +561,18 @@ class Books:
         if woken:
             self.counts["woken"] += len(woken)
             self.hooks.wake(woken)
+
+    def _first(self, entry: PodEntry, node: str, now: float) -> list[str]:
+        """Wake the most important waiting pod that may take the room that is kept for a less important one."""
+        work = Work()
+        for waiting in self.waiting.above(entry.pod.priority, now):
+            pod = waiting.entry.pod
+            if self.engine.grants_without(pod, node, [entry.pod.uid], work=work) is not None:
+                self.waiting.woken(pod.uid, now)
+                return [pod.uid]
+            if work.spent:
+                break
+        return []
 
     def _follow(self, actions: Iterable[Action]) -> None:
         for action in actions:

@@ -166,6 +166,18 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
         if not self._priorities[priority]:
             del self._priorities[priority]
 
+    def above(self, priority: int, now: float) -> list[WaitingPod]:
+        """The waiting pods of a higher priority in the order to wake, without those that were woken lately."""
+        if self.highest is None or self.highest <= priority:
+            return []
+        return _in_turn(
+            waiting
+            for waiting in self.values()
+            if waiting.entry.pod.priority > priority
+            and not waiting.deferred
+            and not waiting.has_its_turn(now)
+        )
+
     def room_on(self, node: str) -> None:
         """Note new room on a node."""
         if self:
