@@ -70,6 +70,10 @@ class Decisions:
         self.told.append((len(pods), len(containers)))
         self.pods, self.containers = pods, containers
 
+    def large(self, why: str) -> Refused:
+        """With the reason."""
+        return Refused(why)
+
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Keep which."""
         self.missed.append(container.name)

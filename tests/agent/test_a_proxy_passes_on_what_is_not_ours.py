@@ -434,7 +434,7 @@ async def test_a_journal_on_a_full_disk_ends_nothing(
 
 
 async def test_streams_and_what_does_not_exist_pass_through(folder: Path) -> None:
-    """Answers in their order, none at all, and the runtime's own word for a call it lacks."""
+    """Answers in their order, none at all, and the runtime's own word for a call it lacks; what is too long is not read."""
     async with _world(folder) as world:
         stream = world.channel.unary_stream(f"/{cri.RUNTIME}/GetContainerEvents")
         for count in (0, 1, 50):
@@ -448,6 +448,12 @@ async def test_streams_and_what_does_not_exist_pass_through(folder: Path) -> Non
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await world.call("CreateContainer", b"\xff\xff")
         assert "partage: CreateRequest" in caught.value.details()
+        config = cri.ContainerConfig(cri.ContainerName("main"), envs=(Variable("A"),) * 17_000)
+        pod = cri.PodConfig(cri.PodName("train", "u", "team"))
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=r"pod team/train, container main: .*TooLong"
+        ):
+            await world.call("CreateContainer", cri.CreateRequest("p", config, pod).encode())
 
 
 async def test_a_kubelet_that_asks_elsewhere_is_noticed(folder: Path) -> None:

@@ -192,8 +192,8 @@ def test_a_session_takes_any_message(payload: bytes, connection: int, kind: int)
     ("data", "why"),
     [
         pytest.param(struct.pack(">II", 3, 1) + b"x", "connection 3", id="a third connection"),
-        pytest.param(struct.pack(">II", 1, 1 << 30), "frame of", id="huge frame"),
-        pytest.param(framed(1, struct.pack(">IIBB", 1 << 30, 1, 1, 0)), "message of", id="huge"),
+        pytest.param(struct.pack(">II", 1, 1 << 31), "frame of", id="huge frame"),
+        pytest.param(framed(1, struct.pack(">IIBB", 1 << 30, 1, 2, 0)), "message of", id="huge"),
         pytest.param(framed(1, struct.pack(">IIBB", 0, 1, 9, 0)), "kind 9", id="kind"),
         pytest.param(
             framed(1, struct.pack(">IIBB", 0, 1, 2, 0)), "calls", id="answer without a call"

@@ -9,7 +9,7 @@ import containerd
 from agent_process import WAIT
 
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
-from partage.agent.nri.plugin import Plugin, PluginOptions
+from partage.agent.nri.plugin import Plugin, PluginOptions, Refused
 from partage.kube.retry import Backoff
 
 
@@ -35,6 +35,10 @@ class Scripted:
 
     def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
         """Nothing."""
+
+    def large(self, why: str) -> Refused:
+        """With the reason."""
+        return Refused(why)
 
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Nothing."""

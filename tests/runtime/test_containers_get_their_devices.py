@@ -238,6 +238,30 @@ def test_what_started_while_the_agent_was_away_is_reported(node: Node) -> None:
     assert node.agent.metric("partage_agent_containers") == 1
 
 
+def test_no_length_of_a_pod_keeps_the_runtime_from_asking(node: Node) -> None:
+    """A container that chose every card is refused if it is too long, and the agent comes back beside long pods."""
+    long = {f"example.com/{number:04}": "x" * 60 for number in range(250)}
+    text = {f"example.com/{number:02}": "x" * 9_000 for number in range(28)}
+    for number in range(20):
+        node.cri.run_pod(f"long-{number}", f"l{number}", text, long)
+    pod = node.cri.run_pod("longest", "u12", text, long)
+    for size in (700_000, 4_500_000):
+        env = {f"V{number}": "x" * 100_000 for number in range(size // 100_000)}
+        with pytest.raises(grpc.RpcError) as caught:
+            node.cri.create(pod, f"c{size}", {**env, "NVIDIA_VISIBLE_DEVICES": "all"})
+        assert "too long" in caught.value.details() or "exceed" in caught.value.details()
+    env = {f"V{number}": "x" * 100_000 for number in range(5)}
+    for number in range(8):
+        node.cri.create(pod, f"main-{number}", env)
+
+    node.agent.stop()
+    node.agent.start()
+
+    share = node.cri.run_pod("share", "u13", record("u13", SHARE))
+    main = node.cri.start(node.cri.create(share))
+    assert "NVIDIA_VISIBLE_DEVICES=GPU-a" in node.cri.says(main, "env")
+
+
 # --- the plugin alone ------------------------------------------------------------------------
 
 

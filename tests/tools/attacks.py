@@ -310,10 +310,12 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "cards without a grant: variables, CDI names, mounts, legacy images, other runtimes, the agent's own mark",
+        "cards without a grant: variables, names, mounts, legacy images, other runtimes, the agent's own mark, endless "
+        "containers",
         "no card opens",
         (
             "agent/test_cards_come_by_a_grant_alone.py",
+            "agent/test_no_length_of_a_pod_ends_the_connection.py",
             "agent/test_the_journal_is_trusted_and_mended.py::test_no_pod_says_that_it_was_served",
         ),
     ),

@@ -368,6 +368,10 @@ class Keeper:
             container.name,
         )
 
+    def large(self, why: str) -> Refused:
+        """Count a container whose description is too long."""
+        return self._refused(Refusal(Rule.TOO_LONG, f"{why} ({Rule.TOO_LONG})"))
+
     def remove(self, container: Container) -> None:
         """Release an ended container's grants, also if it raises `OSError`: the disk refuses it."""
         self.unprotected.pop(container.id, None)

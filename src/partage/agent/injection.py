@@ -85,6 +85,7 @@ class Rule:
     CLAIM_SHARED: Final = "ClaimShared"
     HOST: Final = "Host"
     LATE: Final = "Late"
+    TOO_LONG: Final = "TooLong"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from partage.agent.protobuf import Message, flag, integer, message, messages, te
 RUNTIME: Final = "runtime.v1.RuntimeService"
 IMAGE: Final = "runtime.v1.ImageService"
 CONFIG: Final = 2
+POD_CONFIG: Final = 3
 """Field of CreateContainerRequest that holds the container's configuration."""
 ENVS: Final = 6
 MOUNTS: Final = 7
@@ -104,7 +105,7 @@ class CreateRequest(Message):
 
     pod: str = text(1)
     config: ContainerConfig | None = message(CONFIG, ContainerConfig)
-    pod_config: PodConfig | None = message(3, PodConfig)
+    pod_config: PodConfig | None = message(POD_CONFIG, PodConfig)
 
 
 class ListedContainer(Message):

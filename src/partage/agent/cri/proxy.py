@@ -30,9 +30,10 @@ from partage.agent.container_admission import Keeper
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
 from partage.agent.cri.layers import made
+from partage.agent.nri.bounds import too_long
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
-from partage.agent.protobuf import M
+from partage.agent.protobuf import M, field_of
 from partage.agent.sockets import listen
 from partage.model.errors import InvalidValue
 from partage.wire.protobuf import Malformed
@@ -295,7 +296,7 @@ class Proxy:
         """Decide about a container, and have it created with its grants."""
         container: Container | None = None
         try:
-            told = await self._decided(lambda: cri.CreateRequest.decode(request))
+            told = await self._decided(lambda: self._read(request))
             image = await self._image(told)
             pod, container = asked(told, image)
             adjustment = await self._adjusted(pod, container)
@@ -326,6 +327,16 @@ class Proxy:
             await self._decided(lambda: settle(container, *more))
 
     # In the decider's thread:
+
+    def _read(self, request: bytes) -> cri.CreateRequest:
+        """The request, unless it would hold up those of others."""
+        try:
+            why = too_long(field_of(request, cri.CONFIG))
+        except Malformed as error:
+            raise Malformed(f"CreateRequest: {error}") from None
+        if why:
+            raise self._decider.large(f"{_where(request)}: {why}")
+        return cri.CreateRequest.decode(request)
 
     def _decide(self, pod: PodSandbox, container: Container) -> Adjustment | None:
         adjustment = self._decider.create(pod, container)
@@ -440,6 +451,17 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
         if _streams(method):
             return many(partial(proxy.stream, method))
         return one(partial(proxy.forward, method))
+
+
+def _where(request: bytes) -> str:
+    """Pod and container of a request, which is not read otherwise."""
+
+    def text(*path: int) -> str:
+        found = field_of(request, *path)
+        return str(found, "utf-8", "replace") if isinstance(found, memoryview) else ""
+
+    pod = f"pod {text(cri.POD_CONFIG, 1, 3)}/{text(cri.POD_CONFIG, 1, 1)}"
+    return f"{pod}, container {text(cri.CONFIG, 1, 1)}"
 
 
 def _streams(method: str) -> bool:

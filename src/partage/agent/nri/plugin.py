@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+from partage.agent.nri.bounds import too_long
 from partage.agent.nri.messages import (
     PLUGIN,
     Adjustment,
@@ -33,7 +34,18 @@ from partage.agent.nri.messages import (
     SynchronizeRequest,
     SynchronizeResponse,
 )
-from partage.agent.nri.session import OK, UNIMPLEMENTED, UNKNOWN, Answered, Called, Session
+from partage.agent.nri.session import (
+    EXHAUSTED,
+    LARGEST_MESSAGE,
+    OK,
+    UNIMPLEMENTED,
+    UNKNOWN,
+    Answered,
+    Called,
+    Listed,
+    Session,
+    TooLong,
+)
 from partage.agent.protobuf import Empty, Message, field_of
 from partage.kube.retry import Backoff
 from partage.model.errors import PartageError
@@ -87,6 +99,9 @@ class Decider(Protocol):
 
     def late(self, pod: PodSandbox, container: Container) -> None:
         """A container was refused because its decision took too long."""
+
+    def large(self, why: str) -> Refused:
+        """A container is refused because its description is too long; from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +246,16 @@ class _Connection:
             patience = self._plugin.options.patience
             self._limit.reschedule(asyncio.get_running_loop().time() + patience)
 
-    async def _take(self, event: Called | Answered) -> None:
+    async def _take(self, event: Called | Answered | Listed | TooLong) -> None:
+        if isinstance(event, Listed):
+            # Nothing more is read meanwhile: together the parts may be gigabytes.
+            await self._begun(lambda: self._read(event.payload))
+            return
+        if isinstance(event, TooLong):
+            told = f"{event.method or 'a call'} is too long: {event.length} bytes, {LARGEST_MESSAGE} at most"
+            why = str(self._plugin.decider.large(told))
+            self._writer.write(self._session.refuse(event.stream, EXHAUSTED, why))
+            return
         if isinstance(event, Answered):
             if event.stream == self._registration and event.code != OK:
                 raise Refused(f"the runtime does not register the plugin: {event.message}")
@@ -306,6 +330,10 @@ class _Connection:
         pod, container = _named(call.payload)
 
         def decide() -> Adjustment | None:
+            why = too_long(field_of(call.payload, 2))
+            if why:
+                where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
+                raise self._plugin.decider.large(f"{where}: {why}")
             return self._plugin.decider.create(*_asked(ContainerRequest.decode(call.payload)))
 
         deadline = self._deadline(call)

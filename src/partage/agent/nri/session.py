@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
+from partage.agent.nri.long import LongMessage
 from partage.agent.nri.messages import RUNTIME, Request, Response, Status
 from partage.agent.protobuf import Message
 from partage.wire.protobuf import Malformed
@@ -24,7 +25,9 @@ LARGEST_PAYLOAD: Final = 4096
 """Of a frame that the plugin sends. The runtime reads through a buffer of this size; one byte more breaks the
 connection, and the container is then started without its adjustment."""
 LARGEST_MESSAGE: Final = 4 << 20
-"""Of a ttrpc message."""
+"""Of a ttrpc message that is sent, or read whole; containerd 1.7 sends longer ones."""
+_LARGEST_FRAME: Final = 1 << 30
+"""Of a frame that is read: containerd 1.7 sends a whole message in one."""
 _FRAME: Final = struct.Struct(">II")
 _HEAD: Final = struct.Struct(">IIBB")
 _KINDS: Final = frozenset({1, 2, 3})
@@ -33,6 +36,8 @@ UNKNOWN: Final = 2
 """The code of errors with a text of ours."""
 UNIMPLEMENTED: Final = 12
 """The method does not exist here: the runtime then falls back to an older one, or continues without it."""
+EXHAUSTED: Final = 8
+"""The message is too long to be read."""
 _TO_PLUGIN: Final = 1
 _TO_RUNTIME: Final = 2
 _LONGEST_ERROR: Final = 2000
@@ -85,18 +90,33 @@ class FrameReader:
     """Extracts frames from the bytes of a socket, in pieces of any size."""
 
     _held: bytearray = field(default_factory=bytearray)
+    _connection: int = 0
+    _missing: int = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Connection and payload of every complete frame. Raises `Malformed`: one is larger than a message may be."""
+        """Connection and payload of every frame, of a long one in parts. Raises `Malformed`: one is longer than any."""
         self._held += data
-        while len(self._held) >= _FRAME.size:
-            connection, length = _FRAME.unpack_from(self._held)
-            if length > LARGEST_MESSAGE + _HEAD.size:
-                raise Malformed(f"a frame of {length} bytes on connection {connection}")
-            payload = _taken(self._held, _FRAME.size, length)
-            if payload is None:
+        while self._missing or len(self._held) >= _FRAME.size:
+            if not self._missing:
+                self._connection, self._missing = _FRAME.unpack_from(self._held)
+                del self._held[: _FRAME.size]
+                if self._missing > _LARGEST_FRAME:
+                    raise Malformed(
+                        f"a frame of {self._missing} bytes on connection {self._connection}"
+                    )
+            part = bytes(self._held[: self._missing])
+            del self._held[: len(part)]
+            self._missing -= len(part)
+            yield self._connection, part
+            if not self._held:
                 return
-            yield connection, payload
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A part of a list that is too long for one message; the list's own call follows the last part."""
+
+    payload: bytes
 
 
 @dataclass(slots=True)
@@ -104,16 +124,36 @@ class TtrpcReader:
     """Extracts messages from the bytes of one connection."""
 
     _held: bytearray = field(default_factory=bytearray)
+    _long: LongMessage | None = None
 
-    def feed(self, data: bytes) -> Iterator[TtrpcMessage]:
-        """Every complete message. Raises `Malformed`: it is larger than it may be, or of an unknown kind."""
+    def feed(self, data: bytes) -> Iterator[TtrpcMessage | Listed | LongMessage]:
+        """Every complete message, and before a long one its parts.
+
+        Raises `Malformed`: it is of an unknown kind, or a long one that is no call.
+        """
         self._held += data
-        while len(self._held) >= _HEAD.size:
+        while self._long is not None or len(self._held) >= _HEAD.size:
+            if self._long is not None:
+                one = self._long
+                piece = bytes(self._held[: one.missing])
+                del self._held[: one.missing]
+                yield from map(Listed, one.feed(piece))
+                if one.missing:
+                    return
+                self._long = None
+                yield one
+                continue
             length, stream, kind, flags = _HEAD.unpack_from(self._held)
-            if length > LARGEST_MESSAGE:
-                raise Malformed(f"a ttrpc message of {length} bytes; {LARGEST_MESSAGE} at most")
             if kind not in _KINDS:
                 raise Malformed(f"a ttrpc message of kind {kind}")
+            if length > LARGEST_MESSAGE:
+                if kind != Kind.REQUEST:
+                    raise Malformed(
+                        f"a ttrpc message of {length} bytes; {LARGEST_MESSAGE} at most"
+                    )
+                del self._held[: _HEAD.size]
+                self._long = LongMessage(stream, length)
+                continue
             payload = _taken(self._held, _HEAD.size, length)
             if payload is None:
                 return
@@ -155,6 +195,15 @@ class Answered:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """A call that is too long to be read, and to be refused."""
+
+    stream: int
+    method: str
+    length: int
+
+
 class Session:
     """Both directions of one connection."""
 
@@ -164,7 +213,7 @@ class Session:
         self._open: set[int] = set()
         self._next = 1
 
-    def receive(self, data: bytes) -> Iterator[Called | Answered]:
+    def receive(self, data: bytes) -> Iterator[Called | Answered | Listed | TooLong]:
         """Calls and answers that the bytes complete. Raises `Malformed`: the connection is useless then."""
         for connection, payload in self._frames.feed(data):
             reader = self._readers.get(connection)
@@ -172,9 +221,11 @@ class Session:
                 raise Malformed(f"a frame on connection {connection}; there are 1 and 2")
             for message in reader.feed(payload):
                 if connection == _TO_PLUGIN:
-                    yield self._called(message)
-                else:
+                    yield message if isinstance(message, Listed) else self._called(message)
+                elif isinstance(message, TtrpcMessage):
                     yield self._answered(message)
+                else:
+                    raise Malformed("a request where the runtime answers")
 
     def call(self, method: str, argument: Message) -> tuple[int, bytes]:
         """Call the runtime: returns the stream of the answer, and the bytes to send."""
@@ -195,7 +246,13 @@ class Session:
         return _sent(_TO_PLUGIN, TtrpcMessage(stream, Kind.RESPONSE, Response(status).encode()))
 
     @staticmethod
-    def _called(message: TtrpcMessage) -> Called:
+    def _called(message: TtrpcMessage | LongMessage) -> Called | TooLong:
+        if isinstance(message, LongMessage):
+            if not message.lists:
+                return TooLong(message.stream, message.method, message.length)
+            seconds = max(message.timeout, 0) / 1e9
+            rest = bytes(message.rest)
+            return Called(message.stream, message.service, message.method, rest, seconds)
         if message.kind is not Kind.REQUEST:
             raise Malformed(f"a {message.kind.name.lower()} where the runtime calls")
         request = Request.decode(message.payload)

@@ -1,0 +1,30 @@
+"""Bounds on a container, as the runtime describes it before its creation.
+
+A runtime lists all pods and containers to each new connection. containerd 2 sends at least four of each in one message
+of 4 MiB. If they do not fit it drops the plugin, and containers start unchanged until the long ones have ended. So the
+agent starts no container of which four are too long beside four pods (admission bounds pods). The bound on fields is
+for the thread that reads them: other containers wait for it.
+
+Source: docs/sources/kubernetes.md 1.5.
+"""
+
+from itertools import islice
+from typing import Final
+
+from partage.wire.protobuf import pieces
+
+LARGEST_CONTAINER: Final = 576 << 10
+"""Bytes, before the agent's own edits. The kernel starts no program with more than 2 MiB of variables and arguments."""
+MOST_FIELDS: Final = 16_384
+
+
+def too_long(container: object) -> str:
+    """Why a container's description is too long, from its bytes; empty if it is not. Raises `Malformed`."""
+    if not isinstance(container, memoryview):
+        return ""
+    what = "variables, arguments, mounts and annotations are too long"
+    if len(container) > LARGEST_CONTAINER:
+        return f"{what}: {len(container)} bytes, {LARGEST_CONTAINER} at most"
+    if sum(1 for _ in islice(pieces(container), MOST_FIELDS + 1)) > MOST_FIELDS:
+        return f"{what}: more than {MOST_FIELDS} in number"
+    return ""

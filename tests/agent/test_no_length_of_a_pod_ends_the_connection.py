@@ -1,0 +1,141 @@
+"""A tenant's pods and containers may be as long as Kubernetes allows: the runtime asks the agent about each of them.
+
+Without the agent's answer a runtime starts containers unchanged. containerd 1.7 sends a list of everything in one message
+of any length. containerd 2 sends eight pods and containers at once, and none of them if those exceed a message.
+"""
+
+import contextlib
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from test_a_plugin_serves_the_runtime import MAIN, POD, Decisions, _running
+
+from fakes.nri_runtime import fake_runtime
+from partage.agent.injection import looked_at
+from partage.agent.nri import bounds
+from partage.agent.nri.long import LARGEST_PART, LongMessage
+from partage.agent.nri.messages import (
+    PLUGIN,
+    Container,
+    CreateContainerResponse,
+    PodSandbox,
+    Request,
+    Status,
+    SynchronizeRequest,
+)
+from partage.agent.nri.session import LARGEST_MESSAGE, Called, Kind, Listed, Session
+from partage.vendors import names
+from partage.wire.protobuf import Malformed
+
+RECORD = {names.ALLOCATION: "record"}
+GREEDY = "NVIDIA_VISIBLE_DEVICES=all"
+
+
+def _labels(size: int) -> dict[str, str]:
+    """Labels of so many bytes in a message."""
+    return {f"k{number:06}": "v" * 85 for number in range(size // 100)}
+
+
+def _message(length: int) -> tuple[str, ...]:
+    """Variables that are longer than a message together."""
+    return tuple(f"V{number}={'x' * 99_000}" for number in range(length // 99_000 + 1))
+
+
+async def test_a_container_that_is_too_long_is_refused_on_the_same_connection(
+    tmp_path: Path,
+) -> None:
+    """The connection goes on: the next container has its decision, by the same agent."""
+    decisions = Decisions()
+    async with fake_runtime(tmp_path / "s") as runtime, _running(runtime, decisions):
+        for long in (
+            replace(MAIN, env=_message(2 * LARGEST_MESSAGE)),
+            replace(MAIN, env=(*_message(bounds.LARGEST_CONTAINER), GREEDY)),
+            replace(MAIN, env=("A=",) * (bounds.MOST_FIELDS + 1)),
+        ):
+            answer = await runtime.create(POD, long)
+            assert isinstance(answer, Status)
+            assert answer.code
+
+        assert isinstance(await runtime.create(POD, MAIN), CreateContainerResponse)
+        assert runtime.connections == 1
+    assert len(decisions.asked) == 1
+
+
+async def test_all_pods_are_listed_however_long_they_are_together(tmp_path: Path) -> None:
+    """An agent that starts beside a tenant's pods hears of all of them, and serves."""
+    long = replace(POD, annotations=RECORD, labels=_labels(LARGEST_MESSAGE // 3))
+    decisions = Decisions()
+    async with fake_runtime(tmp_path / "s") as runtime:
+        runtime.at_once, runtime.pods = True, (long,) * 7
+        runtime.containers = (MAIN, replace(MAIN, env=_message(LARGEST_PART)), MAIN)
+        async with _running(runtime, decisions, kept=looked_at):
+            assert runtime.connections == 1
+
+    assert decisions.pods == (replace(POD, annotations=RECORD),) * 7
+    assert decisions.containers == (MAIN, replace(MAIN, env=(GREEDY,)), MAIN), (
+        "one that cannot be read whole counts as asking for every card"
+    )
+
+
+def test_eight_of_the_longest_fit_in_one_message() -> None:
+    """Containerd 2 sends four pods and four containers, if more are too long; the agent's edits are among them."""
+    pod, edits = 360 << 10, 64 << 10
+    assert 4 * (pod + bounds.LARGEST_CONTAINER + edits) <= LARGEST_MESSAGE
+
+
+LISTS = st.builds(
+    SynchronizeRequest,
+    st.lists(st.builds(PodSandbox, st.text(max_size=9)), max_size=4).map(tuple),
+    st.lists(st.builds(Container, st.text(max_size=9)), max_size=4).map(tuple),
+    st.booleans(),
+)
+
+
+@given(LISTS, st.lists(st.integers(1, 9)), st.integers(0, 2**40))
+def test_a_long_list_is_the_sum_of_its_parts(
+    told: SynchronizeRequest, cuts: list[int], nanoseconds: int
+) -> None:
+    """However its bytes arrive."""
+    data = Request(PLUGIN, "Synchronize", told.encode(), nanoseconds).encode()
+    long = LongMessage(7, len(data))
+    parts = bytearray()
+    at = 0
+    for step in (*cuts, len(data)):
+        for part in long.feed(data[at : at + step]):
+            parts += part
+        at += step
+
+    assert (long.missing, long.timeout, long.service) == (0, nanoseconds, PLUGIN)
+    assert SynchronizeRequest.decode(bytes(parts) + bytes(long.rest)) == told
+
+
+@given(st.binary(max_size=64), st.booleans())
+def test_a_long_message_may_hold_anything(data: bytes, lists: bool) -> None:  # noqa: FBT001 # drawn
+    """It is read, or `Malformed`; no part is longer than it."""
+    head = Request(PLUGIN, "Synchronize").encode() if lists else b""
+    long = LongMessage(1, len(head + data))
+    with contextlib.suppress(Malformed):
+        assert sum(map(len, long.feed(head + data))) <= len(data)
+
+
+def test_of_a_long_list_one_part_is_held() -> None:
+    """The bytes of a gigabyte of pods pass by."""
+    pod = PodSandbox("p", labels=_labels(100_000)).encode()
+    told = SynchronizeRequest((PodSandbox("p", labels=_labels(100_000)),) * 50)
+    request = Request(PLUGIN, "Synchronize", told.encode()).encode()
+    session = Session()
+    data = struct.pack(">IIBB", len(request), 5, Kind.REQUEST, 0) + request
+    data = struct.pack(">II", 1, len(data)) + data
+    found = [
+        one
+        for at in range(0, len(data), 65_536)
+        for one in session.receive(data[at : at + 65_536])
+    ]
+
+    assert [len(one.payload) - len(pod) < 10 for one in found if isinstance(one, Listed)] == [
+        True
+    ] * 50
+    assert [type(one) for one in found[50:]] == [Called]
