@@ -4,11 +4,14 @@ Without the agent's answer a runtime starts containers unchanged. containerd 1.7
 of any length. containerd 2 sends eight pods and containers at once, and none of them if those exceed a message.
 """
 
+import asyncio
 import contextlib
 import struct
+import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_a_plugin_serves_the_runtime import MAIN, POD, Decisions, _running
@@ -26,6 +29,7 @@ from partage.agent.nri.messages import (
     Status,
     SynchronizeRequest,
 )
+from partage.agent.nri.plugin import Plugin, PluginOptions
 from partage.agent.nri.session import LARGEST_MESSAGE, Called, Kind, Listed, Session
 from partage.vendors import names
 from partage.wire.protobuf import Malformed
@@ -78,6 +82,52 @@ async def test_all_pods_are_listed_however_long_they_are_together(tmp_path: Path
     assert decisions.containers == (MAIN, replace(MAIN, env=(GREEDY,)), MAIN), (
         "one that cannot be read whole counts as asking for every card"
     )
+
+
+async def test_a_list_is_answered_before_it_is_read(tmp_path: Path) -> None:
+    """The runtime waits two seconds for all of its parts together, and drops the plugin afterwards."""
+    may = threading.Event()
+    asked: list[str] = []
+
+    def kept(container: Container) -> Container:
+        assert may.wait(240)
+        asked.append(container.id)
+        return container
+
+    decisions = Decisions()
+    async with fake_runtime(tmp_path / "s") as runtime:
+        runtime.pods, runtime.containers = (POD,) * 5, (MAIN,) * 3
+        stop = asyncio.Event()
+        options = PluginOptions(runtime.socket, deadline=0.2, kept=kept)
+        plugin = Plugin(decisions, options)
+        task = asyncio.create_task(plugin.run(stop))
+        async with asyncio.timeout(240):
+            await runtime.plugin.wait()
+            assert (plugin.ready.is_set(), asked) == (False, [])
+            may.set()
+            await plugin.ready.wait()
+        assert (runtime.connections, decisions.told) == (1, [(5, 3)])
+        stop.set()
+        await task
+
+
+async def test_of_an_endless_list_a_bounded_part_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond that the runtime waits until the parts before have been read."""
+    monkeypatch.setattr("partage.agent.nri.plugin._AHEAD", 1000)
+    read: list[int] = []
+
+    def kept(container: Container) -> Container:
+        read.append(len(container.env))
+        return Container(container.id)
+
+    async with fake_runtime(tmp_path / "s") as runtime:
+        runtime.at_once = True
+        runtime.containers = (replace(MAIN, env=("A=" + "x" * 90_000,)),) * 60
+        async with _running(runtime, Decisions(), kept=kept) as plugin:
+            assert plugin.ready.is_set()
+    assert read == [1] * 60
 
 
 def test_eight_of_the_longest_fit_in_one_message() -> None:

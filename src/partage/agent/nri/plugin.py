@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeVar
 
@@ -31,7 +32,6 @@ from partage.agent.nri.messages import (
     PodSandbox,
     RegisterPluginRequest,
     StateChange,
-    SynchronizeRequest,
     SynchronizeResponse,
 )
 from partage.agent.nri.session import (
@@ -49,7 +49,7 @@ from partage.agent.nri.session import (
 from partage.agent.protobuf import Empty, Message, field_of
 from partage.kube.retry import Backoff
 from partage.model.errors import PartageError
-from partage.wire.protobuf import Malformed
+from partage.wire.protobuf import Malformed, pieces
 
 _LOG: Final = logging.getLogger("partage.agent")
 _WANTED: Final = (
@@ -62,7 +62,9 @@ _MASK: Final = sum(1 << (event - 1) for event in _WANTED)
 """Only events of every runtime with this interface, because an unknown bit ends the connection."""
 _NO_NAMES: Final = ("1.", "2.0.")
 """Prefixes of containerd's versions whose NRI drops CDI names without an error."""
-_PIECE: Final = 1 << 16
+_PIECE: Final = 1 << 20
+_AHEAD: Final = 32 << 20
+"""Bytes of a list that are held unread; a runtime that sends more waits."""
 _SHARE: Final = 0.75
 """The part of the runtime's time limit that a decision may take."""
 _OFF: Final = (
@@ -186,7 +188,9 @@ class Plugin:
 
     async def _connection(self) -> None:
         async with asyncio.timeout(self.options.patience):
-            reader, writer = await asyncio.open_unix_connection(str(self.options.socket))
+            reader, writer = await asyncio.open_unix_connection(
+                str(self.options.socket), limit=_PIECE
+            )
         try:
             serving = _Connection(self, writer)
             await serving.run(reader)
@@ -204,6 +208,7 @@ class _Connection:
         self._registration = 0
         self._pods: list[PodSandbox] = []
         self._containers: list[Container] = []
+        self._unread: list[bytes] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._limit: asyncio.Timeout | None = None
         self._lists = True
@@ -248,8 +253,7 @@ class _Connection:
 
     async def _take(self, event: Called | Answered | Listed | TooLong) -> None:
         if isinstance(event, Listed):
-            # Nothing more is read meanwhile: together the parts may be gigabytes.
-            await self._begun(lambda: self._read(event.payload))
+            await self._hold(event.payload)
             return
         if isinstance(event, TooLong):
             told = f"{event.method or 'a call'} is too long: {event.length} bytes, {LARGEST_MESSAGE} at most"
@@ -294,13 +298,13 @@ class _Connection:
         return ConfigureResponse(_MASK)
 
     async def _synchronize(self, call: Called) -> Message:
-        told = await self._begun(lambda: self._read(call.payload))
-        if not told.more:
+        more = bool(field_of(call.payload, 3))
+        await self._hold(call.payload)
+        if not more:
             self._lists = False
-            pods, containers = tuple(self._pods), tuple(self._containers)
-            self._pods, self._containers = [], []
-            work = self._begun(lambda: self._plugin.decider.synchronize(pods, containers))
-            if await self._in_time(call, work):
+            work = self._begun(self._listed)
+            # The runtime's time began with the first byte of the list.
+            if await self._in_time(call, work, self._deadline(call) / 4):
                 self._plugin.ready.set()
             else:
                 task = asyncio.create_task(self._ready_after(work), name="nri:synchronized")
@@ -308,14 +312,29 @@ class _Connection:
                 task.add_done_callback(self._tasks.discard)
             if self._limit is not None:
                 self._limit.reschedule(None)
-        return SynchronizeResponse(told.more)
+        return SynchronizeResponse(more)
 
-    def _read(self, payload: bytes) -> SynchronizeRequest:
-        """Keep what one of several messages lists."""
-        told = SynchronizeRequest.decode(payload)
-        self._pods += told.pods
-        self._containers += map(self._plugin.options.kept, told.containers)
-        return told
+    async def _hold(self, payload: bytes) -> None:
+        """Keep a part of the list, unread: the runtime gives all of it two seconds, and a thread would delay the next."""
+        self._unread.append(payload)
+        if sum(map(len, self._unread)) > _AHEAD:
+            await self._begun(self._read)
+
+    def _read(self) -> None:
+        """Keep what is looked at of the parts that have arrived. Raises `Malformed`."""
+        parts, self._unread = self._unread, []
+        for number, _, item in chain.from_iterable(pieces(memoryview(one)) for one in parts):
+            if number == 1:
+                self._pods.append(PodSandbox.decode(item))
+            elif number == 2:
+                self._containers.append(self._plugin.options.kept(Container.decode(item)))
+
+    def _listed(self) -> None:
+        """Pass on all that was listed. Raises `Malformed`."""
+        self._read()
+        pods, containers = tuple(self._pods), tuple(self._containers)
+        self._pods, self._containers = [], []
+        self._plugin.decider.synchronize(pods, containers)
 
     async def _ready_after(self, work: asyncio.Future[None]) -> None:
         try:
@@ -397,9 +416,12 @@ class _Connection:
         deadline = self._plugin.options.deadline
         return min(deadline, call.timeout * _SHARE) if call.timeout else deadline
 
-    async def _in_time(self, call: Called, work: asyncio.Future[None]) -> bool:
+    async def _in_time(
+        self, call: Called, work: asyncio.Future[None], seconds: float | None = None
+    ) -> bool:
         """Whether the work is done by the deadline. Otherwise it continues, and all later decisions wait for it."""
-        done, _ = await asyncio.wait((work,), timeout=self._deadline(call))
+        limit = self._deadline(call) if seconds is None else seconds
+        done, _ = await asyncio.wait((work,), timeout=limit)
         if done:
             work.result()
             return True
