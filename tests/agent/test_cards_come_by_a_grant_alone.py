@@ -211,6 +211,22 @@ def test_names_and_lists_of_cards_are_refused(
         assert found.rule == rule
 
 
+def test_no_pod_names_what_the_agent_made_for_another() -> None:
+    """Claims and instances have CDI names of the agent's own; only a kubelet may write a claim's, at the container."""
+    for name in ("partage.io/claim=claim-u-0", "partage.io/mig=MIG-1"):
+        named = {"cdi.k8s.io/x": name}
+        found = inject(replace(PLAIN, annotations=named), Container("c", "p", "main"), PLACE, ())
+        assert isinstance(found, Refusal)
+        assert found.rule == "NoRecord"
+        past = inject(_pod(SHARE, annotations=named), Container("c", "p", "main"), PLACE, ())
+        assert isinstance(past, Refusal)
+        assert past.rule == "Tampered"
+    theirs = Container(
+        "c", "p", "main", annotations={"cdi.k8s.io/x": "partage.io/claim=claim-u-0"}
+    )
+    assert not isinstance(inject(PLAIN, theirs, PLACE, ()), Refusal)
+
+
 def test_what_has_nothing_to_do_with_cards_is_left() -> None:
     """Other CDI devices and mounts; and on a node of another vendor nothing is set that nothing asks for."""
     container = Container(

@@ -294,8 +294,8 @@ def _named(
     """CDI names of cards that were requested beside the record."""
     return [
         name[:_SHOWN]
-        for annotations in (pod.annotations, container.annotations)
-        for name in cdi_names(annotations, place.host.cdi, granted)
+        for annotations, ours in ((pod.annotations, True), (container.annotations, False))
+        for name in cdi_names(annotations, place.host.cdi, granted, ours=ours)
     ]
 
 

@@ -28,6 +28,8 @@ _RESOURCE: Final = re.compile(r"DOCKER_RESOURCE_[0-9A-Z_]+")
 """Generic resources of Docker's swarm: an operator may let runtimes read them before their own variable."""
 _LIST: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 CDI_ANNOTATION: Final = "cdi.k8s.io/"
+_OURS: Final = "partage.io"
+"""Domain of the agent's own kinds: of claims, and of hardware instances."""
 _MAKERS: Final[Mapping[str, str]] = MappingProxyType(
     {domain: row.name for row in ROWS for domain in row.domains}
 )
@@ -104,7 +106,11 @@ def listed(targets: Iterable[str]) -> str:
 
 
 def cdi_names(
-    annotations: Mapping[str, str], kind: str = "", granted: Collection[str] = ()
+    annotations: Mapping[str, str],
+    kind: str = "",
+    granted: Collection[str] = (),
+    *,
+    ours: bool = False,
 ) -> Iterator[str]:
     """CDI names of cards in annotations.
 
@@ -112,15 +118,13 @@ def cdi_names(
         annotations: of a pod or a container.
         kind: a further kind under which this node's cards are named; empty without one.
         granted: vendors whose names are left alone.
+        ours: the agent's own kinds too; a kubelet writes those of a claim at the container, never at its pod.
     """
-    for key, value in annotations.items():
-        if not key.startswith(CDI_ANNOTATION):
-            continue
-        for name in value.split(","):
-            theirs = name.strip().partition("=")[0]
-            domain = theirs.partition("/")[0]
-            maker = next(
-                (who for of, who in _MAKERS.items() if f".{domain}".endswith(f".{of}")), ""
-            )
-            if (maker and maker not in granted) or (kind and theirs == kind):
-                yield name.strip()
+    listed = ",".join(text for key, text in annotations.items() if key.startswith(CDI_ANNOTATION))
+    for name in listed.split(","):
+        theirs = name.strip().partition("=")[0]
+        domain = theirs.partition("/")[0]
+        maker = next((who for of, who in _MAKERS.items() if f".{domain}".endswith(f".{of}")), "")
+        mine = (ours and domain == _OURS) or (kind and theirs == kind)
+        if mine or (maker and maker not in granted):
+            yield name.strip()
