@@ -256,7 +256,12 @@ async def test_the_server_finds_no_fault_in_the_expressions(plane: Plane) -> Non
             client, Endpoint(), "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
         )
         resource = Resource(GROUP, "v1", "validatingadmissionpolicies", namespaced=False)
-        for name in ("partage-reserved-keys", "partage-node-name", "partage-claim-finalizer"):
+        for name in (
+            "partage-reserved-keys",
+            "partage-node-name",
+            "partage-pod-labels",
+            "partage-claim-finalizer",
+        ):
             raw = await client.get(resource, name, into=msgspec.Raw)
             warnings = json.loads(bytes(raw)).get("status", {}).get("typeChecking", {})
             assert not warnings.get("expressionWarnings")

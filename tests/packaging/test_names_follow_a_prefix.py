@@ -11,6 +11,7 @@ STAY = {
     "partage-config",
     "partage-kube-scheduler",
     "partage-node-name",
+    "partage-pod-labels",
     "partage-reserved-keys",
     "partage-scheduler",
     "partage-scheduler-tls",

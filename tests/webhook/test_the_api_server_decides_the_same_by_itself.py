@@ -27,9 +27,9 @@ OBJECTS = {
     (one["kind"], one["metadata"]["name"]): one
     for one in installation(Endpoint(), context(), Admission(break_glass="sre"))
 }
-FORGING, NODE_NAME = (
+FORGING, NODE_NAME, LABELS = (
     OBJECTS["ValidatingAdmissionPolicy", name]["spec"]
-    for name in ("partage-reserved-keys", "partage-node-name")
+    for name in ("partage-reserved-keys", "partage-node-name", "partage-pod-labels")
 )
 
 
@@ -404,6 +404,24 @@ def test_policy_and_webhook_refuse_the_same_keys(after: Json, before: Json | Non
     assert bool(denied(request)) == bool(found)
 
 
+def test_no_pod_has_so_many_labels_that_its_node_cannot_list_it() -> None:
+    """A new one and an update; a pod from before loses labels, or keeps them."""
+
+    def labelled(count: int) -> Json:
+        return pod(meta={"labels": {f"l{number}": "" for number in range(count)}})
+
+    for after, before, allowed in (
+        (pod(), None, True),
+        (labelled(256), None, True),
+        (labelled(257), None, False),
+        (labelled(257), labelled(256), False),
+        (labelled(257), pod(), False),
+        (labelled(300), labelled(300), True),
+        (labelled(299), labelled(300), True),
+    ):
+        assert bool(denied(request_of(after, before), LABELS)) is not allowed
+
+
 def test_own_and_system_namespaces_are_left_out_and_nothing_can_hang() -> None:
     """What Partage runs on can start while Partage is down."""
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
@@ -413,7 +431,7 @@ def test_own_and_system_namespaces_are_left_out_and_nothing_can_hang() -> None:
         assert {"kube-system", "partage-system"} <= set(elsewhere["values"])
         assert hook["timeoutSeconds"] <= 10
         assert [rule["resources"] for rule in hook["rules"]] == [["pods"]]
-    for policy in (FORGING, NODE_NAME):
+    for policy in (FORGING, NODE_NAME, LABELS):
         (rule,) = policy["matchConstraints"]["resourceRules"]
         assert "CONNECT" not in rule["operations"]
         assert policy["failurePolicy"] == "Fail"
@@ -423,6 +441,7 @@ def test_own_and_system_namespaces_are_left_out_and_nothing_can_hang() -> None:
     assert {one["spec"]["policyName"] for one in bindings} == {
         "partage-reserved-keys",
         "partage-node-name",
+        "partage-pod-labels",
     }
     assert all(one["spec"]["validationActions"] == ["Deny"] for one in bindings)
 

@@ -1,8 +1,8 @@
 """Admission's decisions inside the API server, as CEL.
 
-The API server asks five questions: whether a request asks for devices anew, or allocates one of ours to a claim,
+The API server asks six questions: whether a request asks for devices anew, or allocates one of ours to a claim,
 so that no other request depends on a webhook; whether a user writes a reserved key without the right to; whether a
-pod that asks for devices names its node itself; and whether a claim gets the finalizer by which its allocation
+pod that asks for devices names its node itself; whether a pod has too many labels; and whether a claim gets the finalizer by which its allocation
 begins. The lists come from the webhook's own tables, so the two cannot disagree.
 
 The API server counts the cost of an expression and fails above a limit. So the costly half of an expression
@@ -84,6 +84,17 @@ def is_not_its_own_node() -> str:
     """Whether the user is another than the pod's named node, which reports its static pods itself."""
     own = "request.userInfo.username == 'system:node:' + object.spec.nodeName"
     return f"!(has(object.spec.nodeName) && {own})"
+
+
+def has_more_labels(than: int) -> str:
+    """Whether the object has more labels."""
+    return f"has(object.metadata.labels) && object.metadata.labels.size() > {than}"
+
+
+def adds_no_label() -> str:
+    """Whether an update leaves the number of labels as it was, or lowers it."""
+    before = "oldObject.metadata.labels"
+    return f"{_UPDATE} && has({before}) && {before}.size() >= object.metadata.labels.size()"
 
 
 def carries_reserved(keys: ReservedKeys) -> str:

@@ -4,8 +4,8 @@ Both webhooks have failure policy Fail, and conditions that the API server evalu
 that names a device resource, or a change of a waiting pod's request, depends on the webhook.
 ValidatingAdmissionPolicies work in the API server's own process. One rejects forged records on creation, update,
 every subresource and binding. Another rejects pods that ask for devices and name their node; only that node may
-create such pods. With claims, a third one keeps the finalizer by which a scheduler begins an allocation to users who
-may write one. No outage of ours opens or closes these doors. Partage's own and the system's namespaces are
+create such pods. A third one bounds a pod's labels. With claims, a fourth one keeps the finalizer by which a scheduler
+begins an allocation to users who may write one. No outage of ours opens or closes these doors. Partage's own and the system's namespaces are
 left out, so the programs that Partage runs on can start.
 
 Source: docs/decisions/0011; Kubernetes 1.36, admissionregistration.k8s.io/v1.
@@ -34,7 +34,10 @@ _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _PATIENCE: Final = 5  # seconds; the API server's own limit of a request is longer
 _FORGING: Final = "partage-reserved-keys"
 _NODE_NAME: Final = "partage-node-name"
+_LABELS: Final = "partage-pod-labels"
 _BEGUN: Final = "partage-claim-finalizer"
+_MOST_LABELS: Final = 256
+"""They have 97 KiB at most; Kubernetes itself bounds only the annotations (256 KiB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,7 @@ def installation(
         validating,
         *_policy(_FORGING, admission, _forging(admission)),
         *_policy(_NODE_NAME, admission, _node_name(context)),
+        *_policy(_LABELS, admission, _labels()),
         *(_policy(_BEGUN, admission, _begun()) if claims else ()),
     ]
 
@@ -255,6 +259,20 @@ def _node_name(context: Context) -> dict[str, Any]:
                 "message": NAMES_ITS_NODE,
                 "reason": "Invalid",
             }
+        ],
+    }
+
+
+def _labels() -> dict[str, Any]:
+    """Containerd 2 lists a node's pods to no plugin if eight pods and containers are too long for one message."""
+    told = f"a pod has more than {_MOST_LABELS} labels, which a container runtime may not list to the node's agent"
+    return {
+        "matchConstraints": _written("pods"),
+        "matchConditions": [
+            {"name": "has-many-labels", "expression": expressions.has_more_labels(_MOST_LABELS)}
+        ],
+        "validations": [
+            {"expression": expressions.adds_no_label(), "message": told, "reason": "Invalid"}
         ],
     }
 
