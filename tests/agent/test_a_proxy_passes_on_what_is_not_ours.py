@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -164,12 +165,14 @@ class Runtime:
         containers: that it has, by identity.
         fail: how the next CreateContainer ends, and whether the container is made all the same.
         made: makes containers instead, if given.
+        configured: what the image says.
     """
 
     containers: dict[str, cri.ListedContainer] = field(default_factory=dict)
     requests: list[bytes] = field(default_factory=list)
     fail: tuple[grpc.StatusCode, bool] | None = None
     made: Callable[[bytes, Any], Awaitable[bytes]] | None = None
+    configured: Mapping[str, Any] = field(default_factory=dict)
 
     async def asked(self, request: bytes, context: Any) -> bytes:
         """Make a container as given."""
@@ -199,8 +202,8 @@ class Runtime:
         return b""
 
     async def image(self, _request: bytes, _context: Any) -> bytes:
-        """An image without variables."""
-        info = {"info": '{"imageSpec": {"config": {}}}'}
+        """The image of every container."""
+        info = {"info": json.dumps({"imageSpec": {"config": self.configured}})}
         return cri.Details(info).encode()
 
     async def events(self, request: bytes, _context: Any) -> AsyncIterator[bytes]:
@@ -454,6 +457,24 @@ async def test_streams_and_what_does_not_exist_pass_through(folder: Path) -> Non
             grpc.aio.AioRpcError, match=r"pod team/train, container main: .*TooLong"
         ):
             await world.call("CreateContainer", cri.CreateRequest("p", config, pod).encode())
+
+
+@pytest.mark.parametrize(
+    "configured",
+    [{"Env": ["A="] * 17_000}, {"Labels": {"a": "x" * (1 << 20)}}],
+    ids=["variables", "all of it"],
+)
+async def test_an_image_that_is_too_long_is_not_read(
+    folder: Path, configured: Mapping[str, Any]
+) -> None:
+    """Containers of others wait for the thread that reads it."""
+    async with _world(folder) as world:
+        world.runtime.configured = configured
+        refused = await world.create("u1")
+        assert "pod team/u1, container main: its image's " in refused
+        assert "TooLong" in refused
+        world.runtime.configured = {"Env": ["A="] * 9_000}
+        assert await world.create("u1") == "c1"
 
 
 async def test_a_kubelet_that_asks_elsewhere_is_noticed(folder: Path) -> None:

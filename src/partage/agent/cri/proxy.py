@@ -30,7 +30,7 @@ from partage.agent.container_admission import Keeper
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
 from partage.agent.cri.layers import made
-from partage.agent.nri.bounds import too_long
+from partage.agent.nri.bounds import image_too_long, too_long
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.agent.protobuf import M, field_of
@@ -297,7 +297,7 @@ class Proxy:
         container: Container | None = None
         try:
             told = await self._decided(lambda: self._read(request))
-            image = await self._image(told)
+            image = await self._image(told, request)
             pod, container = asked(told, image)
             adjustment = await self._adjusted(pod, container)
             if adjustment is not None:
@@ -389,13 +389,19 @@ class Proxy:
 
     # During a call:
 
-    async def _image(self, told: cri.CreateRequest) -> tuple[str, ...]:
-        """Variables of the image; the runtime has it, or it could not create the container."""
+    async def _image(self, told: cri.CreateRequest, create: bytes) -> tuple[str, ...]:
+        """Variables of the image; the runtime has it, or it could not create the container. Raises `Refused`."""
         image = told.config.image if told.config else None
         call = self._runtime.unary_unary(f"/{cri.IMAGE}/ImageStatus")
         request = cri.ImageStatusRequest(image, verbose=True)
         answer = await call(request.encode(), timeout=_PATIENCE)
-        return image_environment(cri.Details.decode(answer))
+        details = cri.Details.decode(answer)
+        size = sum(map(len, details.info.values()))
+        why = image_too_long(size, 0)
+        env = () if why else image_environment(details)
+        if why := why or image_too_long(size, len(env)):
+            raise self._decider.large(f"{_where(create)}: {why}")
+        return env
 
     async def _adjusted(self, pod: PodSandbox, container: Container) -> Adjustment | None:
         """The decision; a refusal is checked again after a look for ended containers."""
