@@ -23,9 +23,12 @@ from partage.agent.nri.long import LARGEST_PART, LongMessage
 from partage.agent.nri.messages import (
     PLUGIN,
     Container,
+    ContainerRequest,
     CreateContainerResponse,
+    Event,
     PodSandbox,
     Request,
+    StateChange,
     Status,
     SynchronizeRequest,
 )
@@ -61,11 +64,23 @@ async def test_a_container_that_is_too_long_is_refused_on_the_same_connection(
         ):
             answer = await runtime.create(POD, long)
             assert isinstance(answer, Status)
-            assert answer.code
+            assert answer.message.startswith("pod team/train, container main: variables, arg")
 
         assert isinstance(await runtime.create(POD, MAIN), CreateContainerResponse)
         assert runtime.connections == 1
     assert len(decisions.asked) == 1
+
+
+async def test_the_end_of_a_container_is_heard_however_long_it_is(tmp_path: Path) -> None:
+    """One that started while the agent was away holds its cards until then."""
+    decisions = Decisions()
+    long = replace(MAIN, env=_message(2 * LARGEST_MESSAGE))
+    wide = replace(POD, labels=_labels(1_500_000))
+    async with fake_runtime(tmp_path / "s") as runtime, _running(runtime, decisions):
+        await runtime.ask("StopContainer", ContainerRequest(wide, long))
+        await runtime.ask("StateChange", StateChange(Event.REMOVE_CONTAINER, wide, long))
+        assert runtime.connections == 1
+    assert decisions.gone == ["c1", "c1"]
 
 
 async def test_all_pods_are_listed_however_long_they_are_together(tmp_path: Path) -> None:
@@ -168,7 +183,7 @@ def test_a_long_message_may_hold_anything(data: bytes, lists: bool) -> None:  # 
     head = Request(PLUGIN, "Synchronize").encode() if lists else b""
     long = LongMessage(1, len(head + data))
     with contextlib.suppress(Malformed):
-        assert sum(map(len, long.feed(head + data))) <= len(data)
+        assert sum(map(len, long.feed(head + data))) + len(long.rest) <= len(data)
 
 
 def test_of_a_long_list_one_part_is_held() -> None:

@@ -20,13 +20,16 @@ _LARGEST_IMAGE: Final = 1 << 20
 """Bytes of an image's configuration, which only the proxy has to read."""
 
 
-def too_long(container: object) -> str:
-    """Why a container's description is too long, from its bytes; empty if it is not. Raises `Malformed`."""
+def too_long(container: object, length: int = 0) -> str:
+    """Why a container's description is too long, from its bytes; empty if it is not. Raises `Malformed`.
+
+    `length`: bytes of the whole call, if it is so long that it was not read.
+    """
     if not isinstance(container, memoryview):
         return ""
     what = "variables, arguments, mounts and annotations are too long"
-    if len(container) > LARGEST_CONTAINER:
-        return f"{what}: {len(container)} bytes, {LARGEST_CONTAINER} at most"
+    if length or len(container) > LARGEST_CONTAINER:
+        return f"{what}: {length or len(container)} bytes, {LARGEST_CONTAINER} at most"
     if sum(1 for _ in islice(pieces(container), MOST_FIELDS + 1)) > MOST_FIELDS:
         return f"{what}: more than {MOST_FIELDS} in number"
     return ""

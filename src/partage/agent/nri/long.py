@@ -2,7 +2,7 @@
 
 containerd 1.7 sends messages of any length: all pods and containers of a node in one, or a container with all that its
 author wrote. If the plugin ended the connection, the runtime would start this container and the next ones unchanged. So
-the parts of a list are passed on one by one, and of any other call only the name is read, for a refusal.
+the parts of a list are passed on one by one, and of any other call only the fronts, which have the identities.
 """
 
 from collections.abc import Generator, Iterator
@@ -19,6 +19,8 @@ _FRONT: Final = 1 << 20
 """Bytes that are read of a longer one."""
 _UNREAD: Final = Container(env=(f"{VISIBLE}=all",)).encode()
 """The rest of a longer container counts as a request for every card."""
+_NAMED: Final = 4096
+"""The same of a pod or a container that another call is about."""
 _LISTING: Final = "Synchronize"
 _LONGEST_NAME: Final = 4096
 _SERVICE, _METHOD, _PAYLOAD, _TIMEOUT = range(1, 5)
@@ -34,7 +36,7 @@ class LongMessage:
         stream: of its answer.
         length: of all its bytes.
         missing: bytes that have not arrived.
-        rest: a list without its parts.
+        rest: of a list all but its parts, of another call its fronts.
         timeout: nanoseconds that the runtime waits.
     """
 
@@ -82,25 +84,28 @@ class LongMessage:
             elif number in self._names and value <= _LONGEST_NAME:
                 name = yield from self._taken(value)
                 self._names[number] = str(name, "utf-8", "replace")
-            elif number == _PAYLOAD and self.lists:
-                yield from self._listed(value)
+            elif number == _PAYLOAD:
+                yield from self._parts(value)
             else:
                 yield from self._passed(value)
 
-    def _listed(self, size: int) -> Generator[bytes | None, None, None]:
-        end = self._at + size
+    def _parts(self, size: int) -> Generator[bytes | None, None, None]:
+        end, listed = self._at + size, self.lists
+        whole, front = (LARGEST_PART, _FRONT) if listed else (_NAMED, _NAMED)
         while self._at < end:
             number, wire, value = yield from self._field(end)
             if wire == VARINT:
                 put_number(self.rest, number << 3 | VARINT)
                 put_number(self.rest, value)
-            elif value <= LARGEST_PART:
-                part = yield from self._taken(value)
+                continue
+            part = yield from self._taken(value if value <= whole else front)
+            if value > whole:
+                yield from self._passed(value - front)
+                part = _whole(part) + (_UNREAD if listed and number == _CONTAINERS else b"")
+            if listed:
                 yield wrapped(number, part)
-            else:
-                front = yield from self._taken(_FRONT)
-                yield from self._passed(value - _FRONT)
-                yield wrapped(number, _whole(front) + (_UNREAD if number == _CONTAINERS else b""))
+            elif len(self.rest) < _FRONT:
+                self.rest += wrapped(number, part)
 
     def _field(self, end: int) -> Generator[None, None, tuple[int, int, int]]:
         """Number and wire type of the next field, with its value or the length of its bytes."""

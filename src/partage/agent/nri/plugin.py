@@ -35,8 +35,6 @@ from partage.agent.nri.messages import (
     SynchronizeResponse,
 )
 from partage.agent.nri.session import (
-    EXHAUSTED,
-    LARGEST_MESSAGE,
     OK,
     UNIMPLEMENTED,
     UNKNOWN,
@@ -44,7 +42,6 @@ from partage.agent.nri.session import (
     Called,
     Listed,
     Session,
-    TooLong,
 )
 from partage.agent.protobuf import Empty, Message, field_of
 from partage.kube.retry import Backoff
@@ -251,14 +248,9 @@ class _Connection:
             patience = self._plugin.options.patience
             self._limit.reschedule(asyncio.get_running_loop().time() + patience)
 
-    async def _take(self, event: Called | Answered | Listed | TooLong) -> None:
+    async def _take(self, event: Called | Answered | Listed) -> None:
         if isinstance(event, Listed):
             await self._hold(event.payload)
-            return
-        if isinstance(event, TooLong):
-            told = f"{event.method or 'a call'} is too long: {event.length} bytes, {LARGEST_MESSAGE} at most"
-            why = str(self._plugin.decider.large(told))
-            self._writer.write(self._session.refuse(event.stream, EXHAUSTED, why))
             return
         if isinstance(event, Answered):
             if event.stream == self._registration and event.code != OK:
@@ -349,7 +341,7 @@ class _Connection:
         pod, container = _named(call.payload)
 
         def decide() -> Adjustment | None:
-            why = too_long(field_of(call.payload, 2))
+            why = too_long(field_of(call.payload, 2), call.length)
             if why:
                 where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
                 raise self._plugin.decider.large(f"{where}: {why}")
@@ -425,7 +417,8 @@ class _Connection:
         if done:
             work.result()
             return True
-        _LOG.warning("%s takes longer than the runtime waits; it goes on", call.method)
+        if seconds is None:
+            _LOG.warning("%s takes longer than the runtime waits; it goes on", call.method)
         work.add_done_callback(partial(_tell_late, call.method))
         return False
 

@@ -36,8 +36,6 @@ UNKNOWN: Final = 2
 """The code of errors with a text of ours."""
 UNIMPLEMENTED: Final = 12
 """The method does not exist here: the runtime then falls back to an older one, or continues without it."""
-EXHAUSTED: Final = 8
-"""The message is too long to be read."""
 _TO_PLUGIN: Final = 1
 _TO_RUNTIME: Final = 2
 _LONGEST_ERROR: Final = 2000
@@ -177,6 +175,7 @@ class Called:
     Attributes:
         service: in full.
         timeout: seconds after which the runtime stops waiting; 0 if it does not report them.
+        length: bytes of a call that is too long to be read, of which the payload has only the fronts; else 0.
     """
 
     stream: int
@@ -184,6 +183,7 @@ class Called:
     method: str
     payload: bytes
     timeout: float
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +195,6 @@ class Answered:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class TooLong:
-    """A call that is too long to be read, and to be refused."""
-
-    stream: int
-    method: str
-    length: int
-
-
 class Session:
     """Both directions of one connection."""
 
@@ -213,7 +204,7 @@ class Session:
         self._open: set[int] = set()
         self._next = 1
 
-    def receive(self, data: bytes) -> Iterator[Called | Answered | Listed | TooLong]:
+    def receive(self, data: bytes) -> Iterator[Called | Answered | Listed]:
         """Calls and answers that the bytes complete. Raises `Malformed`: the connection is useless then."""
         for connection, payload in self._frames.feed(data):
             reader = self._readers.get(connection)
@@ -246,13 +237,16 @@ class Session:
         return _sent(_TO_PLUGIN, TtrpcMessage(stream, Kind.RESPONSE, Response(status).encode()))
 
     @staticmethod
-    def _called(message: TtrpcMessage | LongMessage) -> Called | TooLong:
+    def _called(message: TtrpcMessage | LongMessage) -> Called:
         if isinstance(message, LongMessage):
-            if not message.lists:
-                return TooLong(message.stream, message.method, message.length)
-            seconds = max(message.timeout, 0) / 1e9
-            rest = bytes(message.rest)
-            return Called(message.stream, message.service, message.method, rest, seconds)
+            return Called(
+                message.stream,
+                message.service,
+                message.method,
+                bytes(message.rest),
+                message.timeout / 1e9,
+                0 if message.lists else message.length,
+            )
         if message.kind is not Kind.REQUEST:
             raise Malformed(f"a {message.kind.name.lower()} where the runtime calls")
         request = Request.decode(message.payload)
