@@ -93,7 +93,19 @@ class Holdings:
 
     def hold(self, one: Holding) -> None:
         """A container holds its pod's record."""
-        self.held[one.container] = one
+        self.held[one.container] = replace(one, allocation=self._shared(one.allocation))
+
+    def _shared(self, allocation: Allocation) -> Allocation:
+        """The same allocation as another container of the pod has it.
+
+        A pod may have 64 containers with devices, and each decision goes through all that is held.
+        """
+        same = (
+            one.allocation
+            for one in self.held.values()
+            if one.allocation.uid == allocation.uid and one.allocation == allocation
+        )
+        return next(same, allocation)
 
     def remember(self, entry: Entry) -> None:
         """A container holds its journal entry; nothing happens if it does already."""
@@ -108,9 +120,7 @@ class Holdings:
         )
         allocation = recorded(known, self._node())
         if isinstance(allocation, Allocation):
-            self.held[entry.container] = Holding(
-                entry.container, entry.name, allocation, entry.claimant
-            )
+            self.hold(Holding(entry.container, entry.name, allocation, entry.claimant))
             return
         self.unknown[entry.container] = entry
         _LOG.warning(

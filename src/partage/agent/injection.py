@@ -439,7 +439,7 @@ def environment(container: Container) -> dict[str, str]:
 
 def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -> Refusal | None:
     """Why a record cannot be honoured beside the earlier ones in `held`."""
-    held = tuple(held)
+    held = {id(one): one for one in held}.values()  # the containers of a pod share theirs
     if any(
         one.uid == allocation.uid and set(one.grants) != set(allocation.grants) for one in held
     ):
