@@ -186,8 +186,8 @@ def test_old_names_count_as_new_ones() -> None:
 
 
 @pytest.mark.parametrize("name", WAKING)
-def test_names_that_only_wake_a_plugin_are_refused_alone(name: str) -> None:
-    """A pod that is charged for nothing gets nothing either."""
+def test_names_that_only_wake_a_plugin_get_no_card_alone(name: str) -> None:
+    """A pod that is charged for nothing gets nothing either, and reads why."""
     limits = {"resources": {"limits": {name: "1"}}}
     pod = {
         "apiVersion": "v1",
@@ -197,10 +197,10 @@ def test_names_that_only_wake_a_plugin_are_refused_alone(name: str) -> None:
     }
     (document,) = decode("test", json.dumps(pod).encode()).documents
 
-    fault = translate_pod(document, CONTEXT).pod.request.fault
+    request = translate_pod(document, CONTEXT).pod.request
 
-    assert fault is not None
-    assert "wake" in fault.message
+    assert request.groups == ()
+    assert "only wakes its vendor's plugin" in request.notes[0]
 
 
 def test_the_queue_of_the_page_covers_all_that_requests_become() -> None:

@@ -195,7 +195,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "important pods that come and go; unused nominations; victims and leaving pods that never end",
+        "short-lived important pods; unused nominations; victims and leaving pods that never end",
         "at most 240 victims a minute and namespace, none beside such pods; cards are held two minutes, or ten while victims end",
         (
             f"{_PLANS}::test_no_pod_goes_for_a_place_beside_one_that_takes_long_to_leave",

@@ -440,9 +440,9 @@ class SchedulerService:
             now = self.clock.monotonic()
             asked = args.names
             books, pod, one = self.books, entry.pod, not entry.flexible
-            books.tried_again(pod.uid)
             refusal, found, among = books.cycle.filter(pod, asked, now, one=one)
             if refusal is not None:
+                books.tried_again(pod.uid)
                 work = books.cycle.allowance.work(pod, now)
                 if books.yields(pod, refusal, among, work, now):
                     refusal, found, among = books.cycle.filter(pod, asked, now, one=one)
