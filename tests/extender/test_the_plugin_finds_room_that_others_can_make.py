@@ -17,8 +17,9 @@ from partage.extender.cycle import PROPOSED
 from partage.extender.preemption import MOST_PLANNING
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation
+from partage.model.pod import Pod
 from partage.placement.card import Work
-from partage.scheduler.engine import State
+from partage.scheduler.engine import Engine, State
 from partage.wire import plugin as wire
 
 HIGH = 1000
@@ -391,6 +392,84 @@ async def test_a_more_important_pod_that_waits_is_woken_for_such_room() -> None:
     assert world.propose("vip").nodes == ["n1"]
 
 
+def quota_of_none(namespace: str) -> Manifest:
+    """A quota that admits no device."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": namespace, "resourceVersion": "1"},
+        "spec": {"hard": {"requests.koordinator.sh/gpu": "0"}},
+    }
+
+
+@run
+async def test_a_pod_that_its_quota_refuses_is_not_woken_in_place_of_others() -> None:
+    """It would be refused again, whenever there is such room."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("low", whole(), priority=1))
+    world.service.changed(document(quota_of_none("poor")))
+    poor = pod("poor", whole(), priority=2 * HIGH, preemptionPolicy="Never")
+    poor["metadata"]["namespace"] = "poor"
+    world.create(poor)
+    world.create(important("vip", whole(), preemptionPolicy="Never"))
+    world.create(pod("mid", whole(), priority=5))
+    assert world.propose("poor").code == "QuotaExceeded"
+    assert world.propose("vip").code
+    assert await offered(world, "mid")
+    nominated(world, "mid", "n1")
+    del world.api.pods["low"]
+    world.service.pod_gone("uid-low")
+
+    assert sorted(world.woken) == ["uid-mid", "uid-vip"]
+
+
+@run
+async def test_equal_pods_are_compared_with_kept_room_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of thousands for hundreds of rooms, each comparison would delay all answers."""
+    names = [f"n{number}" for number in range(20)]
+    world = await cluster(*names, cards=1)
+    for name in names:
+        world.create(pod(f"mid-{name}", whole(), priority=5))
+        nominated(world, f"mid-{name}", name)
+    for number in range(100):
+        world.create(important(f"large{number}", whole(2), preemptionPolicy="Never"))
+        assert world.propose(f"large{number}").code
+    world.clock.pass_time(31)
+    asked: list[str] = []
+    plain = Engine.grants_without
+
+    def counted(engine: Engine, pod: Pod, name: str, *args: Any, **more: Any) -> Any:
+        asked.append(name)
+        return plain(engine, pod, name, *args, **more)
+
+    monkeypatch.setattr(Engine, "grants_without", counted)
+    world.service.books.tick(world.clock.monotonic())
+
+    assert len(world.states) == len(names)
+    assert len(asked) <= 2 * len(names)
+
+
+@run
+async def test_each_kept_room_wakes_one_more_important_pod() -> None:
+    """None of them waits for the end of the first room."""
+    world = await cluster("n1", "n2", cards=1)
+    for where in ("n1", "n2"):
+        await runs(world, pod(f"low-{where}", whole(), priority=1), where)
+    for number in range(3):
+        world.create(important(f"vip{number}", whole(), preemptionPolicy="Never"))
+        assert world.propose(f"vip{number}").code
+    for where in ("n1", "n2"):
+        world.create(pod(f"mid-{where}", whole(), priority=5))
+        nominated(world, f"mid-{where}", where)
+    for where in ("n1", "n2"):
+        del world.api.pods[f"low-{where}"]
+        world.service.pod_gone(f"uid-low-{where}")
+
+    assert sorted(world.woken) == ["uid-vip0", "uid-vip1"]
+
+
 @run
 async def test_room_that_was_taken_and_left_is_kept_again() -> None:
     """kube-scheduler's own filters may reject the node for the more important pod."""
@@ -409,13 +488,7 @@ async def test_room_that_was_taken_and_left_is_kept_again() -> None:
 async def test_room_is_not_taken_for_a_pod_that_its_quota_refuses() -> None:
     """It would be taken in vain."""
     world = await kept_for_another()
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "q", "namespace": "team", "resourceVersion": "1"},
-        "spec": {"hard": {"requests.koordinator.sh/gpu": "0"}},
-    }
-    world.service.changed(document(quota))
+    world.service.changed(document(quota_of_none("team")))
     world.create(important("vip", whole()))
     assert world.propose("vip").code == "QuotaExceeded"
     assert world.states == {"uid-mid": State.HELD}

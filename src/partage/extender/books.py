@@ -16,11 +16,11 @@ from partage.extender.cycle import HOLD, Allowance, Cycle
 from partage.extender.leaving_pods import LeavingPods
 from partage.extender.ports import Hooks
 from partage.extender.stories import SILENT, Stories
-from partage.extender.unschedulable_pods import UnschedulablePods
+from partage.extender.unschedulable_pods import HOPELESS, UnschedulablePods
 from partage.inventory.plane import Bools
 from partage.model.pod import Pod
 from partage.model.policy import Policy
-from partage.model.reason import ReasonCode, Refusal
+from partage.model.reason import Refusal
 from partage.placement.card import Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
@@ -53,10 +53,8 @@ _MOST_POSTPONED: Final = 8
 _MOST_WOKEN: Final = 20_000
 _MOST_UNSAID: Final = 1000
 """The newest findings about nodes, kept until this instance leads."""
-HOPELESS: Final = frozenset(
-    {ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED, ReasonCode.SEARCH_DEFERRED}
-)
-"""Codes of refusals that no room changes."""
+_PASSED_A_UNIT: Final = 10
+"""Pods whose importance is compared for one unit of work."""
 _MOST_READ: Final = 8
 """Unreported pods to read at a time."""
 
@@ -106,6 +104,9 @@ class Books:
         self._in_vain: dict[str, str] = {}
         self._unasked: set[str] = set()  # of these, those that kube-scheduler has not tried since
         self._released: dict[str, str] = {}
+        # Nominated pods with new holds; not before a time, waiting pods are compared with their room.
+        self._kept: OrderedDict[str, None] = OrderedDict()
+        self._compared = 0.0
         self.lowest: dict[str, int] = {}
         self._standing: dict[str, tuple[int, str]] = {}
         self._standing_on: dict[str, Counter[int]] = {}
@@ -336,7 +337,14 @@ class Books:
             return self._yields(pod, among, work)
 
     def _yields(self, pod: Pod, among: Bools | None, work: Work) -> bool:
+        passed = 0
         for node, mates in self._nominated.items():
+            passed += len(mates)
+            if passed >= _PASSED_A_UNIT:
+                work.done += passed // _PASSED_A_UNIT
+                passed %= _PASSED_A_UNIT
+            if work.spent:
+                break
             index = self.engine.ledger.index.get(node)
             if index is None or (among is not None and not among[index]):
                 continue
@@ -551,28 +559,58 @@ class Books:
                 whole = self.cycle.nominate(entry.pod, node, now, leaving)
                 self._claim(uid, node, now, whole=whole)
                 if whole:
-                    woken += self._first(entry, node, now)
+                    self._kept[uid] = None
                 if whole and self.waiting.woken(uid, now):
                     woken.append(uid)
             self.waiting.room_on(node)
         self._freed.clear()
+        if self._kept and now >= self._compared:
+            woken += self._first(now)
         if self.waiting:
             woken += self.waiting.to_wake(self.engine, now)
         if woken:
             self.counts["woken"] += len(woken)
             self.hooks.wake(woken)
 
-    def _first(self, entry: PodEntry, node: str, now: float) -> list[str]:
-        """Wake the most important waiting pod that may take the room that is kept for a less important one."""
+    def _first(self, now: float) -> list[str]:
+        """Wake the most important waiting pod for each room that is kept for a less important one.
+
+        Equal pods are compared with a room once. One call takes at most the work of one decision. The next call, a little
+        later, takes the rooms that this one did not reach.
+        """
+        kinds: dict[tuple[int, ...], deque[Pod]] = {}
+        lowest = min(
+            (one.pod.priority for one in map(self._nominee, self._kept) if one), default=None
+        )
+        for pod in self.waiting.above(lowest, now) if lowest is not None else ():
+            same = map(id, (pod.request, pod.host, pod.constraint, pod.tolerations))
+            kinds.setdefault((pod.priority, *same), deque()).append(pod)
+        woken: list[str] = []
         work = Work()
-        for waiting in self.waiting.above(entry.pod.priority, now):
-            pod = waiting.entry.pod
-            if self.engine.grants_without(pod, node, [entry.pod.uid], work=work) is not None:
-                self.waiting.woken(pod.uid, now)
-                return [pod.uid]
-            if work.spent:
-                break
-        return []
+        while self._kept and kinds and not work.spent:
+            uid, _ = self._kept.popitem(last=False)
+            mate = self._nominee(uid)
+            if mate is None or self.engine.states.get(uid) is not State.HELD:
+                continue
+            node = self._nomination[uid]
+            work.done += len(kinds) // _PASSED_A_UNIT
+            for alike, pods in kinds.items():
+                pod = pods[0]
+                if pod.priority <= mate.pod.priority or work.spent:
+                    continue
+                if self.engine.grants_without(pod, node, [uid], work=work) is not None:
+                    self.waiting.woken(pods.popleft().uid, now)
+                    woken.append(pod.uid)
+                    if not pods:
+                        del kinds[alike]
+                    break
+        if not kinds:
+            self._kept.clear()
+        self._compared = now + self.waiting.pause(spent=work.spent)
+        return woken
+
+    def _nominee(self, uid: str) -> PodEntry | None:
+        return self._nominated.get(self._nomination.get(uid, ""), {}).get(uid)
 
     def _follow(self, actions: Iterable[Action]) -> None:
         for action in actions:

@@ -16,9 +16,9 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from partage.extender.books import HOPELESS, Books
+from partage.extender.books import Books
 from partage.extender.cycle import Cycle, asks
-from partage.extender.unschedulable_pods import WaitingPod
+from partage.extender.unschedulable_pods import HOPELESS, WaitingPod
 from partage.kube.clock import Clock
 from partage.model.allocation import Allocation
 from partage.model.pod import Pod

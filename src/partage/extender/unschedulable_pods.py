@@ -31,6 +31,10 @@ from partage.scheduler.engine import Engine
 from partage.scheduler.events import Placement
 from partage.wire.translation import PodEntry
 
+HOPELESS: Final = frozenset(
+    {ReasonCode.INVALID_REQUEST, ReasonCode.QUOTA_EXCEEDED, ReasonCode.SEARCH_DEFERRED}
+)
+"""Codes of refusals that no room changes."""
 _MOST: Final = 100_000
 _AGAIN: Final = 5.0
 """Seconds for which a woken pod that has not returned yet is not woken again for other room."""
@@ -166,17 +170,23 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
         if not self._priorities[priority]:
             del self._priorities[priority]
 
-    def above(self, priority: int, now: float) -> list[WaitingPod]:
-        """The waiting pods of a higher priority in the order to wake, without those that were woken lately."""
+    def above(self, priority: int, now: float) -> list[Pod]:
+        """The waiting pods of a higher priority that room may help, in the order to wake, without those woken lately."""
         if self.highest is None or self.highest <= priority:
             return []
-        return _in_turn(
+        found = _in_turn(
             waiting
             for waiting in self.values()
             if waiting.entry.pod.priority > priority
+            and waiting.refusal.code not in HOPELESS
             and not waiting.deferred
             and not waiting.has_its_turn(now)
         )
+        return [waiting.entry.pod for waiting in found]
+
+    def pause(self, *, spent: bool) -> float:
+        """Seconds without a check after one, so that other tasks run; `spent` if that one used up its work."""
+        return max(_PAUSE if spent else 0.0, (len(self) - _SWIFTLY) / _SLOWLY)
 
     def room_on(self, node: str) -> None:
         """Note new room on a node."""
@@ -248,9 +258,7 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
                 waiting.told = self.newest
             else:
                 postponed = True  # the work may have ended before every node was checked
-        if work.spent:
-            self._pause = now + _PAUSE
-        self._pause = max(self._pause, now + (len(self) - _SWIFTLY) / _SLOWLY)
+        self._pause = max(self._pause, now + self.pause(spent=work.spent))
         if len(found) <= most and not postponed:
             self._rooms.clear()
             self._quotas = 0
