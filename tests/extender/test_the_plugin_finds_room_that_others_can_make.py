@@ -294,6 +294,40 @@ async def test_pods_that_leave_at_the_end_of_time_are_not_waited_for() -> None:
     assert list(await offered(world, "vip"))[:1] == ["n1"]
 
 
+async def slow_to_leave(grace: int) -> Plugged:
+    """A node of a card whose pod leaves; an important pod wants the card."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("slow", whole(), priority=1))
+    world.create(important("vip", whole()))
+    leaves(world, "slow", grace)
+    return world
+
+
+@run
+async def test_a_shorter_grace_period_counts_from_the_later_deletion() -> None:
+    """The kubelet then ends the pod after that time, however long ago the first deletion was."""
+    world = await slow_to_leave(3600)
+    world.clock.pass_time(1800)
+    world.service.books.tick(world.clock.monotonic())
+    assert not await offered(world, "vip")
+
+    leaves(world, "slow", 30)
+    world.clock.pass_time(11)
+    assert await offered(world, "vip") == {"n1": ["uid-slow"]}
+    leaves(world, "slow", 30)  # changed in another way
+    world.clock.pass_time(100)
+    world.service.books.tick(world.clock.monotonic())
+    assert not await offered(world, "vip")
+
+
+@pytest.mark.parametrize("grace", [-(10**400), -1, 2**63 - 1, 10**400])
+@run
+async def test_any_grace_period_is_read(grace: int) -> None:
+    """Manifests of offline runs may contain any number."""
+    world = await slow_to_leave(grace)
+    assert bool(await offered(world, "vip")) is (grace < 0)
+
+
 @run
 async def test_while_pods_end_beside_a_victim_no_other_is_evicted() -> None:
     """They may be as important as the pod that waits for their room too."""
