@@ -329,6 +329,21 @@ async def test_any_grace_period_is_read(grace: int) -> None:
 
 
 @run
+async def test_a_rebuild_does_not_wait_for_the_same_pod_anew() -> None:
+    """A pod that never ends would seem to end soon after each rebuild."""
+    world = await slow_to_leave(30)
+    world.clock.pass_time(200)
+    world.service.books.tick(world.clock.monotonic())
+    assert not await offered(world, "vip")
+    api = [node("n1"), device("n1", card(0)), *world.api.pods.values()]
+    await world.service.rebuild([document(one) for one in api])
+
+    world.clock.pass_time(11)
+    world.service.books.tick(world.clock.monotonic())
+    assert not await offered(world, "vip")
+
+
+@run
 async def test_while_pods_end_beside_a_victim_no_other_is_evicted() -> None:
     """They may be as important as the pod that waits for their room too."""
     world = await halves_that_leave(30, HIGH)

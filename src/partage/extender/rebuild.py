@@ -38,8 +38,8 @@ async def filled(
     Args:
         documents: the objects of a cluster or of manifests; kinds without facts about devices are ignored.
         seed: the seed of the order of nodes (`permuted`); None keeps the order of the documents.
-        before: the books that these replace; their waiting pods stay known, and the last good state of each ConfigMap
-            and quota whose newest state is refused.
+        before: the books that these replace; their waiting pods stay known, since when pods are being deleted, and the
+            last good state of each ConfigMap and quota whose newest state is refused.
     """
     if before is not None:
         books.woken_at = before.woken_at
@@ -69,6 +69,9 @@ async def filled(
                 late = deferred(waiting.entry.pod.namespace)
                 books.waiting.enter(waiting.entry, late, waiting.since)
     books.counts += before.counts if before is not None else Counter()
+    if before is not None:
+        left = before.ending.items()
+        books.ending.update((uid, one) for uid, one in left if uid in cluster_cache.pods)
     async for entry in _breathing(list(cluster_cache.pods.values())):
         books.pod_seen(entry, now)
     # New books may have room that the old ones did not have, and no event will report it.
