@@ -56,7 +56,7 @@ def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     if reading.fault is not None or not reading.groups:
         return reading  # without amounts the pod is kube-scheduler's, as any pod of a plugin
     if not asks_any(pod, METAX.wakes):
-        if names.SGPU_QOS_POLICY in pod.annotations and reading.groups:
+        if names.SGPU_QOS_POLICY in pod.annotations:
             note = f"annotation {names.SGPU_QOS_POLICY} has no effect: no container asks for {names.SGPU}"
             reading = replace(reading, notes=(*reading.notes, note))
         return kept_off(reading, METAX.name, lambda request: not request.whole)
