@@ -357,9 +357,9 @@ async def test_while_pods_end_beside_a_victim_no_other_is_evicted() -> None:
     assert not refused.preempt
 
 
-async def kept_for_another(extra: int = 0) -> Plugged:
+async def kept_for_another() -> Plugged:
     """A node of a card, which is kept for a nominated pod that never comes."""
-    world = await cluster("n1", cards=1 + extra)
+    world = await cluster("n1", cards=1)
     await runs(world, pod("low", whole(), priority=1))
     world.create(pod("mid", whole(), priority=5))
     assert await offered(world, "mid") == {"n1": ["uid-low"]}
@@ -439,6 +439,24 @@ async def test_a_more_important_pod_that_waits_is_woken_for_such_room() -> None:
 
     assert sorted(world.woken) == ["uid-mid", "uid-vip"]
     assert world.propose("vip").nodes == ["n1"]
+
+
+@run
+async def test_kept_room_is_found_behind_any_number_of_nodes_without_enough() -> None:
+    """One answer has work for about a hundred nodes; the next one goes on with the others."""
+    names = [f"n{number}" for number in range(200)]
+    world = await cluster(*names, cards=1)
+    world.service.changed(document(node("large")))
+    world.service.changed(document(device("large", card(0), card(1))))
+    for where in (*names, "large"):
+        world.create(pod(f"mid-{where}", whole(2 if where == "large" else 1), priority=5))
+        nominated(world, f"mid-{where}", where)
+    world.create(important("vip", whole(2), preemptionPolicy="Never"))
+
+    found = [world.propose("vip").nodes for _ in range(4)]
+    assert not found[0]
+    assert ["large"] in found
+    assert len(world.states) == len(names) + 1
 
 
 def quota_of_none(namespace: str) -> Manifest:

@@ -107,6 +107,8 @@ class Books:
         # Nominated pods with new holds; not before a time, waiting pods are compared with their room.
         self._kept: OrderedDict[str, None] = OrderedDict()
         self._compared = 0.0
+        # The position of the first nominated node that the last search for such room did not reach.
+        self._unsearched = 0
         self.lowest: dict[str, int] = {}
         self._standing: dict[str, tuple[int, str]] = {}
         self._standing_on: dict[str, Counter[int]] = {}
@@ -337,14 +339,19 @@ class Books:
             return self._yields(pod, among, work)
 
     def _yields(self, pod: Pod, among: Bools | None, work: Work) -> bool:
+        nodes = [*self._nominated]
+        first, self._unsearched = self._unsearched, 0
         passed = 0
-        for node, mates in self._nominated.items():
-            passed += len(mates)
-            if passed >= _PASSED_A_UNIT:
-                work.done += passed // _PASSED_A_UNIT
-                passed %= _PASSED_A_UNIT
+        for offset in range(len(nodes)):
             if work.spent:
+                # The search on the last node may have been cut off, so that node is the next first one.
+                self._unsearched = first + max(1, offset - 1)
                 break
+            node = nodes[(first + offset) % len(nodes)]
+            mates = self._nominated[node]
+            passed += len(mates)
+            work.done += passed // _PASSED_A_UNIT
+            passed %= _PASSED_A_UNIT
             index = self.engine.ledger.index.get(node)
             if index is None or (among is not None and not among[index]):
                 continue
