@@ -420,6 +420,19 @@ async def test_room_kept_for_a_less_important_pod_is_taken_at_once(policy: str) 
 
 
 @run
+async def test_a_place_that_filter_has_answered_is_not_taken() -> None:
+    """kube-scheduler binds that pod in the background, and its Binding would fail."""
+    world = await kept_for_another()
+    assert world.filter(world.api.pods["mid"])["NodeNames"] == ["n1"]
+    world.create(important("vip", whole(), preemptionPolicy="Never"))
+    assert not world.filter(world.api.pods["vip"])["NodeNames"]
+    world.clock.pass_time(31)  # it was not bound
+    world.service.books.tick(world.clock.monotonic())
+    assert world.filter(world.api.pods["vip"])["NodeNames"] == ["n1"]
+    assert not world.service.books.cycle.answered - {"uid-vip"}
+
+
+@run
 async def test_a_more_important_pod_that_waits_is_woken_for_such_room() -> None:
     """It evicts no pod itself, so no other news would come."""
     world = await cluster("n1", cards=1)

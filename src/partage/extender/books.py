@@ -360,6 +360,7 @@ class Books:
                 for uid, mate in mates.items()
                 if mate.pod.priority < pod.priority
                 and self.engine.states.get(uid) in {State.HELD, State.CLEARING}
+                and uid not in self.cycle.answered
             ]
             if less and self.engine.grants_without(pod, node, less, work=work) is not None:
                 for uid in less:

@@ -253,6 +253,7 @@ class Cycle:
     Attributes:
         vacated: nodes where room appeared because a hold moved; the service wakes waiting pods.
         holds: the time at which each hold ends, by the pod's uid.
+        answered: uids of pods whose hold is the answer to kube-scheduler, which may bind them by now.
     """
 
     def __init__(
@@ -263,6 +264,7 @@ class Cycle:
         self._hold_seconds = hold
         self.vacated: set[str] = set()
         self.holds: dict[str, float] = {}
+        self.answered: set[str] = set()
 
     # --- the steps ---------------------------------------------------------------------------
 
@@ -336,6 +338,7 @@ class Cycle:
         if isinstance(decision, Refusal):
             return decision, [], among
         self.holds[pod.uid] = now + self._hold_seconds
+        self.answered.add(pod.uid)
         if not fitting.size:
             return None, [decision.allocation.node], among
         fits = np.zeros(among.shape[0] + 1, np.bool_)  # unknown names have the index -1
@@ -477,6 +480,7 @@ class Cycle:
     def forget(self, uid: str) -> None:
         """Step 6: forget a pod that is bound, gone or rejected, and needs no hold any more."""
         self.holds.pop(uid, None)
+        self.answered.discard(uid)
         self.allowance.forget(uid)
 
     # --- holds -------------------------------------------------------------------------------
@@ -510,6 +514,7 @@ class Cycle:
                 decision = self.engine.hold(pod, marked(self.engine.ledger, (node,)))
             if not isinstance(decision, Refusal):
                 self.holds[pod.uid] = now + self._hold_seconds
+                self.answered.discard(pod.uid)
                 return True
             return False  # its namespace's quota is used up
         grants = self.engine.grants_without(pod, node, leaving, work=work) if leaving else None
@@ -528,5 +533,6 @@ class Cycle:
         actions: list[Action] = []
         for uid in [uid for uid, end in self.holds.items() if end <= now]:
             del self.holds[uid]
+            self.answered.discard(uid)
             actions += self.engine.handle(HoldEnded(uid))
         return actions
