@@ -258,7 +258,7 @@ class Retries:
         if not plans:
             self._planner.give_up(pod)
         nodes = list(plans)[:_PLANS]
-        for node in nodes[:1]:  # kube-scheduler compares nodes by the same rules
+        for node in nodes[:1]:  # kube-scheduler compares nodes by nearly the same rules
             victims = [victim.uid for victim in plans[node][0].victims]
             allowance.evict(pod, victims, clock.monotonic())
         attempt.planned = {node: plans[node][0] for node in nodes}
