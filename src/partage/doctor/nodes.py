@@ -174,7 +174,7 @@ def _unlike(node: Object) -> Iterator[Finding]:
                 f"node {named(node)}",
                 f"its status must report {name if new is None else older}, and does not, so kube-scheduler and kubelet "
                 "refuse pods that ask for it",
-                "run partage scheduler with --controllers and --node-totals, and see its log",
+                "wait some seconds if the agent has just started; else run partage scheduler with --controllers and --node-totals, and see its log",
             )
         elif str(new) != str(old):
             yield error(

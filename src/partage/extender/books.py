@@ -559,7 +559,7 @@ class Books:
             self._freed |= self.cycle.vacated
             self.cycle.vacated.clear()
         woken: list[str] = []
-        for node in self._freed:
+        for node in sorted(self._freed):  # the order decides which holds get a quota
             mates = self.nominees(node)
             leaving = self.leaving(node) if mates else ()
             for entry in mates:
