@@ -1,6 +1,8 @@
 """A selector of a claim says the same as for Kubernetes, and however it is written it ends."""
 
+import gc
 import sys
+import weakref
 
 import pytest
 
@@ -241,6 +243,19 @@ def test_what_it_takes_to_read_expressions_counts() -> None:
     assert "as much work as those of one namespace may" in str(answers[-1])
     selectors.begin(MOST_STEPS)
     assert selectors.judge(f"[].all(x, {long} && x == 29)", CARD) is True, "another question"
+
+
+def test_compiled_expressions_are_kept_within_a_bound() -> None:
+    """`partage up` kept each of the last ten thousand, and one of the largest takes 36 MB."""
+    selectors, kept = Selectors(), weakref.WeakSet[object]()
+    for number in range(12):
+        selectors.begin(MOST_STEPS)
+        expression = f"'{'x' * (LONGEST - 20)}' == '{number}'"
+        assert selectors.judge(expression, CARD) is False
+        kept.add(selectors._compiled[expression])  # its memory
+
+    gc.collect()
+    assert len(kept) <= 4
 
 
 def test_devices_that_an_expression_cannot_tell_apart_are_judged_once() -> None:

@@ -22,6 +22,8 @@ MOST_STEPS: Final = 400_000
 _MOST_AT_ONCE: Final = 20_000
 _A_CHARACTER: Final = 5
 """Steps that it takes to compile a character: up to 70 us, where a step of an evaluation takes about ten."""
+_MOST_COMPILED: Final = 4 * LONGEST
+"""Characters of compiled expressions to keep; one takes up to 4 KB of memory each."""
 _LATE: Final = (
     "not judged: the selectors before it took as much work as those of one namespace may"
 )
@@ -54,6 +56,7 @@ class Selectors:
         self._cel = cel
         self.left = steps
         self._compiled: dict[str, Any] = {}
+        self._characters = 0  # of the compiled expressions
         self._known: dict[tuple[str, object], bool | str] = {}
 
     def begin(self, steps: int) -> None:
@@ -61,7 +64,6 @@ class Selectors:
         self.left = steps
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
-            self._compiled.clear()
 
     def judge(self, expression: str, device: DeviceView) -> bool | str:
         """Whether an expression is true for a device; a text gives the reason for no answer."""
@@ -87,13 +89,22 @@ class Selectors:
         self.left -= before
         program = self._compiled.get(expression)
         if program is None:
-            program = self._compiled[expression] = self._cel.compiled(expression)
+            program = self._compile(expression)
         if isinstance(program, str):
             return program
         most = min(self.left, _MOST_AT_ONCE)
         answer, taken = self._cel.evaluated(program, device, most)
         self.left -= taken
         return answer
+
+    def _compile(self, expression: str) -> Any:
+        """Compile an expression and keep the program, in place of all others if they are too large together."""
+        if self._characters + len(expression) > _MOST_COMPILED:
+            self._compiled.clear()
+            self._characters = 0
+        self._characters += len(expression)
+        program = self._compiled[expression] = self._cel.compiled(expression)
+        return program
 
 
 def _visible(expression: str, device: DeviceView) -> object:
