@@ -507,6 +507,21 @@ async def test_only_what_can_be_stored_is_held(monkeypatch: pytest.MonkeyPatch) 
 
 
 @run
+async def test_a_namespace_with_many_pending_allocations_ends_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended the oldest of all, which other namespaces have."""
+    monkeypatch.setattr(pending_allocations, "MOST", 2)
+    world = await cluster("n1")
+    for number, namespace in enumerate(("quiet", "crowd", "crowd")):
+        one = _on("n1", share(cores=str(10 + number), memory="1Gi"))
+        head = _head(uid=f"p{number}") | {"namespace": namespace}
+        allocated(world, {**one, "metadata": head}, name=f"p{number}", attempt=1)
+
+    assert used(world) == {"n1": 100 + 120}
+
+
+@run
 async def test_books_that_are_made_anew_hold_it_too() -> None:
     """Except allocations that are known to be stored by then."""
     world = await cluster("n1", "n2")

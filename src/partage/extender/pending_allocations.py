@@ -11,7 +11,7 @@ No pending allocation makes the service refuse another claim, because a question
 But it refuses other devices for the same claim: kube-scheduler does not ask for these.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -26,7 +26,7 @@ from partage.wire.documents import Document
 LIFE: Final = 60.0
 """Seconds for which the books hold an allocation without further news of it."""
 MOST: Final = 4096
-"""The most claims at a time, far more than kube-scheduler binds in a second; beyond it the oldest ends."""
+"""The most claims at a time, far more than kube-scheduler binds in a second; beyond it the oldest of the namespace with the most ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,13 @@ class PendingAllocations:
                 self._claims[claim.uid] = _Pending(fact, pod, attempt, now + LIFE)
                 self.pods.setdefault(pod, []).append(claim.uid)
         while len(self._claims) > MOST:
-            self._take_back(books, [next(iter(self._claims))], now)
+            self._take_back(books, [self._superfluous()], now)
+
+    def _superfluous(self) -> str:
+        """The oldest claim of the namespace with the most claims, so that no namespace ends those of others."""
+        of = Counter(one.fact.namespace for one in self._claims.values())
+        most = max(of, key=of.__getitem__)
+        return next(uid for uid, one in self._claims.items() if one.fact.namespace == most)
 
     def _held(self, books: Books, claim: str, fact: Pod, now: float) -> bool:
         """Hold an allocation unless the claim is allocated or gone; whether it is held."""
