@@ -14,6 +14,7 @@ from partage.embedded import claim_slices, scheduling
 from partage.embedded.claim_lives import ClaimLives
 from partage.embedded.claim_places import ClaimPlaces
 from partage.embedded.fleet import SimulatedNode
+from partage.sim.claims import ClaimAllocator
 from partage.vendors.names import CLAIM_FINALIZER
 
 pytest.importorskip("celpy", reason="cel-python is not installed: selectors are not judged")
@@ -313,6 +314,35 @@ async def test_each_claim_of_a_pod_is_found_without_a_look_at_all(
 
     assert len(every(lives_module.CLAIMS)) == 3
     assert read[lives_module.CLAIMS] <= 1  # at the start
+
+
+def test_costly_claims_of_a_namespace_share_an_allowance_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each try of each pod took seconds, in which no part of the cluster answered."""
+    monkeypatch.setattr("partage.embedded.claim_places._PERIOD", 1000.0)
+    looks = Counter[str]()
+    room = ClaimAllocator._room  # what it costs
+
+    def counted(allocator: ClaimAllocator, *args: Any) -> str:
+        looks["rooms"] += 1
+        return room(allocator, *args)
+
+    monkeypatch.setattr(ClaimAllocator, "_room", counted)
+    half = wanted("50", "1Mi")["devices"]["requests"][0]["exactly"]
+    requests = [{"name": f"r{number}", "exactly": half} for number in range(17)]
+
+    async def story(w: World) -> None:
+        await made(w, ("costly", {"devices": {"requests": requests}}), ("easy", wanted()))
+        for number in range(4):
+            await w.create(PODS, user(f"costly-{number}", resourceClaimName="costly"))
+        for number in range(4):
+            await w.refused(f"costly-{number}")
+        await w.create(PODS, user("easy", resourceClaimName="easy"))
+        await w.phase("easy", "Running")
+
+    run(_up(story, *(node(f"n{number}", cards=8) for number in range(3))))
+    assert 0 < looks["rooms"] < 200_000 // 8 // 8 + 1000
 
 
 def test_what_another_has_is_not_allocated() -> None:

@@ -650,7 +650,7 @@ def test_claims_of_a_namespace_cost_together_what_one_may(
 
     monkeypatch.setattr(ClaimAllocator, "_miss", missed)
     monkeypatch.setattr(ClaimAllocator, "_room", looked)
-    monkeypatch.setattr("partage.sim.claims._MOST_LOOKS", 4_000)
+    monkeypatch.setattr("partage.sim.claims.MOST_LOOKS", 4_000)
     requests, more = COSTLY[shape]
     outcome = _run(
         *(_node(f"n{n}", 8) for n in range(3)),

@@ -4,6 +4,7 @@
 whether the books have room too, as a cluster's API server asks the leader.
 """
 
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -15,14 +16,18 @@ from partage.embedded.manifests import decoded
 from partage.extender.books import Books
 from partage.model.errors import InvalidDocument
 from partage.model.reason import Refusal
-from partage.sim.claims import ClaimAllocator
+from partage.sim.claims import MOST_LOOKS, Allowance, ClaimAllocator
 from partage.vendors.names import CLAIM_FINALIZER
-from partage.wire.device_selectors import Selectors
+from partage.wire.device_selectors import MOST_STEPS, Selectors
 from partage.wire.documents import Document
 
 CLASSES: Final = "deviceclasses.resource.k8s.io"
 KINDS: Final = {CLAIMS: "ResourceClaim", SLICES: "ResourceSlice", CLASSES: "DeviceClass"}
 """Kinds whose changes may help a pod that waits for claims."""
+_PERIOD: Final = 15.0
+"""Seconds for which the pods of a namespace share one allowance: every part of the cluster waits for each decision."""
+_PART: Final = 8
+"""The allowance is this part of that for one answer from manifests: about a second of one processor."""
 _USER: Final = User("system:kube-scheduler", ("system:authenticated",))
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -38,14 +43,24 @@ class ClaimPlaces:
         self._books = books
         self._read: dict[tuple[str, str], tuple[int, Document]] = {}
         self._selectors: Selectors | None = None
+        self._allowance = Allowance()
+        self._renewed = -_PERIOD
 
     def open(self, pod: Record, nodes: Sequence[str]) -> Mapping[str, Results] | str:
         """Those of these nodes with devices for a pod's claims, and the devices; or a text why none has any."""
         books = self._books()
         if books is None:
             return "the scheduler service is not there"
+        now = time.monotonic()
+        if now >= self._renewed + _PERIOD:
+            self._allowance, self._renewed = (
+                Allowance(MOST_STEPS // _PART, MOST_LOOKS // _PART),
+                now,
+            )
         try:
-            allocator = ClaimAllocator(books.engine, self._documents(), self._selectors)
+            allocator = ClaimAllocator(
+                books.engine, self._documents(), self._selectors, self._allowance
+            )
             found = allocator.places(decoded("Pod", pod.value), nodes)
             self._selectors = allocator.selectors
         except InvalidDocument as error:

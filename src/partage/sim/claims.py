@@ -73,7 +73,7 @@ _MOST_OF_A_POD: Final = 50_000
 """The same for all nodes together; each node still gets a simple check."""
 _LOOKS_EACH: Final = 2
 """Looks at each device of all nodes that every pod may take: one to serve it, one to say why not."""
-_MOST_LOOKS: Final = 200_000
+MOST_LOOKS: Final = 200_000
 """Looks beyond these for all pods of a namespace: a few seconds of one processor."""
 _ROOM: Final = 8
 """Looks that it takes to ask the books for room."""
@@ -103,6 +103,15 @@ class _Miss:
     free: int | None = None
     fits: str = ""
     ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The extra work for all pods of a namespace: steps of selectors, and looks; `spent` has both by namespace."""
+
+    steps: int = field(default_factory=lambda: MOST_STEPS)
+    looks: int = field(default_factory=lambda: MOST_LOOKS)
+    spent: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -158,6 +167,7 @@ class ClaimAllocator:
         engine: Engine,
         documents: Iterable[Document],
         selectors: Selectors | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         """Read the allocated devices.
 
@@ -165,6 +175,7 @@ class ClaimAllocator:
             engine: with the nodes, pods and allocated claims of the same documents.
             documents: those of `CLAIM_KINDS` count.
             selectors: those of an earlier allocator, with their results; None makes new ones if they are needed.
+            allowance: what is left of an earlier allocator's; None makes a new one.
         """
         by: dict[str, list[Document]] = defaultdict(list)
         for document in documents:
@@ -193,7 +204,7 @@ class ClaimAllocator:
         for claim in by["ResourceClaim"]:
             self._count(claim)
         self.selectors = selectors
-        self._spent: dict[str, tuple[int, int]] = {}
+        self._allowance = allowance or Allowance()
         self._looks = 0
         self._tries = 0
         self._ended: list[tuple[Ask, Offer, _Miss]] = []
@@ -293,16 +304,17 @@ class ClaimAllocator:
 
         So a namespace's pods together cost what one may, however many name costly claims.
         """
-        steps, looks = self._spent.get(namespace, (0, 0))
-        few, each = (MOST_STEPS - steps) // 2, _LOOKS_EACH * len(self._pools.offers)
-        self._looks = given = each + (_MOST_LOOKS - looks) // 2
+        most = self._allowance
+        steps, looks = most.spent.get(namespace, (0, 0))
+        few, each = (most.steps - steps) // 2, _LOOKS_EACH * len(self._pools.offers)
+        self._looks = given = each + (most.looks - looks) // 2
         if self.selectors is not None:
             self.selectors.begin(few)
         yield
         if self.selectors is not None:
             steps += few - max(self.selectors.left, 0)
         extra = given - max(self._looks, 0) - each
-        self._spent[namespace] = steps, looks + max(extra, 0)
+        most.spent[namespace] = steps, looks + max(extra, 0)
 
     def _open(
         self, waiting: Sequence[_Claim], at: Sequence[tuple[str, str]], nodes: Iterable[str]
