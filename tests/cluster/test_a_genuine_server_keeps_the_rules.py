@@ -220,7 +220,8 @@ async def test_the_policy_holds_without_any_webhook(plane: Plane) -> None:
 async def test_no_pod_is_too_costly_to_judge(plane: Plane) -> None:
     """Far more annotations, labels and containers than pods have stay within CEL's budget."""
     crowded = pod("crowded", annotations={f"{number:05x}": "" for number in range(12_000)})
-    crowded["metadata"]["labels"] = {f"label-{number}": "x" for number in range(2_000)}
+    labels = {f"label-{number}": "x" for number in range(2_000)}
+    crowded["metadata"]["labels"] = dict(list(labels.items())[:256])
     resources = {"limits": {f"example.com/r{number}": "1" for number in range(20)}}
     crowded["spec"]["containers"] = [
         {"name": f"c{number}", "image": "x", "resources": resources} for number in range(200)
@@ -244,6 +245,8 @@ async def test_no_pod_is_too_costly_to_judge(plane: Plane) -> None:
                 "tke.cloud.tencent.com/qgpu-pgpu-main": "0",
             }
             assert "begin with" in await refused(client, forged)
+            labelled = {**crowded, "metadata": {**crowded["metadata"], "labels": labels}}
+            assert "more than 256 labels" in await refused(client, labelled)
         finally:
             for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
                 await client.delete(Resource(GROUP, "v1", kind, namespaced=False), "partage")
