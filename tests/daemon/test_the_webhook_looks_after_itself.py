@@ -486,7 +486,7 @@ async def test_the_manifests_can_be_applied() -> None:
             kind = one["kind"].lower()
             plural = f"{kind[:-1]}ies" if kind.endswith("policy") else f"{kind}s"
             await found.api.create(f"{plural}.{GROUP}", one)
-    assert len(objects) == 6
+    assert len(objects) == 8
     text = str(objects[2]["spec"]["matchConditions"])
     assert "system:serviceaccount:metax:plugin" in text
     assert "system:serviceaccount:gpu:partage-agent" in text
