@@ -134,7 +134,7 @@ class Node:
     def offers(self, resource: str) -> str:
         """How much of a resource its status says."""
         found = self.stack.plane.call("GET", f"/api/v1/nodes/{self.name}")["status"]
-        return str(found["allocatable"].get(resource, "0"))
+        return str(found.get("allocatable", {}).get(resource, "0"))
 
     def held(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """Units by pod and resource, by the kubelet's word."""

@@ -116,8 +116,12 @@ def test_a_pod_deleted_by_force_keeps_no_card(
     stack.create(
         pod("stubborn", container("main", whole, script), terminationGracePeriodSeconds=3600)
     )
-    running(stack, "stubborn")
+    uid = running(stack, "stubborn")["metadata"]["uid"]
     stack.plane.call("DELETE", path)
+    # A kubelet that sees only that the pod is gone does not wait.
+    query = f"fieldSelector=reason=Killing,involvedObject.uid={uid}"
+    events = f"/api/v1/namespaces/default/events?{query}"
+    eventually("the kubelet waits", lambda: stack.plane.call("GET", events)["items"], SLOW)
     stack.plane.call("DELETE", f"{path}?gracePeriodSeconds=0")
 
     admitted(stack, pod("next", container("main", next_)))
