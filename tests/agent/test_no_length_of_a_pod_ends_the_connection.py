@@ -10,6 +10,7 @@ import struct
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ from partage.agent.nri.messages import (
     Status,
     SynchronizeRequest,
 )
-from partage.agent.nri.plugin import Plugin, PluginOptions
+from partage.agent.nri.plugin import Plugin, PluginOptions, _Connection
 from partage.agent.nri.session import LARGEST_MESSAGE, Called, Kind, Listed, Session
 from partage.vendors import names
 from partage.wire.protobuf import Malformed
@@ -204,3 +205,22 @@ def test_of_a_long_list_one_part_is_held() -> None:
         True
     ] * 50
     assert [type(one) for one in found[50:]] == [Called]
+
+
+async def test_a_part_of_a_list_is_measured_once() -> None:
+    """A list may have tens of thousands of parts, and the runtime gives all of it two seconds."""
+    measured = 0
+
+    class Part(bytes):
+        __slots__ = ()
+
+        def __len__(self) -> int:
+            nonlocal measured
+            measured += 1
+            return super().__len__()
+
+    serving = _Connection(cast("Plugin", None), cast("asyncio.StreamWriter", None))
+    for _ in range(1000):
+        await serving._hold(Part(b"x"))
+
+    assert measured == 1000

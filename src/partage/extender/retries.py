@@ -148,9 +148,8 @@ class Retries:
         self.rejected = RejectedNodes()
         self.several_until = 0.0
         self._clock, self._preempts = clock, preempts
-        self._vain: dict[
-            str, tuple[int, float]
-        ] = {}  # how often, and until when that pauses plans
+        # By uid, how often pods were evicted in vain, and until when that pauses plans.
+        self._vain: dict[str, tuple[int, float]] = {}
         self._planner = Planner(clock, _PLANNED_AGAIN, _TURN)
 
     def several(self, now: float) -> None:

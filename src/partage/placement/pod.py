@@ -189,7 +189,7 @@ class _Search:
         beside: dict[int, list[Need]],
         running: frozenset[int],
     ) -> None:
-        """Take what the running sidecars use, and release what the others used; `beside`: what is taken, by pick."""
+        """Take what running sidecars use, and release the rest. `beside`: what is taken, by pick."""
         if beside.keys() - running:
             # The last one first, because a card's room depends on the order.
             while beside:

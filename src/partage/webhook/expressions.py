@@ -2,8 +2,8 @@
 
 The API server asks six questions: whether a request asks for devices anew, or allocates one of ours to a claim,
 so that no other request depends on a webhook; whether a user writes a reserved key without the right to; whether a
-pod that asks for devices names its node itself; whether a pod has too many labels; and whether a claim gets the finalizer by which its allocation
-begins. The lists come from the webhook's own tables, so the two cannot disagree.
+pod that asks for devices names its node itself; whether a pod has too many labels; and whether a claim gets the
+finalizer by which its allocation begins. The lists come from the webhook's own tables, so the two cannot disagree.
 
 The API server counts the cost of an expression and fails above a limit. So the costly half of an expression
 follows a cheap one that is false for nearly every request. Names of resources are looked up in a map, at the

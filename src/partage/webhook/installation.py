@@ -4,9 +4,9 @@ Both webhooks have failure policy Fail, and conditions that the API server evalu
 that names a device resource, or a change of a waiting pod's request, depends on the webhook.
 ValidatingAdmissionPolicies work in the API server's own process. One rejects forged records on creation, update,
 every subresource and binding. Another rejects pods that ask for devices and name their node; only that node may
-create such pods. A third one bounds a pod's labels. With claims, a fourth one keeps the finalizer by which a scheduler
-begins an allocation to users who may write one. No outage of ours opens or closes these doors. Partage's own and the system's namespaces are
-left out, so the programs that Partage runs on can start.
+create such pods. A third one bounds a pod's labels. With claims, a fourth one rejects the finalizer by which a
+scheduler begins an allocation, unless its user may write allocations. The policies hold while all of Partage is away.
+Partage's own and the system's namespaces are left out, so the programs that Partage runs on can start.
 
 Source: docs/decisions/0011; Kubernetes 1.36, admissionregistration.k8s.io/v1.
 """

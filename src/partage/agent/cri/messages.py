@@ -13,8 +13,9 @@ from partage.agent.protobuf import Message, flag, integer, message, messages, te
 RUNTIME: Final = "runtime.v1.RuntimeService"
 IMAGE: Final = "runtime.v1.ImageService"
 CONFIG: Final = 2
-POD_CONFIG: Final = 3
 """Field of CreateContainerRequest that holds the container's configuration."""
+POD_CONFIG: Final = 3
+"""Field of it that holds the pod's configuration."""
 ENVS: Final = 6
 MOUNTS: Final = 7
 DEVICES: Final = 8

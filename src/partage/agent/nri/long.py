@@ -17,10 +17,10 @@ LARGEST_PART: Final = 4 << 20
 """Bytes of a pod or a container that is read whole."""
 _FRONT: Final = 1 << 20
 """Bytes that are read of a longer one."""
-_UNREAD: Final = Container(env=(f"{VISIBLE}=all",)).encode()
-"""The rest of a longer container counts as a request for every card."""
 _NAMED: Final = 4096
-"""The same of a pod or a container that another call is about."""
+"""Bytes that are read of a pod or a container that another call is about."""
+_UNREAD: Final = Container(env=(f"{VISIBLE}=all",)).encode()
+"""The rest of a longer container in a list counts as a request for every card."""
 _LISTING: Final = "Synchronize"
 _LONGEST_NAME: Final = 4096
 _SERVICE, _METHOD, _PAYLOAD, _TIMEOUT = range(1, 5)

@@ -206,6 +206,7 @@ class _Connection:
         self._pods: list[PodSandbox] = []
         self._containers: list[Container] = []
         self._unread: list[bytes] = []
+        self._ahead = 0  # bytes of these: a list may have tens of thousands of parts
         self._tasks: set[asyncio.Task[None]] = set()
         self._limit: asyncio.Timeout | None = None
         self._lists = True
@@ -309,12 +310,13 @@ class _Connection:
     async def _hold(self, payload: bytes) -> None:
         """Keep a part of the list, unread: the runtime gives all of it two seconds, and a thread would delay the next."""
         self._unread.append(payload)
-        if sum(map(len, self._unread)) > _AHEAD:
+        self._ahead += len(payload)
+        if self._ahead > _AHEAD:
             await self._begun(self._read)
 
     def _read(self) -> None:
         """Keep what is looked at of the parts that have arrived. Raises `Malformed`."""
-        parts, self._unread = self._unread, []
+        parts, self._unread, self._ahead = self._unread, [], 0
         for number, _, item in chain.from_iterable(pieces(memoryview(one)) for one in parts):
             if number == 1:
                 self._pods.append(PodSandbox.decode(item))
