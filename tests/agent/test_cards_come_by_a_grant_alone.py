@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from prometheus_client import generate_latest
 
 from partage.agent.container_admission import Keeper
@@ -171,6 +172,68 @@ def test_a_grant_of_one_vendor_opens_no_card_of_another() -> None:
     assert isinstance(found, Injected)
     assert "ASCEND_VISIBLE_DEVICES" not in found.given.env
     assert found.given.env["DOCKER_RESOURCE_GPU"] == "none"
+
+
+NPUS = _place("nvidia", "huawei", "huawei", "huawei")
+NPU_PART = structs.replace(NPU, core_milli=500, memory_bytes=40 * GIB, mode=GrantMode.VENDOR)
+NPU_NEXT = structs.replace(NPU, minor=2, uuid="huawei-2")
+OPENS = "ASCEND_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize(
+    ("values", "fine", "of_a_part"),
+    [
+        pytest.param(("1",), True, True, id="its number"),
+        pytest.param(("Ascend910-1",), True, True, id="behind the model"),
+        pytest.param(("huawei-1",), True, True, id="its identity"),
+        pytest.param(("",), True, True, id="none"),
+        pytest.param(("1-1",), True, True, id="a range"),
+        pytest.param(("1", "1"), True, True, id="the plugin's, repeated by the pod"),
+        pytest.param(("100",), False, True, id="a part"),
+        pytest.param(("Ascend910-2c-100-1",), True, True, id="a part by its name"),
+        pytest.param(("1", "Ascend-1", "A-1"), False, False, id="more values than two"),
+        pytest.param(("1", "100"), False, False, id="a part, and the pod's beside it"),
+        pytest.param(("1,2",), False, False, id="another card in the list"),
+        pytest.param(("1", "2"), False, False, id="another card beside the plugin's"),
+        pytest.param(("all",), False, False, id="all"),
+        pytest.param(("1,all",), False, False, id="all, in the list"),
+        pytest.param(("0-7",), False, False, id="a range of all"),
+        pytest.param(("1-2",), False, False, id="a range with it"),
+        pytest.param(("2-1",), False, False, id="a range backwards"),
+        pytest.param(("1-999999999",), False, False, id="a long range"),
+        pytest.param(("Ascend910-2",), False, False, id="another card behind the model"),
+        pytest.param(("huawei-2",), False, False, id="another card's identity"),
+        pytest.param(("02",), False, False, id="spelled otherwise"),
+        pytest.param(("\u0662",), False, False, id="another alphabet's digit"),
+        pytest.param(("-1",), False, False, id="below zero"),
+        pytest.param((" 2 ",), False, False, id="blanks"),
+        pytest.param(("9" * 5000,), False, False, id="a number of 5,000 digits"),
+        pytest.param(("1," * 100_000,), False, False, id="100,000 names"),
+    ],
+)
+def test_a_grant_opens_no_further_card_of_its_vendor(
+    values: tuple[str, ...], *, fine: bool, of_a_part: bool
+) -> None:
+    """The vendor's plugin names the granted cards in the variable; a pod's author may name any."""
+    env = tuple(f"{OPENS}={value}" for value in values)
+    for grant, expected in ((NPU, fine), (NPU_PART, of_a_part)):
+        found = inject(_pod(grant), Container("c", "p", "main", env=env), NPUS, ())
+
+        assert isinstance(found, Injected if expected else Refusal), (grant.mode, found)
+        if isinstance(found, Refusal):
+            assert found.rule == "Tampered"
+            assert OPENS in found.message
+            assert len(found.message) < 500
+
+
+def test_all_granted_cards_may_be_named() -> None:
+    """As a list and as a range; a card of another container of the pod is not among them."""
+    both = (NPU, NPU_NEXT)
+    beside = (NPU, structs.replace(NPU_NEXT, container="sidecar"))
+    for value in ("1,2", "1-2", "2, 1", "Ascend910-1,huawei-2"):
+        container = Container("c", "p", "main", env=(f"{OPENS}={value}",))
+        assert isinstance(inject(_pod(*both), container, NPUS, ()), Injected), value
+        assert isinstance(inject(_pod(*beside), container, NPUS, ()), Refusal), value
 
 
 @pytest.mark.parametrize(

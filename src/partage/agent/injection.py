@@ -38,7 +38,17 @@ from partage.model.request import PodRequest
 from partage.vendors import names
 from partage.vendors.base import ContainerView, Family, PlacedPod, PodView
 from partage.vendors.reserved import RESERVED
-from partage.vendors.runtimes import VISIBLE, VOID, cdi_names, listed, opening, opens, tells
+from partage.vendors.runtimes import (
+    VISIBLE,
+    VOID,
+    Opening,
+    cdi_names,
+    listed,
+    names_others,
+    opening,
+    opens,
+    tells,
+)
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, ROWS, traits_of
 from partage.wire.outcomes import said
@@ -391,7 +401,49 @@ def _past(pod: PodSandbox, container: Container, place: Place, mine: Sequence[Gr
     if found:
         return f"CDI name {found[0]}"
     at = _listed(container)
-    return f"mount at {at[:_SHOWN]}" if at else ""
+    return f"mount at {at[:_SHOWN]}" if at else _opened_beside(container, place, mine)
+
+
+def _opened_beside(container: Container, place: Place, mine: Sequence[Grant]) -> str:
+    """The variable by which a vendor's runtime would open more than the granted cards of the vendor; empty for none.
+
+    NVIDIA's is set by the grant itself, and a vendor's without a grant is closed.
+    """
+    granted: dict[str, list[Grant]] = {}
+    for grant in mine:
+        granted.setdefault(_maker(place, grant.uuid), []).append(grant)
+    values: dict[str, dict[str, Opening]] = {}
+    for text in container.env:
+        key, _, value = text.partition("=")
+        found = opening(key)
+        if found and found.vendor and found.vendor in granted and not found.is_closed(value):
+            values.setdefault(key, {})[value] = found
+    for key, theirs in values.items():
+        found = next(iter(theirs.values()))
+        if found.complete or found.vendor == NVIDIA.name:
+            continue
+        own = granted[found.vendor]
+        minors = {one.minor for one in own}
+        others = None
+        if any(one.mode is GrantMode.VENDOR for one in own):
+            others = _minors(place, found.vendor) - minors
+        # The plugin sets one value, and the pod one beside it. A part may have any name, so there two names differ.
+        if len(theirs) > (2 if others is None else 1):
+            return f"variable {key} with several values"
+        uuids = {one.uuid for one in own}
+        for value in theirs:
+            past = names_others(value, uuids, minors, others)
+            if past:
+                return f"variable {key} with {past[:_SHOWN]}"
+    return ""
+
+
+def _minors(place: Place, vendor: str) -> set[int]:
+    return {
+        one.minor
+        for one in place.node.devices
+        if one.type is DeviceType.GPU and said(place.node, one, "vendor") == vendor
+    }
 
 
 def _maker(place: Place, uuid: str) -> str:

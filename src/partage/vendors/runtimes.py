@@ -24,6 +24,10 @@ VOID: Final = NVIDIA.closed
 """No card at all, in the words of NVIDIA's runtime."""
 _CUDA: Final = "CUDA_VERSION"
 _REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
+_RANGE: Final = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_NUMBERED: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9_.-]*?)?([0-9]{1,9})")
+"""A card as vendors name it to their runtimes: its number, perhaps behind its model."""
+_MOST: Final = 256  # names in one variable
 _RESOURCE: Final = re.compile(r"DOCKER_RESOURCE_[0-9A-Z_]+")
 """Generic resources of Docker's swarm: an operator may let runtimes read them before their own variable."""
 _LIST: Final = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
@@ -87,6 +91,42 @@ def opens(env: Iterable[str]) -> tuple[str, ...]:
     if VISIBLE not in known and known.get(_CUDA) and not known.get(_REQUIRE):
         found.append(_CUDA)
     return tuple(dict.fromkeys(found))
+
+
+def names_others(
+    value: str,
+    uuids: Collection[str],
+    granted: Collection[int],
+    further: Collection[int] | None = None,
+) -> str:
+    """The part of a variable by which its vendor's runtime may open a card that was not granted; empty if none may.
+
+    A vendor's plugin sets the variable too, and nothing distinguishes its value from a pod's. Runtimes read
+    many spellings, so what is not known to name a granted card counts as another one.
+
+    Args:
+        value: of the variable.
+        uuids: of the granted cards.
+        granted: their numbers.
+        further: numbers of the vendor's other cards, if its plugin cuts the granted ones: it chooses the numbers of
+            their parts. None if they are granted whole.
+    """
+    if value.count(",") >= _MOST:
+        return f"list of more than {_MOST} cards"
+    for name in map(str.strip, value.split(",")):
+        if name in uuids:
+            continue
+        if found := _RANGE.fullmatch(name):
+            first, last = map(int, found.groups())
+            fine = first <= last < first + _MOST and {*range(first, last + 1)} <= {*granted}
+        elif found := _NUMBERED.fullmatch(name):
+            number = int(found[1])
+            fine = number in granted or (further is not None and number not in further)
+        else:
+            fine = False
+        if not fine:
+            return repr(name)
+    return ""
 
 
 def tells(variable: str, value: str) -> bool:
