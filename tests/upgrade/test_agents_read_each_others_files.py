@@ -65,7 +65,7 @@ def test_what_is_written_now_is_what_the_release_wrote(file: str, tmp_path: Path
 def test_what_a_later_version_wrote_is_refused_and_left_alone(file: str, node: Path) -> None:
     """Each says which version it found; nothing is guessed, nothing is written over."""
     now = (node / file).read_text()
-    later = now.replace('"v":1', '"v":3', 1).replace("partage-limits 1", "partage-limits 3")
+    later = now.replace('"v":1', '"v":4', 1).replace("partage-limits 1", "partage-limits 3")
     (node / file).write_text(later)
 
     with pytest.raises(PartageError, match="version"):
@@ -77,9 +77,9 @@ def test_what_a_later_version_wrote_is_refused_and_left_alone(file: str, node: P
 def test_a_journal_that_became_later_on_the_way_is_refused_too(node: Path) -> None:
     """A roll-forward that only appended: the mark may be any line."""
     with (node / CONTAINERS).open("a") as file:
-        file.write('{"v":3}\n{"given":{"container":"c9"},"new":1}\n')
+        file.write('{"v":4}\n{"given":{"container":"c9"},"new":1}\n')
 
-    with pytest.raises(PartageError, match="is of version 3, which another release wrote"):
+    with pytest.raises(PartageError, match="is of version 4, which another release wrote"):
         Journal(node)
 
 

@@ -131,9 +131,13 @@ class Holdings:
         )
 
     def runs(self, one: Running) -> None:
-        """The runtime creates a container now."""
-        if self.running is not None:
-            self.running[one.container] = one
+        """The runtime creates a container now; its pod's record is in memory once, whatever the pod's containers."""
+        if self.running is None:
+            return
+        same = (
+            x.record for x in self.running.values() if x.uid == one.uid and x.record == one.record
+        )
+        self.running[one.container] = replace(one, record=next(same, one.record))
 
     def forget(self, container: str) -> None:
         """A container has ended."""

@@ -12,7 +12,10 @@ a failed write the journal therefore closes all files and writes everything agai
 The amounts of a pod's shares may change while it runs. The journal keeps them as long as the pod exists, beside the
 grants of its containers, because the runtime knows only the record that the pod was created with.
 
-The first line is the version of the content: 2 if amounts were changed, 1 if none were. An agent refuses a journal of a
+A pod may have 512 containers, and its record is about all of them. Where all records together are long, only one line of a
+pod has its record, and the lines of its other containers name the container of that line.
+
+The first line is the version of the content: 3 if lines name others, 2 if amounts were changed, else 1. An agent refuses a journal of a
 later version and leaves it unchanged. It would not understand all of its lines, and a rewrite would lose them for the
 agent that wrote them. A new field raises the version, unless its loss only makes a later agent refuse more
 (`claimant`). A journal without a version is of 0.1.0 and counts as version 1.
@@ -23,7 +26,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +41,12 @@ _MODE: Final = 0o600
 _VERSION: Final = 1
 _ADJUSTED: Final = 2
 """Version of a journal with changed amounts: an agent that does not know them would enforce others."""
+_SHARED: Final = 3
+"""Version of a journal in which the lines of a pod share its record."""
 _CLOSED: Final = -1
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LONG_BYTES: Final = 1 << 20
+"""Length of all records together, a pod's counted for each container, above which its lines share it."""
 _SPARE_BYTES: Final = 1 << 20
 """Bytes about ended containers that cause a rewrite: months of a quiet node, a day of a busy one."""
 
@@ -82,8 +89,11 @@ class Adjusted(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line; if it has `like`, the record of what is given is in the line of that container."""
+
     v: int | None = None
     given: Entry | None = None
+    like: str = ""
     ended: str = ""
     adjusted: Adjusted | None = None
 
@@ -91,7 +101,7 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Marked(msgspec.Struct, frozen=True):
     """The part of a line that is read first, for any content of the rest."""
 
-    v: int
+    v: int | None = None
 
 
 class Journal:
@@ -115,6 +125,8 @@ class Journal:
         self.adjusted: dict[str, str] = {}
         self._spare = spare
         self._dead = 0
+        self._shared = False
+        self._told: dict[str, Entry] = {}  # by UID, the entry whose line has the record
         # Held for a whole change: grants, amounts and the end come from several threads.
         self._writing = threading.Lock()
         self._file = self._held = _CLOSED
@@ -171,9 +183,14 @@ class Journal:
     def give(self, entry: Entry) -> None:
         """Record a container's grants, flushed to the disk. Raises `OSError`: the caller must not grant anything."""
         with self._writing:
+            entry = self._pooled(entry)
             entries = {**self.entries, entry.container: entry}
             try:
-                self._append(_Line(given=entry))
+                if self._shared or not _are_long(entries):
+                    self._append(_line(entry, self._told, shared=self._shared))
+                    _tell(entry, self._told)
+                else:
+                    self._rewrite(entries, self.adjusted)
             except OSError as error:
                 self._write_anew(entries, error)
             self.entries = entries
@@ -194,7 +211,7 @@ class Journal:
             except OSError as error:
                 self._write_anew(entries, error)
                 return
-            self._dead += written + len(_encoded(_Line(given=entry)))
+            self._dead += written + len(_encoded(_line(entry, self._told, shared=self._shared)))
             if self._dead > self._spare:
                 # The end is recorded; a file that is only too long is rewritten the next time.
                 with contextlib.suppress(OSError):
@@ -272,37 +289,48 @@ class Journal:
         self._held = _CLOSED
 
     def _read(self) -> None:
+        records: dict[str, str] = {}  # by container, those of earlier lines
         try:
-            data = self._path.read_bytes()
+            file = self._path.open("rb")
         except FileNotFoundError:
             return
-        whole, _, torn = data.rpartition(b"\n")
-        del torn  # it was never confirmed
-        self._check_version(whole)
-        for text in whole.splitlines():
-            try:
-                line = msgspec.json.decode(unsealed(text), type=_Line)
-            except (InvalidDocument, *UNREADABLE):
-                self.damaged += 1
-                continue
-            if line.adjusted is not None:
-                self.adjusted[line.adjusted.uid] = line.adjusted.record
-            if line.given is not None:
-                self.entries[line.given.container] = line.given
-            self.entries.pop(line.ended, None)
+        with file:
+            for text in file:
+                if not text.endswith(b"\n"):
+                    return  # a crash cut it off; it was never confirmed
+                try:
+                    document = unsealed(text[:-1])
+                    version = msgspec.json.decode(document, type=_Marked).v
+                    line = msgspec.json.decode(document, type=_Line) if version is None else None
+                except (InvalidDocument, *UNREADABLE):
+                    self.damaged += 1
+                    continue
+                if line is not None:
+                    self._take(line, records)
+                elif version not in (_VERSION, _ADJUSTED, _SHARED):
+                    raise InvalidDocument(
+                        f"journal {self._path} is of version {version}, which another release wrote; this one "
+                        f"reads versions up to {_SHARED}. Run the agent that wrote it, or drain the node of "
+                        "device pods and move the file away"
+                    )
 
-    def _check_version(self, lines: bytes) -> None:
-        for text in lines.splitlines():
-            try:
-                version = msgspec.json.decode(unsealed(text), type=_Marked).v
-            except (InvalidDocument, *UNREADABLE):
-                continue
-            if version not in (_VERSION, _ADJUSTED):
-                raise InvalidDocument(
-                    f"journal {self._path} is of version {version}, which another release wrote; this one "
-                    f"reads versions up to {_ADJUSTED}. Run the agent that wrote it, or drain the node of device "
-                    "pods and move the file away"
-                )
+    def _pooled(self, entry: Entry) -> Entry:
+        """The entry with the text of its pod's record that is in memory already."""
+        told = self._told.get(entry.uid)
+        if told is None or told.record != entry.record:
+            return entry
+        return msgspec.structs.replace(entry, record=told.record)
+
+    def _take(self, line: _Line, records: dict[str, str]) -> None:
+        if line.adjusted is not None:
+            self.adjusted[line.adjusted.uid] = line.adjusted.record
+        if (given := line.given) is not None:
+            if line.like:  # without that line it has no record, and closes the node as any that cannot be read
+                given = msgspec.structs.replace(given, record=records.get(line.like, ""))
+            given = self.entries[given.container] = self._pooled(given)
+            records[given.container] = given.record
+            _tell(given, self._told)
+        self.entries.pop(line.ended, None)
 
     def _rewrite(self, entries: dict[str, Entry], adjusted: dict[str, str]) -> None:
         """Write the file again; once it has the name it is the valid one, and the one to append to."""
@@ -310,15 +338,18 @@ class Journal:
             self._lock_again()
         fresh = self._path.with_suffix(".new")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, _MODE)
+        shared, told = _are_long(entries), dict[str, Entry]()
+        version = _SHARED if shared else _ADJUSTED if adjusted else _VERSION
         try:
-            _put(handle, _encoded(_Line(v=_ADJUSTED if adjusted else _VERSION)))
+            _put(handle, _encoded(_Line(v=version)))
             for uid, record in adjusted.items():
                 _put(handle, _encoded(_Line(adjusted=Adjusted(uid, record))))
             if adjusted:
                 # A lost end of a line damages two lines: never those of one container.
-                _put(handle, _encoded(_Line(v=_ADJUSTED)))
+                _put(handle, _encoded(_Line(v=version)))
             for entry in entries.values():
-                _put(handle, _encoded(_Line(given=entry)))
+                _put(handle, _encoded(_line(entry, told, shared=shared)))
+                _tell(entry, told)
             os.fsync(handle)
             size = os.fstat(handle).st_size
             fresh.replace(self._path)
@@ -326,6 +357,7 @@ class Journal:
             os.close(handle)
             raise
         self.entries, self.adjusted, self._named = entries, adjusted, False
+        self._shared, self._told = shared, told
         self._let_go()
         self._file, self._size, self._dead = handle, size, 0
         self._flush()
@@ -351,6 +383,24 @@ def _locked(path: Path) -> int:
         os.close(held)
         raise
     return held
+
+
+def _are_long(entries: Mapping[str, Entry]) -> bool:
+    return sum(len(entry.record) for entry in entries.values()) > _LONG_BYTES
+
+
+def _tell(entry: Entry, told: dict[str, Entry]) -> None:
+    """Note that the line of an entry has its record, if no line before it has the same."""
+    if entry.uid not in told or told[entry.uid].record != entry.record:
+        told[entry.uid] = entry
+
+
+def _line(entry: Entry, told: Mapping[str, Entry], *, shared: bool) -> _Line:
+    """The line of an entry; without its record if this is shared and another line has it."""
+    other = told.get(entry.uid)
+    if not shared or other is None or other is entry or other.record != entry.record:
+        return _Line(given=entry)
+    return _Line(given=msgspec.structs.replace(entry, record=""), like=other.container)
 
 
 def _encoded(line: _Line) -> bytes:
