@@ -1,15 +1,17 @@
 """Records, journal, kubelet and runtime: each difference has a name, agreement has none, and silence accuses no pod."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partage.agent import reconcile as reconciled
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.differences import TABLE, Finding, Kind
 from partage.agent.held_allocations import Running
@@ -18,6 +20,7 @@ from partage.agent.isolation.processes import users
 from partage.agent.journal import Entry
 from partage.agent.kubelet import messages as said
 from partage.agent.kubelet.units import Offer, Unit, counted
+from partage.agent.nri.messages import PodSandbox
 from partage.agent.reconcile import Bound, Facts, bound_pods, confirmed, reconcile
 from partage.model import device as model
 from partage.model.allocation import CLAIM, Allocation, Grant, GrantMode
@@ -630,3 +633,52 @@ def _without(facts: Facts, part: str) -> Facts:
     if part == "pods":
         return replace(facts, pods=None)
     return replace(facts, units=None) if part == "units" else replace(facts, running=None)
+
+
+def _asks(uid: str, name: str) -> dict[tuple[str, str, str], dict[str, tuple[str, ...]]]:
+    return {("team", uid, name): {GPU: (f"GPU-0::{uid}{name}",)}}
+
+
+@pytest.mark.parametrize("many", [50, 400])
+def test_each_record_is_read_once_and_each_container_looked_up(
+    many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node had thousands of containers in some pods: a look took seconds, in which others' containers were refused."""
+    uids = [f"p{number}" for number in range(4)]
+    names_ = [f"c{number}" for number in range(many)]
+    world = World([], [], {}, [])
+    for uid in uids:
+        text = record(uid, *grants(0, 1, *names_[:64]))
+        world.pods.append(Bound(uid, "team", uid, text, asks={"c0": {GPU: 1}}))
+        for name in names_:
+            world.entries.append(Entry(f"{uid}-{name}", uid, f"team/{uid}", name, text, "none"))
+            run = Running(f"{uid}-{name}", uid, "team", uid, name, text, "none")
+            world.running.append(run)
+        for name in names_[:64]:
+            world.units |= _asks(uid, name)
+    read: list[str] = []
+    genuine = reconciled.recorded
+
+    def counted_(pod: PodSandbox, node: str) -> object:
+        read.append(pod.uid)
+        return genuine(pod, node)
+
+    monkeypatch.setattr(reconciled, "recorded", counted_)
+    facts = world.facts()
+    looked = Passes(facts.entries), Passes(facts.running or ())
+
+    reconcile(replace(facts, entries=looked[0], running=looked[1]))
+
+    assert sorted(read) == uids
+    assert max(one.passes for one in looked) <= 8, "however many containers have units"
+
+
+class Passes(list[Any]):
+    """A list that counts how often it is gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """Once more."""
+        self.passes += 1
+        return super().__iter__()

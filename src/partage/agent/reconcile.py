@@ -24,7 +24,7 @@ from typing import Final
 
 from partage.agent.differences import Finding, Kind
 from partage.agent.held_allocations import Running
-from partage.agent.injection import Place, Rule, conflict, recorded
+from partage.agent.injection import Place, Refusal, Rule, conflict, recorded
 from partage.agent.journal import Entry
 from partage.agent.kubelet.units import Offer, Units, requests_of
 from partage.agent.nri.messages import PodSandbox
@@ -107,23 +107,71 @@ def confirmed(before: Iterable[Finding], now: Iterable[Finding]) -> list[Finding
 
 def reconcile(facts: Facts) -> list[Finding]:
     """All differences, in order."""
+    look = _Look(facts)
     parts = _of_running, _of_entries, _of_cards, _of_units, _of_uses
-    return sorted({one for part in parts for one in part(facts)})
+    return sorted({one for part in parts for one in part(look)})
+
+
+class _Look:
+    """The facts by pod and container, with each record read once: a tenant's pods may have thousands of containers.
+
+    Attributes:
+        entries: by UID and container; of several the last.
+        running: UID and container of what runs.
+        records: of running containers, by their pod's UID.
+        pods: by UID, by the API server.
+        uids: of the pods with a namespace and a name.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.entries = {(one.uid, one.name): one for one in facts.entries}
+        self.pods = {one.uid: one for one in facts.pods or ()}
+        self.running = {(one.uid, one.name) for one in facts.running or ()}
+        self.records: dict[str, set[str | None]] = {}
+        self.uids: dict[tuple[str, str], set[str]] = {}
+        for run in facts.running or ():
+            self.records.setdefault(run.uid, set()).add(run.record)
+            self.uids.setdefault((run.namespace, run.pod), set()).add(run.uid)
+        for pod in facts.pods or ():
+            if not pod.over:
+                self.uids.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
+        self._read: dict[tuple[str, ...], Allocation | str] = {}
+
+    def read(self, text: str, uid: str, namespace: str, name: str) -> Allocation | str:
+        """A record, or its fault."""
+        key = text, uid, namespace, name
+        if key not in self._read:
+            pod = PodSandbox("", name, uid, namespace, annotations={names.ALLOCATION: text})
+            found = recorded(pod, self.facts.place.node.name)
+            fault = found.message if isinstance(found, Refusal) else "annotation is missing"
+            self._read[key] = found if isinstance(found, Allocation) else fault
+        return self._read[key]
+
+    def recorded(self, one: Entry, text: str | None = None) -> Allocation | str:
+        """The record of an entry, or another one of its pod."""
+        namespace, _, name = one.pod.partition("/")
+        return self.read(one.record if text is None else text, one.uid, namespace, name)
+
+    def uid(self, namespace: str, name: str) -> str | None:
+        """The pod that the kubelet means; None if that would be a guess."""
+        found = self.uids.get((namespace, name), set())
+        return next(iter(found)) if len(found) == 1 else None
 
 
 # --- the runtime and the journal ---------------------------------------------------------------
 
 
-def _of_running(facts: Facts) -> Iterator[Finding]:
-    known = {one.container for one in facts.entries}
-    for one in facts.running or ():
+def _of_running(look: _Look) -> Iterator[Finding]:
+    known = {one.container for one in look.facts.entries}
+    for one in look.facts.running or ():
         if one.container in known:
             if one.served is None:
                 yield _about(one, Kind.NEVER_GIVEN, "it was started without its grant")
         elif not one.uid:
             yield _about(one, Kind.POD_UNKNOWN, "it runs, and the runtime does not name its pod")
         elif one.record is not None:
-            record = _read(facts, one.record, one.uid, one.namespace, one.pod)
+            record = look.read(one.record, one.uid, one.namespace, one.pod)
             if not isinstance(record, Allocation):
                 yield _about(one, Kind.BAD_RECORD, f"it runs, and {record}")
             elif one.served is None:
@@ -132,26 +180,25 @@ def _of_running(facts: Facts) -> Iterator[Finding]:
                 yield _about(one, Kind.NOT_IN_JOURNAL, "the runtime has it as served")
 
 
-def _of_entries(facts: Facts) -> Iterator[Finding]:
-    there = None if facts.running is None else {one.container for one in facts.running}
-    pods = None if facts.pods is None else {one.uid: one for one in facts.pods}
-    for one in facts.entries:
+def _of_entries(look: _Look) -> Iterator[Finding]:
+    there = None if look.facts.running is None else {one.container for one in look.facts.running}
+    for one in look.facts.entries:
         if there is not None and one.container not in there:
             yield _from(one, Kind.ENDED, "the runtime no longer has it")
             continue
-        record = _recorded(facts, one)
+        record = look.recorded(one)
         if not isinstance(record, Allocation):
             yield _from(one, Kind.UNREADABLE, f"the journal's {record}")
         grants = record.grants if isinstance(record, Allocation) else ()
         claimed = bool(one.claimant) or any(grant.protocol == CLAIM for grant in grants)
-        if pods is None or (claimed and not one.claimant):
+        if look.facts.pods is None or (claimed and not one.claimant):
             continue  # an earlier agent's entry does not name its pod
-        pod = pods.get(one.pod_uid)
+        pod = look.pods.get(one.pod_uid)
         if pod is None or pod.over:
             how = "does not have its pod" if pod is None else "reports that its pod has ended"
             yield _from(one, Kind.POD_GONE, f"the API server {how}; it runs and keeps its cards")
         if pod is not None and not claimed and pod.record != one.record:
-            now = None if pod.record is None else _recorded(facts, one, pod.record)
+            now = None if pod.record is None else look.recorded(one, pod.record)
             if not isinstance(now, Allocation):
                 yield _from(one, Kind.RECORD_CHANGED, "its pod's record is gone or cannot be read")
             elif isinstance(record, Allocation) and not _alike(now, record):
@@ -160,24 +207,24 @@ def _of_entries(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _of_cards(facts: Facts) -> Iterator[Finding]:
+def _of_cards(look: _Look) -> Iterator[Finding]:
     """Absent devices, and devices with more grants than capacity; the finding names the later container."""
-    there = None if facts.running is None else {one.container: one for one in facts.running}
-    known = {one.container for one in facts.entries}
+    there = None if look.facts.running is None else {one.container for one in look.facts.running}
+    known = {one.container for one in look.facts.entries}
     held: dict[str, tuple[str, Allocation]] = {}
-    for entry in facts.entries:
+    for entry in look.facts.entries:
         if there is None or entry.container in there:
-            record = _recorded(facts, entry)
+            record = look.recorded(entry)
             if isinstance(record, Allocation):
                 held.setdefault(entry.uid, (entry.name, record))
-    for one in facts.running or ():
+    for one in look.facts.running or ():
         if one.container not in known and one.record is not None:
-            record = _read(facts, one.record, one.uid, one.namespace, one.pod)
+            record = look.read(one.record, one.uid, one.namespace, one.pod)
             if isinstance(record, Allocation):
                 held.setdefault(one.uid, (one.name, record))
     before: list[Allocation] = []
     for name, allocation in held.values():
-        refusal = conflict(allocation, facts.place, before)
+        refusal = conflict(allocation, look.facts.place, before)
         before.append(allocation)
         if refusal is not None:
             gone = refusal.rule == Rule.UNKNOWN_DEVICE
@@ -194,19 +241,19 @@ def _of_cards(facts: Facts) -> Iterator[Finding]:
 # --- the driver's processes --------------------------------------------------------------------
 
 
-def _of_uses(facts: Facts) -> Iterator[Finding]:
+def _of_uses(look: _Look) -> Iterator[Finding]:
     """Containers that use a card of which they have no grant: an open file of it can be passed on."""
-    journal = {one.container: one for one in facts.entries}
-    for one in facts.running or ():
-        cards = set(facts.uses.get(one.container, ()))
-        if not cards or one.namespace in facts.place.exempt:
+    journal = {one.container: one for one in look.facts.entries}
+    for one in look.facts.running or ():
+        cards = set(look.facts.uses.get(one.container, ()))
+        if not cards or one.namespace in look.facts.place.exempt:
             continue
         entry = journal.get(one.container)  # a claim's is under the claim's UID
         if entry is not None or one.record is not None:
             record = (
-                _read(facts, one.record or "", one.uid, one.namespace, one.pod)
+                look.read(one.record or "", one.uid, one.namespace, one.pod)
                 if entry is None
-                else _recorded(facts, entry)
+                else look.recorded(entry)
             )
             if not isinstance(record, Allocation):
                 continue  # a finding of its own
@@ -219,19 +266,19 @@ def _of_uses(facts: Facts) -> Iterator[Finding]:
 # --- the kubelet's units -----------------------------------------------------------------------
 
 
-def _of_units(facts: Facts) -> Iterator[Finding]:
-    if facts.units is None:
+def _of_units(look: _Look) -> Iterator[Finding]:
+    if look.facts.units is None:
         return
     card_of = {
-        (offer.resource, unit.id): unit.card for offer in facts.offers for unit in offer.units
+        (offer.resource, unit.id): unit.card for offer in look.facts.offers for unit in offer.units
     }
     owners: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for key, units in facts.units.items():
+    for key, units in look.facts.units.items():
         for resource, ids in units.items():
             for unit in ids:
                 owners.setdefault((resource, unit), set()).add(key[:2])
-    for key, units in facts.units.items():
-        uid = _uid(facts, *key[:2])
+    for key, units in look.facts.units.items():
+        uid = look.uid(*key[:2])
         if uid is None:
             continue
         flat = [(resource, unit) for resource, ids in units.items() for unit in ids]
@@ -244,19 +291,18 @@ def _of_units(facts: Facts) -> Iterator[Finding]:
             yield _finding(
                 key, uid, Kind.UNKNOWN_UNIT, f"no device plugin offers what it holds: {told}"
             )
-        yield from _of_container(facts, key, uid, {card_of[one] for one in flat if one in card_of})
-        yield from _of_amounts(facts, key, uid, units)
-    yield from _of_uncounted(facts)
+        yield from _of_container(look, key, uid, {card_of[one] for one in flat if one in card_of})
+        yield from _of_amounts(look, key, uid, units)
+    yield from _of_uncounted(look)
 
 
 def _of_container(
-    facts: Facts, key: tuple[str, str, str], uid: str, cards: set[str]
+    look: _Look, key: tuple[str, str, str], uid: str, cards: set[str]
 ) -> Iterator[Finding]:
     """A container that holds units but has no record, or whose units are of other cards."""
-    mine = [one for one in facts.entries if (one.uid, one.name) == (uid, key[2])]
-    runs = [one for one in facts.running or () if (one.uid, one.name) == (uid, key[2])]
-    if mine:
-        record = _recorded(facts, mine[-1])
+    mine = look.entries.get((uid, key[2]))
+    if mine is not None:
+        record = look.recorded(mine)
         if isinstance(record, Allocation):
             granted = {one.uuid for one in record.grants if one.container == key[2]}
             if cards - granted:
@@ -264,18 +310,19 @@ def _of_container(
                 told += f"its record names {_some(sorted(granted)) or 'none'}"
                 yield _finding(key, uid, Kind.OTHER_CARD, told)
         return
-    known = [one.record for one in facts.pods or () if one.uid == uid]
-    known = known or [one.record for one in facts.running or () if one.uid == uid]
-    if known and all(record is None for record in known):
+    pod = look.pods.get(uid)
+    if (look.records.get(uid) if pod is None else {pod.record}) == {None}:
         told = "the kubelet counts units for it, and its pod has no record"
+        runs = (uid, key[2]) in look.running
         kind = Kind.RUNS_WITHOUT_RECORD if runs else Kind.UNITS_WITHOUT_RECORD
         yield _finding(key, uid, kind, told)
 
 
 def _of_amounts(
-    facts: Facts, key: tuple[str, str, str], uid: str, units: Mapping[str, tuple[str, ...]]
+    look: _Look, key: tuple[str, str, str], uid: str, units: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Finding]:
-    asks = next((one.asks for one in facts.pods or () if one.uid == uid and one.asks), {})
+    pod = look.pods.get(uid)
+    asks = pod.asks or {} if pod is not None else {}
     for resource, ids in units.items():
         asked = asks.get(key[2], {}).get(resource)
         if asked is not None and asked != len(ids):
@@ -283,21 +330,20 @@ def _of_amounts(
             yield _finding(key, uid, Kind.OTHER_AMOUNT, told)
 
 
-def _of_uncounted(facts: Facts) -> Iterator[Finding]:
+def _of_uncounted(look: _Look) -> Iterator[Finding]:
     """Containers that run with devices, request units, and have none in the kubelet's report."""
-    ours = {offer.resource for offer in facts.offers}
-    there = {one.container for one in facts.running or ()}
-    pods = {one.uid: one for one in facts.pods or ()}
-    for one in facts.entries:
-        pod = pods.get(one.uid)
-        if one.container not in there or pod is None or _initial(facts, one):
+    ours = {offer.resource for offer in look.facts.offers}
+    there = {one.container for one in look.facts.running or ()}
+    for one in look.facts.entries:
+        pod = look.pods.get(one.uid)
+        if one.container not in there or pod is None or _initial(look, one):
             continue
         asks = (pod.asks or {}).get(one.name, {})
-        has = (facts.units or {}).get((pod.namespace, pod.name, one.name), {})
+        has = (look.facts.units or {}).get((pod.namespace, pod.name, one.name), {})
         lacking = sorted(
             name for name, n in asks.items() if n and name in ours and name not in has
         )
-        if lacking and _uid(facts, pod.namespace, pod.name) == one.uid:
+        if lacking and look.uid(pod.namespace, pod.name) == one.uid:
             told = (
                 f"the kubelet counts nothing of {_some(lacking)} for it, and may give it to others"
             )
@@ -307,21 +353,8 @@ def _of_uncounted(facts: Facts) -> Iterator[Finding]:
 # --- small functions ---------------------------------------------------------------------------
 
 
-def _uid(facts: Facts, namespace: str, name: str) -> str | None:
-    """The pod that the kubelet means; None if that would be a guess."""
-    found = {
-        one.uid for one in facts.running or () if (one.namespace, one.pod) == (namespace, name)
-    }
-    found |= {
-        one.uid
-        for one in facts.pods or ()
-        if (one.namespace, one.name) == (namespace, name) and not one.over
-    }
-    return found.pop() if len(found) == 1 else None
-
-
-def _initial(facts: Facts, one: Entry) -> bool:
-    record = _recorded(facts, one)
+def _initial(look: _Look, one: Entry) -> bool:
+    record = look.recorded(one)
     if not isinstance(record, Allocation):
         return True
     return all(g.phase is not Phase.MAIN for g in record.grants if g.container == one.name)
@@ -330,20 +363,6 @@ def _initial(facts: Facts, one: Entry) -> bool:
 def _alike(one: Allocation, other: Allocation) -> bool:
     """Whether two records differ only in amounts of shares, which change while a pod runs."""
     return set(one.grants) == set(other.grants) or alike(one.grants, other.grants)
-
-
-def _recorded(facts: Facts, one: Entry, text: str | None = None) -> Allocation | str:
-    namespace, _, name = one.pod.partition("/")
-    return _read(facts, one.record if text is None else text, one.uid, namespace, name)
-
-
-def _read(facts: Facts, text: str, uid: str, namespace: str, name: str) -> Allocation | str:
-    """A record, or its fault."""
-    pod = PodSandbox("", name, uid, namespace, annotations={names.ALLOCATION: text})
-    found = recorded(pod, facts.place.node.name)
-    if found is None or isinstance(found, Allocation):
-        return found or "annotation is missing"
-    return found.message
 
 
 def _about(one: Running, kind: Kind, message: str) -> Finding:

@@ -93,7 +93,8 @@ class Reconciling:
         """Compare once, and report the findings that two looks have in common."""
         if self._place is None or not self._place.node.devices:
             return  # the node's devices are unknown
-        seen = reconcile(await self._facts(self._place))
+        # With thousands of containers it takes longer than the runtime waits for an answer.
+        seen = await asyncio.to_thread(reconcile, await self._facts(self._place))
         found = confirmed(self._seen, seen)
         self._seen = seen
         self._tell(found, self._place.exempt)
