@@ -226,6 +226,17 @@ def test_a_grant_opens_no_further_card_of_its_vendor(
             assert len(found.message) < 500
 
 
+def test_a_proxy_sees_every_value_of_a_repeated_variable() -> None:
+    """The plugin's comes first, the pod's behind it; runtimes differ in which they read."""
+    for first, second, refused in (("1", "2", True), ("2", "1", True), ("1", "1", False)):
+        envs = tuple(cri.Variable(OPENS, value) for value in (first, second))
+        config = cri.ContainerConfig(cri.ContainerName("main"), envs=envs)
+        request = cri.CreateRequest("p", config, cri.PodConfig(cri.PodName("web", "u", "team")))
+        _, container = asked(request, ())
+
+        assert isinstance(inject(_pod(NPU), container, NPUS, ()), Refusal) == refused
+
+
 def test_all_granted_cards_may_be_named() -> None:
     """As a list and as a range; a card of another container of the pod is not among them."""
     both = (NPU, NPU_NEXT)

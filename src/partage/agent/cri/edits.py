@@ -23,7 +23,7 @@ from partage.agent.nri.messages import (
 )
 from partage.agent.protobuf import raw_fields
 from partage.model.errors import UNREADABLE, InvalidValue
-from partage.vendors.runtimes import VISIBLE
+from partage.vendors.runtimes import VISIBLE, opening
 from partage.wire.protobuf import Malformed, wrapped
 
 _UNKNOWN: Final = (f"{VISIBLE}=all",)
@@ -47,7 +47,15 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
     if not (head.uid and head.name and head.namespace and name.name):
         raise Malformed("CreateContainer of a pod or a container without a name or UID")
     own = {one.partition("=")[0]: one for one in image}
-    own |= {one.key: f"{one.key}={one.value}" for one in config.envs}
+    again: list[str] = []
+    named: set[str] = set()
+    for one in config.envs:
+        line = f"{one.key}={one.value}"
+        if one.key in named and one.key != VISIBLE and opening(one.key) is not None:
+            again.append(line)  # a vendor's plugin set it first, and its runtime may read either
+        else:
+            own[one.key] = line
+        named.add(one.key)
     devices = [Device(one.container_path, "c") for one in config.devices]
     if config.linux is not None and config.linux.security and config.linux.security.privileged:
         devices.append(_EVERYTHING)
@@ -59,7 +67,7 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
         request.pod,
         name.name,
         annotations=_annotations(config),
-        env=tuple(own.values()),
+        env=(*own.values(), *again),
         linux=LinuxContainer(tuple(devices)),
         mounts=tuple(Mount(m.container_path, "bind", m.host_path) for m in config.mounts),
     )
