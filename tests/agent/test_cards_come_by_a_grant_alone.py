@@ -226,6 +226,19 @@ def test_a_grant_opens_no_further_card_of_its_vendor(
             assert len(found.message) < 500
 
 
+def test_a_plugin_may_name_its_part_at_the_container_and_a_pod_may_not() -> None:
+    """The kubelet writes a plugin's CDI names at the container; a pod's annotations are its author's."""
+    named = {"cdi.k8s.io/x": "huawei.com/npu=1"}
+    container = Container("c", "p", "main")
+    by_pod = inject(_pod(NPU_PART, annotations=named), container, NPUS, ())
+
+    assert isinstance(by_pod, Refusal)
+    assert by_pod.rule == "Tampered"
+    by_plugin = replace(container, annotations=named)
+    assert isinstance(inject(_pod(NPU_PART), by_plugin, NPUS, ()), Injected)
+    assert isinstance(inject(_pod(NPU), by_plugin, NPUS, ()), Refusal), "no part"
+
+
 def test_a_proxy_sees_every_value_of_a_repeated_variable() -> None:
     """The plugin's comes first, the pod's behind it; runtimes differ in which they read."""
     for first, second, refused in (("1", "2", True), ("2", "1", True), ("1", "1", False)):

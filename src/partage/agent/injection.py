@@ -301,12 +301,15 @@ def _protected(makers: frozenset[str]) -> re.Pattern[str]:
 def _named(
     pod: PodSandbox, container: Container, place: Place, granted: frozenset[str] = frozenset()
 ) -> list[str]:
-    """CDI names of cards that were requested beside the record."""
-    return [
-        name[:_SHOWN]
-        for annotations, ours in ((pod.annotations, True), (container.annotations, False))
-        for name in cdi_names(annotations, place.host.cdi, granted, ours=ours)
-    ]
+    """CDI names of cards that were requested beside the record.
+
+    `granted`: vendors whose plugins may have named their parts at the container; a pod's annotations are its author's.
+    """
+    named = (
+        *cdi_names(pod.annotations, place.host.cdi, ours=True),
+        *cdi_names(container.annotations, place.host.cdi, granted),
+    )
+    return [name[:_SHOWN] for name in named]
 
 
 def _listed(container: Container) -> str:
