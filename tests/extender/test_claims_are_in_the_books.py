@@ -273,13 +273,9 @@ def test_any_order_of_news_ends_in_the_books_of_a_rebuild(steps: list[Any], chan
         what, manifest = stream.pop(0)
         found = document(manifest)
         if what == "gone":
-            told(cache.claim_gone(found))
-        elif what == "changed":
-            told(cache.claim_changed(found))
+            told(cache.gone(found))
         else:
-            told(
-                cache.node_changed(found) if found.kind == "Node" else cache.device_changed(found)
-            )
+            told(cache.changed(found))
 
     latest: dict[str, Manifest] = {}
     for what, manifest in claims:

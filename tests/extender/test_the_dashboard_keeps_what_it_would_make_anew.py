@@ -116,20 +116,20 @@ class Told:
             case ("node", name, cordoned):
                 found = node(name, self._next())
                 found["spec"] = {"unschedulable": cordoned}
-                yield from cluster_cache.node_changed(document(found))
+                yield from cluster_cache.changed(document(found))
             case ("cards", name, model, count):
                 labels = {"node.koordinator.sh/gpu-model": model} if model else {}
                 cards = [card(minor) for minor in range(count)]
                 made = device(name, *cards, version=self._next())
                 made["metadata"]["labels"] = labels
-                yield from cluster_cache.device_changed(document(made))
+                yield from cluster_cache.changed(document(made))
             case ("fault", name):
                 made = device(name, card(0, health=False), card(2), version=self._next())
-                yield from cluster_cache.device_changed(document(made))
+                yield from cluster_cache.changed(document(made))
             case ("no cards", name):
-                yield from cluster_cache.device_gone(name)
+                yield from cluster_cache.gone(document(device(name)))
             case ("node gone", name):
-                yield from cluster_cache.node_gone(name)
+                yield from cluster_cache.gone(document(node(name)))
             case ("rebuilt",):
                 self.books = Books(ClusterCache(), Hooks())
             case _:
@@ -386,9 +386,9 @@ async def test_a_fault_of_a_whole_fleet_makes_no_overview_dearer() -> None:
         books, standing, count = Books(ClusterCache(), Hooks()), Standing(), 0
         for number in range(nodes):
             name = f"n{number}"
-            books.take([*books.cluster_cache.node_changed(document(node(name)))], 0.0)
+            books.take([*books.cluster_cache.changed(document(node(name)))], 0.0)
             cards = [card(minor, health=False, id=f"{name}/{minor}") for minor in range(8)]
-            books.take([*books.cluster_cache.device_changed(document(device(name, *cards)))], 0.0)
+            books.take([*books.cluster_cache.changed(document(device(name, *cards)))], 0.0)
         await overview_document(books, standing)
 
         def counted(*_: object) -> None:

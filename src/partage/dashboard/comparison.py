@@ -18,7 +18,6 @@ from partage.dashboard.overview import sums
 from partage.dashboard.roster import merged
 from partage.dashboard.workloads import waiting_pods
 from partage.extender.books import Books
-from partage.extender.explain import born
 from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.model.policy import Policy, Strategy
@@ -77,7 +76,7 @@ async def _pods(books: Books) -> tuple[list[Pod], Workload]:
             pod = entry.pod
             if pod.finished or not pod.request.groups:
                 continue
-            turn = -pod.priority, born(books, pod.uid) or "", number
+            turn = -pod.priority, books.cluster_cache.born(pod.uid) or "", number
             run.append((*turn, replace(pod, node=None, record=None)))
             shapes.update(shapes_of(pod))
         runs.append(sorted(run))

@@ -19,7 +19,7 @@ from partage.dashboard.roster import Roster
 from partage.dashboard.view_cache import Standing
 from partage.dashboard.workloads import claimant_document
 from partage.extender.books import Books
-from partage.extender.explain import born, unscheduled
+from partage.extender.explain import unscheduled
 from partage.inventory.ledger import Ledger
 from partage.inventory.plane import CLOSED, Bools, Plane
 from partage.model.device import DeviceType
@@ -236,7 +236,7 @@ def _first(
                 "name": name,
                 "code": waiting.refusal.code.value if waiting else None,
                 "message": waiting.refusal.message if waiting else unscheduled(books, uid) or None,
-                "created": born(books, uid),
+                "created": books.cluster_cache.born(uid),
             }
         )
     return found

@@ -12,7 +12,7 @@ from partage.dashboard.queries import MOST_PODS, PodQuery
 from partage.dashboard.roster import Key, Roster, merged
 from partage.dashboard.view_cache import Standing
 from partage.extender.books import Books
-from partage.extender.explain import born, said_of, unscheduled
+from partage.extender.explain import said_of, unscheduled
 from partage.extender.preemption import born_at
 from partage.model.allocation import CLAIM, Allocation
 from partage.model.device import DeviceType
@@ -199,7 +199,7 @@ def _document(books: Books, entry: PodEntry) -> dict[str, Any]:
         "kube_scheduler": (
             unscheduled(books, pod.uid) or None if refusal is None and pod.node is None else None
         ),
-        "created": born(books, pod.uid),
+        "created": books.cluster_cache.born(pod.uid),
         "quarantine": suspicion.message if suspicion else None,
     }
 

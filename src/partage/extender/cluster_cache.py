@@ -48,10 +48,9 @@ _REMEMBERED: Final = 20_000
 
 @dataclass(slots=True)
 class _Place:
-    """The known data of one node."""
+    """The known data of one node; its `documents`, by kind, are the Node and the Device object."""
 
-    node: Document | None = None
-    device: Document | None = None
+    documents: dict[str, Document] = field(default_factory=dict)
     translated: Node | None = None
     told: bool = False
     """Whether the engine has the node; a node that cannot be read is closed there."""
@@ -142,7 +141,12 @@ class ClusterCache:
     def device_document(self, node: str) -> Document | None:
         """The Device object of a node."""
         place = self._places.get(node)
-        return place.device if place else None
+        return place.documents.get("Device") if place else None
+
+    def born(self, uid: str) -> str | None:
+        """The creation time of a pod, as the API server writes it; None if it is not known."""
+        document = self.documents.get(uid)
+        return document.metadata.creation_timestamp if document is not None else None
 
     def last_good(self) -> list[Document]:
         """The state in force of each ConfigMap and quota whose newest state is refused."""
@@ -154,10 +158,12 @@ class ClusterCache:
     def changed(self, document: Document) -> list[Event]:
         """Take in a new or changed object."""
         match document.kind:
-            case "Node":
-                return self.node_changed(document)
-            case "Device":
-                return self.device_changed(document)
+            case "Node" | "Device":
+                place = self._places.setdefault(document.name, _Place())
+                if outdated(document, place.documents.get(document.kind)):
+                    return []
+                place.documents[document.kind] = document
+                return self._renew(document.name, place)
             case "Pod":
                 return self.pod_changed(document)
             case "ResourceClaim":
@@ -170,10 +176,12 @@ class ClusterCache:
     def gone(self, document: Document) -> list[Event]:
         """Forget a deleted object."""
         match document.kind:
-            case "Node":
-                return self.node_gone(document.name)
-            case "Device":
-                return self.device_gone(document.name)
+            case "Node" | "Device":
+                known = self._places.get(document.name)
+                if known is None:
+                    return []
+                known.documents.pop(document.kind, None)
+                return self._renew(document.name, known)
             case "Pod":
                 return self.pod_gone(document.metadata.uid or "")
             case "ResourceClaim":
@@ -185,59 +193,21 @@ class ClusterCache:
 
     # --- nodes -------------------------------------------------------------------------------
 
-    def node_changed(self, document: Document) -> list[Event]:
-        """Take in a new or changed Node."""
-        place = self._place(document.name)
-        if outdated(document, place.node):
-            return []
-        place.node = document
-        return self._renew(document.name, place)
-
-    def device_changed(self, document: Document) -> list[Event]:
-        """Take in a new or changed Device object."""
-        place = self._place(document.name)
-        if outdated(document, place.device):
-            return []
-        place.device = document
-        return self._renew(document.name, place)
-
-    def node_gone(self, name: str) -> list[Event]:
-        """Forget a deleted Node; its Device object alone is no place for pods."""
-        place = self._places.get(name)
-        if place is None:
-            return []
-        place.node = None
-        return self._renew(name, place)
-
-    def device_gone(self, name: str) -> list[Event]:
-        """Forget a deleted Device object."""
-        place = self._places.get(name)
-        if place is None:
-            return []
-        place.device = None
-        return self._renew(name, place)
-
-    def _place(self, name: str) -> _Place:
-        place = self._places.get(name)
-        if place is None:
-            place = self._places[name] = _Place()
-        return place
-
     def as_read(self, name: str) -> Node | None:
         """The last reading of a node; records and claims are read beside its devices."""
         place = self._places.get(name)
         return place.translated if place else None
 
     def _renew(self, name: str, place: _Place) -> list[Event]:
-        """Read a node again from its two documents."""
+        """Read a node again from its two documents; a Device object alone is no place for pods."""
         before = place.translated
-        if place.node is None:
+        own, device = place.documents.get("Node"), place.documents.get("Device")
+        if own is None:
             place.translated = None
             self.taken.pop(name, None)
             self.notes.pop(name, None)
             self.problems.pop(f"Node {name}", None)
-            if place.device is None and not place.pods:
-                del self._places[name]
+            self._vacant(name, place)
             if not place.told:
                 return []
             place.told = False
@@ -245,13 +215,13 @@ class ClusterCache:
             return [NodeGone(name, self._next())]
         place.told = True
         try:
-            read = translate_node(place.node, place.device, self.translation.context, self._next())
+            read = translate_node(own, device, self.translation.context, self._next())
         except InvalidDocument as error:
             # A node that cannot be read must not serve as if it could, so it is closed.
             self.problems[f"Node {name}"] = str(error)
             place.translated = None
             self._count_registrar(before, None)
-            return [NodeSeen(unread_node(place.node, place.device, str(error), self._next()))]
+            return [NodeSeen(unread_node(own, device, str(error), self._next()))]
         self.problems.pop(f"Node {name}", None)
         self.notes[name] = read.notes
         node = read.node
@@ -338,8 +308,7 @@ class ClusterCache:
         before = self.pods.get(uid)
         try:
             entry = self.translation.read(document, self._next(), self.as_read, before)
-            if self.problems:
-                self._read_again(uid)
+            self._read_again(uid)
         except InvalidDocument as error:
             self._unreadable(uid, document, error)
             shape = document.shape
@@ -363,7 +332,7 @@ class ClusterCache:
         if pod.node is None and not pod.finished:
             return []
         if pod.node is not None:
-            self._place(pod.node).pods.add(pod.uid)
+            self._places.setdefault(pod.node, _Place()).pods.add(pod.uid)
         return [PodSeen(pod)]
 
     def pod_gone(self, uid: str) -> list[Event]:
@@ -395,8 +364,12 @@ class ClusterCache:
         place = self._places.get(pod.node or "")
         if pod.node is not None and place is not None:
             place.pods.discard(pod.uid)
-            if not place.pods and place.node is None and place.device is None:
-                del self._places[pod.node]
+            self._vacant(pod.node, place)
+
+    def _vacant(self, name: str, place: _Place) -> None:
+        """Forget a node without documents and pods."""
+        if not place.pods and not place.documents:
+            del self._places[name]
 
     def _unreadable(self, uid: str, document: Document, error: InvalidDocument) -> None:
         self.problems[document.label] = str(error)
@@ -493,7 +466,7 @@ class ClusterCache:
         context = Context.of(config.settings, registrars=self.translation.context.registrars)
         self.translation.reset(context)
         for name, place in list(self._places.items()):
-            if place.node is not None:
+            if "Node" in place.documents:
                 events += self._renew(name, place)
         for uid, document in list(self.documents.items()):
             events += self._reread(uid, document)

@@ -119,7 +119,7 @@ def explain(
         "request": [_group(group) for group in pod.request.groups],
         "nominated_node": entry.nominated or None,
         "kube_scheduler": unscheduled(books, pod.uid) or None,
-        "created": born(books, pod.uid),
+        "created": books.cluster_cache.born(pod.uid),
         "limits": (
             {"in_force": entry.limits[0], "message": entry.limits[1]} if entry.limits else None
         ),
@@ -178,12 +178,6 @@ def _adjustment(books: Books, uid: str) -> dict[str, str | None] | None:
         return None
     known = condition(document.shape, names.ADJUSTED_CONDITION) or shapes.Condition()
     return {"asked": asked, "done": known.status, "reason": known.reason, "message": known.message}
-
-
-def born(books: Books, uid: str) -> str | None:
-    """The creation time of a pod, as the API server writes it; None if it is not known."""
-    document = books.cluster_cache.documents.get(uid)
-    return document.metadata.creation_timestamp if document is not None else None
 
 
 def unscheduled(books: Books, uid: str) -> str:

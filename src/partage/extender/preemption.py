@@ -334,10 +334,8 @@ def given_up_on(books: Books, uid: str) -> bool:
 
 def born_at(books: Books, uid: str) -> float:
     """The creation time of a pod, in seconds since 1970; 0 if it is not known."""
-    document = books.cluster_cache.documents.get(uid)
-    text = document.metadata.creation_timestamp if document is not None else None
     try:
-        return datetime.fromisoformat(text).timestamp() if text else 0.0
+        return datetime.fromisoformat(books.cluster_cache.born(uid) or "").timestamp()
     except ValueError:
         return 0.0
 
