@@ -29,18 +29,13 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 from partage.extender.books import Books
-from partage.inventory.card import Card
-from partage.inventory.ledger import Ledger
+from partage.extender.claim_room import grants_of, holds, reserved, short, whole
+from partage.extender.pending_allocations import PendingAllocations
 from partage.kube.clock import Clock
-from partage.model.allocation import Allocation, Grant
-from partage.model.device import DeviceType, SliceMode
 from partage.model.pod import Pod
-from partage.model.quantity import brief
-from partage.model.reason import ReasonCode
-from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import Event, HoldEnded, RoomKept
 from partage.vendors.names import CLAIM_FINALIZER
 from partage.wire.claims import (
@@ -51,7 +46,6 @@ from partage.wire.claims import (
     is_protected,
     may_be_allocated,
     read_claim,
-    share_name,
 )
 from partage.wire.documents import Document, precedes
 
@@ -98,11 +92,6 @@ class Reserved:
     until: float
     questions: frozenset[str] = frozenset()
 
-    @property
-    def grants(self) -> tuple[Grant, ...]:
-        """Its devices."""
-        return self.fact.record.grants if self.fact.record is not None else ()
-
 
 class Due(NamedTuple):
     """A claim that the service must write; `reserved`: its reservation then, if it had one."""
@@ -118,25 +107,6 @@ class _Begun(NamedTuple):
 
     since: float
     version: str
-
-
-_Ended = TypeVar("_Ended")
-
-
-class Pending(Protocol[_Ended]):
-    """Allocations in kube-scheduler's memory, which give way to one that is about to be stored."""
-
-    def other(self, fact: Pod) -> bool:
-        """Whether kube-scheduler has allocated other devices to this claim."""
-
-    def asked(self, books: Books, document: Document) -> None:
-        """End the allocation of this claim."""
-
-    def gives_way(self, books: Books, document: Document, now: float) -> Sequence[_Ended]:
-        """End the allocations on the nodes of this claim; they are returned."""
-
-    def returns(self, books: Books, those: Sequence[_Ended], now: float) -> None:
-        """Hold these again."""
 
 
 class ClaimArbiter:
@@ -160,7 +130,7 @@ class ClaimArbiter:
         books: Books,
         document: Document,
         now: float,
-        pending: Pending[_Ended],
+        pending: PendingAllocations,
         *,
         question: str = "",
         dry_run: bool = False,
@@ -228,7 +198,7 @@ class ClaimArbiter:
         begun = self._begun.get(uid)
         return now if begun is None or now >= begun.since + 2 * WAIT else begun.since
 
-    def _untimely(self, claim: Claim, fact: Pod, version: str, pending: Pending[_Ended]) -> str:
+    def _untimely(self, claim: Claim, fact: Pod, version: str, pending: PendingAllocations) -> str:
         """The reason why this allocation is not the claim's next; empty if it is."""
         mine = self.reserved.get(claim.uid)
         if mine is not None and _precedes(version, mine.version):
@@ -251,7 +221,7 @@ class ClaimArbiter:
         fact: Pod,
         document: Document,
         now: float,
-        pending: Pending[_Ended],
+        pending: PendingAllocations,
         *,
         dry_run: bool,
     ) -> str:
@@ -287,10 +257,9 @@ class ClaimArbiter:
             if not dry_run:
                 self._keep(replace(mine, until=now))
             return f"another allocation of claim {fact.key} may still be stored; try again"
-        held = books.engine.ledger.allocation(mine.fact.uid)
-        if held is None or not _whole(books.engine, held, mine.grants):
+        if not whole(books.engine, mine.fact):
             # Another leader allocated its room meanwhile, because it did not know the reservation.
-            return _short(books.engine, mine.fact, mine.grants)
+            return short(books.engine, mine.fact)
         if len(mine.questions) >= _MOST_QUESTIONS:
             return _TOO_OFTEN
         if not dry_run:
@@ -390,7 +359,7 @@ class ClaimArbiter:
             if claims.is_gone(uid) or _precedes(one.version, claims.version(uid)):
                 self._drop(one)
             else:
-                books.take([RoomKept(one.fact, one.fact.node or "", one.grants)], now)
+                books.take([RoomKept(one.fact, one.fact.node or "", grants_of(one.fact))], now)
 
 
 def _unread(claim: Claim) -> str:
@@ -423,86 +392,6 @@ def _precedes(one: str, other: str) -> bool:
         return False
     both = one + other
     return precedes(one, other) if both.isascii() and both.isdecimal() else one != other
-
-
-def holds(fact: Pod) -> tuple[str | None, object]:
-    """The devices of a claim's fact, to compare them, whatever its key is."""
-    return fact.node, fact.record
-
-
-def reserved(engine: Engine, fact: Pod, take: Callable[[Event], object]) -> str:
-    """Hold a claim's devices, all of them or none; return the reason for a refusal, else an empty text."""
-    obstacle = _obstacle(engine, fact)
-    if obstacle:
-        return obstacle
-    grants = fact.record.grants if fact.record is not None else ()
-    take(RoomKept(fact, fact.node or "", grants))
-    held = engine.ledger.allocation(fact.uid)
-    if held is not None and _whole(engine, held, grants):
-        return ""
-    take(HoldEnded(fact.uid))
-    return _short(engine, fact, grants)
-
-
-def _obstacle(engine: Engine, fact: Pod) -> str:
-    """The reason why the node takes no claim at all, whatever is free; empty if there is none."""
-    ledger, node = engine.ledger, fact.node or ""
-    index = ledger.index.get(node)
-    if index is None:
-        return f"node {node} is not known"
-    shut = [one for one in ledger.node_at(index).verdicts if not one.protocol]
-    if ledger.shut[index]:
-        return f"node {node}: {shut[0].message}"
-    return ""
-
-
-def _whole(engine: Engine, held: Allocation, grants: Sequence[Grant]) -> bool:
-    """Whether all grants are held, no card is overbooked by them, and each card is cut as they need."""
-    if held.grants != tuple(grants) or engine.states.get(held.uid) is not State.HELD:
-        return False
-    cards = _cards(engine.ledger, held.node)
-    return not engine.ledger.overbooked(held.uid) and all(
-        _takes(cards[grant.minor], grant) for grant in grants if grant.minor in cards
-    )
-
-
-def _takes(card: Card, grant: Grant) -> bool:
-    """Whether a card, which has the grant already, is cut as the grant needs."""
-    if card.closed is ReasonCode.QUARANTINED or card.device.vendor_cut:
-        return False
-    mode = SliceMode.SHARE if grant.mig is not None else SliceMode.MIG
-    return card.device.mode is not mode
-
-
-def _cards(ledger: Ledger, node: str) -> dict[int, Card]:
-    index = ledger.index.get(node)
-    if index is None:
-        return {}
-    return {one.device.minor: one for one in ledger.cards(DeviceType.GPU, index)}
-
-
-def _short(engine: Engine, fact: Pod, grants: Sequence[Grant]) -> str:
-    """The requested and the free amounts of each card, in words."""
-    cards = _cards(engine.ledger, fact.node or "")
-    told = []
-    for grant in grants:
-        card = cards.get(grant.minor)
-        if card is None:
-            told.append(f"{share_name(grant.minor)} is not there")
-            continue
-        why = f", {card.closed_detail or card.closed.value}" if card.closed is not None else ""
-        if card.closed is None and grant.mig is None and card.slots_free < 1:
-            why = f", for no further sharer beside {card.tenants}"
-        asked = (
-            f"{grant.mig.profile} at {grant.mig.start}"
-            if grant.mig is not None
-            else f"{grant.core_milli / 10:g}% and {brief(grant.memory_bytes)}"
-        )
-        told.append(
-            f"{share_name(grant.minor)}: {asked} asked, {max(card.core_free, 0) / 10:g}% and "
-            f"{brief(max(card.memory_free, 0))} free{why}"
-        )
-    return f"node {fact.node}: no room for claim {fact.key}: {'; '.join(told)}"
 
 
 async def outdated(

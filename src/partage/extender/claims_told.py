@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from partage.extender.books import Books
+from partage.extender.claim_room import grants_of
 from partage.extender.claimants import CLASSES
 from partage.extender.explain import ended, explain
 from partage.inventory.card import Card
@@ -186,8 +187,7 @@ def _memory(ask: Ask) -> int:
 
 def _held(books: Books, claim: Document) -> Iterator[tuple[str, Grant]]:
     for fact in read_claim(claim, books.cluster_cache.as_read).facts():
-        grants = fact.record.grants if fact.record is not None else ()
-        yield from ((fact.node or "", grant) for grant in grants)
+        yield from ((fact.node or "", grant) for grant in grants_of(fact))
 
 
 def _wants(claim: Document) -> Iterator[_Want]:

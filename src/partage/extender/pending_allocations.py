@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from partage.extender.books import Books
-from partage.extender.claim_arbiter import holds, reserved
+from partage.extender.claim_room import holds, reserved
 from partage.model.pod import Pod
 from partage.scheduler.events import Event, HoldEnded
 from partage.wire.claims import claim_uid, held_devices, read_claim

@@ -24,7 +24,7 @@ import numpy as np
 from partage.agent.discovery.found import Inventory
 from partage.agent.dra.slices import Offered, resource_slices
 from partage.agent.dra.withdrawn import HELD
-from partage.extender.claim_arbiter import reserved
+from partage.extender.claim_room import reserved
 from partage.model.allocation import Grant
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue
