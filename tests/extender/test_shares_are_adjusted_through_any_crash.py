@@ -407,13 +407,36 @@ def test_a_round_checks_as_many_parts_as_cost_little_and_every_namespace(
     held |= {f"calm-{n}": SimpleNamespace(namespace="calm", grants=range(2)) for n in range(10)}
     ledger = SimpleNamespace(allocation=held.get)
     books: Any = SimpleNamespace(engine=SimpleNamespace(ledger=ledger))
-    for uid in held:
-        adjustments.postpone(uid, 0.0)
+    for uid, one in held.items():
+        adjustments.postpone(uid, one.namespace, 0.0)
     for turn in range(200):
         adjustments.tick(books, float(turn))
         assert len(checked) == 11
         assert sum(uid.startswith("wild") for uid in checked) == 1
         checked.clear()
+
+
+def test_a_round_costs_the_same_however_many_pods_of_a_namespace_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pods that a round does not check are not even looked up."""
+    looked_up: list[str] = []
+
+    def allocation(uid: str) -> Any:
+        looked_up.append(uid)
+        return SimpleNamespace(namespace="wild", grants=range(1))
+
+    monkeypatch.setattr(Adjustments, "look", lambda *_: None)
+    adjustments = Adjustments(cast("Any", None), InstantClock())
+    books: Any = SimpleNamespace(
+        engine=SimpleNamespace(ledger=SimpleNamespace(allocation=allocation))
+    )
+    for number in range(5_000):
+        adjustments.postpone(f"wild-{number}", "wild", 0.0)
+    for turn in range(10):
+        adjustments.tick(books, float(turn))
+
+    assert looked_up == [f"wild-{number}" for number in range(320)]
 
 
 async def test_a_wish_of_a_moment_without_a_leader_is_answered_by_the_next() -> None:

@@ -16,9 +16,9 @@ Source: docs/decisions/0028.
 import asyncio
 import contextlib
 import logging
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -75,6 +75,7 @@ class Amender(Protocol):
 class _Refused:
     """The reason why a pod is not adjusted, and the time of the report."""
 
+    namespace: str
     reason: str
     message: str
     told: float
@@ -115,8 +116,9 @@ class Adjustments:
     clock: Clock
     late: float = 10.0
     busy: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    refused: OrderedDict[str, _Refused] = field(default_factory=OrderedDict)
+    refused: dict[str, _Refused] = field(default_factory=dict)
     tell: Callable[[PodEntry, str], None] = _silent
+    _rows: dict[str, dict[str, None]] = field(default_factory=dict)  # the refused, by namespace
     _paid: dict[str, float] = field(default_factory=dict)  # end of the paid time, by namespace
     _kept: dict[str, "_Kept"] = field(default_factory=dict)
     _unread: dict[str, Document] = field(default_factory=dict)  # pods whose write may have arrived
@@ -134,7 +136,7 @@ class Adjustments:
 
     def gone(self, uid: str) -> list[Event]:
         """Forget a deleted pod; the events end its reservation."""
-        self.refused.pop(uid, None)
+        self._leave(uid)
         return self._ended(uid)
 
     def _ended(self, uid: str) -> list[Event]:
@@ -146,7 +148,7 @@ class Adjustments:
         for uid in books.cluster_cache.pods:
             document = books.cluster_cache.documents.get(uid)
             if document is not None and names.ADJUST in document.annotations:
-                self.postpone(uid, now)
+                self.postpone(uid, document.namespace, now)
         for uid, kept in list(self._kept.items()):
             document = books.cluster_cache.documents.get(uid)
             if document is None or document.metadata.resource_version != kept.version:
@@ -166,40 +168,54 @@ class Adjustments:
         for uid, document in list(self._unread.items()):
             if uid not in self.busy:
                 self._begin(document, self._read_again(books, document))
-        left, parts = _A_ROUND, Counter[str]()
-        for uid in list(self.refused):
-            held = books.engine.ledger.allocation(uid)
-            namespace = held.namespace if held else ""
-            if parts[namespace] < _A_ROUND // 2:
+        left = _A_ROUND
+        for namespace in list(self._rows):
+            row = self._rows[namespace] = self._rows.pop(namespace)  # its next turn is the last
+            mine = _A_ROUND // 2
+            for uid in list(islice(row, mine)):
+                held = books.engine.ledger.allocation(uid)
                 cost = 1 + len(held.grants) if held else 1
-                parts[namespace] += cost
-                left -= cost
-                self.refused.move_to_end(uid)
+                mine, left = mine - cost, left - cost
+                row[uid] = row.pop(uid)
                 self.look(books, uid, now)
+                if mine <= 0 or left <= 0:
+                    break
             if left <= 0:
                 break
 
     # --- one pod -----------------------------------------------------------------------------
 
-    def postpone(self, uid: str, now: float) -> None:
+    def postpone(self, uid: str, namespace: str, now: float) -> None:
         """Have `tick` check a pod, whether or not the pod changes."""
-        self.refused.setdefault(uid, _Refused("", "", now))
+        if uid not in self.refused:
+            self._enter(uid, _Refused(namespace, "", "", now))
+
+    def _enter(self, uid: str, one: _Refused) -> None:
+        self.refused[uid] = one
+        self._rows.setdefault(one.namespace, {})[uid] = None
+
+    def _leave(self, uid: str) -> None:
+        one = self.refused.pop(uid, None)
+        if one is not None:
+            del self._rows[one.namespace][uid]
+            if not self._rows[one.namespace]:
+                del self._rows[one.namespace]
 
     def look(self, books: Books, uid: str, now: float) -> None:
         """Adjust a pod as far as that is possible `now`, in seconds on the service's steady clock."""
         entry, document = books.cluster_cache.pods.get(uid), books.cluster_cache.documents.get(uid)
         if entry is None or document is None:
-            self.refused.pop(uid, None)
+            self._leave(uid)
             return
         if uid in self.busy or uid in self._kept:
             return
         wish = document.annotations.get(names.ADJUST)
         held = books.engine.ledger.allocation(uid)
         if not wish or held is None or books.engine.states.get(uid) is not State.BOUND:
-            self.refused.pop(uid, None)
+            self._leave(uid)
             return
         if self._paid.get(entry.pod.namespace, now) > now + (_AT_ONCE - 1) * _A_WRITE:
-            self.postpone(uid, now)
+            self.postpone(uid, entry.pod.namespace, now)
             return
         try:
             annotations, wanted = self._planned(books, entry, document, held)
@@ -207,10 +223,10 @@ class Adjustments:
             self._refuse(entry, document, "NotAdjustable", str(error), now)
             return
         if not annotations:
-            self.refused.pop(uid, None)
+            self._leave(uid)
             return
         if self._reserve(books, entry, document, wanted, now):
-            self.refused.pop(uid, None)
+            self._leave(uid)
         else:
             # A decrease needs no room.
             wanted = least(held.grants, wanted)
@@ -374,7 +390,7 @@ class Adjustments:
         self._unread.pop(uid, None)
         if not changed:  # a change ends the reservation when the API server reports it
             books.take(self._ended(uid), now)
-        self.postpone(uid, now)
+        self.postpone(uid, document.namespace, now)
 
     async def _has_changed(self, document: Document, late: float) -> bool | None:
         """Whether a pod has another version now; None if the pod cannot be read."""
@@ -403,7 +419,7 @@ class Adjustments:
         told = known is not None and known.reason == reason
         if known is not None and told and (known.message == message or now < known.told + _KEEP):
             return
-        self.refused[uid] = _Refused(reason, message, now)
+        self._enter(uid, _Refused(entry.pod.namespace, reason, message, now))
         self._pay(entry, now)
         self.tell(entry, message)
         task = asyncio.create_task(self.amender.answer(document, reason, message))

@@ -107,8 +107,7 @@ class Attempts:
         self._room = 0  # the newest room when it was proposed
         self._sent_away: dict[str, float] = {}
         self._books: Books | None = None
-        service.forget.append(self._gone)
-        service.periodic.append(self._tick)
+        service.forget, service.periodic = self._gone, self._tick
 
     def timed(self, verb: str) -> AbstractContextManager[Any]:
         """Measure the time of an answer to a question."""

@@ -125,8 +125,8 @@ class SchedulerService:
         claims: reserves the devices that claims are about to be allocated.
         pending: the pending allocations of claims, as kube-scheduler's plugin reports them.
         adjustments: follows the adjustments that running pods ask for; None if nothing writes their records.
-        forget: functions to call with the uid of every deleted pod, after the books have removed it.
-        periodic: functions to call with the time, in seconds on the service's steady clock, at every tick.
+        forget: called with the uid of every deleted pod, after the books have removed it.
+        periodic: called with the time, in seconds on the service's steady clock, at every tick.
     """
 
     def __init__(
@@ -161,17 +161,13 @@ class SchedulerService:
         self.books = self._new_books()
         self.claims = ClaimArbiter()
         self.pending = PendingAllocations()
-        amender = self._settings.amender
-        self.adjustments = (
-            None
-            if amender is None
-            else Adjustments(
-                amender, clock, self._settings.limits.late, tell=self._hooks.not_adjusted
-            )
-        )
+        self.adjustments: Adjustments | None = None
+        if (amender := self._settings.amender) is not None:
+            late, tell = self._settings.limits.late, self._hooks.not_adjusted
+            self.adjustments = Adjustments(amender, clock, late, tell=tell)
         self._outdate = outdate
-        self.forget: list[Callable[[str], None]] = []
-        self.periodic: list[Callable[[float], None]] = []
+        self.forget: Callable[[str], object] = lambda _: None
+        self.periodic: Callable[[float], object] = lambda _: None
         self._judge(leading=False, rebuilt=False)
         self.last_audit: Audit | None = None
         self._plain: OrderedDict[str, None] = OrderedDict()
@@ -220,10 +216,11 @@ class SchedulerService:
                 before=self.books,
                 now=self.clock.monotonic(),
             )
-            self.claims.renew(self.books, self.clock.monotonic())
-            self.pending.renew(self.books, self.clock.monotonic())
+            now = self.clock.monotonic()
+            self.claims.renew(self.books, now)
+            self.pending.renew(self.books, now)
             if self.adjustments is not None:
-                self.adjustments.renew(self.books, self.clock.monotonic())
+                self.adjustments.renew(self.books, now)
             before = True
         finally:
             # After a failure the old books remain in use and must miss no fact.
@@ -265,8 +262,7 @@ class SchedulerService:
         so that everything with a time limit ends in time.
         """
         now = self.clock.monotonic()
-        for work in self.periodic:
-            work(now)
+        self.periodic(now)
         self.books.tick(now)
         self.pending.expire(self.books, now)
         if self.adjustments is not None and not self.closed:
@@ -336,8 +332,8 @@ class SchedulerService:
 
     def _claim_told(self, document: Document) -> list[Event]:
         """The events that end the reservation and the pending allocation of a claim that the API server reports."""
-        found = [*self.claims.settled(self.books, document)]
-        return [*found, *self.pending.settled(self.books, document)]
+        books = self.books
+        return self.claims.settled(books, document) + self.pending.settled(books, document)
 
     def pod_gone(self, uid: str) -> None:
         """Remove a deleted pod."""
@@ -352,17 +348,17 @@ class SchedulerService:
         self.pending.withdrawn(self.books, uid, self.clock.monotonic())
         ended = [] if self.adjustments is None else self.adjustments.gone(uid)
         self.books.take([*ended, *events], self.clock.monotonic())
-        for forget in self.forget:
-            forget(uid)
+        self.forget(uid)
 
     def _adjust(self, uid: str) -> None:
         """Check the adjustment that a bound pod asks for; later if this instance does not serve now."""
-        if self.adjustments is None or uid not in self.books.engine.ledger:
+        held, now = self.books.engine.ledger.allocation(uid), self.clock.monotonic()
+        if self.adjustments is None or held is None:
             return
         if self.closed:
-            self.adjustments.postpone(uid, self.clock.monotonic())
+            self.adjustments.postpone(uid, held.namespace, now)
         else:
-            self.adjustments.look(self.books, uid, self.clock.monotonic())
+            self.adjustments.look(self.books, uid, now)
 
     async def _end_reservations(self) -> None:
         """Write claims with a reservation and without news, so that no late allocation of them can be stored."""
