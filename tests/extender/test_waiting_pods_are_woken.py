@@ -283,6 +283,27 @@ async def test_a_nominated_pod_is_woken_for_its_room() -> None:
 
 
 @run
+async def test_pods_that_leave_are_looked_at_once_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether others of its namespace still wait for victims matters only to a pod that has all of its room."""
+    names = [f"n{number}" for number in range(5)]
+    world = await World().start(*map(node, names), *map(device, names))
+    for name in names:
+        await world.place(pod(f"victim-{name}", whole(2)), name)
+        nominated = {"nominatedNodeName": name}
+        world.create(pod(f"vip-{name}", whole(2), status=nominated, priority=5))
+    leaving, looked = world.service.books.leaving, Counter[str]()
+
+    def counted(name: str) -> frozenset[str]:
+        looked[name] += 1
+        return leaving(name)
+
+    monkeypatch.setattr(world.service.books, "leaving", counted)
+    await world.service.tick()
+
+    assert looked == Counter(names)
+
+
+@run
 async def test_a_nomination_ends_with_its_pod() -> None:
     """A deleted or bound pod needs no reserved room."""
     world = await World().start(node(), device())

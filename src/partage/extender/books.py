@@ -178,8 +178,8 @@ class Books:
         """Take in a pod with devices that the API server reported: it may be placed or nominated now."""
         pod = entry.pod
         self._stands(pod.uid)
-        if self._ends(pod.uid):
-            meta = self.cluster_cache.documents[pod.uid].metadata
+        meta = self.cluster_cache.documents[pod.uid].metadata
+        if meta.deletion_timestamp is not None:
             self.ending.seen(pod.uid, meta.deletion_grace_period_seconds, now)
         self._untold.pop(pod.uid, None)
         if pod.node is not None or pod.finished:
@@ -254,13 +254,11 @@ class Books:
         if before is not None:
             priority, node = before
             del self._standing[uid]
-            self.priorities[priority] -= 1
-            if not self.priorities[priority]:
-                del self.priorities[priority]
             here = self._standing_on[node]
-            here[priority] -= 1
-            if not here[priority]:
-                del here[priority]
+            for counted in (self.priorities, here):
+                counted[priority] -= 1
+                if not counted[priority]:
+                    del counted[priority]
             if here:
                 self.lowest[node] = min(here)
             else:
@@ -396,10 +394,6 @@ class Books:
         held = map(self.engine.ledger.allocation, self.ending)
         return {one.node for one in held if one is not None}.union(self._nominated)
 
-    def _ends(self, uid: str) -> bool:
-        document = self.cluster_cache.documents.get(uid)
-        return document is not None and document.metadata.deletion_timestamp is not None
-
     def _withdraw(self, uid: str) -> None:
         self.making_room.pop(uid, None)
         node = self._nomination.pop(uid, None)
@@ -516,10 +510,19 @@ class Books:
         of its namespace end.
         """
         states, clearing = self.engine.states, set[str]()
-        for node, mates in self._nominated.items():
-            late = [one for uid, one in mates.items() if states.get(uid) in {None, State.CLEARING}]
-            if late and self.leaving(node):
-                clearing |= {one.pod.namespace for one in late}
+        whole = {
+            self._nominated[node][uid].pod.namespace
+            for uid, (node, last, until) in self._claims.items()
+            if until < last and self._nomination.get(uid) == node
+        }
+        for node, mates in self._nominated.items() if whole else ():
+            late = {
+                one.pod.namespace
+                for uid, one in mates.items()
+                if states.get(uid) in {None, State.CLEARING}
+            }
+            if late & whole - clearing and self.leaving(node):
+                clearing |= late
         for uid, (node, last, until) in list(self._claims.items()):
             if self._nomination.get(uid) != node:
                 del self._claims[uid]
