@@ -805,6 +805,26 @@ async def test_room_of_a_group_that_failed_is_free_without_a_further_question() 
 
 
 @run
+async def test_of_pods_that_went_unnoticed_nothing_is_kept() -> None:
+    """A pod of a group that preempted in vain goes while the watch is interrupted and kube-scheduler starts again."""
+    world = await cluster("n1", cards=1)
+    await runs(world, pod("low", whole(), priority=1))
+    world.create(important("vip", whole()))
+    assert await offered(world, "vip")
+    assert not world.reserve("vip", simulated=True).code
+    world.unreserve("vip")
+    world.clock.pass_time(11)
+    await world.service.tick()
+    assert "uid-vip" in world.attempts._retries._vain
+
+    world.attempts.forget()
+    await world.service.rebuild([document(node()), document(device())])
+    world.attempts.rebuilt()
+
+    assert not world.attempts._retries._vain
+
+
+@run
 async def test_late_and_broken_questions_offer_nothing() -> None:
     """An engine that does not lead offers nothing either."""
     world = await cluster("n1", cards=1)

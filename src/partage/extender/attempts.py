@@ -644,6 +644,7 @@ class Attempts:
 
     def _carry_over(self, before: Books, books: Books) -> None:
         _take_in(books, before.cluster_cache.taken)
+        self._retries.keep(books.cluster_cache.pods)
         for uid, attempt in list(self._attempts.items()):
             attempt.travelled = False  # the fresh list contains the pod, unless it is gone
             if attempt.reserved and attempt.place is not None and attempt.outcome is None:

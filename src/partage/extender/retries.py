@@ -10,7 +10,7 @@ the victims, which include those of the plan, and nominates the pod.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -87,32 +87,23 @@ class Attempt:
     narrowed: bool = False
 
 
-@dataclass(slots=True)
-class _Rejected:
-    since: float
-    nodes: set[str] = field(default_factory=set)
-
-
-class RejectedNodes(OrderedDict[str, _Rejected]):
-    """The rejected nodes of each pod for a while, by uid; times are seconds on a steady clock."""
+class RejectedNodes(OrderedDict[str, tuple[float, set[str]]]):
+    """When nodes were first rejected for each pod, by uid, and which; times are seconds on a steady clock."""
 
     def add(self, uid: str, nodes: Iterable[str], now: float, most: int = MOST_REJECTED) -> int:
         """Leave nodes out for a pod; returns how many more it could leave out before this call."""
         known = self._of(uid, now)
-        if known is None:
-            known = self[uid] = _Rejected(now)
-            oldest = next(iter(self.values()))
-            while len(self) > _MOST_PODS or now >= oldest.since + REJECTED_SECONDS:
+        if uid not in self:
+            self[uid] = now, known
+            while len(self) > _MOST_PODS or now >= next(iter(self.values()))[0] + REJECTED_SECONDS:
                 self.popitem(last=False)
-                oldest = next(iter(self.values()))
-        room = max(0, most - len(known.nodes))
-        known.nodes.update(sorted(nodes)[:room])
+        room = max(0, most - len(known))
+        known.update(sorted(nodes)[:room])
         return room
 
     def count(self, uid: str, now: float) -> int:
         """The number of nodes that are left out for a pod."""
-        known = self._of(uid, now)
-        return len(known.nodes) if known is not None else 0
+        return len(self._of(uid, now))
 
     def left(self, ledger: Ledger, uid: str, now: float, nominated: str = "") -> Bools | None:
         """By node index, whether the node may be proposed for a pod; None for all nodes.
@@ -121,20 +112,14 @@ class RejectedNodes(OrderedDict[str, _Rejected]):
             nominated: the node that the pod is nominated for; it stays in, because it may have room by now.
         """
         known = self._of(uid, now)
-        if known is None:
-            return None
-        among: Bools = ledger.present.copy()
-        for name in known.nodes:
-            if name in ledger.index and name != nominated:
-                among[ledger.index[name]] = False
-        return among
+        return ledger.present & ~marked(ledger, known - {nominated}) if uid in self else None
 
-    def _of(self, uid: str, now: float) -> _Rejected | None:
-        known = self.get(uid)
-        if known is not None and now >= known.since + REJECTED_SECONDS:
-            del self[uid]
-            return None
-        return known
+    def _of(self, uid: str, now: float) -> set[str]:
+        since, known = self.get(uid, (now, set[str]()))
+        if now < since + REJECTED_SECONDS:
+            return known
+        del self[uid]
+        return set()
 
 
 class Retries:
@@ -167,16 +152,13 @@ class Retries:
         if attempt.wide:
             # This rejection is not remembered if these were all nodes that fit, because the next comparison of all nodes
             # may accept them.
-            room = int(attempt.narrowed)
-            left = self.rejected.left(ledger, uid, now)
-            among = ledger.present if left is None else left
-            among = among & ~marked(ledger, attempt.nodes.union(rejected))
+            room, beside = int(attempt.narrowed), attempt.nodes.union(rejected)
         else:
             self.several(now)
             mine = attempt.nodes.union(attempt.planned).intersection(rejected)
-            room = self.rejected.add(uid, mine, now)
-            left = self.rejected.left(ledger, uid, now)
-            among = ledger.present.copy() if left is None else left
+            room, beside = self.rejected.add(uid, mine, now), frozenset()
+        left = self.rejected.left(ledger, uid, now)
+        among = (ledger.present if left is None else left) & ~marked(ledger, beside)
         if room and attempt.planned:
             return attempt.more
         allowance = books.cycle.allowance
@@ -207,6 +189,10 @@ class Retries:
         """Forget a pod that is gone."""
         self.rejected.pop(uid, None)
         self._vain.pop(uid, None)
+
+    def keep(self, uids: Container[str]) -> None:
+        """Forget all other pods, some of which may have gone unnoticed."""
+        self._vain = {uid: one for uid, one in self._vain.items() if uid in uids}
 
     def may_preempt(self, books: Books, attempt: Attempt) -> bool:
         """Whether a search for victims may help a refused pod."""
