@@ -115,9 +115,9 @@ def test_pods_are_tried_again_for_a_claim_that_may_help_them(
     tried = Counter[str]()
     open_ = ClaimPlaces.open
 
-    def counted(places: ClaimPlaces, record: Record, nodes: Sequence[str]) -> Any:
+    def counted(places: ClaimPlaces, record: Record, nodes: Sequence[str], now: float) -> Any:
         tried[record.name] += 1
-        return open_(places, record, nodes)
+        return open_(places, record, nodes, now)
 
     monkeypatch.setattr(ClaimPlaces, "open", counted)
 

@@ -4,7 +4,7 @@
 whether the books have room too, as a cluster's API server asks the leader.
 """
 
-import time
+import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -44,19 +44,19 @@ class ClaimPlaces:
         self._read: dict[tuple[str, str], tuple[int, Document]] = {}
         self._selectors: Selectors | None = None
         self._allowance = Allowance()
-        self._renewed = -_PERIOD
+        self._renewed = -math.inf
 
-    def open(self, pod: Record, nodes: Sequence[str]) -> Mapping[str, Results] | str:
-        """Those of these nodes with devices for a pod's claims, and the devices; or a text why none has any."""
+    def open(self, pod: Record, nodes: Sequence[str], now: float) -> Mapping[str, Results] | str:
+        """Those of these nodes with devices for a pod's claims, and the devices; or a text why none has any.
+
+        `now`: seconds on any steady clock.
+        """
         books = self._books()
         if books is None:
             return "the scheduler service is not there"
-        now = time.monotonic()
         if now >= self._renewed + _PERIOD:
-            self._allowance, self._renewed = (
-                Allowance(MOST_STEPS // _PART, MOST_LOOKS // _PART),
-                now,
-            )
+            self._allowance = Allowance(MOST_STEPS // _PART, MOST_LOOKS // _PART)
+            self._renewed = now
         try:
             allocator = ClaimAllocator(
                 books.engine, self._documents(), self._selectors, self._allowance

@@ -345,11 +345,11 @@ class KubeScheduler:
         if not survey.fitting.size:
             await self._refuse(pending, survey.summary())
             return
-        record, claims = pending.record, self._ports.claims
+        record, claims, now = pending.record, self._ports.claims, asyncio.get_running_loop().time()
         fitting = self._rooms.names(survey)
         open_: Mapping[str, Results] = {}
         if claims is not None and _claims(record):
-            places = claims.open(record, fitting)
+            places = claims.open(record, fitting, now)
             if isinstance(places, str):
                 await self._refuse(pending, places)
                 return
@@ -364,7 +364,7 @@ class KubeScheduler:
         if open_ and claims is not None:
             # As kube-scheduler does before it binds; the next pod is decided after that. By now the reservation
             # for the pod's own names may use the cards that were open.
-            beside = claims.open(record, [choice.node]) if choice.attempt else open_
+            beside = claims.open(record, [choice.node], now) if choice.attempt else open_
             problem = (
                 beside
                 if isinstance(beside, str)
