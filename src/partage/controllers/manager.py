@@ -130,9 +130,7 @@ class Controllers:
     def changed(self, document: Document) -> None:
         """Take in a new or changed object."""
         match document.kind:
-            case "Node" if self.picture.node_changed(document):
-                self._look("node", document.name)
-            case "Device" if self.picture.device_changed(document):
+            case "Node" | "Device" if self.picture.node_changed(document):
                 self._look("node", document.name)
             case "Pod" if self.picture.pod_changed(document):
                 if bound_to(document) and not self._is_right(document):
@@ -140,23 +138,23 @@ class Controllers:
                 if _is_over(document):
                     self._unlock(document)
             case "ConfigMap":
-                self._configured(document, changed=self.picture.config_changed(document))
+                self._configured(document, gone=False)
 
     def gone(self, document: Document) -> None:
         """Take in an object's deletion."""
         match document.kind:
             case "Node":
+                self.picture.node_gone(document)
                 self._node_gone(document.name)
             case "Device":
-                self.picture.gone(document.name, node=False)
+                self.picture.node_gone(document)
                 self._look("node", document.name)
             case "Pod":
                 self._pod_gone(document.metadata.uid or "")
             case "ConfigMap":
-                self._configured(document, changed=self.picture.config_gone(document))
+                self._configured(document, gone=True)
 
     def _node_gone(self, name: str) -> None:
-        self.picture.gone(name, node=True)
         self._contention.forget(_Key("node", name))
         self._devices.pop(name, None)
         self._locks = {key: at for key, at in self._locks.items() if key[0] != name}
@@ -171,9 +169,9 @@ class Controllers:
         if known is not None:
             self._unlock(known)
 
-    def _configured(self, document: Document, *, changed: bool) -> None:
+    def _configured(self, document: Document, *, gone: bool) -> None:
         self._look("config", document.label)
-        if changed:
+        if self.picture.config_changed(document, gone=gone):
             self._look_at_all()
 
     def _look(self, kind: str, name: str) -> None:

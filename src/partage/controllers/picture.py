@@ -25,10 +25,9 @@ _MOST_READ: Final = 512
 
 @dataclass(slots=True)
 class _Place:
-    """Known facts about one node."""
+    """Known facts about one node; its `documents`, by kind, are the Node and the Device object."""
 
-    node: Document | None = None
-    device: Document | None = None
+    documents: dict[str, Document] = field(default_factory=dict)
     pods: set[str] = field(default_factory=set)
 
 
@@ -56,12 +55,12 @@ class Picture:
     @property
     def nodes(self) -> list[str]:
         """Names of the API server's nodes."""
-        return [name for name, place in self._places.items() if place.node is not None]
+        return [name for name, place in self._places.items() if "Node" in place.documents]
 
     def node(self, name: str) -> tuple[Document | None, Document | None]:
         """The Node and the Device object of this name."""
-        place = self._places.get(name) or _Place()
-        return place.node, place.device
+        documents = (self._places.get(name) or _Place()).documents
+        return documents.get("Node"), documents.get("Device")
 
     def pods_on(self, node: str) -> Iterable[str]:
         """The uids of the node's bound pods that concern devices."""
@@ -77,13 +76,12 @@ class Picture:
 
         Raises `InvalidDocument`: an amount of its documents is no quantity.
         """
-        place = self._places.get(name)
-        if place is None or place.node is None:
+        node, device = self.node(name)
+        if node is None:
             return None
         read = self._read.get(name)
         if read is None:
-            read = translate_node(place.node, place.device, self.context)
-            self._read[name] = read
+            read = self._read[name] = translate_node(node, device, self.context)
             if len(self._read) > _MOST_READ:
                 self._read.popitem(last=False)
         return read
@@ -97,39 +95,27 @@ class Picture:
         return self._translation.with_record(entry, node)
 
     def node_changed(self, document: Document) -> bool:
-        """Take in a new or changed Node; whether that is news.
+        """Take in a new or changed Node or Device object; whether that is news.
 
         Most changes of a node are its kubelet's heartbeats.
         """
-        place = self._places.setdefault(document.name, _Place())
-        if outdated(document, place.node):
+        documents = self._places.setdefault(document.name, _Place()).documents
+        before = documents.get(document.kind)
+        if outdated(document, before):
             return False
-        before, place.node = place.node, document
+        documents[document.kind] = document
         if before is not None and _says_the_same(before, document):
             return False
         self._read.pop(document.name, None)
         return True
 
-    def device_changed(self, document: Document) -> bool:
-        """Take in a new or changed Device object; whether that is news."""
-        place = self._places.setdefault(document.name, _Place())
-        if outdated(document, place.device):
-            return False
-        place.device = document
-        self._read.pop(document.name, None)
-        return True
-
-    def gone(self, name: str, *, node: bool) -> None:
+    def node_gone(self, document: Document) -> None:
         """Take in the deletion of a Node, or of a Device object."""
-        place = self._places.get(name)
-        if place is None:
-            return
-        self._read.pop(name, None)
-        if node:
-            place.node = None
-        else:
-            place.device = None
-        self._sweep(name, place)
+        place = self._places.get(document.name)
+        if place is not None:
+            self._read.pop(document.name, None)
+            place.documents.pop(document.kind, None)
+            self._sweep(document.name, place)
 
     def pod_changed(self, document: Document) -> bool:
         """Take in a new or changed pod; whether it concerns devices and this is news."""
@@ -165,24 +151,16 @@ class Picture:
             self._sweep(node, place)
 
     def _sweep(self, name: str, place: _Place) -> None:
-        if place.node is None and place.device is None and not place.pods:
+        if not place.documents and not place.pods:
             del self._places[name]
 
-    def config_changed(self, document: Document) -> bool:
-        """Take in a new or changed ConfigMap; whether other settings are in force now."""
-        return self._reset(changed=self.configs.changed(document))
-
-    def config_gone(self, document: Document) -> bool:
-        """Take in a ConfigMap's deletion; whether other settings are in force now."""
-        return self._reset(changed=self.configs.gone(document))
-
-    def _reset(self, *, changed: bool) -> bool:
-        if not changed:
-            return False
-        settings = self.configs.configuration.settings
-        self._translation.reset(Context.of(settings))
-        self._read.clear()
-        return True
+    def config_changed(self, document: Document, *, gone: bool = False) -> bool:
+        """Take in a new, changed or deleted ConfigMap; whether other settings are in force now."""
+        changed = self.configs.gone(document) if gone else self.configs.changed(document)
+        if changed:
+            self._translation.reset(Context.of(self.configs.configuration.settings))
+            self._read.clear()
+        return changed
 
 
 def _says_the_same(one: Document, other: Document) -> bool:
