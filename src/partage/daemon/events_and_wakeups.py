@@ -22,8 +22,6 @@ from partage.kube.resources import PODS
 from partage.kube.retry import Backoff
 from partage.kube.workqueue import WorkQueue, work
 from partage.model.errors import PartageError
-from partage.model.reason import Refusal
-from partage.scheduler.events import Quarantined, Unserviceable
 from partage.vendors import names
 from partage.wire.translation import PodEntry
 
@@ -92,13 +90,17 @@ class Notices:
     @property
     def hooks(self) -> Hooks:
         """The hooks for the service."""
+        warn = self._warn
         return Hooks(
             wake=self.wake,
-            refused=self._refused,
-            quarantined=self._quarantined,
-            unserviceable=self._unserviceable,
-            cut=self._cut,
-            not_adjusted=self._not_adjusted,
+            refused=lambda entry, why: warn(
+                entry, "WaitingForDevice", f"{why.code}: {why.message}"
+            ),
+            # Events of nodes are in namespace `default`, so they must not name pods of other namespaces.
+            quarantined=lambda action: warn(action.node, "Quarantined", action.brief),
+            unserviceable=lambda action: warn(action.node, "CardsUnserviceable", action.message),
+            cut=lambda entry, text: warn(entry, "WishCutDown", text),
+            not_adjusted=lambda entry, text: warn(entry, "SharesNotAdjusted", text),
             leads=self._may_tell,
         )
 
@@ -117,30 +119,11 @@ class Notices:
                 failed=_wake_up_failed,
             )
 
-    def _refused(self, entry: PodEntry, refusal: Refusal) -> None:
+    def _warn(self, what: PodEntry | str, reason: str, message: str) -> None:
+        """Write an event about a pod, or about a node by its name."""
         if self._may_tell():
-            self.recorder.warning(
-                regarding(entry), "WaitingForDevice", f"{refusal.code}: {refusal.message}"
-            )
-
-    def _cut(self, entry: PodEntry, message: str) -> None:
-        if self._may_tell():
-            self.recorder.warning(regarding(entry), "WishCutDown", message)
-
-    def _not_adjusted(self, entry: PodEntry, message: str) -> None:
-        if self._may_tell():
-            self.recorder.warning(regarding(entry), "SharesNotAdjusted", message)
-
-    def _quarantined(self, action: Quarantined) -> None:
-        if not self._may_tell():
-            return
-        # Events of nodes are in namespace `default`, so they must not name pods of other namespaces.
-        self.recorder.warning(Regarding("v1", "Node", action.node), "Quarantined", action.brief)
-
-    def _unserviceable(self, action: Unserviceable) -> None:
-        if self._may_tell():
-            where = Regarding("v1", "Node", action.node)
-            self.recorder.warning(where, "CardsUnserviceable", action.message)
+            where = Regarding("v1", "Node", what) if isinstance(what, str) else regarding(what)
+            self.recorder.warning(where, reason, message)
 
     def wake(self, uids: Sequence[str]) -> None:
         """Have kube-scheduler try these pods again."""

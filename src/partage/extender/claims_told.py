@@ -6,6 +6,7 @@ says so. `partage explain` evaluates them in the user's own process.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -235,7 +236,12 @@ def _decision(
             continue
         cards = ledger.cards(DeviceType.GPU, index)
         work.done += len(cards) * asks
-        worst = max((_nearest_of(cards, want) for want in wants), key=_far, default=None)
+        # Of each request the alternative that comes closest, and of these the one that is farthest.
+        near = (
+            min((_short(cards, want.claim, ask) for ask in want.asks), key=itemgetter(0))
+            for want in wants
+        )
+        worst = max(near, key=itemgetter(0), default=None)
         if worst is None or not worst[0]:
             among[index] = True
         else:
@@ -246,7 +252,7 @@ def _decision(
         why = eligible.objection(ledger, index)
         if why is not None:
             reasons.append((10.0, ledger.node_at(index).name, why))
-    reasons.sort(key=lambda one: one[0])
+    reasons.sort(key=itemgetter(0))
     findings: dict[ReasonCode, Finding] = {}
     for _, name, reason in reasons:
         findings.setdefault(reason.code, Finding()).add(name, reason)
@@ -268,20 +274,10 @@ def _nearest(books: Books, wants: list[_Want], most: int, allowed: Bools) -> lis
     return found
 
 
-def _nearest_of(cards: list[Card], want: _Want) -> tuple[float, NodeReason]:
-    """The distance and the reason of the alternative that comes closest on a node."""
-    return min((_short(cards, want.claim, ask) for ask in want.asks), key=_far)
-
-
-def _far(told: tuple[float, NodeReason]) -> float:
-    return told[0]
-
-
 def _short(cards: list[Card], claim: str, ask: Ask) -> tuple[float, NodeReason]:
     """The distance of a node's cards from a request, 0 if enough cards fit, and the reason."""
-    misses = sorted(
-        (one for card in cards if (one := _missed(card, ask)) is not None), key=lambda one: one[0]
-    )
+    misses = [one for card in cards if (one := _missed(card, ask)) is not None]
+    misses.sort(key=itemgetter(0))
     count = ask.count or 1
     fitting = len(cards) - len(misses)
     whose = f"claim {claim}, request {ask.name}"

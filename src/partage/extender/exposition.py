@@ -96,6 +96,17 @@ class _PodRow:
         return self.memory // _MIB
 
 
+@dataclass(frozen=True, slots=True)
+class _QuotaRow:
+    """One key of a namespace's quotas."""
+
+    namespace: str
+    quota: str
+    hard: int
+    used: int
+    zone: ClassVar = "vGPU"
+
+
 _Family = tuple[str, str, str, str]
 """Name, meaning, labels (each with the attribute of a row that it shows), and the attribute with the value."""
 _CARD: Final = "device_index=index device_type=model device_uuid=uuid node=node zone=zone"
@@ -165,6 +176,13 @@ _OF_PODS: Final[tuple[_Family, ...]] = (
     ("vGPUCoreAllocated", "vGPU core allocated from a container", _OLD_VGPU, "core"),
     ("gpu_core_allocated", "Compute that is allocated, in percent.", _QGPU_POD, "core"),
     ("gpu_mem_allocated", "Memory that is allocated, in MiB.", _QGPU_POD, "mib"),
+)
+_QUOTA: Final = "namespace=namespace quota_name=quota zone=zone"
+_OLD_QUOTA: Final = "limit=hard quotaName=quota quotanamespace=namespace zone=zone"
+_OF_QUOTAS: Final[tuple[_Family, ...]] = (
+    ("hami_resource_quota_used", "Used part of a quota.", f"limit=hard {_QUOTA}", "used"),
+    ("hami_resource_quota_limit", "A quota's limit.", _QUOTA, "hard"),
+    ("QuotaUsed", "resourcequota usage for a certain device", _OLD_QUOTA, "used"),
 )
 
 
@@ -253,7 +271,9 @@ def _head(name: str, text: str) -> bytes:
     return f"# HELP {name} {text}\n# TYPE {name} gauge\n".encode()
 
 
-def _lines(name: str, labels: str, value: str, rows: Iterable[CardRow | _PodRow]) -> bytes:
+def _lines(
+    name: str, labels: str, value: str, rows: Iterable[CardRow | _PodRow | _QuotaRow]
+) -> bytes:
     shown, attributes = zip(*(one.split("=") for one in labels.split()), strict=True)
     line = name + "{" + ",".join(f'{label}="%s"' for label in shown) + "} %s\n"
     return "".join(map(line.__mod__, map(attrgetter(*attributes, value), rows))).encode()
@@ -314,29 +334,14 @@ def _pod_rows(books: Books, node: Node) -> Iterator[_PodRow]:
 
 def _quotas(books: Books) -> bytes:
     """The series of the namespaces' quotas for the device keys that HAMi counts, in MiB or percent."""
-    used: list[str] = []
-    limits: list[str] = []
-    old: list[str] = []
+    rows: list[_QuotaRow] = []
     book = books.engine.quotas
     for namespace, quotas in sorted(book.quotas.by_namespace.items()):
         for key, hard in sorted({k: h for quota in quotas for k, h in quota.hard}.items()):
-            if not key.startswith("limits."):
-                continue
-            name, amount = (
-                label_text(key.removeprefix("limits.")),
-                book.used(namespace).get(key, 0),
-            )
-            place = label_text(namespace)
-            labels = f'namespace="{place}",quota_name="{name}",zone="vGPU"'
-            used.append(f'hami_resource_quota_used{{limit="{hard}",{labels}}} {amount}\n')
-            limits.append(f"hami_resource_quota_limit{{{labels}}} {hard}\n")
-            old.append(
-                f'QuotaUsed{{limit="{hard}",quotaName="{name}",quotanamespace="{place}",'
-                f'zone="vGPU"}} {amount}\n'
-            )
-    parts = [
-        *(_head("hami_resource_quota_used", "Used part of a quota.").decode(), *used),
-        *(_head("hami_resource_quota_limit", "A quota's limit.").decode(), *limits),
-        *(_head("QuotaUsed", "resourcequota usage for a certain device").decode(), *old),
-    ]
-    return "".join(parts).encode()
+            if key.startswith("limits."):
+                name, used = label_text(key.removeprefix("limits.")), book.used(namespace)
+                rows.append(_QuotaRow(label_text(namespace), name, hard, used.get(key, 0)))
+    return b"".join(
+        _head(name, text) + _lines(name, labels, value, rows)
+        for name, text, labels, value in _OF_QUOTAS
+    )

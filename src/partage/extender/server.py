@@ -7,7 +7,7 @@ input leads to another 5xx.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -113,7 +113,7 @@ def make_app(
     """The application; `routes` are further ones, of the webhook and the dashboard."""
     pages = _Pages(service, faces)
     app = web.Application(middlewares=[guard()], client_max_size=faces.limits.body)
-    app.add_routes([web.post(f"/scheduler/{verb}", pages.verb(verb)) for verb in _VERBS])
+    app.add_routes([web.post(f"/scheduler/{verb}", partial(pages.verb, verb)) for verb in _VERBS])
     app.add_routes(
         [
             *probe_routes(service),
@@ -156,11 +156,8 @@ class _Pages:
         self._metrics = ServiceMetrics(service, service.meters)
         self._scrapes: Counter[str] = Counter()
 
-    def verb(self, verb: str) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """The handler of one verb."""
-        return partial(self._verb, verb)
-
-    async def _verb(self, verb: str, request: web.Request) -> web.Response:
+    async def verb(self, verb: str, request: web.Request) -> web.Response:
+        """Answer one verb."""
         certificate = request.transport and request.transport.get_extra_info("peercert")
         if not self._faces.access.allows(request.headers.get("Authorization", ""), certificate):
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
@@ -215,9 +212,8 @@ class _Pages:
         of_pods = self._faces.pod_series
         async for piece in exposition(self._service.books, of_pods=of_pods, names=names):
             if piece:
-                async with waiting_elsewhere(
-                    request
-                ):  # a slow client, or many scrapes, may delay this
+                # A slow client, or many scrapes, may delay this.
+                async with waiting_elsewhere(request):
                     await response.write(piece)
         await response.write_eof()
         return response

@@ -108,8 +108,6 @@ class Stories:
 
     def asked(self, kind: Kind, entry: PodEntry, start: int, counts: Mapping[str, int]) -> None:
         """Report an answer of another verb."""
-        if not self._tracer.on:
-            return
         self._tell(entry, kind, (start, self.now()), counts)
 
     def bound(
@@ -130,7 +128,6 @@ class Stories:
         if not self._tracer.on:
             return
         uid, end = entry.pod.uid, self.now()
-        story = self._known.get(uid) or _Story(entry, start)  # its pod may have gone meanwhile
         said: dict[str, Value] = {
             "k8s.node.name": node,
             "partage.outcome": "refused" if problem else "bound",
@@ -143,15 +140,13 @@ class Stories:
         parts = tuple(_span_of(step, entry) for step in steps)
         self._tell(entry, BIND, (start, end), said, problem, parts)
         if not problem:
-            self._known.pop(uid, None)
+            story = self._known.pop(uid, None) or _Story(entry, start)  # its pod may have gone
             self._end(story, end, {"partage.outcome": "bound", "k8s.node.name": node})
 
     def made_room(
         self, entry: PodEntry, start: int, node: str, victims: int, problem: str
     ) -> None:
         """Report that less important pods were evicted for the pod, or the problem that prevented it."""
-        if not self._tracer.on:
-            return
         said: dict[str, Value] = {
             "k8s.node.name": node,
             "partage.victims": victims,
@@ -220,6 +215,8 @@ class Stories:
         problem: str = "",
         steps: tuple[Span, ...] = (),
     ) -> None:
+        if not self._tracer.on:
+            return
         trace = _trace(entry)
 
         def build() -> Span:

@@ -82,13 +82,12 @@ def _summary(books: Books, node: Node, *, named: bool) -> dict[str, Any]:
             has = _total(card.device)
             total.setdefault(type_, {})[minor] = has
             free.setdefault(type_, {})[minor] = dict(has)
-    pods: dict[str, dict[str, dict[str, _Amounts]]] = {}
+    pods: dict[str, _Details] = {}
     for number_of, held in enumerate(ledger.on_node(node.name), 1):
         whose = f"{held.namespace}/{held.name}" if named else f"{_UNNAMED}/{number_of}"
         for (type_, number), takes in _taken(books, held, node, cards).items():
             minor = str(number)
-            by_pod = pods.setdefault(type_, {}).setdefault(whose, {})
-            by_pod[minor] = takes
+            pods.setdefault(type_, {}).setdefault(whose, {})[minor] = takes
             into = used.setdefault(type_, {}).setdefault(minor, {})
             left = free.get(type_, {}).get(minor, {})
             for name, amount in takes.items():
@@ -98,10 +97,7 @@ def _summary(books: Books, node: Node, *, named: bool) -> dict[str, Any]:
     old = _is_old(books.cluster_cache.device_document(node.name))
     return {
         "allocateSet": {
-            type_: {
-                pod: {m: _texts(a, old=old) for m, a in sorted(minors.items(), key=_by_minor)}
-                for pod, minors in sorted(by_pod.items())
-            }
+            type_: _details(dict(sorted(by_pod.items())), old=old)
             for type_, by_pod in pods.items()
         },
         "deviceFree": _texts(_sum(free), old=old),
@@ -203,33 +199,25 @@ def _is_old(document: Document | None) -> bool:
 
 
 def _sum(details: _Details) -> _Amounts:
-    total: Counter[str] = Counter()
-    for minors in details.values():
-        for amounts in minors.values():
-            total.update(amounts)
+    total = Counter[str]()
+    for amounts in (one for minors in details.values() for one in minors.values()):
+        total.update(amounts)
     return dict(total)
 
 
 def _details(details: _Details, *, old: bool) -> dict[str, dict[str, dict[str, str]]]:
+    """The amounts of each minor, by type or by pod, as texts."""
     return {
-        type_: {m: _texts(a, old=old) for m, a in sorted(minors.items(), key=_by_minor)}
-        for type_, minors in details.items()
+        key: {minor: _texts(minors[minor], old=old) for minor in sorted(minors, key=int)}
+        for key, minors in details.items()
     }
-
-
-def _by_minor(item: tuple[str, object]) -> int:
-    return int(item[0])
 
 
 def _texts(amounts: Mapping[str, int], *, old: bool) -> dict[str, str]:
     """Amounts as quantities by name, with the dialect's names, sorted."""
-    return dict(sorted(_pairs(amounts, old=old)))
-
-
-def _pairs(amounts: Mapping[str, int], *, old: bool) -> Iterable[tuple[str, str]]:
+    found = {}
     for name, amount in amounts.items():
-        text = whole_text(amount, memory=name == names.KOORD_GPU_MEMORY)
-        if old and name.startswith(names.KOORDINATOR_DOMAIN):
-            yield names.KUBERNETES_DOMAIN + name.removeprefix(names.KOORDINATOR_DOMAIN), text
-        else:
-            yield name, text
+        short = name.removeprefix(names.KOORDINATOR_DOMAIN)
+        shown = names.KUBERNETES_DOMAIN + short if old and short != name else name
+        found[shown] = whole_text(amount, memory=name == names.KOORD_GPU_MEMORY)
+    return dict(sorted(found.items()))
