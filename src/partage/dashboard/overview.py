@@ -189,7 +189,7 @@ async def _waiting(books: Books, roster: Roster) -> Counter[str]:
 async def _first_claimants(books: Books) -> list[dict[str, Any]]:
     """The first in line of pods that wait by ResourceClaims alone."""
     first: list[tuple[_Turn, Document]] = []
-    waiting = list(books.cluster_cache.claimants.waiting())
+    waiting = list(books.cluster_cache.claimants.pods())
     for start in range(0, len(waiting), _PIECE):
         piece = ((_turn(one), one) for one in waiting[start : start + _PIECE])
         first = nsmallest(_EXAMPLES, (*first, *piece), key=lambda one: one[0])

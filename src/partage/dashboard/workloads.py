@@ -58,8 +58,8 @@ async def _claimants(books: Books, query: PodQuery) -> dict[Key, Document]:
     if query.code or query.protocol not in ("", CLAIM):
         return found
     text, known = query.text.lower(), books.cluster_cache.claimants
-    waiting = known.waiting(query.namespace) if query.state != "placed" else ()
-    placed = known.placed(query.namespace) if query.state != "waiting" else ()
+    waiting = known.pods(query.namespace) if query.state != "placed" else ()
+    placed = known.pods(query.namespace, placed=True) if query.state != "waiting" else ()
     for number, pod in enumerate([*waiting, *placed], 1):
         key = pod.namespace, pod.name, pod.metadata.uid or ""
         if text in f"{key[0]}/{key[1]}".lower():

@@ -96,10 +96,6 @@ class _Kept:
     grants: Grants
 
 
-def _silent(_entry: PodEntry, _message: str) -> None:
-    """Report nothing."""
-
-
 @dataclass(slots=True)
 class Adjustments:
     """The adjustments of one service.
@@ -117,7 +113,7 @@ class Adjustments:
     late: float = 10.0
     busy: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     refused: dict[str, _Refused] = field(default_factory=dict)
-    tell: Callable[[PodEntry, str], None] = _silent
+    tell: Callable[[PodEntry, str], object] = lambda *_: None
     _rows: dict[str, dict[str, None]] = field(default_factory=dict)  # the refused, by namespace
     _paid: dict[str, float] = field(default_factory=dict)  # end of the paid time, by namespace
     _kept: dict[str, "_Kept"] = field(default_factory=dict)

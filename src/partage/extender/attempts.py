@@ -126,7 +126,7 @@ class Attempts:
             fitting: the nodes that passed kube-scheduler's own filters, if these ran before; a
                 genuine kube-scheduler filters afterwards.
         """
-        books, now = self._current(), self._service.clock.monotonic()
+        books, now = self._current(), self._now
         known = self._attempts.get(question.uid)
         # A late question changes nothing; nor does a repeated one whose attempt has its place already.
         late = known is not None and (
@@ -168,9 +168,8 @@ class Attempts:
         try:
             return self._propose(books, question, attempt, now, fitting)
         except LedgerError as error:
-            return _refused(
-                question, STALE, f"{error}; what became of its Binding is not known yet"
-            )
+            unknown = f"{error}; what became of its Binding is not known yet"
+            return _refused(question, STALE, unknown)
 
     async def preempt(self, question: wire.Preempt) -> wire.Answer:
         """The nodes where less important pods could make room, the best first; no nodes if they cannot."""
@@ -227,7 +226,7 @@ class Attempts:
 
     def unreserve(self, question: wire.Unreserve) -> wire.Answer:
         """Release the place that `reserve` took."""
-        books, now = self._current(), self._service.clock.monotonic()
+        books, now = self._current(), self._now
         self._service.pending.withdrawn(books, question.uid, now, question.attempt)
         attempt = self._attempts.get(question.uid)
         if attempt is not None and attempt.number == question.attempt:
@@ -241,7 +240,7 @@ class Attempts:
     @_measured
     def another(self, question: wire.Another) -> wire.Answer:
         """Whether kube-scheduler should schedule the pod again, without the rejected nodes."""
-        books, now = self._current(), self._service.clock.monotonic()
+        books, now = self._current(), self._now
         attempt = self._attempts.get(question.uid)
         if attempt is None or attempt.number != question.attempt or self._service.closed:
             # The engine that proposed them is gone: only its successor's next proposal shows whether there are others.
@@ -314,10 +313,10 @@ class Attempts:
         """The answer after the end of a Binding: whether the ledger has the pod at its place."""
         books = self._service.books
         held = books.engine.ledger.allocation(question.uid)
-        bound = held is not None and books.engine.states.get(question.uid) is State.BOUND
+        bound = books.engine.states.get(question.uid) is State.BOUND
         attempt = self._attempts.get(question.uid)
         place = attempt.place if attempt is not None else None
-        here = bound and (place is None or held is None or held.node == place.node)
+        here = bound and held is not None and (place is None or held.node == place.node)
         return wire.Answer(question.id, bound=here)
 
     def disconnected(self) -> None:
@@ -328,15 +327,13 @@ class Attempts:
         books = self._current()
         self._claims.pools = None
         self._end_proposal()
-        self._service.pending.clear(books, self._service.clock.monotonic())
+        self._service.pending.clear(books, self._now)
         for attempt in list(self._attempts.values()):
-            if attempt.outcome is not None:
-                if not attempt.outcome.done():
-                    attempt.outcome.set_result(
-                        Answered(Outcome.UNKNOWN, "kube-scheduler disconnected")
-                    )
-            else:
+            if attempt.outcome is None:
                 self._release(attempt)
+            elif not attempt.outcome.done():
+                lost = Answered(Outcome.UNKNOWN, "kube-scheduler disconnected")
+                attempt.outcome.set_result(lost)
 
     def forget(self) -> None:
         """Forget the attempts of the last run of kube-scheduler, because a new run starts its numbers again."""
@@ -415,12 +412,8 @@ class Attempts:
                     work.go_on()
                 return self._propose(books, question, attempt, now, fitting, (asked, work))
             stories.filtered(attempt.entry, start, (asked_about, 0), decision, engine.decision_id)
-            return wire.Answer(
-                question.id,
-                code=str(decision.code),
-                message=decision.message,
-                preempt=preempt,
-            )
+            answer = _refused(question, decision.code, decision.message)
+            return structs.replace(answer, preempt=preempt)
         self._proposed, self._room = question.uid, books.waiting.newest
         books.left(question.uid)
         books.counts["plugin proposed"] += 1
@@ -435,10 +428,8 @@ class Attempts:
         if entry is None or not found:
             return wire.Answer(question.id, skip=True)
         nodes = frozenset(found)
-        self._remember(
-            question.uid,
-            Attempt(question.attempt, entry, travelled=True, nodes=nodes, claimed=True),
-        )
+        attempt = Attempt(question.attempt, entry, travelled=True, nodes=nodes, claimed=True)
+        self._remember(question.uid, attempt)
         scores = list(found.values()) if question.wide else []
         return wire.Answer(question.id, nodes=list(found), scores=scores)
 
@@ -456,8 +447,7 @@ class Attempts:
         if self._proposed == question.uid:
             # The pod asks by names too. `reserve` chooses its place again, beside its claims.
             self._end_proposal()
-        now = self._service.clock.monotonic()
-        self._service.pending.said(books, question.uid, question.attempt, claims, now)
+        self._service.pending.said(books, question.uid, question.attempt, claims, self._now)
         return wire.Answer(question.id)
 
     # --- places --------------------------------------------------------------------------------
@@ -609,15 +599,9 @@ class Attempts:
             if not self._may_bind():
                 return Answered(Outcome.REFUSED, "this instance does not lead any more")
             allowed = True
-            reply(
-                wire.Answer(
-                    question.id,
-                    annotations=dict(binding.annotations),
-                    labels=dict(binding.labels),
-                    within=within,
-                    until=until,
-                )
-            )
+            annotations, labels = dict(binding.annotations), dict(binding.labels)
+            given = wire.Answer(question.id, annotations=annotations, labels=labels)
+            reply(structs.replace(given, within=within, until=until))
             return await outcome
 
         pod = entry.pod

@@ -70,9 +70,7 @@ def audit(books: Books, pods: Iterable[Document] | None = None) -> Audit:
             expected.pop(held.uid, None)
             continue
         wanted = expected.pop(held.uid, None)
-        if wanted is not None and _same(wanted, held):
-            continue
-        if wanted is not None and _nowhere(books, wanted, held):
+        if wanted is not None and (_same(wanted, held) or _nowhere(books, wanted, held)):
             continue
         found.add(held.uid)
         _count(leaked, held)
@@ -197,9 +195,8 @@ def _read(books: Books, pods: Iterable[Document]) -> Iterable[PodEntry]:
 
 
 def _same(one: Allocation, other: Allocation) -> bool:
-    if one.grants == other.grants and one.node == other.node:
-        return True  # the usual case, without sums
-    return one.node == other.node and one.charges == other.charges
+    # Grants are compared first, because charges are sums.
+    return one.node == other.node and (one.grants == other.grants or one.charges == other.charges)
 
 
 def _nowhere(books: Books, one: Allocation, other: Allocation) -> bool:

@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -34,11 +34,7 @@ from partage.model.errors import InvalidDocument, LedgerError
 from partage.model.permit import Permit
 from partage.model.reason import Refusal
 from partage.scheduler.engine import State
-from partage.scheduler.events import (
-    BindFailed,
-    BindUnknown,
-    PodRead,
-)
+from partage.scheduler.events import BindFailed, BindUnknown, PodRead
 from partage.tracing.spans import LOCK, READ_BACK, SEND, Kind
 from partage.vendors.base import PlacedPod, Rendering
 from partage.vendors.catalog import ADAPTING
@@ -52,7 +48,6 @@ from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.extender")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = 1000  # nanoseconds
 _READS: Final = 3
 
 Send = Callable[[Binding], Awaitable[Answered]]
@@ -248,12 +243,7 @@ class Bindings:
                 f"{LARGEST_ANNOTATIONS}"
             )
         binding = Binding(
-            args.namespace,
-            args.name,
-            args.uid,
-            args.node,
-            rendering.annotations,
-            rendering.labels,
+            args.namespace, args.name, args.uid, args.node, rendering.annotations, rendering.labels
         )
         if not rendering.node_annotations or self._locks is None:
             return await self._finish(bind, binding, place.permit)
@@ -428,9 +418,7 @@ class Bindings:
     def _render(self, books: Books, entry: PodEntry, place: Allocation) -> Rendering:
         node = books.engine.ledger.node_at(books.engine.ledger.index[place.node])
         context = books.cluster_cache.translation.context
-        passed = self._clock.now() - _EPOCH
-        nanoseconds = (passed.days * 86400 + passed.seconds) * 10**9
-        nanoseconds += passed.microseconds * _MICROSECOND
+        nanoseconds = (self._clock.now() - _EPOCH) // timedelta(microseconds=1) * 1000
         placed = PlacedPod(entry.view, entry.pod.request, place, node, nanoseconds)
         families = [family for family in context.families if family not in self._silent]
         return render(placed, context.settings, families)

@@ -9,7 +9,7 @@ belong to another driver and are left out. An operator's class that names this d
 allocated claim the devices decide, whatever its class is.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,24 +57,14 @@ class Claimants:
 
     def count(self, *, placed: bool = False) -> int:
         """The number of pods that wait for devices of Partage, or that have a node."""
-        return sum(1 for namespace in self._pods for _ in self._of(namespace, placed=placed))
+        return sum(1 for _ in self.pods(placed=placed))
 
-    def waiting(self, namespace: str = "") -> Collection[Document]:
-        """The pods that wait for devices of Partage; of one namespace, or of all."""
-        return self._all(namespace, placed=False)
-
-    def placed(self, namespace: str = "") -> Collection[Document]:
-        """The pods that have a node; of one namespace, or of all."""
-        return self._all(namespace, placed=True)
-
-    def _all(self, namespace: str, *, placed: bool) -> Collection[Document]:
-        namespaces = [namespace] if namespace else list(self._pods)
-        return [one for each in namespaces for one in self._of(each, placed=placed)]
-
-    def _of(self, namespace: str, *, placed: bool) -> Iterator[Document]:
-        for one in self._pods.get(namespace, {}).values():
-            if one.placed is placed and any(map(self._ours, one.keys)):
-                yield one.document
+    def pods(self, namespace: str = "", *, placed: bool = False) -> Iterator[Document]:
+        """The pods that wait for devices of Partage, or that have a node; of one namespace, or of all."""
+        for name in [namespace] if namespace else list(self._pods):
+            for one in self._pods.get(name, {}).values():
+                if one.placed is placed and any(map(self._ours, one.keys)):
+                    yield one.document
 
     def waits(self, uid: str) -> bool:
         """Whether a pod names claims and has no node."""

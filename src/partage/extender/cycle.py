@@ -512,21 +512,17 @@ class Cycle:
         if self.engine.grants_without(pod, node, (), work=work) is not None:
             with self.moving(pod.uid):
                 decision = self.engine.hold(pod, marked(self.engine.ledger, (node,)))
-            if not isinstance(decision, Refusal):
-                self.holds[pod.uid] = now + self._hold_seconds
-                self.answered.discard(pod.uid)
-                return True
-            return False  # its namespace's quota is used up
+            if isinstance(decision, Refusal):
+                return False  # its namespace's quota is used up
+            self.holds[pod.uid] = now + self._hold_seconds
+            self.answered.discard(pod.uid)
+            return True
         grants = self.engine.grants_without(pod, node, leaving, work=work) if leaving else None
-        if grants is not None:
-            self._moved(self.engine.handle(RoomKept(pod, node, grants)))
-        elif clearing:
-            self._moved(self.engine.handle(HoldEnded(pod.uid)))
+        if grants is not None or clearing:
+            change = HoldEnded(pod.uid) if grants is None else RoomKept(pod, node, grants)
+            done = self.engine.handle(change)
+            self.vacated |= {action.node for action in done if isinstance(action, Released)}
         return False
-
-    def _moved(self, actions: Iterable[Action]) -> None:
-        """Add the nodes where a change of holds released room to `vacated`."""
-        self.vacated |= {action.node for action in actions if isinstance(action, Released)}
 
     def expire(self, now: float) -> list[Action]:
         """End expired holds; return the actions for the driver."""

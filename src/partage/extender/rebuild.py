@@ -1,7 +1,7 @@
 """Builds new books from a list of all objects, and lets other tasks run meanwhile."""
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -11,15 +11,8 @@ from partage.scheduler.explain import deferred
 from partage.wire.documents import Document, outdated
 from partage.wire.snapshot import permuted
 
-_KINDS: Final = (
-    "ConfigMap",
-    "ResourceQuota",
-    "Device",
-    "Node",
-    "Pod",
-    "DeviceClass",
-    "ResourceClaim",
-)
+_SETTINGS: Final = "ConfigMap", "ResourceQuota"
+_KINDS: Final = *_SETTINGS, "Device", "Node", "Pod", "DeviceClass", "ResourceClaim"
 _BREATH: Final = 512
 """The number of documents or pods to take in before other tasks run, such as probes and the Lease."""
 _T = TypeVar("_T")
@@ -49,7 +42,7 @@ async def filled(
     if seed is not None:
         by["Node"] = permuted(by["Node"], seed)
     cluster_cache = books.cluster_cache
-    newest = {one.identity: one for kind in _KINDS[:2] for one in by[kind]}
+    newest = {one.identity: one for kind in _SETTINGS for one in by[kind]}
     for good in before.cluster_cache.last_good() if before is not None else ():
         if outdated(good, newest.get(good.identity)):
             books.digest(cluster_cache.changed(good))
@@ -61,15 +54,15 @@ async def filled(
         else:
             books.digest(events)
     books.digest(limits)
-    # Nominations are read from the pods themselves.
-    async for waiting in _breathing(list(before.waiting.values()) if before is not None else ()):
-        if cluster_cache.pods.get(waiting.entry.pod.uid) is not None:
-            books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
-            if waiting.deferred:
-                late = deferred(waiting.entry.pod.namespace)
-                books.waiting.enter(waiting.entry, late, waiting.since)
-    books.counts += before.counts if before is not None else Counter()
     if before is not None:
+        # Nominations are read from the pods themselves.
+        async for waiting in _breathing(list(before.waiting.values())):
+            if waiting.entry.pod.uid in cluster_cache.pods:
+                books.waiting.enter(waiting.entry, waiting.refusal, waiting.since)
+                if waiting.deferred:
+                    late = deferred(waiting.entry.pod.namespace)
+                    books.waiting.enter(waiting.entry, late, waiting.since)
+        books.counts += before.counts
         left = before.ending.items()
         books.ending.update((uid, one) for uid, one in left if uid in cluster_cache.pods)
     async for entry in _breathing(list(cluster_cache.pods.values())):
