@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -229,28 +230,20 @@ class Statements:
         self._series.in_force.clear()
         self._series.excess.clear()
         self._series.unenforced.clear()
-        whose = {one.container: one for one in said}
+        whose = {one.container: (*one.pod.partition("/")[::2], one.name) for one in said}
         for (container, card), excess in self._overheads.excess.items():
-            if (of := whose.get(container)) is not None:
-                namespace, _, pod = of.pod.partition("/")
-                self._series.excess.labels(namespace, pod, of.name, card).set(excess)
+            if container in whose:
+                self._series.excess.labels(*whose[container], card).set(excess)
         for one in said:
+            labels = *whose[one.container], one.provider
             if one.answer is not Answer.UNKNOWN:
-                namespace, _, pod = one.pod.partition("/")
-                self._series.in_force.labels(namespace, pod, one.name, one.provider).set(
-                    one.answer is Answer.YES
-                )
+                self._series.in_force.labels(*labels).set(one.answer is Answer.YES)
             if one.cause == NOT_ENFORCED:
-                namespace, _, pod = one.pod.partition("/")
-                self._series.unenforced.labels(namespace, pod, one.name, one.provider).set(1)
+                self._series.unenforced.labels(*labels).set(1)
                 continue
             if one.answer is Answer.NO and before.get(one.container) is not Answer.NO:
-                _LOG.warning(
-                    "pod %s, container %s: limits are not in force: %s",
-                    one.pod,
-                    one.name,
-                    one.message,
-                )
+                told = "pod %s, container %s: limits are not in force: %s"
+                _LOG.warning(told, one.pod, one.name, one.message)
         broken = [one for one in said if one.answer is Answer.NO and one.cause != NOT_ENFORCED]
         self._series.broken.set(len(broken))
         self._series.cut.set(sum(one.cut for one in said))
@@ -259,12 +252,9 @@ class Statements:
     # --- the API server ----------------------------------------------------------------------
 
     async def _tell(self, client: Client, writes: Pauses, evictions: Pauses) -> None:
-        pods = {
-            key: tuple(parts)
-            for key, parts in groupby(
-                sorted(self.said, key=lambda one: (one.pod, one.uid)), lambda o: (o.pod, o.uid)
-            )
-        }
+        whose = attrgetter("pod", "uid")
+        found = groupby(sorted(self.said, key=whose), whose)
+        pods = {key: tuple(parts) for key, parts in found}
         self._written = {uid: self._written[uid] for _, uid in pods if uid in self._written}
         self._logged = {uid: self._logged[uid] for _, uid in pods if uid in self._logged}
         for pauses in (writes, evictions):

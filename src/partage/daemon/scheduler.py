@@ -215,7 +215,8 @@ class SchedulerDaemon(Beside):
         options = self.options.plugin
         if options is None:
             return None
-        claimed = self._leadership.claim if self._leadership is not None else _unasked
+        # Without an election this instance leads whatever kube-scheduler reports.
+        claimed = self._leadership.claim if self._leadership is not None else lambda _: None
         preempts = self.options.preemption is not None
         return PluginServer(
             options,
@@ -554,14 +555,10 @@ class SchedulerDaemon(Beside):
     def changed(self, document: Document) -> None:
         """See `informers.Facts`."""
         self._tell(document, lambda one: one.changed(document))
-        if document.kind == "ResourceClaim":
-            self._claims.claim_changed(document)
 
     def gone(self, document: Document) -> None:
         """See `informers.Facts`."""
         self._tell(document, lambda one: one.gone(document))
-        if document.kind == "ResourceClaim":
-            self._claims.claim_changed(document)
 
     def _tell(self, document: Document, tell: Callable[[Facts], object]) -> None:
         """Pass a fact to all parts; a fault of ours in one fact must not end the watch of all others."""
@@ -578,7 +575,5 @@ class SchedulerDaemon(Beside):
                 tell(companion)
             except Exception:  # noqa: BLE001 # logged with its traceback
                 _LOG.exception("a part of this process failed to handle %s", document.label)
-
-
-def _unasked(leading: bool) -> None:  # noqa: FBT001 # a reported fact
-    """Ignore kube-scheduler's report, because this instance leads without an election."""
+        if document.kind == "ResourceClaim":
+            self._claims.claim_changed(document)
