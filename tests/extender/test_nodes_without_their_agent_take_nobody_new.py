@@ -107,7 +107,7 @@ async def test_other_nodes_take_over() -> None:
     books = world.service.books
     entry = books.cluster_cache.pods.get("uid-web")
     assert entry is not None
-    assert proposed(books.cycle, entry.pod, {"n1": ["unknown"]}, {}, 0.0) == {}
+    assert proposed(books.cycle, entry.pod, {"n1": ["unknown"]}, {}.get, 0.0) == {}
 
 
 @run

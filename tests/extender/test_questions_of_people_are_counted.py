@@ -17,6 +17,7 @@ from partage.dashboard.overview import overview_document
 from partage.dashboard.view_cache import Standing
 from partage.dashboard.ways import ways_document
 from partage.extender.explain import explain
+from partage.extender.unschedulable_pods import UnschedulablePods
 from partage.model.pod import Pod
 from partage.model.reason import Refusal
 from partage.placement.card import FEW, MOST, Work
@@ -283,6 +284,44 @@ async def test_nodes_that_change_while_others_are_measured_are_measured_again() 
     found = await measuring
 
     assert found == await fragments_of(books.engine.ledger, workload) != before
+
+
+@run
+async def test_of_waiting_pods_only_unreported_ones_are_looked_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A question may name a pod that does not exist, and a hundred thousand may wait."""
+    world = await World().start(node(), device("n1"))
+    world.filter(world.create(pod("reported", {"nvidia.com/gpu": "9"})))
+    world.filter(pod("unreported", {"nvidia.com/gpu": "9"}))
+    monkeypatch.setattr(UnschedulablePods, "values", lambda _: pytest.fail("all are looked at"))
+
+    assert explain(world.service.books, "team", "absent") is None
+    told = explain(world.service.books, "team", "unreported")
+    assert told is not None
+    assert told["state"] == "waiting"
+
+
+@run
+async def test_victims_are_added_without_a_look_at_all_pods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """kube-scheduler names the nodes, and the pods of others do not matter."""
+    world = await World().start(node(), device("n1"))
+    await world.place(pod("low", {"nvidia.com/gpu": "2"}, priority=1))
+    vip = world.create(pod("vip", {"nvidia.com/gpu": "2"}, priority=9))
+
+    class Pods(dict[str, Any]):
+        def items(self) -> Any:
+            pytest.fail("all are looked at")
+
+    cache = world.service.books.cluster_cache
+    monkeypatch.setattr(cache, "pods", Pods(cache.pods))
+    victims = {"n1": {"Pods": [], "NumPDBViolations": 0}}
+    asked = {"Pod": vip, "NodeNameToVictims": victims}
+    told = json.loads(world.service.preempt(json.dumps(asked).encode()))
+
+    assert list(told["NodeNameToMetaVictims"]) == ["n1"]
 
 
 def test_an_ordinary_pod_is_explained_whatever_its_namespace_owes() -> None:

@@ -154,9 +154,9 @@ def test_preemption_keeps_nodes_where_room_appears() -> None:
         _bound(cycle, name, 40)
     candidates = {"a": ["uid-low", "uid-high"], "b": []}
 
-    kept = proposed(cycle, make_pod("one", whole(2)), candidates, {}, 0.0)
-    nothing = proposed(cycle, make_pod("huge", share(1, 99)), candidates, {}, 0.0)
-    plain = proposed(cycle, make_pod("plain"), candidates, {}, 0.0)
+    kept = proposed(cycle, make_pod("one", whole(2)), candidates, {}.get, 0.0)
+    nothing = proposed(cycle, make_pod("huge", share(1, 99)), candidates, {}.get, 0.0)
+    plain = proposed(cycle, make_pod("plain"), candidates, {}.get, 0.0)
 
     assert kept == {"a": ("uid-low", "uid-high")}
     assert nothing == {}
@@ -174,8 +174,12 @@ def test_preemption_adds_the_least_important_pods_that_make_room_on_a_card() -> 
     (mine, mate), (third, spared) = mates.values()
     priorities = {mine: 1, mate: 5, third: 3, spared: 9}
 
-    kept = proposed(cycle, make_pod("one", whole(), priority=9), {"a": [mine]}, priorities, 0.0)
-    none = proposed(cycle, make_pod("two", whole(), priority=1), {"a": [mine]}, priorities, 0.0)
+    kept = proposed(
+        cycle, make_pod("one", whole(), priority=9), {"a": [mine]}, priorities.get, 0.0
+    )
+    none = proposed(
+        cycle, make_pod("two", whole(), priority=1), {"a": [mine]}, priorities.get, 0.0
+    )
 
     assert kept == {"a": (mine, mate)}
     assert none == {}

@@ -152,6 +152,19 @@ class Books:
         """A pod, with its requests beside devices if kube-scheduler has reported such amounts of nodes."""
         return replace(entry.pod, host=entry.host) if self.cluster_cache.taken else entry.pod
 
+    def priority(self, uid: str) -> int | None:
+        """The priority of a pod; None if it is not known."""
+        entry = self.cluster_cache.pods.get(uid)
+        return entry.pod.priority if entry is not None else None
+
+    def unreported(self, namespace: str, name: str) -> PodEntry | None:
+        """A pod that kube-scheduler asked about, and that the API server has not reported yet."""
+        waiting = map(self.waiting.get, self._strangers)
+        entries = (one.entry for one in waiting if one is not None)
+        return next(
+            (e for e in entries if (e.pod.namespace, e.pod.name) == (namespace, name)), None
+        )
+
     # --- facts in ----------------------------------------------------------------------------
 
     def take(self, events: Iterable[Event], now: float) -> None:

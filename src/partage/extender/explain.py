@@ -60,7 +60,7 @@ def explain(
     `state` is `waiting`, `held` (its place is kept while kube-scheduler decides), `reserved`,
     `unknown` (its Binding was never answered), `bound`, or `finished`.
     """
-    entry = books.cluster_cache.pod_named(namespace, name) or _waiting(books, namespace, name)
+    entry = books.cluster_cache.pod_named(namespace, name) or books.unreported(namespace, name)
     if claimant is not None:
         entry = entry or claimant[0]
     if entry is None or (claimant is None and not (asks(entry.pod) or entry.pod.record)):
@@ -273,15 +273,6 @@ def _kept_waiting(books: Books, pod: Pod) -> Iterator[str]:
         )
     if books.kept_in_vain(pod.uid):
         yield "its reservation expired before kube-scheduler bound it"
-
-
-def _waiting(books: Books, namespace: str, name: str) -> PodEntry | None:
-    """A pod that kube-scheduler asked about before the API server reported it."""
-    for waiting in books.waiting.values():
-        pod = waiting.entry.pod
-        if (pod.namespace, pod.name) == (namespace, name):
-            return waiting.entry
-    return None
 
 
 def _policy(books: Books, pod: Pod) -> dict[str, Any]:

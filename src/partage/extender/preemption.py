@@ -12,8 +12,9 @@ and lets other tasks run between two nodes.
 import asyncio
 import heapq
 from bisect import bisect_left
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Final
 
 from partage.extender.books import Books
@@ -55,7 +56,7 @@ def proposed(
     cycle: Cycle,
     pod: Pod,
     candidates: Mapping[str, Sequence[str]],
-    priorities: Mapping[str, int],
+    priority: Callable[[str], int | None],
     now: float,
 ) -> dict[str, tuple[str, ...]]:
     """Nodes where the evictions that kube-scheduler proposes make room on the cards, with the necessary victims.
@@ -67,7 +68,7 @@ def proposed(
 
     Args:
         candidates: victims by node, as kube-scheduler proposes them; may be empty.
-        priorities: priority of the pods that hold devices; a pod without one is spared.
+        priority: gives the priority of a pod that holds devices; one of which it is not known is spared.
     """
     if not asks(pod):
         return {node: tuple(uids) for node, uids in candidates.items()}
@@ -77,7 +78,7 @@ def proposed(
         victims = list(uids)
         with cycle.engine.without(pod, node, work=work) as run:
             if not victims or run.grants(victims) is None:
-                others = _others(cycle.engine, pod, node, victims, priorities)
+                others = _others(cycle.engine, pod, node, victims, priority)
                 added = _added(run, victims, others, work)
                 if not added:
                     continue
@@ -88,19 +89,22 @@ def proposed(
 
 
 def _others(
-    engine: Engine, pod: Pod, node: str, victims: Sequence[str], priorities: Mapping[str, int]
+    engine: Engine,
+    pod: Pod,
+    node: str,
+    victims: Sequence[str],
+    priority: Callable[[str], int | None],
 ) -> list[str]:
     """Less important pods of the node beside the victims, the least important first."""
-    return sorted(
-        (
-            held.uid
-            for held in engine.ledger.on_node(node)
-            if held.uid not in victims
-            and engine.states.get(held.uid) is State.BOUND
-            and priorities.get(held.uid, pod.priority) < pod.priority
-        ),
-        key=lambda uid: priorities[uid],
-    )
+    found = [
+        (importance, held.uid)
+        for held in engine.ledger.on_node(node)
+        if held.uid not in victims
+        and engine.states.get(held.uid) is State.BOUND
+        and (importance := priority(held.uid)) is not None
+        and importance < pod.priority
+    ]
+    return [uid for _, uid in sorted(found, key=itemgetter(0))]
 
 
 def _added(run: DryRun, victims: Sequence[str], others: Sequence[str], work: Work) -> list[str]:
@@ -169,7 +173,7 @@ def to_be_gone(books: Books, plan: Plan, pod: Pod) -> list[str]:
     They include pods that are leaving anyway. Leaving pods of the same or a higher priority are not
     among them: these cannot be evicted, so the plan waits for them.
     """
-    counted, late = _leaving(books, pod, plan.node)
+    _, counted, late = _leaving(books, pod, plan.node)
     leaving = [
         uid
         for uid in (counted - late if plan.victims else counted)
@@ -266,8 +270,7 @@ class _Rules:
 
 def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occupant], Bystanders]:
     """The pods of a node that may be evicted for a pod, and those that leave or are nominated."""
-    leaving = books.leaving(node)
-    counted, late = _leaving(books, pod, node)
+    leaving, counted, late = _leaving(books, pod, node)
     occupants = []
     for held in books.engine.ledger.on_node(node):
         entry = books.cluster_cache.pods.get(held.uid)
@@ -289,16 +292,18 @@ def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occu
     return occupants, beside
 
 
-def _leaving(books: Books, pod: Pod, node: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The leaving pods of a node whose room counts for a pod, and those of them that may take long.
+def _leaving(
+    books: Books, pod: Pod, node: str
+) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The leaving pods of a node, those of them whose room counts for a pod, and those of these that may take long.
 
     All of them count if room is made for others there, which may be the room of any.
     """
     leaving, ending = books.leaving(node), books.ending
     if any(one.pod.uid != pod.uid for one in books.nominees(node)):
-        return leaving, frozenset()
+        return leaving, leaving, frozenset()
     counted = frozenset(filter(ending.comes, leaving))
-    return counted, frozenset(uid for uid in counted if not ending.comes_soon(uid))
+    return leaving, counted, frozenset(uid for uid in counted if not ending.comes_soon(uid))
 
 
 def _reachable(books: Books, waiting: WaitingPod, node: str) -> bool:

@@ -513,14 +513,8 @@ class SchedulerService:
         if not allowance.may_evict(entry.pod.namespace, now):
             self.books.postpone(entry.pod.uid)
             return preempt_reply({})
-        priorities = {uid: e.pod.priority for uid, e in self.books.cluster_cache.pods.items()}
-        kept = proposed(
-            self.books.cycle,
-            entry.pod,
-            {node: victims.uids for node, victims in args.victims.items()},
-            priorities,
-            now,
-        )
+        candidates = {node: victims.uids for node, victims in args.victims.items()}
+        kept = proposed(self.books.cycle, entry.pod, candidates, self.books.priority, now)
         if kept:
             # kube-scheduler chooses the node, so this counts the fewest victims.
             allowance.evict(entry.pod, min(kept.values(), key=len), now)
