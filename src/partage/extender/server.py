@@ -121,7 +121,7 @@ def make_app(
             web.get("/api/explain/{namespace}/{pod}", pages.explain),
             web.get(_SUMMARIES, pages.summaries),
             web.get(_SUMMARIES + "/", pages.summaries),
-            web.get(_SUMMARIES + "/{node}", pages.summary),
+            web.get(_SUMMARIES + "/{node}", pages.summaries),
             *routes,
         ]
     )
@@ -235,26 +235,17 @@ class _Pages:
         return self._faces.published or await may_read(self._faces.readers, request, "")
 
     async def summaries(self, request: web.Request) -> web.Response:
-        """All nodes, as Koordinator's debug API prints them."""
-        if not self._service.leading:
-            return self._standby()
-        return json_response(
-            await summaries(self._service.books, names=await self._names(request))
-        )
-
-    async def summary(self, request: web.Request) -> web.Response:
-        """One node, as Koordinator's debug API prints it."""
-        if not self._service.leading:
-            return self._standby()
-        name = request.match_info["node"]
-        found = summary(self._service.books, name, names=await self._names(request))
+        """All nodes, or the one that the path names, as Koordinator's debug API prints them."""
+        service, name = self._service, request.match_info.get("node")
+        if not service.leading:
+            return json_response({"message": "the instance is not leader"}, 503)
+        names = await self._names(request)
+        if name is None:
+            return json_response(await summaries(service.books, names=names))
+        found = summary(service.books, name, names=names)
         if found is None:
             return json_response({"message": f"cannot find node {name}"}, 404)
         return json_response(found)
-
-    @staticmethod
-    def _standby() -> web.Response:
-        return json_response({"message": "the instance is not leader"}, 503)
 
 
 def _message(text: str) -> bytes:

@@ -71,8 +71,8 @@ _WAITS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 class Meters:
     """Histograms of the service's latencies."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry(auto_describe=True)
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
         self.verbs = Histogram(
             "partage_verb_seconds",
             "Time to answer a verb of the extender or a question of the plugin, without reading and writing the connection.",
