@@ -177,12 +177,7 @@ _PERIOD: Final = 60.0
 
 @asynccontextmanager
 async def mutual_tls(
-    client: Client,
-    namespace: str,
-    secret: str,
-    hosts: Sequence[str],
-    *,
-    required: bool = False,
+    client: Client, namespace: str, secret: str, hosts: Sequence[str], *, required: bool = False
 ) -> AsyncIterator[ServerTls]:
     """TLS by the certificates in a Secret, which are renewed while the context lasts.
 

@@ -286,12 +286,7 @@ class Statements:
             self._logged[uid] = happened
 
     async def _write(
-        self,
-        client: Client,
-        pod: str,
-        uid: str,
-        parts: tuple[Statement, ...],
-        pauses: Pauses,
+        self, client: Client, pod: str, uid: str, parts: tuple[Statement, ...], pauses: Pauses
     ) -> bool:
         """Bring a pod's condition up to date; False if it is too early for that: its container changes it all the time."""
         wanted = condition_of(parts)

@@ -117,9 +117,7 @@ class Orphans:
             self._killed.add(one.container)
             self._keeper.tallies.killed.inc()
             _LOG.warning(
-                "%s: killed, as its pod does not exist any more: %d processes",
-                where,
-                killed,
+                "%s: killed, as its pod does not exist any more: %d processes", where, killed
             )
         elif one.container not in self._logged and (killed or one.container not in self._killed):
             self._logged.add(one.container)

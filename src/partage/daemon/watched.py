@@ -175,12 +175,7 @@ PRIORITIES: Final = Watched(
 """Not followed, because a server writes the value into each pod. Only manifests need them."""
 
 
-CLAIMS: Final = Watched(
-    "ResourceClaim",
-    Scope(RESOURCE_CLAIMS),
-    LiveClaim,
-    optional=True,
-)
+CLAIMS: Final = Watched("ResourceClaim", Scope(RESOURCE_CLAIMS), LiveClaim, optional=True)
 """Followed if claims are switched on; Kubernetes has the kind in this version from 1.34 on."""
 
 

@@ -9,13 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from partage.controllers.withdrawal import (
-    claimed,
-    removals,
-    reported_by,
-    running,
-    users,
-)
+from partage.controllers.withdrawal import claimed, removals, reported_by, running, users
 from partage.daemon.watched import DEVICES, RESOURCE_CLAIMS
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import NotFound, NotServed, UndecodableAnswer

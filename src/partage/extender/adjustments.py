@@ -269,12 +269,7 @@ class Adjustments:
         return self._rendered(books, entry, document, held, grants), grants
 
     def _rendered(
-        self,
-        books: Books,
-        entry: PodEntry,
-        document: Document,
-        held: Allocation,
-        grants: Grants,
+        self, books: Books, entry: PodEntry, document: Document, held: Allocation, grants: Grants
     ) -> dict[str, str]:
         """The annotations that change with the amounts: Partage's record, and some of the protocol."""
         context, request = books.cluster_cache.translation.context, entry.pod.request

@@ -706,8 +706,6 @@ def _past(books: Books, attempt: Attempt) -> str:
 
 
 def _refused(
-    question: wire.Propose | wire.Preempt | wire.Reserve | wire.Bind,
-    code: str,
-    message: str,
+    question: wire.Propose | wire.Preempt | wire.Reserve | wire.Bind, code: str, message: str
 ) -> wire.Answer:
     return wire.Answer(question.id, code=str(code), message=message)

@@ -243,14 +243,7 @@ class ClaimArbiter:
         return refusal
 
     def _asked_again(
-        self,
-        books: Books,
-        mine: Reserved,
-        fact: Pod,
-        question: str,
-        now: float,
-        *,
-        dry_run: bool,
+        self, books: Books, mine: Reserved, fact: Pod, question: str, now: float, *, dry_run: bool
     ) -> str:
         """Answer a repeated question about a claim with a reservation: one more write may be on its way from now on."""
         if holds(mine.fact) != holds(fact):

@@ -97,11 +97,7 @@ class ClusterCache:
         compared: the latest pods with claims for which nodes were compared, by uid; prices are learnt from them.
     """
 
-    def __init__(
-        self,
-        policy: Policy | None = None,
-        namespaces: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, policy: Policy | None = None, namespaces: Iterable[str] = ()) -> None:
         self.namespaces = frozenset(namespaces)
         self.policy = policy or Policy()
         self.problems: dict[str, str] = {}

@@ -16,17 +16,7 @@ from typing import Final, NamedTuple
 from partage.extender.ports import Hooks
 from partage.model.reason import ReasonCode, Refusal
 from partage.tracing.context import PodTrace, trace_of
-from partage.tracing.spans import (
-    BIND,
-    FILTER,
-    MAKE_ROOM,
-    SCHEDULE,
-    Event,
-    Kind,
-    Span,
-    Value,
-    cut,
-)
+from partage.tracing.spans import BIND, FILTER, MAKE_ROOM, SCHEDULE, Event, Kind, Span, Value, cut
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.wire.translation import PodEntry
 
@@ -241,11 +231,7 @@ def _trace(entry: PodEntry) -> PodTrace:
 
 def _of(entry: PodEntry) -> dict[str, Value]:
     pod = entry.pod
-    return {
-        "k8s.namespace.name": pod.namespace,
-        "k8s.pod.name": pod.name,
-        "k8s.pod.uid": pod.uid,
-    }
+    return {"k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name, "k8s.pod.uid": pod.uid}
 
 
 def _span_of(step: Step, entry: PodEntry) -> Span:

@@ -130,12 +130,7 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
                 self.leave(next(iter(self)))
             self._priorities[entry.pod.priority] += 1
             self[entry.pod.uid] = WaitingPod(
-                entry,
-                refusal,
-                now,
-                told=self.newest,
-                deferred=deferred,
-                dear=_dear(entry.pod),
+                entry, refusal, now, told=self.newest, deferred=deferred, dear=_dear(entry.pod)
             )
             return True
         self._count(known.entry.pod.priority, -1)
