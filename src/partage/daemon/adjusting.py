@@ -82,11 +82,10 @@ class Adjusting:
         # A running container keeps its amounts without its pod. An error here prevents reports that the disk may lose.
         running = {one.uid for one in self._keeper.books.allocations}
         await asyncio.to_thread(self._keeper.journal.pods, there.keys() | running)
-        self._settled = {uid: seen for uid, seen in self._settled.items() if uid in there}
-        self._told = {uid: text for uid, text in self._told.items() if uid in there}
-        self._again = {uid: when for uid, when in self._again.items() if uid in there}
-        self._plain = {uid: record for uid, record in self._plain.items() if uid in there}
-        self._tried = {uid: when for uid, when in self._tried.items() if uid in there}
+        known: dict[str, Any]
+        for known in (self._settled, self._told, self._again, self._plain, self._tried):
+            for uid in known.keys() - there.keys():
+                del known[uid]
         self._busy.clear()
         for uid, pod in sorted(there.items(), key=lambda one: self._tried.get(one[0], 0.0)):
             metadata, before = pod.metadata or shapes.Metadata(), self._settled.get(uid)

@@ -23,7 +23,7 @@ from aiohttp import web
 from partage.model.errors import InvalidDocument
 from partage.serving.guarded import at_end_of
 from partage.serving.limits import Limits, json_response, read_body
-from partage.serving.turns import TooMany, Turns
+from partage.serving.turns import TooMany, Turns, counted
 from partage.webhook.review import LARGEST, LONGEST_UID, RESERVED, Verdict, encode_verdict
 from partage.wire.documents import typed
 
@@ -108,14 +108,14 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
         size, room = len(body), rooms[asker in known]
         if not room.takes(asker, size):
             return _refused(question, _TOO_MANY)
-        room.held[asker] += size
         passed_on = False
         try:
-            async with asyncio.timeout(_SECONDS) as limit:
-                with at_end_of(request, lambda: limit.reschedule(0.0)):
-                    async with room.turns.turn(asker):
-                        passed_on = True
-                        answer = await _passed_on(question, f"{url}/webhook/claims", body)
+            with counted(room.held, asker, size):
+                async with asyncio.timeout(_SECONDS) as limit:
+                    with at_end_of(request, lambda: limit.reschedule(0.0)):
+                        async with room.turns.turn(asker):
+                            passed_on = True
+                            answer = await _passed_on(question, f"{url}/webhook/claims", body)
             if request.transport is None:
                 raise ConnectionResetError  # as if the connection had ended before the answer
             if RESERVED in answer.headers:
@@ -132,10 +132,6 @@ def relay_route(url: str, limits: Limits) -> web.RouteDef:
                 task.add_done_callback(taken_back.discard)
             why = str(error) or type(error).__name__
             return _refused(question, f"the scheduler service does not answer: {why}")
-        finally:
-            room.held[asker] -= size
-            if not room.held[asker]:
-                del room.held[asker]
 
     return web.post("/webhook/claims", handler)
 

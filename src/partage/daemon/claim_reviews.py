@@ -17,8 +17,8 @@ makes at random.
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -33,6 +33,7 @@ from partage.kube.clock import sleep_until
 from partage.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.serving.limits import Limits, json_response, read_body
+from partage.serving.turns import counted
 from partage.vendors.names import CLAIM_FINALIZER, OUTDATED
 from partage.webhook.review import LARGEST, LONGEST_UID, RESERVED, Verdict, encode_verdict
 from partage.wire import shapes
@@ -274,7 +275,7 @@ class ClaimDesk:
         found = await self._heard(claim, asker, _SOON)
         if found is not None or self._never(claim) or self._long[asker] >= _LONG:
             return found
-        with _counted(self._long, asker):
+        with counted(self._long, asker):
             return await self._heard(claim, asker, _LATE - _SOON)
 
     async def _heard(self, claim: Document, asker: str, seconds: float) -> Document | None:
@@ -308,25 +309,13 @@ class ClaimDesk:
         """Wait for news of a claim, at most so many seconds."""
         key, news = (claim.namespace, claim.name), asyncio.Event()
         self._waiting.setdefault(key, []).append(news)
-        with _counted(self._there, asker):
+        with counted(self._there, asker):
             try:
                 await sleep_until(self._service.clock, seconds, news)
             finally:
                 self._waiting[key].remove(news)
                 if not self._waiting[key]:
                     del self._waiting[key]
-
-
-@contextmanager
-def _counted(those: Counter[str], key: str) -> Iterator[None]:
-    """Count one more of a key, for the context."""
-    those[key] += 1
-    try:
-        yield
-    finally:
-        those[key] -= 1
-        if not those[key]:
-            del those[key]
 
 
 def _asked(body: bytes) -> _Asked:

@@ -338,40 +338,22 @@ class NodeInstances:
 
     def _show(self, card: str, outcome: runner.Outcome) -> None:
         """Keep one series for each existing instance, and none for former ones."""
-        rows: list[tuple[str, ...]] = [
-            (
-                card,
-                one.instance.profile,
-                str(one.instance.start),
-                str(one.instance.size),
-                one.uuid,
-                _number(one.gpu),
-                _number(one.compute),
-                one.owner,
-                "ready",
-            )
+
+        def row(place: MigSlice, *told: str) -> tuple[str, ...]:
+            return card, place.profile, str(place.start), str(place.size), *told
+
+        rows = [
+            row(one.instance, one.uuid, _number(one.gpu), _number(one.compute), one.owner, "ready")
             for one in outcome.ready
         ]
         for other, named in zip(outcome.foreign, on_card(outcome).instances, strict=False):
-            place = named.instance
-            rows.append(
-                (
-                    card,
-                    place.profile,
-                    str(place.start),
-                    str(place.size),
-                    ",".join(named.uuids),
-                    str(other.id),
-                    ",".join(str(one.id) for one in other.computes),
-                    "",
-                    "foreign",
-                )
-            )
-        for row in self._shown.get(card, ()):
-            self._tallies.instance.remove(*row)
+            uuids, computes = ",".join(named.uuids), ",".join(str(c.id) for c in other.computes)
+            rows.append(row(named.instance, uuids, str(other.id), computes, "", "foreign"))
+        for labels in self._shown.get(card, ()):
+            self._tallies.instance.remove(*labels)
         self._shown[card] = rows
-        for row in rows:
-            self._tallies.instance.labels(*row).set(1)
+        for labels in rows:
+            self._tallies.instance.labels(*labels).set(1)
 
 
 def _instances_of(allocations: Iterable[Allocation]) -> Held:

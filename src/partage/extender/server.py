@@ -25,7 +25,7 @@ from partage.serving.limits import Limits, guard, json_response, read_body
 from partage.serving.local import is_here
 from partage.serving.site import Site
 from partage.serving.tls import ServerTls
-from partage.serving.turns import waiting_elsewhere
+from partage.serving.turns import counted, waiting_elsewhere
 
 _AWAY: Final = 503
 _JSON: Final = "application/json"
@@ -196,13 +196,8 @@ class _Pages:
         if self._scrapes[address] >= _SCRAPES_OF_ONE or self._scrapes.total() >= _SCRAPES:
             text = "too many read the metrics at this moment; try again"
             raise web.HTTPTooManyRequests(text=text, headers={"Retry-After": "1"})
-        self._scrapes[address] += 1
-        try:
+        with counted(self._scrapes, address):
             return await self._scraped(request)
-        finally:
-            self._scrapes[address] -= 1
-            if not self._scrapes[address]:
-                del self._scrapes[address]
 
     async def _scraped(self, request: web.Request) -> web.StreamResponse:
         names = await self._names(request)

@@ -9,8 +9,8 @@ and of this asker's owner with most.
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -54,6 +54,18 @@ class Pace:
                 turn.set_result(None)
         if self._waiting:
             loop.call_soon(self._next, loop)
+
+
+@contextmanager
+def counted(those: Counter[str], key: str, number: int = 1) -> Iterator[None]:
+    """Count so many more of a key, for the context; keys with none are not kept."""
+    those[key] += number
+    try:
+        yield
+    finally:
+        those[key] -= number
+        if not those[key]:
+            del those[key]
 
 
 class TooMany(PartageError):
