@@ -36,7 +36,6 @@ from partage.agent.uses import DriverMeter, Meter
 from partage.daemon.instances import NodeInstances
 from partage.daemon.mps import MpsDaemon
 from partage.model.errors import InvalidValue
-from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.serving.limits import Limits, guard
 from partage.serving.listener import cause
@@ -150,7 +149,8 @@ class AgentDaemon:
         self.tallies = Tallies()
         self.notes = Notes()
         self.instances = None if instances is None else instances(self.tallies, self.notes)
-        of_pods = _no_instance if self.instances is None else self.instances.instance
+        none = Instance(why="this agent makes no instances (--mig)")
+        of_pods = (lambda *_: none) if self.instances is None else self.instances.instance
         roots, chosen = self.options.roots, self.options.isolation
         facts = HostFacts(
             of_pods,
@@ -306,10 +306,6 @@ class AgentDaemon:
             registry = Nameless(registry)
         data = generate_latest(registry)
         return web.Response(body=data, headers={"Content-Type": _METRICS})
-
-
-def _no_instance(_pod: str, _card: str, _mig: MigSlice) -> Instance:
-    return Instance(why="this agent makes no instances (--mig)")
 
 
 class _Tidying:

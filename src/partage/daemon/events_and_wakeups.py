@@ -78,9 +78,11 @@ class Notices:
             events or client,
             component=_COMPONENT,
             instance=instance,
-            failed=_event_failed,
+            failed=lambda error: _LOG.warning("an event cannot be written: %s", error),
             speaks=leads,
-            crowded=_events_dropped,
+            crowded=lambda number: _LOG.warning(
+                "%d events were not written: too many pods and nodes had one at once", number
+            ),
         )
         self._queue: WorkQueue[str] = WorkQueue(
             clock=client.clock, chance=lambda: 0.0, backoff=_AGAIN
@@ -179,14 +181,6 @@ def regarding(entry: PodEntry) -> Regarding:
     return Regarding("v1", "Pod", pod.name, pod.namespace, pod.uid)
 
 
-def _events_dropped(number: int) -> None:
-    _LOG.warning("%d events were not written: too many pods and nodes had one at once", number)
-
-
 def _wake_up_failed(uid: str, error: Exception) -> None:
     if not isinstance(error, _NotWritten):
         _LOG.error("pod %s cannot be woken yet", uid, exc_info=error)
-
-
-def _event_failed(error: KubeError) -> None:
-    _LOG.warning("an event cannot be written: %s", error)

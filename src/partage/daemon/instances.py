@@ -305,32 +305,17 @@ class NodeInstances:
         self._show(card, outcome)
         self._stories.seen(card, outcome)
         self._report.changed()
+        told = "card %s: instance %s at %d is ready for pod %s: %s"
         for one in outcome.ready:
-            _LOG.info(
-                "card %s: instance %s at %d is ready for pod %s: %s",
-                card,
-                one.instance.profile,
-                one.instance.start,
-                one.owner,
-                one.uuid,
-            )
+            place = one.instance
+            _LOG.info(told, card, place.profile, place.start, one.owner, one.uuid)
+        told = "card %s: an instance that is not Partage's has units %d to %d"
         for other in outcome.foreign:
-            _LOG.warning(
-                "card %s: an instance that is not Partage's has units %d to %d",
-                card,
-                other.start,
-                other.start + other.size - 1,
-            )
-        for hindrance in outcome.hindrances:
-            _LOG.warning(
-                "card %s: instance %s at %d of pod %s waits: %s: %s",
-                card,
-                hindrance.instance.profile,
-                hindrance.instance.start,
-                hindrance.owner,
-                hindrance.obstacle,
-                hindrance.message,
-            )
+            _LOG.warning(told, card, other.start, other.start + other.size - 1)
+        told = "card %s: instance %s at %d of pod %s waits: %s: %s"
+        for late in outcome.hindrances:
+            place, why = late.instance, (late.obstacle, late.message)
+            _LOG.warning(told, card, place.profile, place.start, late.owner, *why)
         faults = [f"card {card}: {outcome.fault}"] if outcome.fault else []
         for fault in faults:
             _LOG.warning("%s", fault)

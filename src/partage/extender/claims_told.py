@@ -85,9 +85,10 @@ def explained(
         held += record
         if not record and many <= _MOST_ASKS:
             try:
-                wants += _wants(found)
+                mine, others = _requests(found)
+                wants += mine
                 many = sum(len(want.asks) for want in wants)
-                strange |= dict.fromkeys(_strange(found))
+                strange |= dict.fromkeys(others)
             except InvalidValue as error:
                 missing = missing or f"claim {found.name}: {error}"
     nodes = {node for node, _ in held}
@@ -191,21 +192,19 @@ def _held(books: Books, claim: Document) -> Iterator[tuple[str, Grant]]:
         yield from ((fact.node or "", grant) for grant in grants_of(fact))
 
 
-def _wants(claim: Document) -> Iterator[_Want]:
-    """Requests for devices of this driver."""
-    shape = claim.shape
-    spec = shape.spec if isinstance(shape, shapes.ResourceClaim) else None
-    for asks in asked(spec).requests:
-        if any(ask.device_class in CLASSES for ask in asks):
-            yield _Want(claim.name, asks)
+def _requests(claim: Document) -> tuple[list[_Want], list[str]]:
+    """A claim's requests for devices of this driver; and the classes of a waiting one that are not Partage's own.
 
-
-def _strange(claim: Document) -> Iterator[str]:
-    """Classes of a waiting claim that are not Partage's own; the service does not know which devices they select."""
+    The service does not know which devices those select.
+    """
     shape = claim.shape
-    if isinstance(shape, shapes.ResourceClaim) and not allocation_of(claim):
-        for asks in asked(shape.spec).requests:
-            yield from (ask.device_class for ask in asks if ask.device_class not in CLASSES)
+    requests = asked(shape.spec if isinstance(shape, shapes.ResourceClaim) else None).requests
+    classes = [[ask.device_class for ask in asks] for asks in requests]
+    ours = zip(requests, classes, strict=True)
+    wants = [_Want(claim.name, asks) for asks, mine in ours if not CLASSES.isdisjoint(mine)]
+    if allocation_of(claim):
+        return wants, []
+    return wants, [one for mine in classes for one in mine if one not in CLASSES]
 
 
 def _first(wants: Iterable[_Want]) -> list[_Want]:

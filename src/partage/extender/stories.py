@@ -88,7 +88,9 @@ class Stories:
         if not self._tracer.on:
             return
         end = self.now()
-        story = self._story(entry, start)
+        story = self._known.setdefault(entry.pod.uid, _Story(entry, start))
+        if len(self._known) > _MOST:
+            self._known.popitem(last=False)
         if refusal is not None:
             story.refusals += 1
             self._happened(story, Event("refused", end, {"partage.code": refusal.code.value}))
@@ -166,15 +168,6 @@ class Stories:
             story = self._known.get(uid)
             if story is not None:
                 self._happened(story, Event("woken", self.now()))
-
-    def _story(self, entry: PodEntry, start: int) -> _Story:
-        uid = entry.pod.uid
-        known = self._known.get(uid)
-        if known is None:
-            known = self._known[uid] = _Story(entry, start)
-            if len(self._known) > _MOST:
-                self._known.popitem(last=False)
-        return known
 
     @staticmethod
     def _happened(story: _Story, event: Event) -> None:
