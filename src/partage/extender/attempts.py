@@ -111,10 +111,9 @@ class Attempts:
 
     def timed(self, verb: str) -> AbstractContextManager[Any]:
         """Measure the time of an answer to a question."""
-        seconds = self._seconds.get(verb)
-        if seconds is None:
-            seconds = self._seconds[verb] = self._service.meters.verbs.labels(verb)
-        return seconds.time()
+        if verb not in self._seconds:
+            self._seconds[verb] = self._service.meters.verbs.labels(verb)
+        return self._seconds[verb].time()
 
     # --- questions -----------------------------------------------------------------------------
 

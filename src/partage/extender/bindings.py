@@ -27,7 +27,7 @@ from typing import Final
 from partage.extender.books import Books
 from partage.extender.node_locks import LockTimes, NodeLockKeeper, Want, Whereabouts
 from partage.extender.ports import Answered, Binder, Binding, NodeLocks, Outcome
-from partage.extender.stories import SILENT, Step, Stories
+from partage.extender.stories import Step, Stories
 from partage.kube.clock import Clock
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument, LedgerError
@@ -96,13 +96,13 @@ class Bindings:
         self,
         binder: Binder,
         clock: Clock,
-        locks: NodeLocks | None = None,
-        limits: BindLimits = BindLimits(),
+        locks: NodeLocks | None,
+        limits: BindLimits,
         *,
-        adapts: bool = True,
-        asked: Callable[[str], bool] = lambda _: False,
-        gone: Callable[[str], None] = lambda _: None,
-        stories: Stories = SILENT,
+        adapts: bool,
+        asked: Callable[[str], bool],
+        gone: Callable[[str], None],
+        stories: Stories,
     ) -> None:
         """Start without Bindings.
 

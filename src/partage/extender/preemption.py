@@ -187,8 +187,8 @@ def plans(
     books: Books,
     waiting: WaitingPod,
     budgets: Sequence[Budget],
+    work: Work,
     start: int = 0,
-    work: Work | None = None,
     refused: Collection[str] = (),
 ) -> Generator[Plan | None, None, None]:
     """A plan for each node that has one, until enough are found.
@@ -199,7 +199,6 @@ def plans(
         start: the position in the order of nodes at which the search begins; it should vary between searches.
         refused: uids of pods that the API server lately did not evict.
     """
-    work = work or Work(MOST_PLANNING)
     engine, pod = books.engine, waiting.entry.pod
     names = [node.name for node in engine.ledger.nodes if node is not None]
     found, rules, vacating = 0, _Rules(budgets, refused), books.vacating()
@@ -375,15 +374,15 @@ class Planner:
         books: Books,
         waiting: WaitingPod,
         budgets: Sequence[Budget],
+        work: Work,
         most: int = 1,
-        work: Work | None = None,
         refused: Collection[str] = (),
     ) -> list[Plan]:
         """At most `most` plans over all nodes, the best first; see `plans`."""
         found: list[Plan] = []
         turn = self._clock.monotonic()
         self._start += 1
-        for plan in plans(books, waiting, budgets, self._start * 101, work, refused):
+        for plan in plans(books, waiting, budgets, work, self._start * 101, refused):
             if plan is not None:
                 found.append(plan)
             if self._clock.monotonic() >= turn + self._turn:

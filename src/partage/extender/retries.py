@@ -229,7 +229,7 @@ class Retries:
             return {}
         turn = allowance.has_turn(pod.namespace, clock.monotonic())
         work = Work(_MOST_PLANNING if turn else MOST)
-        found = await self._planner.best(books, waiting, budgets, _PLANS + 1, work)
+        found = await self._planner.best(books, waiting, budgets, work, _PLANS + 1)
         allowance.spend(pod, work.taken, clock.monotonic())
         if not current():
             return {}

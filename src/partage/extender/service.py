@@ -423,37 +423,35 @@ class SchedulerService:
 
     def filter(self, body: bytes) -> bytes:
         """Answer filter; the answer contains the fault of a broken request."""
-        start = self.stories.now()
+        start, books = self.stories.now(), self.books
         try:
             args = decode_filter(body)
             entry = self._entry(args.pod)
             if entry is None:
-                self.books.counts["filter without devices"] += 1
+                books.counts["filter without devices"] += 1
                 return passing_reply(args)
-            past = self.books.past(entry)
+            past = books.past(entry)
             if past:
                 return error_reply(past)
-            now = self.clock.monotonic()
-            asked = args.names
-            books, pod, one = self.books, entry.pod, not entry.flexible
+            asked, now = args.names, self.clock.monotonic()
+            pod, one = entry.pod, not entry.flexible
             refusal, found, among = books.cycle.filter(pod, asked, now, one=one)
             if refusal is not None:
                 books.tried_again(pod.uid)
                 work = books.cycle.allowance.work(pod, now)
                 if books.yields(pod, refusal, among, work, now):
                     refusal, found, among = books.cycle.filter(pod, asked, now, one=one)
-            decision = self.books.engine.decision_id
+            decision = books.engine.decision_id
         except (InvalidDocument, LedgerError) as error:
-            self.books.counts["filter error"] += 1
+            books.counts["filter error"] += 1
             return error_reply(str(error))
         if refusal is not None:
-            self.books.refuse(entry, refusal, now, among)
-            self.books.counts["filter refused"] += 1
+            books.refuse(entry, refusal, now, among)
         else:
-            self.books.left(entry.pod.uid)
-            self.books.counts["filter passed"] += 1
-        if self.books.cycle.vacated:
-            self.books.settle(now)
+            books.left(pod.uid)
+        books.counts["filter passed" if refusal is None else "filter refused"] += 1
+        if books.cycle.vacated:
+            books.settle(now)
         self.stories.filtered(entry, start, (len(asked), len(found)), refusal, decision)
         if refusal is not None:
             return refused_reply(args, asked, refusal)
