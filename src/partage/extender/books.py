@@ -45,8 +45,8 @@ _UNHEARD: Final = 60.0
 """Seconds after which the service reads a refused pod that the API server has not reported."""
 _UNTOLD: Final = 10.0
 """The same for a pod that was bound here: if it has gone unnoticed, its devices must be released."""
-_CLEARED_SECONDS: Final = 600.0
-_CLAIMED_SECONDS: Final = 120.0
+_LEAVING_SECONDS: Final = 600.0
+_FREE_SECONDS: Final = 120.0
 """Seconds for which room is kept for a nominated pod: while victims leave, and once all of it is free."""
 _MOST_POSTPONED: Final = 8
 """Pods to wake at a time because victims are allowed for them again."""
@@ -100,7 +100,8 @@ class Books:
         self.priorities: Counter[int] = Counter()
         self.postponed: OrderedDict[str, None] = OrderedDict()
         self.woken_at: OrderedDict[str, float] = OrderedDict()
-        self._claims: dict[str, tuple[str, float, float]] = {}
+        # By uid, the node where room is kept for a nominated pod, and until when: at most, and usually.
+        self._kept_until: dict[str, tuple[str, float, float]] = {}
         self._in_vain: dict[str, str] = {}
         self._unasked: set[str] = set()  # of these, those that kube-scheduler has not tried since
         self._released: dict[str, str] = {}
@@ -300,7 +301,7 @@ class Books:
             self.waiting.leave(uid)
         self._strangers.pop(uid, None)
         self.postponed.pop(uid, None)
-        self._claims.pop(uid, None)
+        self._kept_until.pop(uid, None)
         self._in_vain.pop(uid, None)
         self._unasked.discard(uid)
         self._released.pop(uid, None)
@@ -495,7 +496,7 @@ class Books:
         self.ending.now = now
         while self._unsaid and self.hooks.leads():
             self._follow([self._unsaid.popleft()])
-        self._end_claims(now)
+        self._end_late(now)
         self._follow(self.cycle.expire(now))
         # A nomination outlives its hold, and gets a new hold while there is room.
         for node, mates in self._nominated.items():
@@ -509,14 +510,14 @@ class Books:
             self.counts["woken"] += len(again)
             self.hooks.wake(again)
 
-    def _claim(self, uid: str, node: str, now: float, *, whole: bool) -> None:
+    def _keep_until(self, uid: str, node: str, now: float, *, whole: bool) -> None:
         """Set the times until which room is kept for a nominated pod, at most and usually, counted from the first call."""
-        where, last, until = self._claims.get(uid, ("", 0.0, 0.0))
+        where, last, until = self._kept_until.get(uid, ("", 0.0, 0.0))
         if where != node:
-            last = until = now + _CLEARED_SECONDS
-        self._claims[uid] = node, last, min(until, now + _CLAIMED_SECONDS) if whole else until
+            last = until = now + _LEAVING_SECONDS
+        self._kept_until[uid] = node, last, min(until, now + _FREE_SECONDS) if whole else until
 
-    def _end_claims(self, now: float) -> None:
+    def _end_late(self, now: float) -> None:
         """Give up room that was kept for long, because something else stops the pod or its victims.
 
         A pod with all of its room may wait for others of its group. So the room is kept on while victims for other pods
@@ -525,7 +526,7 @@ class Books:
         states, clearing = self.engine.states, set[str]()
         whole = {
             self._nominated[node][uid].pod.namespace
-            for uid, (node, last, until) in self._claims.items()
+            for uid, (node, last, until) in self._kept_until.items()
             if until < last and self._nomination.get(uid) == node
         }
         for node, mates in self._nominated.items() if whole else ():
@@ -536,15 +537,15 @@ class Books:
             }
             if late & whole - clearing and self.leaving(node):
                 clearing |= late
-        for uid, (node, last, until) in list(self._claims.items()):
+        for uid, (node, last, until) in list(self._kept_until.items()):
             if self._nomination.get(uid) != node:
-                del self._claims[uid]
+                del self._kept_until[uid]
                 continue
             if self._nominated[node][uid].pod.namespace in clearing:
-                self._claims[uid] = node, last, min(last, max(until, now + _CLAIMED_SECONDS))
-            ended = now >= self._claims[uid][-1]
+                self._kept_until[uid] = node, last, min(last, max(until, now + _FREE_SECONDS))
+            ended = now >= self._kept_until[uid][-1]
             if ended and states.get(uid) in {None, State.HELD, State.CLEARING}:
-                del self._claims[uid]
+                del self._kept_until[uid]
                 self._in_vain[uid] = node
                 self._unasked.add(uid)
                 self.counts["nomination ended"] += 1
@@ -581,7 +582,7 @@ class Books:
             for entry in mates:
                 uid = entry.pod.uid
                 whole = self.cycle.nominate(entry.pod, node, now, leaving)
-                self._claim(uid, node, now, whole=whole)
+                self._keep_until(uid, node, now, whole=whole)
                 if whole:
                     self._kept[uid] = None
                 if whole and self.waiting.woken(uid, now):
