@@ -11,7 +11,7 @@ from fakes.clock import InstantClock, SteppedClock
 from partage.extender.bindings import BindLimits
 from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
-from partage.extender.ports import Answered, Binding, Hooks, Outcome, Taken
+from partage.extender.ports import Answered, Binding, Hooks, Outcome
 from partage.extender.service import SchedulerService, ServiceSettings
 from partage.extender.stories import SILENT, Stories
 from partage.kube.clock import Clock
@@ -161,19 +161,19 @@ class FakeApi:
 
     async def take(
         self, node: str, annotations: Mapping[str, str], instead: Mapping[str, str]
-    ) -> Taken:
+    ) -> Answered:
         """See `NodeLocks`."""
         if self.lock_faults:
             (self.late if self.locks_late else self.locks)[node] = dict(annotations)
             raise self.lock_faults.pop()
         if self.refusing > 0:
             self.refusing -= 1
-            return Taken(Outcome.REFUSED, "held by another")
+            return Answered(Outcome.REFUSED, "held by another")
         held = self.locks.get(node, {})
         if any(held[key] != instead.get(key) for key in annotations if key in held):
-            return Taken(Outcome.REFUSED, "taken", held)
+            return Answered(Outcome.REFUSED, "taken", held=held)
         self.locks[node] = dict(annotations)
-        return Taken(Outcome.DONE)
+        return Answered(Outcome.DONE)
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
         """See `NodeLocks`."""

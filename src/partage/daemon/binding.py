@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.daemon.watched import LivePod, as_document
-from partage.extender.ports import Answered, Binding, Outcome, Taken
+from partage.extender.ports import Answered, Binding, Outcome
 from partage.kube.client import Client, PatchKind
 from partage.kube.errors import Conflict, KubeError, NotFound, RequestError
 from partage.kube.errors import Outcome as Known
@@ -137,7 +137,7 @@ class ApiNodeLocks:
 
     async def take(
         self, node: str, annotations: Mapping[str, str], instead: Mapping[str, str]
-    ) -> Taken:
+    ) -> Answered:
         """Write the annotations, unless one of the keys already has a value that is in neither argument."""
         for _ in range(_TRIES):
             try:
@@ -149,16 +149,16 @@ class ApiNodeLocks:
                 }
                 if held:
                     # The message omits the values, because they name pods and people of other namespaces read it.
-                    return Taken(Outcome.REFUSED, f"others have {', '.join(held)}", held)
+                    told = f"others have {', '.join(held)}"
+                    return Answered(Outcome.REFUSED, told, held=held)
                 if any(found.get(key) != value for key, value in annotations.items()):
                     await self._write(node, version, dict(annotations))
             except Conflict:
                 continue
             except RequestError as error:
-                answer = answer_of(error)
-                return Taken(answer.outcome, answer.message)
-            return Taken(Outcome.DONE)
-        return Taken(Outcome.REFUSED, "others keep changing the node")
+                return answer_of(error)
+            return Answered(Outcome.DONE)
+        return Answered(Outcome.REFUSED, "others keep changing the node")
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
         """Remove the annotations that still have these values. Returns whether any had. Raises `KubeError`."""

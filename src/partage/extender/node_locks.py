@@ -23,7 +23,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from partage.extender.ports import Answered, NodeLocks, Outcome, Taken
+from partage.extender.ports import Answered, NodeLocks, Outcome
 from partage.kube.clock import Clock
 from partage.scheduler.engine import State
 from partage.vendors.locks import read_lock
@@ -177,7 +177,7 @@ class NodeLockKeeper:
             if taken.outcome is Outcome.UNKNOWN:
                 await self.give_back(want, where, self._times.late)
             if taken.outcome is not Outcome.REFUSED:
-                return Answered(taken.outcome, taken.message)
+                return taken
             new = taken.held.items() - judged
             judged |= new
             free = {key: text for key, text in new if await self._is_free(want, text, ours)}
@@ -185,7 +185,7 @@ class NodeLockKeeper:
             if free:
                 continue
             if self._clock.monotonic() >= end:
-                return Answered(taken.outcome, taken.message)
+                return taken
             await self._clock.sleep(self._times.pause)
 
     async def give_back(
@@ -269,16 +269,16 @@ class NodeLockKeeper:
 
     async def _try(
         self, want: Want, instead: Mapping[str, str], where: Callable[[str], Whereabouts]
-    ) -> Taken:
+    ) -> Answered:
         # Our own earlier lock is removed first. If its value counted as a new lock, a late answer of
         # the API server about the earlier lock could not be distinguished from one about the new lock.
         if not await self._settle(want.node, where):
-            return Taken(Outcome.REFUSED, "an earlier lock of ours is not released yet")
+            return Answered(Outcome.REFUSED, "an earlier lock of ours is not released yet")
         try:
             async with asyncio.timeout(self._times.read):
                 taken = await self._locks.take(want.node, want.annotations, instead)
         except Exception as error:  # noqa: BLE001 # after any exception it may not be ours
-            return Taken(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
+            return Answered(Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
         if taken.outcome is Outcome.DONE:
             # The node has another version now, so no earlier write of ours can arrive.
             self.left.pop(want.node, None)

@@ -25,11 +25,18 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The outcome of one request, with the API server's message; it has `ended` if it cannot arrive any more."""
+    """The outcome of one request.
+
+    Attributes:
+        message: the API server's message.
+        ended: the request cannot arrive any more.
+        held: for a lock, the annotations that are there instead; empty unless they are the reason of a refusal.
+    """
 
     outcome: Outcome
     message: str = ""
     ended: bool = False
+    held: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +67,6 @@ class Binder(Protocol):
         """The pod in the API server's current state; None if it does not exist. Raises `Exception`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The outcome of taking a lock.
-
-    Attributes:
-        message: the API server's message, or the holder of the lock.
-        held: the annotations that are there instead; empty unless they are the reason of a refusal.
-    """
-
-    outcome: Outcome
-    message: str = ""
-    held: Mapping[str, str] = field(default_factory=dict)
-
-
 class NodeLocks(Protocol):
     """Annotations on nodes that single vendors' plugins use as a lock.
 
@@ -83,7 +76,7 @@ class NodeLocks(Protocol):
 
     async def take(
         self, node: str, annotations: Mapping[str, str], instead: Mapping[str, str]
-    ) -> Taken:
+    ) -> Answered:
         """Write annotations; refused if a key exists already, unless with its value in `instead`."""
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
