@@ -18,6 +18,7 @@ from partage.agent.discovery.found import Inventory
 from partage.agent.registration import hami_annotations, node_labels
 from partage.agent.trouble import Rounds
 from partage.kube.client import Client, PatchKind
+from partage.kube.clock import time_text
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.resources import LEASES, NODES, Resource
 from partage.kube.retry import RateLimit
@@ -218,7 +219,7 @@ class AgentReporting:
             self._node,
             inventory,
             before or None,
-            f"{self._client.clock.now().astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            time_text(self._client.clock.now()),
             str(metadata.get("uid") or ""),
         )
         self._hooks.heard(node, wanted, inventory)  # even if it cannot be written

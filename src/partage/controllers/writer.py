@@ -6,13 +6,13 @@ at once, before the watch reports it.
 """
 
 from collections.abc import Awaitable, Mapping
-from datetime import UTC
 from typing import Any, TypeVar
 
 import msgspec
 
 from partage.controllers.meters import ControllerMeters
 from partage.kube.client import Client, PatchKind
+from partage.kube.clock import time_text
 from partage.kube.errors import Conflict, Invalid, KubeError, NotFound
 from partage.kube.resources import NODES, PODS
 from partage.wire import shapes
@@ -65,7 +65,7 @@ class Writer:
 
     async def pod_condition(self, pod: Document, condition: Mapping[str, str]) -> Document | None:
         """Set a condition of a pod and leave the others; otherwise as `node_status`."""
-        now = self._client.clock.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = time_text(self._client.clock.now())
         status = {"conditions": [{**condition, "lastTransitionTime": now}]}
         request = self._client.patch_pod_status(
             pod.namespace, pod.name, _patch(pod, {"status": status}), into=shapes.Pod

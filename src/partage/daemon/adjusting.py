@@ -17,6 +17,7 @@ from partage.agent.adjustment import Aim, aim, as_asked, beyond, in_force
 from partage.agent.container_admission import Keeper
 from partage.agent.trouble import Rounds
 from partage.kube.client import Client
+from partage.kube.clock import time_text
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.model.adjustment import Grants, adjustable, most, within
 from partage.model.allocation import Allocation
@@ -226,13 +227,12 @@ class Adjusting:
             known = condition(pod, names.ADJUSTED_CONDITION)
             said = known and (known.status, known.reason, known.message)
             if (status, reason, message) != said:
-                since = f"{self._client.clock.now():%Y-%m-%dT%H:%M:%SZ}"
                 told = {
                     "type": names.ADJUSTED_CONDITION,
                     "status": status,
                     "reason": reason,
                     "message": message,
-                    "lastTransitionTime": since,
+                    "lastTransitionTime": time_text(self._client.clock.now()),
                 }
                 body["status"] = {"conditions": [told]}
         if not raised and "status" not in body:

@@ -14,6 +14,7 @@ import msgspec
 from partage.daemon.watched import LivePod, as_document
 from partage.extender.ports import Answered, Binding, Outcome
 from partage.kube.client import Client, PatchKind
+from partage.kube.clock import time_text
 from partage.kube.errors import Conflict, KubeError, NotFound, RequestError
 from partage.kube.errors import Outcome as Known
 from partage.kube.objects import Annotated
@@ -116,7 +117,7 @@ class ApiPods:
             "status": "False",
             "reason": reason,
             "message": message[:_SHOWN],
-            "lastTransitionTime": f"{self._client.clock.now():%Y-%m-%dT%H:%M:%SZ}",
+            "lastTransitionTime": time_text(self._client.clock.now()),
         }
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
         try:

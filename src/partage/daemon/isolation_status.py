@@ -40,6 +40,7 @@ from partage.agent.trouble import Rounds
 from partage.agent.uses import Meter
 from partage.daemon.evicting import Pauses
 from partage.kube.client import Client
+from partage.kube.clock import time_text
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.kube.resources import PODS
 from partage.vendors import names
@@ -311,7 +312,7 @@ class Statements:
         if (known.get("status"), known.get("message")) != told:
             since = known.get("lastTransitionTime")
             if known.get("status") != wanted["status"] or not since:
-                since = f"{client.clock.now():%Y-%m-%dT%H:%M:%SZ}"
+                since = time_text(client.clock.now())
             body = {
                 "metadata": {"uid": uid},
                 "status": {"conditions": [{**wanted, "lastTransitionTime": since}]},

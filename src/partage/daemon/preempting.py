@@ -28,6 +28,7 @@ from partage.extender.preemption import MOST_PLANNING, Planner, abandoned, again
 from partage.extender.stories import SILENT, Stories
 from partage.extender.unschedulable_pods import WaitingPod
 from partage.kube.client import Client
+from partage.kube.clock import time_text
 from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder
 from partage.kube.resources import PODS, Scope
@@ -214,7 +215,7 @@ class Preempting:
                     "status": "True",
                     "reason": _REASON,
                     "message": f"{by.pod.priority} is the priority of the pod that gets its devices",
-                    "lastTransitionTime": self._client.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+                    "lastTransitionTime": time_text(self._client.clock.now()),
                 }
                 await self._status(other, {"conditions": [condition]})
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)

@@ -39,6 +39,11 @@ class SystemClock:
         await asyncio.sleep(max(0.0, seconds))
 
 
+def time_text(moment: datetime) -> str:
+    """A moment as Kubernetes writes it in objects: in UTC, in whole seconds."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 async def sleep_until(
     clock: Clock, seconds: float, event: asyncio.Event, *others: asyncio.Future[Any]
 ) -> None:

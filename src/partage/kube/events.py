@@ -6,13 +6,12 @@ event, and a waiting pod's reason changes; both show in the same place.
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from partage.kube.client import Client, PatchKind
-from partage.kube.clock import sleep_until
+from partage.kube.clock import sleep_until, time_text
 from partage.kube.errors import AlreadyExists, KubeError, NotFound
 from partage.kube.recorder import EventBook, EventSettings, Record, Regarding, Topic
 from partage.kube.resources import EVENTS
@@ -123,7 +122,7 @@ class EventRecorder:
         body = {
             "message": record.message,
             "count": record.count,
-            "lastTimestamp": _time(record.last),
+            "lastTimestamp": time_text(record.last),
         }
         await self._client.patch(
             EVENTS,
@@ -172,8 +171,8 @@ class EventRecorder:
             "reason": reason,
             "message": record.message,
             "count": record.count,
-            "firstTimestamp": _time(record.first),
-            "lastTimestamp": _time(record.last),
+            "firstTimestamp": time_text(record.first),
+            "lastTimestamp": time_text(record.last),
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "reportingInstance": self._instance,
@@ -183,7 +182,3 @@ class EventRecorder:
 def _namespace(record: Record) -> str:
     """Events about objects without a namespace live in `default`, as the API demands."""
     return record.topic.regarding.namespace or "default"
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
