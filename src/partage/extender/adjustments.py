@@ -165,7 +165,7 @@ class Adjustments:
             if uid not in self.busy:
                 self._begin(document, self._read_again(books, document))
         left = _A_ROUND
-        for namespace in list(self._rows):
+        for namespace in list(islice(self._rows, _A_ROUND)):
             row = self._rows[namespace] = self._rows.pop(namespace)  # its next turn is the last
             mine = _A_ROUND // 2
             for uid in list(islice(row, mine)):

@@ -411,8 +411,7 @@ class Attempts:
                     work.go_on()
                 return self._propose(books, question, attempt, now, fitting, (asked, work))
             stories.filtered(attempt.entry, start, (asked_about, 0), decision, engine.decision_id)
-            answer = _refused(question, decision.code, decision.message)
-            return structs.replace(answer, preempt=preempt)
+            return _refused(question, decision.code, decision.message, preempt=preempt)
         self._proposed, self._room = question.uid, books.waiting.newest
         books.left(question.uid)
         books.counts["plugin proposed"] += 1
@@ -598,9 +597,15 @@ class Attempts:
             if not self._may_bind():
                 return Answered(Outcome.REFUSED, "this instance does not lead any more")
             allowed = True
-            annotations, labels = dict(binding.annotations), dict(binding.labels)
-            given = wire.Answer(question.id, annotations=annotations, labels=labels)
-            reply(structs.replace(given, within=within, until=until))
+            reply(
+                wire.Answer(
+                    question.id,
+                    annotations=dict(binding.annotations),
+                    labels=dict(binding.labels),
+                    within=within,
+                    until=until,
+                )
+            )
             return await outcome
 
         pod = entry.pod
@@ -705,6 +710,10 @@ def _past(books: Books, attempt: Attempt) -> str:
 
 
 def _refused(
-    question: wire.Propose | wire.Preempt | wire.Reserve | wire.Bind, code: str, message: str
+    question: wire.Propose | wire.Preempt | wire.Reserve | wire.Bind,
+    code: str,
+    message: str,
+    *,
+    preempt: bool = False,
 ) -> wire.Answer:
-    return wire.Answer(question.id, code=str(code), message=message)
+    return wire.Answer(question.id, code=str(code), message=message, preempt=preempt)

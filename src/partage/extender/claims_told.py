@@ -199,12 +199,13 @@ def _requests(claim: Document) -> tuple[list[_Want], list[str]]:
     """
     shape = claim.shape
     requests = asked(shape.spec if isinstance(shape, shapes.ResourceClaim) else None).requests
-    classes = [[ask.device_class for ask in asks] for asks in requests]
-    ours = zip(requests, classes, strict=True)
-    wants = [_Want(claim.name, asks) for asks, mine in ours if not CLASSES.isdisjoint(mine)]
-    if allocation_of(claim):
-        return wants, []
-    return wants, [one for mine in classes for one in mine if one not in CLASSES]
+    wants = [
+        _Want(claim.name, asks)
+        for asks in requests
+        if any(ask.device_class in CLASSES for ask in asks)
+    ]
+    classes = [ask.device_class for asks in requests for ask in asks]
+    return wants, [] if allocation_of(claim) else [one for one in classes if one not in CLASSES]
 
 
 def _first(wants: Iterable[_Want]) -> list[_Want]:

@@ -294,7 +294,7 @@ def _around(books: Books, pod: Pod, node: str, rules: _Rules) -> tuple[list[Occu
 def _leaving(
     books: Books, pod: Pod, node: str
 ) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """The leaving pods of a node, those of them whose room counts for a pod, and those of these that may take long.
+    """The leaving pods of a node; of them those whose room counts for a pod; and of these the ones that may take long.
 
     All of them count if room is made for others there, which may be the room of any.
     """

@@ -88,7 +88,7 @@ class Attempt:
 
 
 class RejectedNodes(OrderedDict[str, tuple[float, set[str]]]):
-    """When nodes were first rejected for each pod, by uid, and which; times are seconds on a steady clock."""
+    """By a pod's uid, when its first nodes were rejected, and all its nodes; times are seconds on a steady clock."""
 
     def add(self, uid: str, nodes: Iterable[str], now: float, most: int = MOST_REJECTED) -> int:
         """Leave nodes out for a pod; returns how many more it could leave out before this call."""
