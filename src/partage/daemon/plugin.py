@@ -54,7 +54,7 @@ class PluginOptions:
 
 
 class PluginServer:
-    """Listens for kube-scheduler, answers it, and sends it pushes."""
+    """Listens for kube-scheduler, answers it by `attempts`, and sends it pushes."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class PluginServer:
             preempts: whether less important pods may be evicted for devices.
             claims: whether ResourceClaims are followed, so that nodes can be compared for pods with claims.
         """
-        self._service = service
+        self.service = service
         self._claims = claims
-        self._claimed = claimed
-        self._attempts = Attempts(service, may_bind, preempts=preempts)
+        self.claimed = claimed
+        self.attempts = Attempts(service, may_bind, preempts=preempts)
         self._server = UnixServer(
             options.path, partial(_Talk, self), options.users, wire.MAX_FRAME
         )
@@ -100,11 +100,11 @@ class PluginServer:
 
     def ready_changed(self) -> None:
         """Push whether the service serves now."""
-        self._push(wire.Push(ready=not self._service.closed))
+        self._push(wire.Push(ready=not self.service.closed))
 
     def rebuilt(self) -> None:
         """Bring reservations into new books, and push the names of device resources if they have changed."""
-        self._attempts.rebuilt()
+        self.attempts.rebuilt()
         self.settings_changed()
 
     def settings_changed(self) -> None:
@@ -119,7 +119,7 @@ class PluginServer:
             self._talk.send(push)
 
     def _words(self) -> wire.Vocabulary:
-        owners = self._service.books.cluster_cache.translation.context.owners
+        owners = self.service.books.cluster_cache.translation.context.owners
         return wire.Vocabulary(
             sorted(owners),
             sorted(RESERVED.annotations),
@@ -128,13 +128,13 @@ class PluginServer:
             DRA_DRIVER if self._claims else "",
         )
 
-    def _met(self, talk: "_Talk", hello: wire.Hello) -> None:
+    def met(self, talk: "_Talk", hello: wire.Hello) -> None:
         """Take in the hello of a kube-scheduler."""
         if self._talk is not None and self._talk is not talk:
             self._talk.close()
-            self._left(self._talk)
+            self.left(self._talk)
         if hello.incarnation != self._incarnation:
-            self._attempts.forget()
+            self.attempts.forget()
             self._incarnation = hello.incarnation
         self._talk = talk
         self._vocabulary = self._words()
@@ -145,18 +145,18 @@ class PluginServer:
             hello.incarnation,
         )
 
-    def _left(self, talk: "_Talk") -> None:
+    def left(self, talk: "_Talk") -> None:
         """Take in the end of a connection."""
         if self._talk is talk:
             self._talk = None
-            self._claimed(False)
-            self._attempts.disconnected()
+            self.claimed(False)
+            self.attempts.disconnected()
             _LOG.warning("kube-scheduler disconnected")
 
-    def _greet(self) -> None:
+    def greet(self) -> None:
         """Push what follows the answer to hello."""
-        self._push(wire.Push(vocabulary=self._vocabulary, ready=not self._service.closed))
-        self.activate(list(self._service.books.waiting))
+        self._push(wire.Push(vocabulary=self._vocabulary, ready=not self.service.closed))
+        self.activate(list(self.service.books.waiting))
 
 
 class _Talk:
@@ -193,7 +193,7 @@ class _Talk:
         self._answer(wire.Answer(question.id, code=wire.STALE, message=_FAILED))
 
     def _asked(self, question: wire.Question) -> None:
-        attempts = self._server._attempts  # noqa: SLF001 # one module, two classes
+        attempts = self._server.attempts
         match question:
             case wire.Propose():
                 self._answer(attempts.propose(question))
@@ -212,7 +212,7 @@ class _Talk:
             case wire.Bound():
                 self._later(self._bound(question), question)
             case wire.Leading(leading=leading):
-                self._server._claimed(leading)  # noqa: SLF001
+                self._server.claimed(leading)
                 self._answer(wire.Answer(question.id, ready=self._ready))
             case wire.Ping():
                 self._answer(wire.Answer(question.id, ready=self._ready))
@@ -224,11 +224,11 @@ class _Talk:
 
     def ended(self) -> None:
         """Handle the end of the connection; see `serving.unix.Talk`."""
-        self._server._left(self)  # noqa: SLF001
+        self._server.left(self)
 
     @property
     def _ready(self) -> bool:
-        return not self._server._service.closed  # noqa: SLF001
+        return not self._server.service.closed
 
     def _hello(self, hello: wire.Hello) -> None:
         if hello.protocol != wire.PROTOCOL:
@@ -243,22 +243,22 @@ class _Talk:
             self._link.close()
             return
         self._met = True
-        self._server._met(self, hello)  # noqa: SLF001
+        self._server.met(self, hello)
         self.send(wire.Answer(hello.id, protocol=wire.PROTOCOL, ready=self._ready))
-        self._server._greet()  # noqa: SLF001
+        self._server.greet()
 
     async def _bind(self, question: wire.Bind) -> None:
-        answer = await self._server._attempts.bind(question, self.send)  # noqa: SLF001
+        answer = await self._server.attempts.bind(question, self.send)
         if answer is not None:
             self.send(answer)
 
     async def _preempt(self, question: wire.Preempt) -> None:
-        self.send(await self._server._attempts.preempt(question))  # noqa: SLF001
+        self.send(await self._server.attempts.preempt(question))
 
     async def _bound(self, question: wire.Bound) -> None:
-        attempts = self._server._attempts  # noqa: SLF001
+        attempts = self._server.attempts
         attempts.bound(question)
-        await self._server._service.bindings.ended(question.uid)  # noqa: SLF001
+        await self._server.service.bindings.ended(question.uid)
         self.send(attempts.placed(question))
 
     def _later(self, work: Coroutine[Any, Any, None], question: wire.Question) -> None:
