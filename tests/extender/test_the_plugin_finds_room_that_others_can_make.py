@@ -805,6 +805,45 @@ async def test_room_of_a_group_that_failed_is_free_without_a_further_question() 
 
 
 @run
+async def test_pods_are_not_woken_for_room_that_stays_kept() -> None:
+    """The watches show the nomination of a pod of a group before its victims have ended."""
+    world = await cluster("n1", cards=2)
+    await runs(world, pod("low", whole(), priority=1))
+    world.create(important("vip", whole(2)))
+    assert await offered(world, "vip")
+    assert not world.reserve("vip", simulated=True).code
+    world.unreserve("vip")
+    nominated(world, "vip", "n1")
+    leaves(world, "low")
+    world.create(pod("other", whole()))
+    assert world.propose("other").code
+
+    world.clock.pass_time(11)
+    await world.service.tick()
+
+    assert not world.service.books.making_room
+    assert world.states["uid-vip"] is State.CLEARING
+    assert "uid-other" not in world.woken
+
+
+@run
+async def test_pods_are_not_woken_for_room_that_goes_to_a_more_important_one() -> None:
+    """A less important pod loses the room that was kept for it, and the plan of the other has it at once."""
+    world = await cluster("n1", cards=2)
+    await runs(world, pod("low", whole(), priority=1))
+    world.create(pod("mid", whole(), priority=5, status={"nominatedNodeName": "n1"}))
+    world.create(pod("other", whole()))
+    assert world.propose("other").code
+    world.create(important("vip", whole(2)))
+    assert await offered(world, "vip")
+
+    assert not world.reserve("vip", simulated=True).code
+
+    assert "uid-mid" not in world.states
+    assert "uid-other" not in world.woken
+
+
+@run
 async def test_of_pods_that_went_unnoticed_nothing_is_kept() -> None:
     """A pod of a group that preempted in vain goes while the watch is interrupted and kube-scheduler starts again."""
     world = await cluster("n1", cards=1)

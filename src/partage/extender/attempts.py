@@ -460,13 +460,15 @@ class Attempts:
         books = self._current()
         for uid in [uid for uid, end in self._sent_away.items() if now >= end]:
             del self._sent_away[uid]
-            if uid in books.making_room:
-                entry = books.cluster_cache.pods.get(uid)
-                if entry is not None and not entry.nominated:
+            entry = books.cluster_cache.pods.get(uid)
+            if uid not in books.making_room:
+                continue
+            if entry is not None and entry.nominated:
+                books.confirm(uid, now)
+            else:
+                if entry is not None:
                     self._retries.in_vain(uid, now)
                 books.give_up(uid, now)
-                if entry is not None:
-                    books.pod_seen(entry, now)  # nominated by now, or no pod was evicted for it
 
     def _end_proposal(self) -> None:
         """End the proposal that was not reserved.

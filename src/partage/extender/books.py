@@ -316,18 +316,26 @@ class Books:
         """
         for mate in self.nominees(plan.node):
             if mate.pod.priority < entry.pod.priority:
-                self.give_up(mate.pod.uid, now)
+                self._stop_keeping(mate.pod.uid)
         self._withdraw(entry.pod.uid)
         self.making_room[entry.pod.uid] = plan
         self._nominate(entry, plan.node)
         self.settle(now)
 
+    def confirm(self, uid: str, now: float) -> None:
+        """Keep a pod's room by its nomination from now on, and not by its plan, whose victims may not all be evicted."""
+        self._freed.add(self.making_room.pop(uid).node)
+        self.settle(now)
+
     def give_up(self, uid: str, now: float) -> None:
         """Stop making and keeping room for a pod."""
+        self._stop_keeping(uid)
+        self.settle(now)
+
+    def _stop_keeping(self, uid: str) -> None:
         self._withdraw(uid)
         self._follow(self.engine.handle(HoldEnded(uid)))
         self.cycle.holds.pop(uid, None)
-        self.settle(now)
 
     def yields(
         self, pod: Pod, refusal: Refusal, among: Bools | None, work: Work | None, now: float
