@@ -224,6 +224,7 @@ def test_shares_stay_on_a_node_that_is_switched_to_instances() -> None:
     """The card gives none while they run, and takes no further share."""
     running = pod("a", "")
     running["metadata"]["annotations"] = {}
+    running["spec"]["containers"][0]["resources"]["limits"] |= {"nvidia.com/gpumem": 4864}
     held = json.loads(record("a", "", 0, 1)[names.ALLOCATION])
     device = held["containers"][0]["devices"][0]
     del device["mig"]

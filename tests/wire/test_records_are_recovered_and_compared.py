@@ -3,7 +3,17 @@
 import dataclasses
 
 import pytest
-from manifests import Manifest, card, cluster, container, device, node, only, pod
+from manifests import (
+    Manifest,
+    card,
+    cluster,
+    config_map,
+    container,
+    device,
+    node,
+    only,
+    pod,
+)
 from msgspec.structs import replace
 
 from partage.model.allocation import Allocation, Grant, GrantMode
@@ -237,6 +247,10 @@ def test_documents_of_other_schedulers_are_taken_over(
     found = only(
         node(),
         device("n1", card(0)),
+        config_map(
+            "hami-scheduler-device",
+            device_config__yaml="nvidia: {defaultMemory: 4096, defaultCores: 30}",
+        ),
         pod("p", container(limits=limits), meta={"annotations": annotations}, nodeName="n1"),
     )
 

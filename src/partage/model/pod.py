@@ -17,12 +17,14 @@ class Record:
         source: which record was read (`partage`, or a protocol's name); for people.
         problem: why the record cannot be trusted; empty if it can.
         permit: the permit beside it; None if there is none.
+        main_alone: whether its writer left init containers out.
     """
 
     grants: tuple[Grant, ...] = ()
     source: str = ""
     problem: str = ""
     permit: Permit | None = None
+    main_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

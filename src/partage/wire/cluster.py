@@ -29,7 +29,7 @@ from partage.wire.nodes import TranslatedNode, node_totals, translate_node
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.quota import translate_quotas
 from partage.wire.record import render
-from partage.wire.recovery import recover
+from partage.wire.recovery import recorded
 from partage.wire.workloads import with_pods
 
 PCI_ADDRESS: Final = r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
@@ -247,7 +247,7 @@ def _with_record(
         return translated
     known = nodes.get(pod.node)
     node = known.node if known else Node(pod.node)
-    record = recover(translated.view, node, context.settings, context.families)
+    record = recorded(translated.view, pod.request, node, context)
     return replace(translated, pod=replace(pod, record=record))
 
 

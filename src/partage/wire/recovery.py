@@ -3,8 +3,9 @@
 Partage's own record is read first. A protocol's annotation beside it must agree with it in everything that the
 annotation contains. If the two disagree, it is unknown which is true, and the record gets a problem: `scheduler.facts`
 books none of it, and closes every device of the asked types on its node. A pod without Partage's record was placed by
-another scheduler, and is taken over from its protocol's annotations. If a pod's shares were adjusted, an annotation of
-a protocol that writes no amounts contains its cards alone.
+another scheduler, and is taken over from its protocol's annotations. No record counts for less than its pod's spec asks
+(`at_least`), unless the pod's shares were adjusted. Of such a pod, an annotation of a protocol that writes no amounts
+contains its cards alone.
 
 Source: docs/decisions/0002, 0006 and 0028.
 """
@@ -20,29 +21,44 @@ from partage.model.device import MILLI
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.pod import Record
-from partage.model.request import Phase
+from partage.model.request import Phase, PodRequest, RequestGroup
 from partage.vendors import names
 from partage.vendors.base import Family, PodView
 from partage.vendors.catalog import made_of_totals
-from partage.vendors.settings import Settings
+from partage.vendors.reserved import RESERVED
+from partage.vendors.settings import HamiSettings, Settings
 from partage.wire import permit
+from partage.wire.at_least import at_least
+from partage.wire.context import Context
+from partage.wire.reading import read_all
 from partage.wire.record import decode
+from partage.wire.routing import HAMI
 
 _COARSEST: Final = 2**20
 """Bytes by which a protocol's memory may differ: the largest unit to which any of them rounds."""
 
 _PERCENT: Final = MILLI // 100
+_FULL: Final = 100
 
 _STARTED: Final = (Phase.SIDECAR, Phase.INIT, Phase.MAIN)
 """The scheduler's order of grants: init containers count beside every sidecar."""
+
+NOTHING: Final = PodRequest()
 
 _Key = tuple[str, ...]
 
 
 def recover(
-    pod: PodView, node: Node, settings: Settings, families: Sequence[Family]
+    pod: PodView,
+    node: Node,
+    settings: Settings,
+    families: Sequence[Family],
+    request: PodRequest = NOTHING,
 ) -> Record | None:
-    """The pod's record on its node; None when no annotation contains one. Never raises."""
+    """The pod's record on its node; None when no annotation contains one. Never raises.
+
+    `request`: what its spec asks; the record never counts for less, unless the pod's shares were adjusted.
+    """
     others = [
         (family, record)
         for family in families
@@ -50,7 +66,10 @@ def recover(
     ]
     text = pod.annotations.get(names.ALLOCATION)
     if text is None:
-        return _taken_over(others, settings)
+        taken_over = _taken_over(others, settings)
+        named = frozenset(family.name for family in families if family.by_container)
+        asked = _said(request, pod, settings.hami, ours=False)
+        return taken_over and at_least(taken_over, asked, node, named)
     ours = decode(text, pod.uid, pod.node)
     if ours.problem:
         return ours
@@ -67,8 +86,24 @@ def recover(
         )
         if problem:
             return replace(ours, problem=problem)
+    if not adjusted:
+        ours = at_least(ours, _said(request, pod, settings.hami, ours=True), node, None)
     said = permit.read(pod.annotations, pod.uid)
     return ours if said is None else replace(ours, permit=said)
+
+
+def recorded(pod: PodView, request: PodRequest, node: Node, context: Context) -> Record | None:
+    """The pod's record on its node, which counts for no less than the pod's reading asks. Never raises.
+
+    Its author may have edited annotations since it was placed. So if the reading is a fault, or asks for other devices
+    than the record has, the pod is read again without them.
+    """
+    record = recover(pod, node, context.settings, context.families, request)
+    if record is None or (not record.problem and request.fault is None):
+        return record
+    kept = {key: pod.annotations[key] for key in RESERVED.in_annotations(pod.annotations)}
+    request = read_all(replace(pod, annotations=kept), context)
+    return recover(pod, node, context.settings, context.families, request)
 
 
 def _of_index(grant: Grant, node: Node) -> Grant:
@@ -104,7 +139,32 @@ def _taken_over(others: Sequence[tuple[Family, Record]], settings: Settings) -> 
         grants=tuple(sorted(grants, key=lambda grant: _STARTED.index(grant.phase))),
         source="+".join(record.source for record in records),
         problem="; ".join(record.problem for record in records if record.problem),
+        main_alone=any(record.main_alone for record in records),
     )
+
+
+def _said(request: PodRequest, pod: PodView, hami: HamiSettings, *, ours: bool) -> PodRequest:
+    """The request without amounts by which HAMi's containers were not placed.
+
+    HAMi's webhook writes the compute that goes with all memory into the spec; for a pod that it did not see the default
+    counts. `ours`: the record is Partage's own, so operators may have changed the defaults since.
+    """
+    if all(group.protocol != HAMI for group in request.groups):
+        return request
+    containers = {one.name: one for one in pod.containers}
+    core = 0 if ours else min(hami.default_cores, _FULL) * _PERCENT
+
+    def said(group: RequestGroup) -> RequestGroup:
+        container, request = containers.get(group.containers[0].name), group.request
+        if group.protocol != HAMI or container is None:
+            return group
+        if not request.whole and hami.cores_name not in container.names:
+            request = replace(request, core_milli=core, exclusive=False)
+        if ours and container.names.isdisjoint((hami.memory_name, hami.percentage_name)):
+            request = replace(request, memory_bytes=0, memory_milli=0)
+        return replace(group, request=request)
+
+    return replace(request, groups=tuple(map(said, request.groups)))
 
 
 def _difference(

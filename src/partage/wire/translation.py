@@ -34,7 +34,7 @@ from partage.wire.limits import LIMITS
 from partage.wire.pod_phase import finished
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.record import decode
-from partage.wire.recovery import recover
+from partage.wire.recovery import recorded
 
 _LOG: Final = logging.getLogger("partage.wire")
 NodeOf = Callable[[str], Node | None]
@@ -179,7 +179,7 @@ class Translation:
         over = finished(shape)
         record = None
         if nodes is not None and view.node and not over:
-            record = self._record(view, nodes(view.node))
+            record = self._record(view, known.pod.request, nodes(view.node))
         return _renamed(known, shape, view, (over, record, version), key[0] if key else b"")
 
     def _recalled(self, key: bytes, _size: int) -> PodEntry | None:
@@ -196,16 +196,15 @@ class Translation:
             _, (_, gone) = self._known.popitem(last=False)
             self._bytes -= gone
 
-    def _record(self, view: PodView, node: Node | None) -> Record | None:
-        context = self.context
-        return recover(view, node or Node(view.node), context.settings, context.families)
+    def _record(self, view: PodView, request: PodRequest, node: Node | None) -> Record | None:
+        return recorded(view, request, node or Node(view.node), self.context)
 
     def with_record(self, entry: PodEntry, node: Node | None) -> PodEntry:
         """The pod with the devices on its node by its annotations."""
         pod = entry.pod
         if pod.node is None or pod.finished or not entry.view.containers:
             return entry  # of a pod without containers only the record was read (`by_record`)
-        record = self._record(entry.view, node)
+        record = self._record(entry.view, pod.request, node)
         if record == pod.record:
             return entry
         return replace(entry, pod=replace(pod, record=record))

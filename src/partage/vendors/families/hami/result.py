@@ -9,7 +9,7 @@ If a record does not contain an instance's place, the instance takes its whole c
 Source: docs/sources/hami.md 1.5, 5, 6 (environment) and 13 (cases 31, 41, 50); the HAMi document.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -108,9 +108,11 @@ def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
     if not text.replace(";", ""):
         return None
     try:
-        return Record(grants=_recovered(text, pod, node, settings), source=NAME)
+        slots = decode_pod_devices(text)
+        grants = _recovered(slots, pod, node, settings)
     except InvalidRecord as error:
         return Record(source=NAME, problem=f"annotation {names.HAMI_ALLOCATED}: {error}")
+    return Record(grants=grants, source=NAME, main_alone=len(slots) < len(pod.containers))
 
 
 def _encoded(grant: Grant, marked: Mapping[Grant, str]) -> ContainerDevice:
@@ -146,11 +148,12 @@ def _environment(
     return env
 
 
-def _recovered(text: str, pod: PodView, node: Node, settings: Settings) -> tuple[Grant, ...]:
+def _recovered(
+    slots: Sequence[Sequence[ContainerDevice]], pod: PodView, node: Node, settings: Settings
+) -> tuple[Grant, ...]:
     where = pod.annotations.get(names.HAMI_POD_NODE, node.name)
     if where != node.name:
         raise InvalidRecord(f"it was made for node {where}, the pod is on {node.name}")
-    slots = decode_pod_devices(text)
     cards = {device.uuid: device for device in node.devices if device.type is DeviceType.GPU}
     limit = sharers(settings)
     listed = _listed(pod)
