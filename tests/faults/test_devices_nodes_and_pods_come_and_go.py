@@ -90,6 +90,35 @@ async def test_a_card_that_is_swapped_is_another_card(seam: str) -> None:
         await cluster.sound("3: card swapped, pod gone")
 
 
+async def test_a_card_that_vanishes_closes_no_other(seam: str) -> None:
+    """Its pod keeps it, and the other cards take pods; no pod gets it twice when it is back."""
+    async with bed(node(cards=3), foreign={"before"}, seam=seam) as cluster:
+        await cluster.daemon()
+        await cluster.led()
+        await cluster.pod("before", WHOLE)
+        await runs(cluster, "before")
+        device = cluster.stored("n0", DEVICES)
+        there = device["spec"]["devices"]
+        (had,) = cluster.cards("before")
+        device["spec"]["devices"] = [one for one in there if one["id"] != had]
+        await cluster.server.update(DEVICES, device)
+
+        await cluster.pod("one", WHOLE)
+        await cluster.bound("one")
+        assert not cluster.events("n0", "Quarantined")
+        device = {**cluster.stored("n0", DEVICES), "spec": {"devices": there}}
+        await cluster.server.update(DEVICES, device)
+        for name in ("two", "three"):
+            await cluster.pod(name, WHOLE)
+        await until(lambda: cluster.cards("two") or cluster.cards("three"), "one is bound")
+
+        given = [
+            card for name in ("before", "one", "two", "three") for card in cluster.cards(name)
+        ]
+        assert sorted(given) == sorted(one["id"] for one in there)
+        await cluster.sound("3: card vanished and back")
+
+
 @pytest.mark.parametrize("cards", [1, 2], ids=["fewer cards", "other cards"])
 async def test_a_node_that_comes_anew_under_its_name_is_another_node(
     cards: int, seam: str

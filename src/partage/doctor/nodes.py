@@ -9,7 +9,7 @@ from partage.agent.notes import Code, read_notes
 from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, ours, warning
 from partage.vendors import names
 from partage.vendors.traits import ROWS, files_known
-from partage.wire.cluster import is_worldwide
+from partage.wire.identities import is_worldwide
 
 _PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 _RIVALS: Final = (

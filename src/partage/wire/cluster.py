@@ -5,10 +5,8 @@ would. Every pod gets a key of its own in the books. If two pods have the same u
 fault and its name as the key, and neither is lost.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
@@ -25,15 +23,13 @@ from partage.wire.context import Context
 from partage.wire.device_pools import bare_node, node_told
 from partage.wire.device_requests import CLAIM_KINDS, claims_left_out, claims_named
 from partage.wire.documents import Batch, Document
+from partage.wire.identities import is_worldwide
 from partage.wire.nodes import TranslatedNode, node_totals, translate_node
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.quota import translate_quotas
 from partage.wire.record import render
 from partage.wire.recovery import recorded
 from partage.wire.workloads import with_pods
-
-PCI_ADDRESS: Final = r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
-"""A pattern of addresses as documents write them, with or without the domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +140,6 @@ def _nodes(documents: Sequence[Document], context: Context) -> dict[str, Transla
         if name and name not in devices:
             named.setdefault(name, bare_node(name, document))
     return {name: translate_node(named.get(name), devices.get(name), context) for name in names}
-
-
-def is_worldwide(uuid: str) -> bool:
-    """Whether an identity can be that of one card alone; a PCI address is one on each machine that has such a slot."""
-    return bool(uuid) and re.fullmatch(PCI_ADDRESS, uuid) is None
 
 
 def twins_closed(nodes: Iterable[Node]) -> tuple[list[Node], list[str]]:

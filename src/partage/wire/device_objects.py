@@ -20,6 +20,7 @@ from partage.wire import shapes
 from partage.wire.amounts import quantities
 from partage.wire.documents import Document, invalid, texts
 from partage.wire.foreign import OnCard, decode_foreign
+from partage.wire.identities import made_of_number
 from partage.wire.mig_profiles import decode_axes
 
 _PERCENT: Final = MILLI // 100
@@ -177,7 +178,7 @@ def _device(
     return Device(
         type=kind,
         minor=minor,
-        uuid=(entry.id or "")[:LONGEST] or f"{node}-{kind}-{minor}",
+        uuid=(entry.id or "")[:LONGEST] or made_of_number(node, kind, minor),
         vendor=make[0] if is_card else "",
         model=make[1] if is_card else "",
         healthy=healthy,

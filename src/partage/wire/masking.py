@@ -26,8 +26,8 @@ import msgspec
 
 from partage.vendors import names
 from partage.vendors.settings import Settings
-from partage.wire.cluster import PCI_ADDRESS
 from partage.wire.context import Context
+from partage.wire.identities import PCI_ADDRESS
 from partage.wire.yaml_values import YamlError, yaml_values
 
 _DIGITS: Final = 10

@@ -10,14 +10,15 @@ contains its cards alone.
 Source: docs/decisions/0002, 0006 and 0028.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from partage.model.allocation import Charge, Grant, charges_of, together
-from partage.model.device import MILLI
+from partage.inventory.card import CEILING
+from partage.model.allocation import Charge, Grant, GrantMode, charges_of, together
+from partage.model.device import MILLI, Device, DeviceType, SliceMode
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.pod import Record
@@ -30,6 +31,7 @@ from partage.vendors.settings import HamiSettings, Settings
 from partage.wire import permit
 from partage.wire.at_least import at_least
 from partage.wire.context import Context
+from partage.wire.identities import is_worldwide, made_of_number
 from partage.wire.reading import read_all
 from partage.wire.record import decode
 from partage.wire.routing import HAMI
@@ -46,6 +48,7 @@ _STARTED: Final = (Phase.SIDECAR, Phase.INIT, Phase.MAIN)
 NOTHING: Final = PodRequest()
 
 _Key = tuple[str, ...]
+_Place = tuple[DeviceType, int]
 
 
 def recover(
@@ -59,15 +62,10 @@ def recover(
 
     `request`: what its spec asks; the record never counts for less, unless the pod's shares were adjusted.
     """
-    others = [
-        (family, record)
-        for family in families
-        if (record := family.recover(pod, node, settings)) is not None
-    ]
     text = pod.annotations.get(names.ALLOCATION)
     if text is None:
-        taken_over = _taken_over(others, settings)
         named = frozenset(family.name for family in families if family.by_container)
+        taken_over = _taken_over(_read(pod, node, settings, families), settings)
         asked = _said(request, pod, settings.hami, ours=False)
         return taken_over and at_least(taken_over, asked, node, named)
     ours = decode(text, pod.uid, pod.node)
@@ -75,12 +73,13 @@ def recover(
         return ours
     if any(made_of_totals(grant.uuid) for grant in ours.grants):
         ours = replace(ours, grants=tuple(_of_index(grant, node) for grant in ours.grants))
+    gone = _gone(ours.grants, node)
+    known = replace(node, devices=(*node.devices, *gone.values())) if gone else node
     adjusted = names.ADJUST in pod.annotations or names.ENFORCED in pod.annotations
-    for family, read in others:
-        record = _cards_of(read) if adjusted and not family.tells_amounts else read
+    for family, record in _read(pod, known, settings, families):
         problem = record.problem or _difference(
             ours.grants,
-            record,
+            _cards_of(record, gone if family.tells_amounts or not adjusted else None),
             complete=bool(family.owned(settings)),
             by_container=family.by_container,
         )
@@ -90,6 +89,55 @@ def recover(
         ours = at_least(ours, _said(request, pod, settings.hami, ours=True), node, None)
     said = permit.read(pod.annotations, pod.uid)
     return ours if said is None else replace(ours, permit=said)
+
+
+def _read(
+    pod: PodView, node: Node, settings: Settings, families: Sequence[Family]
+) -> list[tuple[Family, Record]]:
+    """The record of every family that has one on the pod."""
+    return [
+        (family, record)
+        for family in families
+        if (record := family.recover(pod, node, settings)) is not None
+    ]
+
+
+def _gone(grants: Sequence[Grant], node: Node) -> dict[_Place, Device]:
+    """Cards of our record that the node no longer has, in the form in which a protocol's record is read.
+
+    Only a card whose UUID and number are both gone, on a node that tells the UUID of every card: then the pod uses none
+    of those that are there. If the UUID has another number now, or the number another UUID, cards were numbered anew or
+    swapped. An identity that another card can have (a PCI address, a number, one that we made up) does not count.
+    """
+    numbers = {(device.type, device.minor) for device in node.devices}
+    lost = [grant for grant in grants if (grant.type, grant.minor) not in numbers]
+    if not lost:
+        return {}
+    there = {(one.uuid, one.minor) for one in node.devices if one.type is DeviceType.GPU}
+    if not all(_is_lasting(uuid, minor, node) for uuid, minor in there):
+        return {}
+    uuids = {uuid for uuid, _minor in there}
+    return {
+        (grant.type, grant.minor): Device(
+            grant.type,
+            grant.minor,
+            grant.uuid,
+            healthy=False,
+            core_milli=max(grant.core_milli, MILLI),
+            memory_bytes=grant.memory_bytes if grant.mode is GrantMode.WHOLE else CEILING,
+            mode=SliceMode.MIG if grant.mode is GrantMode.MIG else SliceMode.SHARE,
+        )
+        for grant in lost
+        if grant.type is DeviceType.GPU
+        and grant.uuid not in uuids
+        and _is_lasting(grant.uuid, grant.minor, node)
+    }
+
+
+def _is_lasting(uuid: str, minor: int, node: Node) -> bool:
+    """Whether an identity is that of one card, whatever its number and place."""
+    made_up = made_of_totals(uuid) or uuid == made_of_number(node.name, DeviceType.GPU, minor)
+    return is_worldwide(uuid) and not uuid.isdecimal() and not made_up
 
 
 def recorded(pod: PodView, request: PodRequest, node: Node, context: Context) -> Record | None:
@@ -117,9 +165,16 @@ def _of_index(grant: Grant, node: Node) -> Grant:
     return grant
 
 
-def _cards_of(record: Record) -> Record:
-    """A record without amounts."""
-    bare = (msgspec.structs.replace(one, core_milli=0, memory_bytes=0) for one in record.grants)
+def _cards_of(record: Record, gone: Collection[_Place] | None) -> Record:
+    """A record without amounts of the cards that are gone, which follow from the card; None for all its cards."""
+    if gone is not None and not gone:
+        return record
+    bare = (
+        msgspec.structs.replace(one, core_milli=0, memory_bytes=0)
+        if gone is None or (one.type, one.minor) in gone
+        else one
+        for one in record.grants
+    )
     return replace(record, grants=tuple(bare))
 
 
