@@ -681,6 +681,85 @@ def test_a_config_map_that_is_not_read_is_no_finding(names_: list[str], found: s
     assert set(checks(given)) == found
 
 
+def hami(*entries: WORLD, **more: Any) -> WORLD:
+    """HAMi's configuration of single nodes."""
+    return {
+        "metadata": {"name": "hami-device-plugin", "namespace": "kube-system"},
+        "data": {"config.json": json.dumps({"nodeconfig": [*entries], **more})},
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "check", "words"),
+    [
+        pytest.param(
+            hami({"name": "no", "operatingmode": "mig"}), "node-config-node", "does nothing: no", id="node"
+        ),
+        pytest.param(
+            hami({"name": "n00", "operatingmode": "mig"}),
+            "node-config-node",
+            "n00 (did you mean n0?)",
+            id="node, nearly",
+        ),
+        pytest.param(
+            hami({"name": "n0"}, {"name": "n0", "devicesplitcount": 3}),
+            "node-config-node",
+            "the last one counts for n0",
+            id="node twice",
+        ),
+        pytest.param(
+            hami({"name": "n0", "operationmode": "mig"}),
+            "node-config-field",
+            "nodeconfig[0].operationmode (did you mean nodeconfig[0].operatingmode?)",
+            id="field",
+        ),
+        pytest.param(
+            hami({"name": "n0", "filterdevices": {"uuids": ["GPU-0"]}}),
+            "node-config-field",
+            "nodeconfig[0].filterdevices.uuids (did you mean nodeconfig[0].filterdevices.uuid?)",
+            id="field of filterdevices",
+        ),
+        pytest.param(
+            hami(nodeconfigs=[]), "node-config-field", "nodeconfigs (did you mean nodeconfig?)", id="field of all"
+        ),
+        pytest.param(
+            hami({"name": "n0", "filterdevices": {"uuid": ["GPU-9", "GPU-0"], "index": [0, 4]}}),
+            "node-config-card",
+            "none of these: GPU-9, 4",
+            id="card",
+        ),
+    ],
+)  # fmt: skip
+def test_a_name_in_hamis_configuration_that_means_nothing(
+    config: WORLD, check: str, words: str
+) -> None:
+    """HAMi ignores it, and so does Partage; its author thinks that it is in force."""
+    given = copy.deepcopy(world())
+    given["ConfigMap"].append(config)
+
+    (found,) = diagnosed(facts_of(told(given), NOW))
+
+    assert (found.check, found.level) == (check, Level.WARNING)
+    assert found.thing == "ConfigMap kube-system/hami-device-plugin"
+    assert words in found.rule
+    assert found.fix.startswith("kubectl -n kube-system edit configmap hami-device-plugin, and ")
+
+
+def test_what_hami_itself_reads_is_no_finding() -> None:
+    """Its keys may be in any case, and some concern its own plugin alone."""
+    given = copy.deepcopy(world())
+    entry = {
+        "name": "n0",
+        "OperatingMode": "hami-core",
+        "devicesplitcount": 10,
+        "migstrategy": "none",
+        "filterdevices": {"uuid": ["GPU-0"], "index": []},
+    }
+    given["ConfigMap"].append(hami(entry))
+
+    assert checks(given) == []
+
+
 def test_cards_that_count_their_own_cores_have_no_total_of_compute() -> None:
     """The controller writes it so: Huawei's cards have AI cores instead."""
     given = copy.deepcopy(world())

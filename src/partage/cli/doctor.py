@@ -44,7 +44,7 @@ from partage.vendors import names
 from partage.webhook.installation import MUTATE, VALIDATE
 from partage.wire import shapes
 from partage.wire.claims import held_devices
-from partage.wire.config import keys_read
+from partage.wire.config import keys_read, node_config_of
 from partage.wire.documents import Document, read_file
 from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX
 
@@ -132,6 +132,7 @@ class _Entry(TypedDict, total=False):
     id: Any
     type: Any
     health: Any
+    minor: Any
 
 
 class _Devices(TypedDict, total=False):
@@ -487,6 +488,11 @@ def facts_of(
                     *_closed_nodes(seen, problems),
                 ]
             )
+        ),
+        node_configs=tuple(
+            (f"{one.namespace}/{one.name}", text)
+            for one in documents
+            if (not namespaces or one.namespace in namespaces) and (text := node_config_of(one))
         ),
         unread=tuple(
             (f"ConfigMap {one.namespace}/{one.name}", ", ".join(namespaces))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from partage.doctor import admission, claims, nodes, plugged, scheduling
+from partage.doctor import admission, claims, node_config, nodes, plugged, scheduling
 from partage.doctor.finding import ClusterFacts, Finding
 
 CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
@@ -36,6 +36,7 @@ CHECKS: Final[tuple[Callable[[ClusterFacts], Iterator[Finding]], ...]] = (
     nodes.faults,
     nodes.unusable,
     nodes.settings,
+    node_config.written,
     nodes.unread,
 )
 

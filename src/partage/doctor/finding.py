@@ -57,6 +57,7 @@ class ClusterFacts:
         faults: pods whose requests break a rule, with the rule.
         refused: rejected ConfigMaps and ResourceQuotas, with the reason.
         unusable: other objects that break a rule because of which pods wait, with the rule.
+        node_configs: HAMi's configurations of single nodes, by ConfigMap; as texts.
         unread: ConfigMaps in namespaces that the service does not read, with the namespaces that it does.
         taken: DeviceClasses with a name by which pods ask for our devices, and that name.
         unrecorded: bound pods that ask for devices and have no record.
@@ -85,6 +86,7 @@ class ClusterFacts:
     faults: tuple[tuple[str, str], ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     unusable: tuple[tuple[str, str], ...] = ()
+    node_configs: tuple[tuple[str, str], ...] = ()
     unread: tuple[tuple[str, str], ...] = ()
     unrecorded: tuple[str, ...] = ()
     known: frozenset[str] = frozenset()

@@ -38,6 +38,7 @@ _MOST_NAMED: Final = 256
 _MOST_PODS: Final = 1_000_000
 """Rules of permits, names in one list of a rule, and pods that a rule may count: generous, but finite."""
 _OURS: Final = "partage-config"
+_NODE_CONFIG: Final = "config.json"
 _WHOLE: Final = "policy"
 """The key of which two others set a part."""
 _LONGEST_KEY: Final = 64
@@ -111,6 +112,14 @@ def keys_read(document: Document) -> tuple[str, ...]:
     return tuple(sorted(key for key in shape.data or () if _reader(document.name, key)))
 
 
+def node_config_of(document: Document) -> str | None:
+    """HAMi's configuration of single nodes in a ConfigMap; None for any other document."""
+    if not isinstance(document.shape, shapes.ConfigMap):
+        return None
+    found = _reader(document.name, _NODE_CONFIG)
+    return texts(document.shape.data).get(_NODE_CONFIG) if found else None
+
+
 def _refused(document: Document, key: str, text: str, error: InvalidValue) -> InvalidDocument:
     rule = str(error)
     if TEMPLATE in text and "{{" not in rule:
@@ -122,7 +131,7 @@ def _reader(name: str, key: str) -> tuple[_Reader, str] | None:
     """The reader of a ConfigMap's key, and its setting; charts put their release's name before the maps'."""
     if key == "device-config.yaml":
         return _hami_device_config, "hami device config"
-    if key == "config.json" and name.endswith("device-plugin"):
+    if key == _NODE_CONFIG and name.endswith("device-plugin"):
         return _hami_node_config, "hami node config"
     if name.endswith("metax-device-config"):
         return _METAX.get(key)

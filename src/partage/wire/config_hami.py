@@ -6,10 +6,12 @@ read: `knownMigGeometries` (to 2.9) and `migProfileAllowlist` (from 2.10).
 Source: the HAMi document; docs/sources/hami.md 2.1 to 2.4.
 """
 
+import difflib
 import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,6 +27,17 @@ _RESOURCE: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9](?:[-._A-Za-z0-9]*[A-Za-z0-9])?"
 )
 _MOST: Final = 2**31 - 1
+_LONGEST: Final = 64
+"""Characters of a field that messages repeat."""
+_PLUGINS_OWN: Final = (
+    "migstrategy",
+    "preconfigureddevicememory",
+    "libcudaloglevel",
+    "enablenumatopology",
+    "enablegetpreferredallocation",
+)
+"""Fields of an entry that HAMi's own plugin alone reads."""
+_Shape = TypeVar("_Shape")
 
 
 class _Instance(msgspec.Struct, frozen=True):
@@ -129,12 +142,13 @@ def device_config(value: Any, known: HamiSettings) -> HamiSettings:
 
 def node_config(text: str, known: HamiSettings) -> HamiSettings:
     """The settings with those of single nodes from `config.json`. Raises `InvalidValue`: not JSON, or a broken rule."""
-    try:
-        written = msgspec.json.decode(text.encode())
-        document = msgspec.convert(_folded(written), _NodeConfig, strict=False)
-    except UNREADABLE as error:
-        raise InvalidValue(explain(error)) from error
-    nodes = {}
+    return replace(known, nodes={one.name: one for one in node_entries(text)})
+
+
+def node_entries(text: str) -> tuple[HamiNodeSettings, ...]:
+    """The entries of a `config.json`, as written. Raises `InvalidValue`: not JSON, or a broken rule."""
+    document = _decoded(text, _NodeConfig)
+    entries = []
     for index, entry in enumerate(document.nodes or ()):
         field = f"nodeconfig[{index}]"
         if (entry.mode or "") not in _MODES:
@@ -144,18 +158,51 @@ def node_config(text: str, known: HamiSettings) -> HamiSettings:
             )
         hidden = entry.hidden or _Filter()
         split = entry.split
-        nodes[entry.name] = HamiNodeSettings(
-            name=entry.name,
-            operating_mode=entry.mode or "",
-            memory_scaling=_scaling(f"{field}.devicememoryscaling", entry.memory_scaling),
-            core_scaling=_scaling(f"{field}.devicecorescaling", entry.core_scaling),
-            split_count=None
-            if split is None
-            else _number(f"{field}.devicesplitcount", split, 1, 1),
-            filter_uuids=tuple(hidden.uuid or ()),
-            filter_indexes=tuple(hidden.index or ()),
+        entries.append(
+            HamiNodeSettings(
+                name=entry.name,
+                operating_mode=entry.mode or "",
+                memory_scaling=_scaling(f"{field}.devicememoryscaling", entry.memory_scaling),
+                core_scaling=_scaling(f"{field}.devicecorescaling", entry.core_scaling),
+                split_count=None
+                if split is None
+                else _number(f"{field}.devicesplitcount", split, 1, 1),
+                filter_uuids=tuple(hidden.uuid or ()),
+                filter_indexes=tuple(hidden.index or ()),
+            )
         )
-    return replace(known, nodes=nodes)
+    return tuple(entries)
+
+
+def unknown_fields(text: str) -> Iterator[tuple[str, str]]:
+    """Fields of a `config.json` that mean nothing, each with the known name that is most alike, or empty.
+
+    Raises `InvalidValue`: not JSON, or a broken rule.
+    """
+    document = _decoded(text, dict[str, Any])
+    yield from _unknown("", document, _NodeConfig)
+    for index, entry in enumerate(document.get("nodeconfig") or ()):
+        yield from _unknown(f"nodeconfig[{index}].", entry, _NodeEntry, _PLUGINS_OWN)
+        hidden = entry.get("filterdevices") or {}
+        yield from _unknown(f"nodeconfig[{index}].filterdevices.", hidden, _Filter)
+
+
+def _unknown(
+    where: str, given: Mapping[str, Any], shape: type[msgspec.Struct], others: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
+    known = [field.encode_name for field in msgspec.structs.fields(shape)]
+    for key in given:
+        if key not in known and key not in others:
+            near = difflib.get_close_matches(key[:_LONGEST], known, n=1)
+            yield f"{where}{key[:_LONGEST]}", f"{where}{near[0]}" if near else ""
+
+
+def _decoded(text: str, shape: type[_Shape]) -> _Shape:
+    try:
+        written = msgspec.json.decode(text.encode())
+        return msgspec.convert(_folded(written), shape, strict=False)
+    except UNREADABLE as error:
+        raise InvalidValue(explain(error)) from error
 
 
 def _folded(value: Any) -> Any:
