@@ -307,7 +307,8 @@ async def test_only_who_may_allocate_makes_a_claim_look_begun(plane: Plane) -> N
                 await patch(tenant, finalizers=None)
                 await asyncio.sleep(0.2)
         with pytest.raises(
-            KubeError, match="is for schedulers: a user who sets it needs the right to"
+            KubeError,
+            match="is for schedulers: a user who sets it, or removes it from an allocated",
         ):
             await tenant.create(
                 CLAIMS,
@@ -320,6 +321,47 @@ async def test_only_who_may_allocate_makes_a_claim_look_begun(plane: Plane) -> N
         assert not await patch(scheduler, finalizers=finalizers)
         assert not await patch(tenant, annotations={"mine": "yes"})
         assert not await patch(tenant, finalizers=None)
+
+
+async def test_an_allocated_claim_is_not_deleted_under_its_pods(plane: Plane) -> None:
+    """Its tenant could remove the finalizer, and its cards would look free while the pods compute on them."""
+    given = {"request": "card", "driver": names.DRA_DRIVER, "pool": "n7", "device": "gpu-0"}
+    allocation = {"status": {"allocation": {"devices": {"results": [given]}}}}
+    request = {"name": "card", "exactly": {"deviceClassName": "gpu.partage.io"}}
+
+    async def change(client: Client, body: Manifest, subresource: str = "") -> str:
+        try:
+            await client.patch(
+                CLAIMS,
+                "used",
+                body,
+                kind=PatchKind.MERGE,
+                namespace="default",
+                subresource=subresource,
+                into=msgspec.Raw,
+            )
+        except KubeError as error:
+            return str(error)
+        return ""
+
+    policies = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    async with plane.client() as admin, plane.client(user=TENANT) as tenant:
+        await install(admin, Endpoint(), *policies)
+        made: Manifest = {
+            "metadata": {"name": "used", "finalizers": [names.CLAIM_FINALIZER]},
+            "spec": {"devices": {"requests": [request]}},
+        }
+        await admin.create(CLAIMS, made, namespace="default", into=msgspec.Raw)
+        assert not await change(admin, allocation, "status")
+        removed: Manifest = {"metadata": {"finalizers": None}}
+        async with asyncio.timeout(PATIENCE):
+            while not (refused := await change(tenant, removed)):
+                # The API server takes the policy in a moment later.
+                await change(admin, {"metadata": {"finalizers": [names.CLAIM_FINALIZER]}})
+                await asyncio.sleep(0.2)
+        assert "removes it from an allocated claim" in refused
+        assert not await change(admin, {"status": {"allocation": None}}, "status")
+        assert not await change(tenant, removed)
 
 
 async def test_no_user_keeps_a_claim_from_being_written(plane: Plane) -> None:

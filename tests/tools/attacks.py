@@ -334,13 +334,14 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "forged records under every reserved key, pods that name their node, mirror pods, other schedulers",
+        "forged records under every reserved key, pods that name their node, mirror pods, claims deleted in use",
         "the API server rejects them",
         (
             f"{_CEL}::test_a_pod_with_devices_names_no_node_whatever_scheduler_it_names",
             f"{_CEL}::test_forging_is_refused_without_the_webhook",
             f"{_FORGED}::test_nobody_creates_a_pod_with_a_reserved_annotation",
             f"{_FORGED}::test_a_record_is_not_changed_by_an_update",
+            f"{_CEL}::test_a_claim_begins_to_be_allocated_by_its_finalizer_once",
         ),
     ),
     Attack(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reviews import Json, container, context, pod, review
 
 from partage.cli.webhook import webhook
-from partage.vendors.names import CLAIM_FINALIZER
+from partage.vendors.names import CLAIM_FINALIZER, DRA_DRIVER
 from partage.vendors.reserved import RESERVED
 from partage.webhook.installation import MUTATE, VALIDATE, Endpoint, conditions, installation
 from partage.webhook.manifest import names_devices
@@ -447,7 +447,7 @@ def test_own_and_system_namespaces_are_left_out_and_nothing_can_hang() -> None:
 
 
 def test_a_claim_begins_to_be_allocated_by_its_finalizer_once() -> None:
-    """Only there does the policy ask for the user; other finalizers are free, and a begun allocation may be changed."""
+    """Only there, and where an allocation of ours loses it, does the policy ask for the user; other finalizers are free."""
     made = installation(Endpoint(), context(), Admission(), claims=True)
     (begun,) = [
         one["spec"]
@@ -457,11 +457,16 @@ def test_a_claim_begins_to_be_allocated_by_its_finalizer_once() -> None:
     ]
     (condition,) = begun["matchConditions"]
 
-    def claim(*finalizers: str) -> Json:
+    def claim(*finalizers: str, driver: str = "") -> Json:
         meta = {"finalizers": list(finalizers)} if finalizers else {}
-        return {"kind": "ResourceClaim", "metadata": {"name": "c", **meta}}
+        devices = {"results": [{"driver": "other"}, {"driver": driver}]}
+        status = {"status": {"allocation": {"devices": devices}}} if driver else {}
+        return {"kind": "ResourceClaim", "metadata": {"name": "c", **meta}, **status}
 
     other = "example.com/mine"
+    ours, foreign = (
+        claim(CLAIM_FINALIZER, driver=driver) for driver in (DRA_DRIVER, "gpu.example.com")
+    )
     for after, before, expected in (
         (claim(CLAIM_FINALIZER), None, True),
         (claim(other, CLAIM_FINALIZER), claim(other), True),
@@ -470,6 +475,11 @@ def test_a_claim_begins_to_be_allocated_by_its_finalizer_once() -> None:
         (claim(other), claim(), False),
         (claim(other, CLAIM_FINALIZER), claim(CLAIM_FINALIZER), False),
         (claim(), claim(CLAIM_FINALIZER), False),
+        (claim(driver=DRA_DRIVER), ours, True),
+        (claim(other, driver=DRA_DRIVER), ours, True),
+        (claim(CLAIM_FINALIZER, other, driver=DRA_DRIVER), ours, False),
+        (claim(), claim(driver=DRA_DRIVER), False),
+        (claim(driver="gpu.example.com"), foreign, False),
     ):
         assert holds(condition["expression"], request_of(after, before)) is expected
     (rule,) = begun["matchConstraints"]["resourceRules"]

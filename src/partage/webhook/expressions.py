@@ -3,7 +3,7 @@
 The API server asks six questions: whether a request asks for devices anew, or allocates one of ours to a claim,
 so that no other request depends on a webhook; whether a user writes a reserved key without the right to; whether a
 pod that asks for devices names its node itself; whether a pod has too many labels; and whether a claim gets the
-finalizer by which its allocation begins. The lists come from the webhook's own tables, so the two cannot disagree.
+finalizer by which its allocation begins, or loses it while it is allocated. The lists come from the webhook's own tables, so the two cannot disagree.
 
 The API server counts the cost of an expression and fails above a limit. So the costly half of an expression
 follows a cheap one that is false for nearly every request. Names of resources are looked up in a map, at the
@@ -193,19 +193,35 @@ def _text(text: str) -> str:
 
 def allocates_a_card() -> str:
     """Whether a claim's status gets an allocation with a device of our driver."""
-    has = "has({0}.status) && has({0}.status.allocation)"
-    devices = "object.status.allocation.devices"
-    return (
-        f"{has.format('object')} && !({has.format('oldObject')}) && "
-        f"has({devices}) && has({devices}.results) && "
-        f"{devices}.results.exists(one, one.driver == {_text(DRA_DRIVER)})"
-    )
+    return f"!({_is_allocated('oldObject')}) && {_has_a_card('object')}"
 
 
 def begins_an_allocation() -> str:
     """Whether a claim gets the finalizer that a scheduler sets before it allocates one."""
-    begun = f"(has({{0}}.metadata.finalizers) && {_text(CLAIM_FINALIZER)} in {{0}}.metadata.finalizers)"
-    return f"{begun.format('object')} && !({_UPDATE} && {begun.format('oldObject')})"
+    return f"{_begun('object')} && !({_UPDATE} && {_begun('oldObject')})"
+
+
+def unprotects_an_allocation() -> str:
+    """Whether a claim with a device of our driver loses that finalizer, and so could be deleted while pods use it."""
+    held = _has_a_card("oldObject")
+    return f"{_UPDATE} && {_begun('oldObject')} && !{_begun('object')} && {held}"
+
+
+def _begun(claim: str) -> str:
+    held = f"{claim}.metadata.finalizers"
+    return f"(has({held}) && {_text(CLAIM_FINALIZER)} in {held})"
+
+
+def _is_allocated(claim: str) -> str:
+    return f"has({claim}.status) && has({claim}.status.allocation)"
+
+
+def _has_a_card(claim: str) -> str:
+    devices = f"{claim}.status.allocation.devices"
+    return (
+        f"{_is_allocated(claim)} && has({devices}) && has({devices}.results) && "
+        f"{devices}.results.exists(one, one.driver == {_text(DRA_DRIVER)})"
+    )
 
 
 def may_allocate() -> str:

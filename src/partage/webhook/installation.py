@@ -4,8 +4,8 @@ Both webhooks have failure policy Fail, and conditions that the API server evalu
 that names a device resource, or a change of a waiting pod's request, depends on the webhook.
 ValidatingAdmissionPolicies work in the API server's own process. One rejects forged records on creation, update,
 every subresource and binding. Another rejects pods that ask for devices and name their node; only that node may
-create such pods. A third one bounds a pod's labels. With claims, a fourth one rejects the finalizer by which a
-scheduler begins an allocation, unless its user may write allocations. The policies hold while all of Partage is away.
+create such pods. A third one bounds a pod's labels. With claims, a fourth one rejects changes of the finalizer by which
+a scheduler begins an allocation, and which protects it, unless their user may write allocations. The policies hold while all of Partage is away.
 Partage's own and the system's namespaces are left out, so the programs that Partage runs on can start.
 
 Source: docs/decisions/0011; Kubernetes 1.36, admissionregistration.k8s.io/v1.
@@ -278,15 +278,27 @@ def _labels() -> dict[str, Any]:
 
 
 def _begun() -> dict[str, Any]:
-    """Each claim that looks begun holds up the next leader, and with it all pods."""
-    begins = expressions.begins_an_allocation()
+    """Each claim that looks begun holds up the next leader, and with it all pods.
+
+    A claim that is deleted while containers use its devices makes them look free. Its pods keep them, and all pods that
+    are then placed there cannot start.
+    """
+    begins, unprotects = (
+        expressions.begins_an_allocation(),
+        expressions.unprotects_an_allocation(),
+    )
     told = (
-        f"the finalizer {CLAIM_FINALIZER} is for schedulers: "
-        "a user who sets it needs the right to update resourceclaims/status"
+        f"the finalizer {CLAIM_FINALIZER} is for schedulers: a user who sets it, or removes it from an allocated claim, "
+        "needs the right to update resourceclaims/status"
     )
     return {
         "matchConstraints": _written("resourceclaims", group="resource.k8s.io"),
-        "matchConditions": [{"name": "begins-an-allocation", "expression": begins}],
+        "matchConditions": [
+            {
+                "name": "begins-or-unprotects-an-allocation",
+                "expression": f"({begins}) || ({unprotects})",
+            }
+        ],
         "validations": [
             {"expression": expressions.may_allocate(), "message": told, "reason": "Forbidden"}
         ],
