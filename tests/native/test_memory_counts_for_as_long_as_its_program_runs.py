@@ -4,12 +4,16 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from native_world import MIB, WAIT, Tenant, World, attempts
 
+from partage.agent.adjustment import beyond
 from partage.agent.isolation.account import PLACES_AT
+from partage.agent.isolation.container_dirs import Room
+from partage.agent.isolation.limits import read
 
 CAP = 8 * MIB
 PROGRAM = """
@@ -175,6 +179,53 @@ signal.pause()
     os.kill(child, 9)
     for _ in attempts():
         if told(started(tenant, "")) == ["4"]:
+            break
+
+
+def test_no_share_is_lowered_below_memory_of_a_dead_program_whose_child_lives(
+    world: World, tmp_path: Path
+) -> None:
+    """The scheduler would allocate what the card still has for it to others."""
+    tenant = world.tenant(memory=CAP)
+    first = started(
+        tenant,
+        """
+child = os.fork()
+if child == 0:
+    for one in range(3):
+        os.close(one)
+else:
+    print(child, flush=True)
+import signal
+signal.pause()
+""",
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == "4\n"
+    child = int(first.stdout.readline())
+    container = "9f86d081884c7d65"
+    (tmp_path / str(child)).mkdir()
+    (tmp_path / str(child) / "cgroup").write_text(f"0::/kubepods/{container}\n")
+    for name in ("stat", "status"):
+        (tmp_path / str(child) / name).symlink_to(f"/proc/{child}/{name}")
+    limits = read((tenant.folder / "limits").read_text())
+    lower = (replace(limits.cards[0], memory_bytes=CAP // 2),)
+    room = Room(
+        tenant.folder,
+        str(tenant.folder),
+        tenant.library.name,
+        limits,
+        tenant.folder,
+        tenant.folder / "account",
+        amounts=lower,
+    )
+    first.kill()
+    first.communicate(timeout=WAIT)
+
+    assert "more than 4 MiB" in beyond({container: room}, {}, tmp_path)
+    os.kill(child, 9)
+    for _ in attempts():
+        if not beyond({container: room}, {}, tmp_path):
             break
 
 

@@ -594,6 +594,7 @@ ATTACKS: Final = (
         (
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_lowers_without_an_end_leaves_others_their_turn",
             "extender/test_shares_are_adjusted_through_any_crash.py::test_who_asks_without_an_end_costs_a_bounded_number_of_writes",
+            "native/test_memory_counts_for_as_long_as_its_program_runs.py::test_no_share_is_lowered_below_memory_of_a_dead_program_whose_child_lives",
             "controllers/test_pods_with_wrong_devices_are_flagged.py::test_a_writer_that_undoes_all_is_answered_ever_more_slowly",
             "agent/test_limits_are_told_and_acted_on.py::test_a_condition_that_changes_at_each_look_costs_few_requests",
             "controllers/test_nodes_report_what_their_devices_have.py::test_a_foreign_edit_is_put_right_and_a_fight_slows_down",

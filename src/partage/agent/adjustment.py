@@ -10,11 +10,11 @@ The report (`partage.io/enforced`) is a promise: the scheduler lowers the record
 The agent therefore lowers the report last, and raises it first.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from partage.agent.isolation.account import Process, read_account
+from partage.agent.isolation.account import Process, read_account, read_holders
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.processes import listed, numbers_of
@@ -99,16 +99,20 @@ def beyond(
     if not whole:
         return "what it uses cannot be read: the node has more processes than one look can list"
     for container, room in rooms.items():
+        mine, cards = pids.get(container), len(room.limits.cards)
         try:
-            processes = read_account(room.account, len(room.limits.cards))
+            # All count if live ones are unknown.
+            processes = (
+                read_account(room.account, cards)
+                if mine is None
+                else read_holders(room.account, cards, _identities(mine, proc))
+            )
         except (InvalidDocument, OSError) as error:
             return f"what it uses cannot be read: {error}"
-        mine = pids.get(container)
-        alive = None if mine is None else _identities(mine, proc)
         for index, card in enumerate(room.cards):
             if not card.memory_bytes:
                 continue
-            counted = _counted(processes, index, alive)
+            counted = _counted(processes, index)
             told = sum(used.get(card.uuid, {}).get(pid, 0) for pid in mine or ())
             if max(counted, told) > card.memory_bytes + card.swap_bytes:
                 most = f"{card.memory_bytes / 2**20:g} MiB"
@@ -121,12 +125,9 @@ def _identities(pids: Iterable[int], proc: Path) -> set[tuple[int, int]]:
     return {(one.inner, one.start) for one in found if one is not None}
 
 
-def _counted(
-    processes: Iterable[Process], card: int, alive: Collection[tuple[int, int]] | None
-) -> int:
-    """Bytes that a container's processes counted, summed as the library does; of all, if live ones are unknown."""
+def _counted(processes: Iterable[Process], card: int) -> int:
+    """Bytes that a container's processes counted, summed as the library does."""
     return sum(
         one.cards[card].counted + (one.cards[card].overhead or one.cards[card].allowance)
         for one in processes
-        if alive is None or (one.pid, one.start) in alive
     )

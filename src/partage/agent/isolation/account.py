@@ -4,10 +4,11 @@ The layout is that of `native/include/page.h`. The reader does not trust bytes t
 numbers and never uses them as positions.
 """
 
+import fcntl
 import os
 import struct
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
@@ -25,6 +26,8 @@ _PLACE: Final = 576
 _HOLDING: Final = 32
 _OWNER: Final = struct.Struct(f"<Q{_PLACE - 8}x")
 """The first word of a place."""
+_LOCK: Final = struct.Struct("@hhqqi4x")
+"""The kernel's `struct flock`."""
 PLACES_AT: Final = 64 + _CARDS * _BOOKS + _EXPORTS * 16
 _INNER_AT: Final = PLACES_AT + _PLACES * _PLACE + 3008
 ACCOUNT_BYTES: Final = _INNER_AT + _CARDS * 8192
@@ -111,6 +114,28 @@ def read_account(path: Path, cards: int = _CARDS) -> tuple[Process, ...]:
     return tuple(_process(memory, place, cards) for place, _ in _owners(memory))
 
 
+def read_holders(
+    path: Path, cards: int, alive: Collection[tuple[int, int]]
+) -> tuple[Process, ...]:
+    """The processes whose memory a card still has, as the library counts them.
+
+    They are those of these numbers and starts, and ended ones whose forked child runs: the card keeps their memory, and
+    the child keeps their lock. Raises as `read_account` does.
+    """
+    with opened(path) as descriptor:
+        memory = _whole(path, descriptor)
+        seen, others = _split(_owners(memory), alive)
+        held = [place for place, owner in others if _is_held(descriptor, owner)]
+    return tuple(_process(memory, place, cards) for place in sorted([*seen, *held]))
+
+
+def _is_held(descriptor: int, owner: int) -> bool:
+    """Whether a process, or a forked child of it, has the lock of this owner's place."""
+    lock = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, owner >> 1, 1, 0)
+    kind: int = _LOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, lock))[0]
+    return kind != fcntl.F_UNLCK
+
+
 def read_seen(path: Path, cards: int, alive: Collection[tuple[int, int]]) -> Account:
     """The processes of these numbers and starts, and sums of the others: a container may write what it likes in all places.
 
@@ -118,27 +143,14 @@ def read_seen(path: Path, cards: int, alive: Collection[tuple[int, int]]) -> Acc
     is none with both. Raises as `read_account` does.
     """
     memory = _read(path)
-    missing, numbers = set(alive), Counter(pid for pid, _ in alive)
-    seen: list[int] = []
-    others: list[tuple[int, int]] = []
     owners = _owners(memory)
-    for place, owner in owners:
-        identity = _identity(owner)
-        if identity in missing:
-            missing.remove(identity)
-            numbers[identity[0]] -= 1
-            seen.append(place)
-        else:
-            others.append((place, identity[0]))
+    seen, others = _split(owners, alive)
     layout = struct.Struct("<" + "Q8xQ8x" * cards)  # counted and overhead
     refused = _REFUSED
     rest: list[tuple[int, ...]] = []
-    for place, pid in others:
+    for place, _ in others:
         at = PLACES_AT + place * _PLACE
-        if numbers[pid] > 0:
-            numbers[pid] -= 1
-            seen.append(place)
-        elif refused and memory[at + 24] & State.FAULT:
+        if refused and memory[at + 24] & State.FAULT:
             refused -= 1
             seen.append(place)
         else:
@@ -148,10 +160,40 @@ def read_seen(path: Path, cards: int, alive: Collection[tuple[int, int]]) -> Acc
     return Account(processes, tuple(sums[0::2]), tuple(sums[1::2]), len(owners) * _PLACE)
 
 
+def _split(
+    owners: Sequence[tuple[int, int]], alive: Collection[tuple[int, int]]
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """The places whose owner is alive, and the others with their owners."""
+    missing, numbers = set(alive), Counter(pid for pid, _ in alive)
+    seen: list[int] = []
+    unlike: list[tuple[int, int]] = []
+    for place, owner in owners:
+        identity = _identity(owner)
+        if identity in missing:
+            missing.remove(identity)
+            numbers[identity[0]] -= 1
+            seen.append(place)
+        else:
+            unlike.append((place, owner))
+    others: list[tuple[int, int]] = []
+    for place, owner in unlike:
+        pid, _ = _identity(owner)
+        if numbers[pid] > 0:
+            numbers[pid] -= 1
+            seen.append(place)
+        else:
+            others.append((place, owner))
+    return seen, others
+
+
 def _read(path: Path) -> bytes:
     with opened(path) as descriptor:
-        _check(path, descriptor)
-        return os.pread(descriptor, _INNER_AT, 0).ljust(_INNER_AT, b"\0")
+        return _whole(path, descriptor)
+
+
+def _whole(path: Path, descriptor: int) -> bytes:
+    _check(path, descriptor)
+    return os.pread(descriptor, _INNER_AT, 0).ljust(_INNER_AT, b"\0")
 
 
 def _owners(memory: bytes) -> list[tuple[int, int]]:
