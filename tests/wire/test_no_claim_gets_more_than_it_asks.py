@@ -41,6 +41,15 @@ def test_amounts_are_compared_in_the_steps_in_which_they_are_given(
     assert beyond(HALF, share(cores=cores, memory=memory)) == told
 
 
+@pytest.mark.parametrize(
+    ("memory", "told"), [("1Mi", ""), ("2Mi", "request gpu: more memory than it asks for")]
+)
+def test_a_request_for_no_memory_gets_the_least_that_a_share_has(memory: str, told: str) -> None:
+    """The allocator rounds it up to that; its pods would wait forever."""
+    none = asking(capacity={"requests": {"cores": "0", "memory": "0"}})
+    assert beyond(none, share(cores="0", memory=memory)) == told
+
+
 def test_an_amount_under_both_of_its_names_is_the_larger_one() -> None:
     """All of the card is then in the books, because such an allocation cannot be read."""
     twice = {"cores": "1", "gpu.partage.io/cores": "100", "memory": "1Mi"}

@@ -200,9 +200,10 @@ def beyond_asked(allocated: Document, asked: Document) -> str:
             continue
         capacity = _mapping(_mapping(request.get("capacity")).get("requests"))
         consumed = _mapping(result.get("consumedCapacity"))
-        for amount, least in (("cores", 1), ("memory", _MIB)):
-            wants, has = (_units(one, amount, least) for one in (capacity, consumed))
-            if isinstance(wants, int) and not (isinstance(has, int) and has <= wants):
+        # A share has at least one step of memory, whatever its request says.
+        for amount, step, fewest in (("cores", 1, 0), ("memory", _MIB, 1)):
+            wants, has = (_units(one, amount, step) for one in (capacity, consumed))
+            if isinstance(wants, int) and not (isinstance(has, int) and has <= max(wants, fewest)):
                 return f"request {name}: more {amount} than it asks for"
     return ""
 
@@ -363,11 +364,11 @@ def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | 
     return grant(GrantMode.WHOLE, core, memory), problem
 
 
-def _units(amounts: Mapping[str, Any], name: str, least: int) -> int | None:
+def _units(amounts: Mapping[str, Any], name: str, step: int) -> int | None:
     """An amount in its steps, rounded up; the larger of two, None if none can be read."""
     given = [amounts[key] for key in (name, f"{DRA_DRIVER}/{name}") if key in amounts]
     try:
-        read = [-(-Quantity.parse(one).nano // (NANO * least)) for one in given]
+        read = [-(-Quantity.parse(one).nano // (NANO * step)) for one in given]
         return max(read, default=None)
     except (InvalidQuantity, TypeError):
         return None
