@@ -827,6 +827,24 @@ async def test_pods_are_not_woken_for_room_that_stays_kept() -> None:
 
 
 @run
+async def test_a_nomination_without_room_is_no_news_for_others() -> None:
+    """The nominated pod may have its room one day; a free card beside it is as old as before."""
+    world = await cluster("n1", cards=2)
+    await runs(world, pod("stays", whole(), priority=HIGH))
+    world.create(pod("vip", whole(2), priority=HIGH, status={"nominatedNodeName": "n1"}))
+    world.create(pod("small", whole()))
+    assert world.propose("small").nodes == ["n1"]
+    rejected = wire.Another(1, "uid-small", world.number, rejected=["n1"])
+    assert not world.attempts.another(rejected).again
+
+    for _ in range(100):
+        world.clock.pass_time(1)
+        await world.service.tick()
+
+    assert world.woken == []
+
+
+@run
 async def test_pods_are_not_woken_for_room_that_goes_to_a_more_important_one() -> None:
     """A less important pod loses the room that was kept for it, and the plan of the other has it at once."""
     world = await cluster("n1", cards=2)

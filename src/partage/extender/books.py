@@ -507,10 +507,9 @@ class Books:
         self._end_late(now)
         self._follow(self.cycle.expire(now))
         # A nomination outlives its hold, and gets a new hold while there is room.
-        for node, mates in self._nominated.items():
-            if any(uid not in self.engine.ledger for uid in mates):
-                self._freed.add(node)
-        self.settle(now)
+        ledger, nominated = self.engine.ledger, self._nominated.items()
+        hopeful = [node for node, mates in nominated if any(uid not in ledger for uid in mates)]
+        self.settle(now, hopeful)
         again = self.waiting.to_wake_again(self.engine, now)
         again += self.waiting.to_search(self.cycle.allowance, now)
         again += self._to_preempt(now)
@@ -574,17 +573,19 @@ class Books:
                 break
         return found
 
-    def settle(self, now: float) -> None:
+    def settle(self, now: float, beside: Iterable[str] = ()) -> None:
         """Give freed room to the pods nominated for it, then wake the pods that may fit.
 
         A nominated pod with all of its room is woken as well, because its own hold makes the room
         look taken.
+
+        `beside`: nodes on which only the nominated pods are tried, because no room is new there.
         """
         if self.cycle.vacated:
             self._freed |= self.cycle.vacated
             self.cycle.vacated.clear()
         woken: list[str] = []
-        for node in sorted(self._freed):  # the order decides which holds get a quota
+        for node in sorted(self._freed.union(beside)):  # the order decides which holds get a quota
             mates = self.nominees(node)
             leaving = self.leaving(node) if mates else ()
             for entry in mates:
@@ -595,7 +596,8 @@ class Books:
                     self._kept[uid] = None
                 if whole and self.waiting.woken(uid, now):
                     woken.append(uid)
-            self.waiting.room_on(node)
+            if node in self._freed:
+                self.waiting.room_on(node)
         self._freed.clear()
         if self._kept and now >= self._compared:
             woken += self._first(now)
