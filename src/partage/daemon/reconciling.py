@@ -120,26 +120,15 @@ class Reconciling:
 
     def _tell(self, found: list[Finding], exempt: Collection[str]) -> None:
         known = {one.who for one in self.findings}
-        for one in found:
+        texts = [
+            f"pod {one.namespace}/{one.pod}, container {one.container}: {one.kind}: {one.message}"
+            for one in found
+        ]
+        for one, text in zip(found, texts, strict=True):
             if one.who not in known:
-                _LOG.warning(
-                    "pod %s/%s, container %s: %s: %s (%s)",
-                    one.namespace,
-                    one.pod,
-                    one.container,
-                    one.kind,
-                    one.message,
-                    TABLE[one.kind].done,
-                )
+                _LOG.warning("%s (%s)", text, TABLE[one.kind].done)
         self.findings = found
-        self._notes.say(
-            self.name,
-            Code.DISAGREEMENT,
-            [
-                f"pod {one.namespace}/{one.pod}, container {one.container}: {one.kind}: {one.message}"
-                for one in found
-            ],
-        )
+        self._notes.say(self.name, Code.DISAGREEMENT, texts)
         for kind in Kind:
             self._keeper.tallies.findings.labels(kind).set(sum(one.kind is kind for one in found))
         self._keeper.suspected = tuple(
@@ -147,7 +136,6 @@ class Reconciling:
             for one in found
             if one.kind is Kind.RUNS_WITHOUT_RECORD and one.namespace not in exempt
         )
-
         self._keeper.orphaned = frozenset(one.uid for one in found if one.kind is Kind.POD_GONE)
 
     async def _write(self, found: list[Finding]) -> None:

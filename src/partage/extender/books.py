@@ -334,8 +334,11 @@ class Books:
 
     def _stop_keeping(self, uid: str) -> None:
         self._withdraw(uid)
-        self._follow(self.engine.handle(HoldEnded(uid)))
+        self._end_hold(uid)
+
+    def _end_hold(self, uid: str) -> None:
         self.cycle.holds.pop(uid, None)
+        self._follow(self.engine.handle(HoldEnded(uid)))
 
     def yields(
         self, pod: Pod, refusal: Refusal, among: Bools | None, work: Work | None, now: float
@@ -384,8 +387,7 @@ class Books:
             ]
             if less and self.engine.grants_without(pod, node, less, work=work) is not None:
                 for uid in less:
-                    self.cycle.holds.pop(uid, None)
-                    self._follow(self.engine.handle(HoldEnded(uid)))
+                    self._end_hold(uid)
                 return True
         return False
 

@@ -245,12 +245,8 @@ class NodeLockKeeper:
                 found = await self._locks.give_back(node, left.annotations)
         except Exception as error:  # noqa: BLE001 # after any exception the lock may still be there
             left.failed(self._clock.monotonic())
-            _LOG.warning(
-                "the lock of node %s cannot be released, failure %d, it is tried again: %s",
-                node,
-                left.tries,
-                error,
-            )
+            told = "the lock of node %s cannot be released, failure %d, it is tried again: %s"
+            _LOG.warning(told, node, left.tries, error)
             return
         if left.tries:
             _LOG.info("the lock of node %s is released", node)
@@ -295,13 +291,8 @@ class NodeLockKeeper:
             async with asyncio.timeout(self._times.read):
                 holder = await self._read(lock.namespace, lock.pod)
         except Exception as error:  # noqa: BLE001 # the port may raise any exception
-            _LOG.warning(
-                "pod %s/%s, which locks node %s, cannot be read: %s",
-                lock.namespace,
-                lock.pod,
-                want.node,
-                error,
-            )
+            told = "pod %s/%s, which locks node %s, cannot be read: %s"
+            _LOG.warning(told, lock.namespace, lock.pod, want.node, error)
             return False
         uid = "" if holder is None else holder.metadata.uid or ""
         free = abandoned(holder, want.node, ours=ours(uid))
