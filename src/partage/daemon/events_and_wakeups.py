@@ -93,16 +93,20 @@ class Notices:
     def hooks(self) -> Hooks:
         """The hooks for the service."""
         warn = self._warn
+
+        def of(node: str) -> Regarding:
+            return Regarding("v1", "Node", node)
+
         return Hooks(
             wake=self.wake,
             refused=lambda entry, why: warn(
-                entry, "WaitingForDevice", f"{why.code}: {why.message}"
+                regarding(entry), "WaitingForDevice", f"{why.code}: {why.message}"
             ),
             # Events of nodes are in namespace `default`, so they must not name pods of other namespaces.
-            quarantined=lambda action: warn(action.node, "Quarantined", action.brief),
-            unserviceable=lambda action: warn(action.node, "CardsUnserviceable", action.message),
-            cut=lambda entry, text: warn(entry, "WishCutDown", text),
-            not_adjusted=lambda entry, text: warn(entry, "SharesNotAdjusted", text),
+            quarantined=lambda one: warn(of(one.node), "Quarantined", one.brief),
+            unserviceable=lambda one: warn(of(one.node), "CardsUnserviceable", one.message),
+            cut=lambda entry, text: warn(regarding(entry), "WishCutDown", text),
+            not_adjusted=lambda entry, text: warn(regarding(entry), "SharesNotAdjusted", text),
             leads=self._may_tell,
         )
 
@@ -121,11 +125,9 @@ class Notices:
                 failed=_wake_up_failed,
             )
 
-    def _warn(self, what: PodEntry | str, reason: str, message: str) -> None:
-        """Write an event about a pod, or about a node by its name."""
+    def _warn(self, what: Regarding, reason: str, message: str) -> None:
         if self._may_tell():
-            where = Regarding("v1", "Node", what) if isinstance(what, str) else regarding(what)
-            self.recorder.warning(where, reason, message)
+            self.recorder.warning(what, reason, message)
 
     def wake(self, uids: Sequence[str]) -> None:
         """Have kube-scheduler try these pods again."""
