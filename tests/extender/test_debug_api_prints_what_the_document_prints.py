@@ -160,7 +160,7 @@ async def test_idle_unhealthy_and_other_devices_are_printed_as_upstream_does() -
 
 @run
 async def test_a_device_that_vanished_under_a_pod_does_not_break_the_summary() -> None:
-    """Its record names a missing device, so the cards are closed and reported as closed."""
+    """It stays listed without capacity, like an unhealthy one, and closes no other card."""
     world = await World().start(node(), device())
     await world.place(pod("web", whole(2)))
 
@@ -168,8 +168,9 @@ async def test_a_device_that_vanished_under_a_pod_does_not_break_the_summary() -
 
     found = summary(world.service.books, "n1")
     assert found is not None
-    assert list(found["deviceTotalDetail"]["gpu"]) == ["0"]
-    assert world.quarantined
+    assert list(found["deviceTotalDetail"]["gpu"]) == ["0", "1"]
+    assert found["deviceTotalDetail"]["gpu"]["1"] == {}
+    assert not world.quarantined
 
 
 @run
