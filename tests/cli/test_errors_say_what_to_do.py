@@ -203,6 +203,25 @@ def test_no_object_can_have_such_a_name(command: str, given: str) -> None:
     assert result.stdout == ""
 
 
+def test_a_context_without_a_kubeconfig_blames_no_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """KUBECONFIG is not set, so it cannot be corrected."""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    said = " ".join(CliRunner().invoke(main, ["doctor", "--context", "nope"]).stderr.split())
+
+    assert said.endswith("name the one with context nope by --kubeconfig or KUBECONFIG")
+
+
+def test_a_node_that_manifests_lack_is_looked_for_in_them() -> None:
+    """Without -f the suggested command would ask a cluster."""
+    said = CliRunner().invoke(main, ["inspect", "nope", "-f", MIXED]).stderr
+
+    assert "partage top nodes with the same -f lists them" in " ".join(said.split())
+
+
 def test_a_kind_may_stand_before_a_name_as_after_kubectl_get() -> None:
     """It may also be a name itself."""
     for given in (["pod/x"], ["po/x"], ["pods/default/x"], ["pod", "x"], ["pod", "po/default/x"]):

@@ -227,6 +227,7 @@ def test_counting_room_leaves_no_trace_and_ends() -> None:
     [
         (("--add-nodes", "z=1"), "no node is called 'z' to copy; there are a"),
         (("--add-nodes", "a"), "--add-nodes a: it must be NODE=N"),
+        (("--add-nodes", "a=9999999"), "it must be NODE=N with N from 1 to 10,000"),
         (("--add-nodes", "a=0"), "0 copies of node a"),
         (("--add-nodes", "a=9999", "--add-nodes", "a=2"), "10,001 nodes to add: 10,000 at most"),
         (("--remove-nodes", "z*"), "no node is called 'z*'; there are a"),
@@ -236,6 +237,7 @@ def test_counting_room_leaves_no_trace_and_ends() -> None:
     ids=[
         "copy of nothing",
         "no number",
+        "a number beyond all",
         "no copies",
         "too many copies",
         "no match",

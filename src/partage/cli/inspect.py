@@ -75,7 +75,8 @@ def inspect(node: str, **given: Any) -> None:
     if node and not nodes:
         hint = f"; there is {near[0]}" if near else ""
         told(asked)
-        end(f"there is no node {node}{hint}. partage top nodes lists them", NOT_FOUND)
+        where = " with the same -f" if given["files"] else ""
+        end(f"there is no node {node}{hint}. partage top nodes{where} lists them", NOT_FOUND)
     if structured(given["output"], nodes[0] if node else {"nodes": nodes}):
         return
     wide = given["output"] == "wide"

@@ -19,7 +19,7 @@ from partage.cli.tables import PlainTable, Styled, paper
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.model.policy import Policy, Strategy
 from partage.sim.page import page, verdict
-from partage.sim.whatif import Change, Result, evaluate
+from partage.sim.whatif import MOST_ADDED, Change, Result, evaluate
 from partage.wire.cluster import Cluster, assemble
 
 TODAY: Final = "today"
@@ -155,7 +155,9 @@ def _changes(
 def _copies(text: str) -> tuple[str, int]:
     found = _COPIES.fullmatch(text)
     if found is None:
-        raise InvalidValue(f"--add-nodes {text}: it must be NODE=N, such as gpu-node-1=4")
+        raise InvalidValue(
+            f"--add-nodes {text}: it must be NODE=N with N from 1 to {MOST_ADDED:,}, such as gpu-node-1=4"
+        )
     return found["name"], int(found["count"])
 
 

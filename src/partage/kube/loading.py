@@ -41,9 +41,12 @@ def load_config(
         return parse_kubeconfig(documents, context)
     if environ.get("KUBECONFIG") or context:
         looked = ", ".join(map(str, paths)) or "nowhere"
-        raise ConfigError(
-            f"no kubeconfig found; looked at {looked}; correct KUBECONFIG or unset it"
+        fix = (
+            "correct KUBECONFIG or unset it"
+            if environ.get("KUBECONFIG")
+            else f"name the one with context {context} by --kubeconfig or KUBECONFIG"
         )
+        raise ConfigError(f"no kubeconfig found; looked at {looked}; {fix}")
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return in_cluster(environ, service_account)
     raise ConfigError(

@@ -316,6 +316,25 @@ def test_a_mode_matches_as_a_substring(text: str, modes: tuple[SliceMode, ...]) 
 
 
 @pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("migg", "mig"),
+        ("mig hami-core", "hami-core or mig"),
+        ("neither", "any mode"),
+        ("mig", ""),
+        ("hami-core, mig", ""),
+        ("either", ""),
+    ],
+)
+def test_a_mode_that_only_contains_one_is_told(text: str, counts: str) -> None:
+    """It is probably misspelt, and decides all the same."""
+    notes = read(container({GPU: 1}), annotations={names.HAMI_VGPU_MODE: text}).notes
+
+    told = f"annotation {names.HAMI_VGPU_MODE} is {text!r}, which counts as {counts}"
+    assert [one for one in notes if names.HAMI_VGPU_MODE in one] == [told] * bool(counts)
+
+
+@pytest.mark.parametrize(
     ("text", "instances"),
     [("", True), ("mig", True), ("mig,hami-core", True), ("hami-core", False)],
 )

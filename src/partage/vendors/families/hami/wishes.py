@@ -77,7 +77,7 @@ class Wishes:
 
 def read_wishes(annotations: Mapping[str, str]) -> Wishes:
     """The wishes in a pod's annotations."""
-    modes, mode_fault = _modes(annotations)
+    modes, mode_notes, mode_fault = _modes(annotations)
     profile = annotations.get(names.MIG_PROFILE, "").strip()
     if profile and mode_fault is None:
         modes, mode_fault = _for_profile(profile, modes)
@@ -100,7 +100,7 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
         card_order=replace(order, by_numa=order.by_numa or numa_bind, weights=weights),
         profile=profile,
         fault=mode_fault or weight_fault,
-        notes=(*numa_notes, *node_notes, *order_notes),
+        notes=(*mode_notes, *numa_notes, *node_notes, *order_notes),
     )
 
 
@@ -117,20 +117,29 @@ def _numa_bind(text: str) -> tuple[bool, tuple[str, ...]]:
     return False, (note,)
 
 
-def _modes(annotations: Mapping[str, str]) -> tuple[tuple[SliceMode, ...], Fault | None]:
-    """Modes that the annotation contains as a substring; if absent, any card is accepted."""
+def _modes(
+    annotations: Mapping[str, str],
+) -> tuple[tuple[SliceMode, ...], tuple[str, ...], Fault | None]:
+    """Modes that the annotation contains as a substring, and a note on others; if absent, any card is accepted."""
     text = annotations.get(names.HAMI_VGPU_MODE, "")
     if not text.strip():
-        return (), None
-    if SliceMode.EITHER in text:
-        return (), None
+        return (), (), None
     modes = tuple(mode for mode in _WRITTEN if mode.value in text)
-    if modes:
-        return modes, None
+    either = SliceMode.EITHER in text
+    notes: tuple[str, ...] = ()
+    if (modes or either) and not set(split_list(text)) <= {*SliceMode}:
+        counts = "any mode" if either else " or ".join(modes)
+        notes = (f"annotation {names.HAMI_VGPU_MODE} is {text!r}, which counts as {counts}",)
+    if modes or either:
+        return () if either else modes, notes, None
     known = " or ".join(_WRITTEN)
-    return (), Fault(
-        f"annotation {names.HAMI_VGPU_MODE} is {text!r}: no card has such a mode; write {known}",
-        ReasonCode.MODE_MISMATCH,
+    return (
+        (),
+        (),
+        Fault(
+            f"annotation {names.HAMI_VGPU_MODE} is {text!r}: no card has such a mode; write {known}",
+            ReasonCode.MODE_MISMATCH,
+        ),
     )
 
 
