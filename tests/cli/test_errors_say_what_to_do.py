@@ -103,7 +103,11 @@ CASES = {
         "not in namespace b",
         "name one namespace",
     ),
-    "no node": (["inspect", "x", "-f", MIXED], "no node x", "partage top nodes lists"),
+    "no node": (
+        ["inspect", "x", "-f", MIXED],
+        "no node x",
+        "partage top nodes with the same -f lists",
+    ),
     "near node": (["inspect", "node/t4-nod", "-f", MIXED], "no node t4-nod", "there is t4-node"),
     "no file": (["schedule", "gone.yaml"], "gone.yaml: cannot be read", "name a file or folder"),
     "no file, up": (
@@ -215,11 +219,18 @@ def test_a_context_without_a_kubeconfig_blames_no_variable(
     assert said.endswith("name the one with context nope by --kubeconfig or KUBECONFIG")
 
 
-def test_a_node_that_manifests_lack_is_looked_for_in_them() -> None:
-    """Without -f the suggested command would ask a cluster."""
-    said = CliRunner().invoke(main, ["inspect", "nope", "-f", MIXED]).stderr
+def test_another_pod_of_the_namespace_is_no_near_name(tmp_path: Path) -> None:
+    """`default/j` and `default/p` are alike only by their namespace."""
+    file = tmp_path / "p.yaml"
+    limits = '{limits: {nvidia.com/gpu: "1"}}'
+    file.write_text(
+        "{apiVersion: v1, kind: Pod, metadata: {name: p},"
+        f" spec: {{containers: [{{name: a, resources: {limits}}}]}}}}"
+    )
 
-    assert "partage top nodes with the same -f lists them" in " ".join(said.split())
+    said = CliRunner().invoke(main, ["explain", "j", "-f", str(file)]).stderr
+
+    assert "there is no pod default/j. Check" in " ".join(said.split())
 
 
 def test_a_kind_may_stand_before_a_name_as_after_kubectl_get() -> None:

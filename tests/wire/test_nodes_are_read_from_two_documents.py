@@ -202,9 +202,7 @@ def test_a_device_without_identity_gets_one() -> None:
     ("entry", "why"),
     [
         pytest.param(card(0, type="npu"), "type 'npu' is not one of gpu, rdma, fpga", id="type"),
-        pytest.param(
-            {**card(0), "minor": None}, "minor None is not a number from 0", id="no minor"
-        ),
+        pytest.param({**card(0), "minor": None}, "its minor is missing", id="no minor"),
         pytest.param(card(-1), "minor -1 is not a number from 0", id="negative minor"),
         pytest.param(card(2**31), "minor 2147483648", id="huge minor"),
     ],
@@ -215,6 +213,16 @@ def test_what_cannot_be_addressed_is_left_out(entry: Manifest, why: str) -> None
 
     assert [d.minor for d in found.nodes[0].devices] == [5]
     assert any("field spec.devices[0]: left out: " + why in note for note in found.notes)
+
+
+def test_a_device_that_does_not_say_whether_it_is_healthy_says_so() -> None:
+    """Its author may have misspelt the field, and no other text names it."""
+    entry = {**card(0), "healthy": True}
+    del entry["health"]
+
+    (closed,) = cards(entry)
+
+    assert (closed.healthy, closed.health_detail) == (False, "its health is missing")
 
 
 @pytest.mark.parametrize(

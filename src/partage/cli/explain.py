@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -158,10 +158,17 @@ def _missing(asked: Asked, key: str) -> str:
         return f"{kind} {name} is no pod; name one of those that it makes: {lists} lists them"
     known = asked.pods or ()
     other = sorted(pod for pod in known if pod.endswith("/" + key.partition("/")[2]))
-    other = other or get_close_matches(key, known, n=1, cutoff=_CLOSE)
+    other = other or _nearly(key, known)
     hint = f"; there is {', '.join(other)}" if other else ""
     rule = "there is no pod" if asked.pods is not None else "there is no pod with devices"
     return f"{rule} {key}{hint}. Check the name, and the namespace with -n"
+
+
+def _nearly(key: str, known: Iterable[str]) -> list[str]:
+    """The pod with the most similar name of the namespace; equal namespaces alone make no names alike."""
+    namespace, _, name = key.partition("/")
+    there = [pod.partition("/")[2] for pod in known if pod.startswith(f"{namespace}/")]
+    return [f"{namespace}/{one}" for one in get_close_matches(name, there, n=1, cutoff=_CLOSE)]
 
 
 # --- for people ------------------------------------------------------------------------------

@@ -156,7 +156,9 @@ def _unaddressable(entry: shapes.DeviceEntry) -> str:
     """The reason why the device cannot be distinguished from others; empty when it can."""
     if entry.type not in _TYPES:
         return f"type {(entry.type or '')[:_SHOWN]!r} is not one of {', '.join(DeviceType)}"
-    if entry.minor is None or not 0 <= entry.minor < _MOST_MINOR:
+    if entry.minor is None:
+        return "its minor is missing"
+    if not 0 <= entry.minor < _MOST_MINOR:
         return f"minor {entry.minor} is not a number from 0"
     return ""
 
@@ -174,6 +176,8 @@ def _device(
     # The ratio of its memory would be 0 for any number of pods.
     if is_card and entry.health is True and not memory:
         problem = problem or f"it reports no {names.KOORD_GPU_MEMORY}"
+    if entry.health is None:
+        problem = problem or _health(entry)[:_LONGEST_MESSAGE] or "its health is missing"
     healthy = entry.health is True and not problem
     return Device(
         type=kind,
