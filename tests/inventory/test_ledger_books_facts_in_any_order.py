@@ -67,6 +67,15 @@ def test_cards_without_a_uuid_that_are_over_booked_are_told_apart() -> None:
     assert ledger.overbooked("a") == {"gpu 0": everybody, "gpu 1": everybody}
 
 
+def test_a_card_that_is_gone_is_not_over_booked() -> None:
+    """It offers nothing any more, and its pods did not get more than it had."""
+    ledger = ledger_of(
+        make_node(devices=[card(0)]), pods=[held("a", grant(9)), held("b", grant(9))]
+    )
+
+    assert (ledger.overbooked("a"), ledger.overbooked("b")) == ({}, {})
+
+
 def test_a_record_that_names_one_card_twice_is_given_back_once() -> None:
     """Grants with one UUID under two minors are charged together on that card, and undone."""
     ledger = ledger_of(make_node(devices=[card(0)]))

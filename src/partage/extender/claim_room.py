@@ -55,6 +55,8 @@ def _takes(card: Card, grant: Grant) -> bool:
     """Whether a card, which has the grant already, is cut as the grant needs."""
     if card.closed is ReasonCode.QUARANTINED or card.device.vendor_cut:
         return False
+    if min(card.core_free, card.memory_free) < 0:  # the device is gone
+        return False
     mode = SliceMode.SHARE if grant.mig is not None else SliceMode.MIG
     return card.device.mode is not mode
 

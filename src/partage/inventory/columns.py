@@ -442,11 +442,16 @@ class Columns:
                 if device.uuid == charge.uuid:
                     return row
             return None
-        real = len(devices) - self._ghosts.get(index, {}).get(charge.type, 0)
+        real = self._real(index, charge.type)
         for row, device in enumerate(devices):
             if device.minor == charge.minor and (row < real or not device.uuid):
                 return row
         return None
+
+    def _real(self, index: int, type_: DeviceType) -> int:
+        """How many devices of a type the node has; ghosts follow them."""
+        devices = self._rows[index].get(type_, ())
+        return len(devices) - self._ghosts.get(index, {}).get(type_, 0)
 
     def _book_host(self, index: int, host: Mapping[str, int], sign: int) -> None:
         for resource, amount in host.items():

@@ -115,7 +115,10 @@ class Ledger(Columns):
         return self._tenants.get((type_, index, row), {})
 
     def overbooked(self, uid: str) -> dict[str, tuple[str, ...]]:
-        """Devices of a pod that are overbooked: UUID (or number without one) to the pods on them."""
+        """Devices of a pod that are overbooked: UUID (or number without one) to the pods on them.
+
+        A device that is gone offers nothing, which is no clash of its pods.
+        """
         entry = self._entries.get(uid)
         index = None if entry is None else self.index.get(entry.allocation.node)
         found: dict[str, tuple[str, ...]] = {}
@@ -123,8 +126,10 @@ class Ledger(Columns):
             return found
         for charge in entry.charges:
             row, plane = self._locate(index, charge), self.planes[charge.type]
-            if row is not None and (
-                plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0
+            if (
+                row is not None
+                and row < self._real(index, charge.type)
+                and (plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0)
             ):
                 uids = self._tenants.get((charge.type, index, row), ())
                 pods = (self._entries[uid].allocation for uid in uids)
