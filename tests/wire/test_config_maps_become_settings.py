@@ -248,6 +248,25 @@ def test_the_node_config_may_be_written_in_any_case() -> None:
     assert (found.name, found.operating_mode, found.filter_indexes) == ("a", "mig", (1,))
 
 
+@pytest.mark.parametrize(
+    ("entry", "notes"),
+    [
+        ({"name": "a", "operationmode": "mig"}, 1),
+        ({"name": "a", "filterdevices": {"uuids": []}}, 1),
+        ({"name": "a", "MigStrategy": "none", "OperatingMode": "mig"}, 0),
+        ({"name": "a", "filterdevices": 3, "operationmode": "mig"}, 1),
+    ],
+    ids=["field", "inner field", "known in any case", "refused"],
+)
+def test_a_field_of_single_nodes_that_is_not_known_is_told(entry: object, notes: int) -> None:
+    """It does nothing, and a refused configuration has one note alone."""
+    text = json.dumps({"nodeconfig": [entry]})
+
+    found = cluster(config_map("hami-device-plugin", config__json=text))
+
+    assert len(found.notes) == notes
+
+
 def test_a_key_of_partages_own_that_is_not_known_is_told() -> None:
     """It does nothing, and its setting stays at the default; in others' ConfigMaps keys are theirs."""
     (note,) = cluster(config_map("partage-config", polcy="spread")).notes

@@ -10,7 +10,7 @@ Source: the MetaX and HAMi documents; docs/sources/hami.md 2; docs/sources/koord
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from partage.model.quantity import Quantity
 from partage.vendors.settings import IsolationSettings, PermitRule, Settings
 from partage.vendors.wishes import POLICIES
 from partage.wire import shapes
-from partage.wire.config_hami import convert, device_config, node_config
+from partage.wire.config_hami import convert, device_config, node_config, unknown_fields
 from partage.wire.documents import Document, texts
 from partage.wire.yaml_values import TEMPLATE, YamlError, yaml_values
 
@@ -101,7 +101,20 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
                 note = f"{refused}; it is left out, and {stays} hold"
             if note:
                 result = replace(result, notes=(*result.notes, note))
+        result = replace(result, notes=(*result.notes, *_unknown_fields(document)))
     return result
+
+
+def _unknown_fields(document: Document) -> Iterator[str]:
+    """Notes on fields of HAMi's configuration of single nodes that mean nothing."""
+    text = node_config_of(document)
+    try:
+        for field, near in unknown_fields(text) if text else ():
+            hint = f"; did you mean {near}?" if near else ""
+            told = f"field {field} is not known and does nothing{hint}"
+            yield str(document.invalid(f"data[{_NODE_CONFIG}]", told))
+    except InvalidValue:
+        return  # it is refused, which has a note of its own
 
 
 def keys_read(document: Document) -> tuple[str, ...]:

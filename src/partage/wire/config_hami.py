@@ -179,6 +179,7 @@ def unknown_fields(text: str) -> Iterator[tuple[str, str]]:
 
     Raises `InvalidValue`: not JSON, or a broken rule.
     """
+    node_entries(text)  # from here on every part has its form
     document = _decoded(text, dict[str, Any])
     yield from _unknown("", document, _NodeConfig)
     for index, entry in enumerate(document.get("nodeconfig") or ()):
