@@ -15,6 +15,7 @@ from partage.controllers.manager import Controllers, ControllerSettings
 from partage.daemon.adjusting import Adjusting
 from partage.daemon.binding import ApiPods
 from partage.daemon.claim_reviews import outdater
+from partage.daemon.watched import LiveClaim, as_document
 from partage.daemon.webhook import WebhookDaemon, WebhookOptions
 from partage.extender.ports import Outcome
 from partage.kube.client import Client, PatchKind
@@ -377,6 +378,43 @@ async def test_no_user_keeps_a_claim_from_being_written(plane: Plane) -> None:
     assert first is not None
     assert second is not None
     assert first.metadata.resource_version != second.metadata.resource_version
+
+
+async def test_no_user_fills_a_claim_so_that_it_cannot_be_written(plane: Plane) -> None:
+    """No label fits into one of the largest that the store takes; the finalizer's removal does, and also outdates it."""
+    spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}}
+    path = f"/apis/{CLAIMS.group}/{CLAIMS.version}/namespaces/default/{CLAIMS.plural}"
+
+    domain = ".".join("x" * length for length in (50, 60, 60, 60))
+    labels = {f"{number:05}.{domain}/{'x' * 63}": "x" * 63 for number in range(3800)}
+
+    def fits(rest: int) -> bool:
+        meta = {
+            "name": f"largest-{rest}",
+            "labels": labels,
+            "annotations": {"rest": "x" * rest},
+        }
+        begun = {"metadata": {"finalizers": [names.CLAIM_FINALIZER]}}
+        kind = "application/merge-patch+json"
+        try:
+            plane.plane.call("POST", path, {"metadata": meta, "spec": spec})
+            plane.plane.call("PATCH", f"{path}/largest-{rest}", begun, kind=kind)
+        except OSError:
+            return False
+        return True
+
+    least, most = 0, 2**18
+    while most - least > 32:
+        middle = (least + most) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle)
+    async with plane.client() as client:
+        name = f"largest-{least}"
+        found = await client.get(CLAIMS, name, namespace="default", into=LiveClaim)
+        begun = as_document("ResourceClaim", found)
+        written = await outdater(client, "me", lambda *_: begun)("default", name)
+    assert written is not None
+    assert written.metadata.resource_version != begun.metadata.resource_version
+    assert not written.metadata.finalizers
 
 
 def placed(name: str, limits: dict[str, str], node: str = "n7", **spec: Any) -> Manifest:

@@ -19,6 +19,7 @@ from daemon_world import World, until, world
 
 from claim_documents import claim, document, result, share
 from fakes.ports import free_port
+from fakes.wire import Fault, Wire
 from partage.daemon import claim_relay, claim_reviews, watched
 from partage.daemon.claim_relay import relay_route
 from partage.daemon.claim_reviews import ClaimDesk, outdater
@@ -292,6 +293,23 @@ async def test_the_finalizer_of_an_allocated_claim_stays() -> None:
         written = await outdate("default", "x")
         assert written is not None
         assert written.metadata.finalizers == ["example.com/mine"]
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["refused", "stored all the same"])
+async def test_a_claim_into_which_no_label_fits_loses_its_finalizer_alone(
+    *, executed: bool
+) -> None:
+    """Such a claim is as large as the store allows. Without that write the next leader waits, and all pods with it."""
+    async with world(nodes=1, cards=1) as cluster, Wire(cluster.url) as wire:
+        await _waiting(cluster, "x")
+        old = document({**cluster.stored("x", CLAIMS), "apiVersion": API, "kind": "ResourceClaim"})
+        wire.fail(Fault("PATCH", "resourceclaims/x", status=500, executed=executed))
+        outdate = outdater(await cluster.client(wire.url), "me", lambda *_: old)
+        written = await outdate("default", "x")
+        assert written is not None
+        assert not written.metadata.finalizers
+        assert bool(written.metadata.labels) is executed
+        assert written.metadata.resource_version != old.metadata.resource_version
 
 
 async def test_a_claim_of_endless_finalizers_keeps_them_and_is_not_admitted() -> None:

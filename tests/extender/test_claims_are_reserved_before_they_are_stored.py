@@ -13,6 +13,7 @@ from partage.extender import claim_arbiter
 from partage.extender.claim_arbiter import WAIT
 from partage.extender.service import SchedulerService
 from partage.scheduler.engine import State
+from partage.wire.claims import MOST_FINALIZERS
 from partage.wire.documents import Document
 
 
@@ -364,6 +365,10 @@ async def test_a_new_leader_writes_the_claims_that_may_be_allocated() -> None:
     store.claims = {"waits": claim(name="waits", uid="waits"), "stored": stored, "odd": OSError()}
     listed = [_begun("waits"), _begun("stored"), _begun("gone"), _begun("held", share())]
     listed.append(_begun("new", begun=False))
+    ends = [f"example.com/{number}" for number in range(MOST_FINALIZERS)]
+    many = claim(name="many", uid="many")
+    many["metadata"]["finalizers"] += ends
+    listed.append(document(many))  # which no leader admits
     start = world.clock.monotonic()
     assert await world.service.outdate_claims(listed, start)
     assert sorted(store.written) == ["gone", "stored", "waits"]

@@ -30,7 +30,7 @@ from partage.extender.claim_arbiter import Outdate
 from partage.extender.service import SchedulerService
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until
-from partage.kube.errors import Conflict, Forbidden, Invalid, NotFound
+from partage.kube.errors import Conflict, Forbidden, Invalid, NotFound, UnknownOutcome
 from partage.model.errors import UNREADABLE, InvalidDocument
 from partage.serving.limits import Limits, json_response, read_body
 from partage.serving.turns import counted
@@ -152,17 +152,21 @@ def outdater(
     kube-scheduler then begins to allocate the claim again. The write of the finalizer's removal names the version that
     is known here, because the claim may have been allocated since. If it fails, the note is written alone.
 
-    The note is a label, because a user cannot prevent one. All annotations have 256 KiB, which a user may have filled.
+    The note is a label, because all annotations have 256 KiB, which a user may have filled. A user may also fill the whole
+    claim (1.5 MiB by default), so that no label fits. Then the finalizer's removal is written alone, which needs no room.
     `identity`: of this instance, different from that of any other; `known`: the claim of a namespace and name.
     """
     who = hashlib.sha256(identity.encode()).hexdigest()[:8]
 
+    def note() -> dict[str, str]:
+        # The same text twice would be no change.
+        return {OUTDATED: f"{client.clock.now():%Y%m%dT%H%M%S.%f}-{who}"}
+
     async def write(namespace: str, name: str, **metadata: object) -> Document:
-        note = f"{client.clock.now():%Y%m%dT%H%M%S.%f}-{who}"  # the same text twice would be no change
         found = await client.patch(
             RESOURCE_CLAIMS,
             name,
-            {"metadata": {"labels": {OUTDATED: note}, **metadata}},
+            {"metadata": metadata},
             kind=PatchKind.MERGE,
             namespace=namespace,
             into=LiveClaim,
@@ -174,16 +178,17 @@ def outdater(
         try:
             if claim is not None and may_be_allocated(claim) and are_few(claim):
                 ends = claim.metadata.finalizers or []
-                others = [one for one in ends if one != CLAIM_FINALIZER]
+                free = {
+                    "finalizers": [one for one in ends if one != CLAIM_FINALIZER],
+                    "uid": claim.metadata.uid,
+                    "resourceVersion": claim.metadata.resource_version,
+                }
                 with suppress(Conflict, Forbidden, Invalid):
-                    return await write(
-                        namespace,
-                        name,
-                        finalizers=others,
-                        uid=claim.metadata.uid,
-                        resourceVersion=claim.metadata.resource_version,
-                    )
-            return await write(namespace, name)
+                    try:
+                        return await write(namespace, name, labels=note(), **free)
+                    except UnknownOutcome:  # the API server's answer where its store has no room
+                        return await write(namespace, name, **free)
+            return await write(namespace, name, labels=note())
         except NotFound:
             return None
 

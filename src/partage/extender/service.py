@@ -38,7 +38,7 @@ from partage.scheduler.engine import Engine
 from partage.scheduler.events import Event
 from partage.tracing.spans import PREEMPT, PRIORITIZE
 from partage.vendors import names
-from partage.wire.claims import may_be_allocated
+from partage.wire.claims import are_few, may_be_allocated
 from partage.wire.documents import Document
 from partage.wire.extender import (
     Victims,
@@ -384,7 +384,8 @@ class SchedulerService:
             claims: the claims, listed after the earlier leader's last admission.
             since: the time of this last admission, seconds on the service's steady clock.
         """
-        late = [one for one in claims if may_be_allocated(one)]
+        # One with too many finalizers is not admitted in this version.
+        late = [one for one in claims if may_be_allocated(one) and are_few(one)]
         if self._outdate is None or not late:
             return True
         _LOG.info(
