@@ -94,7 +94,12 @@ def node(index: int) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "uid": f"n{index}", "labels": {"kubernetes.io/hostname": name}},
+        "metadata": {
+            "name": name,
+            "uid": f"n{index}",
+            "resourceVersion": str(index + 1),
+            "labels": {"kubernetes.io/hostname": name},
+        },
         "status": {"allocatable": {"cpu": "128", "memory": "1024Gi", "pods": "220"}},
     }
 
@@ -105,6 +110,8 @@ def device(index: int) -> dict[str, Any]:
         "kind": "Device",
         "metadata": {
             "name": f"node-{index:05d}",
+            "uid": f"d{index}",
+            "resourceVersion": str(index + 1),
             "labels": {
                 "node.koordinator.sh/gpu-vendor": "nvidia",
                 "node.koordinator.sh/gpu-model": "NVIDIA A100-SXM4-80GB",

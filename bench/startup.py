@@ -236,6 +236,7 @@ def child(function: Any, *arguments: Any) -> tuple[Any, Any]:
     ours, theirs = context.Pipe()
     process = context.Process(target=function, args=(theirs, *arguments), daemon=True)
     process.start()
+    theirs.close()  # otherwise the end of a process that failed goes unnoticed
     return process, ours
 
 
