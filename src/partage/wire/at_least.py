@@ -39,7 +39,7 @@ def at_least(
 
     `named`: the protocols whose records name the container of each device; None if this one does for all.
     """
-    if record.problem or _plainly_enough(record.grants, request):
+    if record.problem or _plainly_enough(record.grants, request, node):
         return record
     raised = _Raised(list(record.grants), node, named)
     try:
@@ -55,7 +55,7 @@ def at_least(
     return replace(record, grants=tuple(raised.grants)) if raised.changed else record
 
 
-def _plainly_enough(grants: Sequence[Grant], request: PodRequest) -> bool:
+def _plainly_enough(grants: Sequence[Grant], request: PodRequest, node: Node) -> bool:
     """Whether one container has all that the pod asks, by amounts alone; nearly always, and decided fast."""
     if len(request.groups) != 1 or len(request.groups[0].containers) != 1:
         return False
@@ -65,21 +65,37 @@ def _plainly_enough(grants: Sequence[Grant], request: PodRequest) -> bool:
         return False
     if asked.whole:
         return all(_is_whole(grant, asked, name) for grant in grants)
-    if asked.memory_milli or asked.extras:
+    if asked.extras:
         return False
-    return all(
-        grant.mode in _PARTS
-        and grant.container == name
-        and grant.type is asked.type
-        and grant.core_milli >= asked.core_milli
-        and grant.memory_bytes >= asked.memory_bytes
-        and grant.exclusive >= asked.exclusive
-        for grant in grants
-    )
+    for grant in grants:
+        memory = asked.memory_bytes
+        if asked.memory_milli and not memory:
+            device = _device_of(grant, node)
+            if device is None:
+                return False
+            memory = device.memory_bytes * asked.memory_milli // MILLI
+        if not (
+            grant.mode in _PARTS
+            and grant.container == name
+            and grant.type is asked.type
+            and grant.core_milli >= asked.core_milli
+            and grant.memory_bytes >= memory
+            and grant.exclusive >= asked.exclusive
+            and grant.slots
+        ):
+            return False
+    return True
 
 
 def _is_whole(grant: Grant, asked: DeviceRequest, name: str) -> bool:
     return grant.mode is GrantMode.WHOLE and grant.container == name and grant.type is asked.type
+
+
+def _device_of(grant: Grant, node: Node) -> Device | None:
+    for one in node.devices:
+        if one.minor == grant.minor and one.type is grant.type and one.uuid == grant.uuid:
+            return one
+    return None
 
 
 class _Raised:
@@ -158,7 +174,7 @@ class _Raised:
         running = [place for place in unit if held[place].phase is not Phase.INIT]
         place = (running or unit)[0]
         first = held[place]
-        device = self._device(first)
+        device = _device_of(first, self._node)
         if device is None:
             return None
         if request.filter.functions is not None and not any(one.function for one in held.values()):
@@ -170,16 +186,6 @@ class _Raised:
         else:
             raised = _amounts(first, [held[one] for one in running[1:]], device, request)
         return None if raised == first else (place, raised)
-
-    def _device(self, grant: Grant) -> Device | None:
-        return next(
-            (
-                one
-                for one in self._node.devices
-                if one.minor == grant.minor and one.type is grant.type and one.uuid == grant.uuid
-            ),
-            None,
-        )
 
 
 def _has(held: tuple[Grant, ...], need: Need, request: DeviceRequest) -> bool:
