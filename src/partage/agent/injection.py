@@ -41,7 +41,6 @@ from partage.vendors.reserved import RESERVED
 from partage.vendors.runtimes import (
     VISIBLE,
     VOID,
-    Opening,
     cdi_names,
     listed,
     names_others,
@@ -415,26 +414,22 @@ def _opened_beside(container: Container, place: Place, mine: Sequence[Grant]) ->
     granted: dict[str, list[Grant]] = {}
     for grant in mine:
         granted.setdefault(_maker(place, grant.uuid), []).append(grant)
-    values: dict[str, dict[str, Opening]] = {}
-    for text in container.env:
-        key, _, value = text.partition("=")
+    for vendor, own in granted.items():
+        key = traits_of(vendor).variable
         found = opening(key)
-        if found and found.vendor and found.vendor in granted and not found.is_closed(value):
-            values.setdefault(key, {})[value] = found
-    for key, theirs in values.items():
-        found = next(iter(theirs.values()))
-        if found.complete or found.vendor == NVIDIA.name:
+        if found is None or found.complete or found.vendor == NVIDIA.name:
             continue
-        own = granted[found.vendor]
+        lines = (text.partition("=")[::2] for text in container.env)
+        values = {value for name, value in lines if name == key and not found.is_closed(value)}
         minors = {one.minor for one in own}
         others = None
         if any(one.mode is GrantMode.VENDOR for one in own):
-            others = _minors(place, found.vendor) - minors
+            others = _minors(place, vendor) - minors
         # The plugin sets one value, and the pod one beside it. A part may have any name, so there two names differ.
-        if len(theirs) > (2 if others is None else 1):
+        if len(values) > (2 if others is None else 1):
             return f"variable {key} with several values"
         uuids = {one.uuid for one in own}
-        for value in theirs:
+        for value in sorted(values):
             past = names_others(value, uuids, minors, others)
             if past:
                 return f"variable {key} with {past[:_SHOWN]}"

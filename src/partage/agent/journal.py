@@ -15,8 +15,8 @@ grants of its containers, because the runtime knows only the record that the pod
 A pod may have 512 containers, and its record is about all of them. Where all records together are long, only one line of a
 pod has its record, and the lines of its other containers name the container of that line.
 
-The first line is the version of the content: 3 if lines name others, 2 if amounts were changed, else 1. An agent refuses a journal of a
-later version and leaves it unchanged. It would not understand all of its lines, and a rewrite would lose them for the
+The first line is the version of the content: 3 if lines name others, 2 if amounts were changed, else 1. An agent refuses
+a journal of a later version and leaves it unchanged. It would not understand all of its lines, and a rewrite would lose them for the
 agent that wrote them. A new field raises the version, unless its loss only makes a later agent refuse more
 (`claimant`). A journal without a version is of 0.1.0 and counts as version 1.
 """
@@ -89,7 +89,7 @@ class Adjusted(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line; if it has `like`, the record of what is given is in the line of that container."""
+    """One line. If it names a container in `like`, that container's line has the record of `given`."""
 
     v: int | None = None
     given: Entry | None = None

@@ -1,10 +1,12 @@
 """The result of a check, and its subject."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+_SHOWN: Final = 3
 
 Object = Mapping[str, Any]
 
@@ -105,3 +107,10 @@ def ours(pod: Object) -> bool:
     """Whether a pod is of Partage's own chart, with any profile's names."""
     labels = pod.get("metadata", {}).get("labels") or {}
     return bool(labels.get("app.kubernetes.io/part-of") == "partage")
+
+
+def some(words: Iterable[str]) -> str:
+    """The first words, and the number of the others."""
+    listed = list(words)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(listed[:_SHOWN]) + more

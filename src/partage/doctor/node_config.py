@@ -8,12 +8,11 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from partage.doctor.finding import ClusterFacts, Finding, Object, named, warning
+from partage.doctor.finding import ClusterFacts, Finding, Object, named, some, warning
 from partage.model.errors import InvalidValue
 from partage.vendors.settings import HamiNodeSettings
 from partage.wire.config_hami import node_entries, unknown_fields
 
-_SHOWN: Final = 3
 _LONGEST: Final = 253
 
 
@@ -32,7 +31,7 @@ def written(facts: ClusterFacts) -> Iterator[Finding]:
             yield warning(
                 "node-config-field",
                 f"ConfigMap {name}",
-                f"every field of config.json must be one that is known, or it does nothing: {_some(map(_near, fields))}",
+                f"every field of config.json must be one that is known, or it does nothing: {some(map(_near, fields))}",
                 f"{edit}, and correct the field",
             )
         strange = [one.name for one in entries if one.name not in nodes]
@@ -41,7 +40,7 @@ def written(facts: ClusterFacts) -> Iterator[Finding]:
                 "node-config-node",
                 f"ConfigMap {name}",
                 "every entry of config.json must name a node, or it does nothing: "
-                + _some(_near((one[:_LONGEST], _alike(one, nodes))) for one in strange),
+                + some(_near((one[:_LONGEST], _alike(one, nodes))) for one in strange),
                 f"{edit}, and correct the name (kubectl get nodes lists them), or delete the entry of a node that is gone",
             )
         yield from _twice(name, edit, entries)
@@ -51,7 +50,7 @@ def written(facts: ClusterFacts) -> Iterator[Finding]:
                 yield warning(
                     "node-config-card",
                     f"ConfigMap {name}",
-                    f"filterdevices of node {one.name} must name its cards, and there is none of these: {_some(missed)}",
+                    f"filterdevices of node {one.name} must name its cards, and there is none of these: {some(missed)}",
                     f"{edit}, and write UUIDs or indexes of that node's cards (partage top cards -o wide lists them)",
                 )
 
@@ -63,7 +62,7 @@ def _twice(name: str, edit: str, entries: Iterable[HamiNodeSettings]) -> Iterato
         yield warning(
             "node-config-node",
             f"ConfigMap {name}",
-            f"config.json must have one entry for each node; the last one counts for {_some(twice)}",
+            f"config.json must have one entry for each node; the last one counts for {some(twice)}",
             f"{edit}, and make one entry of them",
         )
 
@@ -89,9 +88,3 @@ def _alike(name: str, nodes: Iterable[str]) -> str:
 def _near(found: tuple[str, str]) -> str:
     name, near = found
     return f"{name} (did you mean {near}?)" if near else name
-
-
-def _some(words: Iterable[str]) -> str:
-    listed = list(words)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(listed[:_SHOWN]) + more

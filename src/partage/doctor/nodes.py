@@ -1,12 +1,12 @@
 """Checks that nodes report their devices, once, and that pods can run on them."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
 from partage.agent.notes import Code, read_notes
-from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, ours, warning
+from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, ours, some, warning
 from partage.vendors import names
 from partage.vendors.traits import ROWS, files_known
 from partage.wire.identities import is_worldwide
@@ -23,7 +23,6 @@ _RIVALS: Final = (
 _SILENT: Final = 5
 """Minutes; the clocks of two machines may differ by some."""
 _LONG: Final = 400
-_SHOWN: Final = 3
 _NOTED: Final[Mapping[str, str]] = {
     Code.DRIVER_UNTRIED: "nothing, if limits hold on such a node (run bench/gpu.py on an idle card); "
     "else run shares on nodes with a driver that was tried, or use hardware instances",
@@ -108,8 +107,8 @@ def twins(facts: ClusterFacts) -> Iterator[Finding]:
     for both, uuids in shared.items():
         yield warning(
             "card-on-two-nodes",
-            f"nodes {_some(both)}",
-            f"a card is in one machine, but several nodes report {_some(sorted(uuids))}, so "
+            f"nodes {some(both)}",
+            f"a card is in one machine, but several nodes report {some(sorted(uuids))}, so "
             "pods get it on each of them",
             "delete the Node and the Device that are left over of a machine with another name; machines that were "
             "copied need a driver that reports their own cards",
@@ -122,14 +121,9 @@ def cordons(facts: ClusterFacts) -> Iterator[Finding]:
         yield warning(
             "cordon-unknown",
             f"node {name}",
-            f"its annotation {names.HAMI_CORDON} names {_some(missed)}, the UUID of no device there, so it closes none",
+            f"its annotation {names.HAMI_CORDON} names {some(missed)}, the UUID of no device there, so it closes none",
             "partage top cards -o wide lists the UUIDs; write that of the card, or take the annotation away",
         )
-
-
-def _some(words: Sequence[str]) -> str:
-    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
-    return ", ".join(words[:_SHOWN]) + more
 
 
 def files(facts: ClusterFacts) -> Iterator[Finding]:
@@ -331,10 +325,10 @@ def unusable(facts: ClusterFacts) -> Iterator[Finding]:
     things: dict[str, list[str]] = defaultdict(list)
     for thing, why in facts.unusable:
         things[why].append(thing)
-    for why, some in things.items():
+    for why, those in things.items():
         yield error(
             "object-unusable",
-            some[0] if len(some) == 1 else f"{some[0]} and {len(some) - 1} more",
+            those[0] if len(those) == 1 else f"{those[0]} and {len(those) - 1} more",
             f"pods wait because of it: {why}",
             "correct the field that the rule names; it applies at once",
         )

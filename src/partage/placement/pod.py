@@ -189,7 +189,7 @@ class _Search:
         beside: dict[int, list[Need]],
         running: frozenset[int],
     ) -> None:
-        """Take what running sidecars use, and release the rest. `beside`: what is taken, by pick."""
+        """Reserve the needs of running sidecars, and release all others. `beside`: the reserved needs, by pick."""
         if beside.keys() - running:
             # The last one first, because a card's room depends on the order.
             while beside:

@@ -7,6 +7,7 @@ ones. A program reads the first value of a variable that is listed twice, so no 
 import os
 import stat
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,16 +47,13 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
     name, head = config.metadata, pod.metadata
     if not (head.uid and head.name and head.namespace and name.name):
         raise Malformed("CreateContainer of a pod or a container without a name or UID")
-    own = {one.partition("=")[0]: one for one in image}
-    again: list[str] = []
-    named: set[str] = set()
+    asked_for: dict[str, list[str]] = {}
     for one in config.envs:
-        line = f"{one.key}={one.value}"
-        if one.key in named and one.key != VISIBLE and opening(one.key) is not None:
-            again.append(line)  # a vendor's plugin set it first, and its runtime may read either
-        else:
-            own[one.key] = line
-        named.add(one.key)
+        asked_for.setdefault(one.key, []).append(f"{one.key}={one.value}")
+    env = {one.partition("=")[0]: [one] for one in image}
+    for key, lines in asked_for.items():
+        # A vendor's plugin may have set its variable first, and its runtime may read either value.
+        env[key] = lines if key != VISIBLE and opening(key) is not None else lines[-1:]
     devices = [Device(one.container_path, "c") for one in config.devices]
     if config.linux is not None and config.linux.security and config.linux.security.privileged:
         devices.append(_EVERYTHING)
@@ -67,7 +65,7 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
         request.pod,
         name.name,
         annotations=_annotations(config),
-        env=(*own.values(), *again),
+        env=tuple(chain.from_iterable(env.values())),
         linux=LinuxContainer(tuple(devices)),
         mounts=tuple(Mount(m.container_path, "bind", m.host_path) for m in config.mounts),
     )
