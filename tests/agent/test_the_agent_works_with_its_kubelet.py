@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,10 +34,12 @@ from partage.kube.errors import api_error
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
+from partage.model.pod import Record
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import HamiSettings, Settings
-from partage.wire.record import encode
+from partage.wire import record
+from partage.wire.record import decode, encode
 
 GIB = 2**30
 GPU = "nvidia.com/gpu"
@@ -165,6 +168,26 @@ async def test_a_pod_that_the_kubelet_hears_of_first_is_waited_for(folder: Path)
         world.runtime.ready.set()
         await world.kubelet.until(names.QGPU_CORE, 200)
         assert len(await world.kubelet.admit("team", "x", "main", names.QGPU_CORE, 7)) == 7
+
+
+async def test_records_are_read_beside_the_event_loop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet asks for advice about each container, and a node's records are long: the runtime waits for no advice."""
+    threads: set[int] = set()
+
+    def decoded(text: str, uid: str, node: str) -> Record:
+        threads.add(threading.get_ident())
+        return decode(text, uid, node)
+
+    async with _world(folder, patience=60) as world:
+        world.runtime.ready.set()
+        await world.kubelet.until(names.QGPU_CORE, 200)
+        world.server.store.create(PODS, "team", _pod("a", 1, {names.QGPU_CORE: "10"}))
+        monkeypatch.setattr(record, "decode", decoded)
+        await world.kubelet.admit("team", "a", "main", names.QGPU_CORE, 10)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_without_an_api_server_the_kubelet_chooses(folder: Path) -> None:

@@ -9,7 +9,7 @@ and containers still get the devices of their records.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -170,9 +170,13 @@ class KubeletSide:
         known = None if self.pods is None else await self.held()
         if known is None:
             return ()  # without the kubelet's report the waiting container is unknown
-        held = counted(known, {offer.resource})
-        all_asked = asked_of(self.pods or (), self._node, held)
-        return advise(offer, asked.size, asked.available, asked.must_include, all_asked)
+
+        def advised(pods: Sequence[LivePod]) -> tuple[str, ...]:
+            all_asked = asked_of(pods, self._node, counted(known, {offer.resource}))
+            return advise(offer, asked.size, asked.available, asked.must_include, all_asked)
+
+        # It reads every record of the node, for each of a pod's containers again.
+        return await asyncio.to_thread(advised, self.pods or ())
 
     async def _compare(self, resources: Resources) -> None:
         """Once a period, report containers that hold units and got no devices, and units of another plugin."""
