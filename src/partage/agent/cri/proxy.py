@@ -30,7 +30,7 @@ from partage.agent.container_admission import Keeper
 from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
 from partage.agent.cri.layers import made
-from partage.agent.nri.bounds import image_too_long, too_long
+from partage.agent.nri.bounds import LARGEST_IMAGE, image_too_long, too_long
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox
 from partage.agent.nri.plugin import Refused
 from partage.agent.protobuf import M, field_of
@@ -397,9 +397,8 @@ class Proxy:
         answer = await call(request.encode(), timeout=_PATIENCE)
         details = cri.Details.decode(answer)
         size = sum(map(len, details.info.values()))
-        why = image_too_long(size, 0)
-        env = () if why else image_environment(details)
-        if why := why or image_too_long(size, len(env)):
+        env = image_environment(details) if size <= LARGEST_IMAGE else ()
+        if why := image_too_long(size, len(env)):
             raise self._decider.large(f"{_where(create)}: {why}")
         return env
 

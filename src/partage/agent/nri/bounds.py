@@ -16,7 +16,7 @@ from partage.wire.protobuf import pieces
 LARGEST_CONTAINER: Final = 576 << 10
 """Bytes, before the agent's own edits. The kernel starts no program with more than 2 MiB of variables and arguments."""
 MOST_FIELDS: Final = 16_384
-_LARGEST_IMAGE: Final = 1 << 20
+LARGEST_IMAGE: Final = 1 << 20
 """Bytes of an image's configuration, which only the proxy has to read."""
 
 
@@ -37,8 +37,8 @@ def too_long(container: object, length: int = 0) -> str:
 
 def image_too_long(configuration: int, variables: int) -> str:
     """Why an image's configuration is too long, from its bytes and its variables; empty if it is not."""
-    if configuration > _LARGEST_IMAGE:
-        return f"its image's configuration is too long: {configuration} bytes, {_LARGEST_IMAGE} at most"
+    if configuration > LARGEST_IMAGE:
+        return f"its image's configuration is too long: {configuration} bytes, {LARGEST_IMAGE} at most"
     if variables > MOST_FIELDS:
         return f"its image's variables are too long: {variables} in number, {MOST_FIELDS} at most"
     return ""
