@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partage.agent import reconcile as reconciled
+from partage.agent import injection
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.differences import TABLE, Finding, Kind
 from partage.agent.held_allocations import Running
@@ -657,13 +657,13 @@ def test_each_record_is_read_once_and_each_container_looked_up(
         for name in names_[:64]:
             world.units |= _asks(uid, name)
     read: list[str] = []
-    genuine = reconciled.recorded
+    genuine = injection.recorded
 
     def counted_(pod: PodSandbox, node: str) -> object:
         read.append(pod.uid)
         return genuine(pod, node)
 
-    monkeypatch.setattr(reconciled, "recorded", counted_)
+    monkeypatch.setattr(injection, "recorded", counted_)
     facts = world.facts()
     looked = Passes(facts.entries), Passes(facts.running or ())
 

@@ -6,7 +6,7 @@ the runtime's own list with the journal, and reports containers that run althoug
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
@@ -23,12 +23,12 @@ from partage.agent.host import Host
 from partage.agent.injection import (
     Injected,
     Place,
+    Records,
     Refusal,
     Rule,
     conflict,
     environment,
     inject,
-    recorded,
 )
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.folders import Folders
@@ -94,13 +94,14 @@ class Keeper:
         self._alone = threading.Lock()
         self._folders = folders
         self._lookers: Lookers[Verdict | None] = Lookers(_soon, _CREDIT)
-        self.books = Holdings(lambda: self._place().node.name)
+        self.books = Holdings()
         self._rooms_before: dict[str, str] = {}  # by containers that the journal does not know
         self.unprotected: dict[str, Unprotected] = {}
         self.suspected: tuple[Unprotected, ...] = ()
         self.orphaned: frozenset[str] = frozenset()
+        records = Records(place().node.name)
         for entry in journal.entries.values():
-            self.books.remember(entry)
+            self.books.remember(entry, records)
         self._count()
 
     def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
@@ -112,16 +113,13 @@ class Keeper:
             if isinstance(stood, Refusal):
                 self.stories.refused(pod, container, start, stood.rule, stood.message)
                 raise self._refused(stood)
-            pod = self._as_adjusted(stood or pod)
-            found = inject(
-                pod,
-                container,
-                self._place(),
-                self._held(pod.uid, claimed=stood is not None),
-                self._unknown(pod),
-            )
+            place = self._place()
+            records = Records(place.node.name)
+            pod = self._as_adjusted(stood or pod, records)
+            held = self._held(pod.uid, claimed=stood is not None)
+            found = inject(pod, container, place, held, self._unknown(pod), records)
             if found is None:
-                self.books.runs(_running(real, container, None))
+                self._runs(real, container)
                 return None
             if isinstance(found, Refusal):
                 self.stories.refused(pod, container, start, found.rule, found.message)
@@ -136,11 +134,11 @@ class Keeper:
                 self.stories.refused(pod, container, start, Rule.HOST, why)
                 raise self._refused(Refusal(Rule.HOST, why)) from error
         if found.allocation is None and not found.chose:
-            self.books.runs(_running(real, container, None))
+            self._runs(real, container)
             return adjustment  # closed to cards that it did not ask for, as every container is
         if found.allocation is not None:
             self.stories.injected(pod, container, start, given.limits)
-        self.books.runs(_running(real, container, given.limits))
+        self._runs(real, container, given.limits)
         self.tallies.injected.labels(given.limits).inc()
         _LOG.info(
             "pod %s/%s, container %s: given %d variables, %d device files, %d mounts; limits: %s",
@@ -155,7 +153,12 @@ class Keeper:
         )
         return adjustment
 
-    def _as_adjusted(self, pod: PodSandbox) -> PodSandbox:
+    def _runs(self, pod: PodSandbox, container: Container, served: str | None = None) -> None:
+        one = _running(pod, container, served)
+        text = one.record and self.journal.pooled(one.uid, one.record)
+        self.books.runs(replace(one, record=text))
+
+    def _as_adjusted(self, pod: PodSandbox, records: Records) -> PodSandbox:
         """The pod with the current amounts of its shares; a runtime keeps those that its sandbox was created with.
 
         A pod that a restored backup has unbound may return with other devices.
@@ -164,8 +167,7 @@ class Keeper:
         if record is None or names.ALLOCATION not in pod.annotations:
             return pod
         adjusted = replace(pod, annotations={**pod.annotations, names.ALLOCATION: record})
-        node = self._place().node.name
-        before, now = recorded(pod, node), recorded(adjusted, node)
+        before, now = records.of(pod), records.of(adjusted)
         if isinstance(before, Allocation) and isinstance(now, Allocation):
             return adjusted if alike(before.grants, now.grants) else pod
         return adjusted
@@ -198,14 +200,12 @@ class Keeper:
     def fixed(self, uid: str) -> str:
         """Why the limits of a pod's containers cannot change while they run; empty if they can."""
         rooms = self.rooms_of(uid)
+        changing = {one.container for one in self.amounts(uid) or () if adjustable(one)}
         for held in self.books.all:
             if held.allocation.uid == uid and held.container not in self.journal.entries:
                 return f"container {held.name} was started while the agent was away"
         for key, one in self.journal.entries.items():
-            if one.uid != uid or not any(
-                grant.container == one.name and adjustable(grant)
-                for grant in self.amounts(uid) or ()
-            ):
+            if one.uid != uid or one.name not in changing:
                 continue
             if key not in rooms:
                 return f"container {one.name} is kept to its limits by {one.limits or 'none'}, which reads them once"
@@ -441,8 +441,9 @@ class Keeper:
             _LOG.info("pod %s, container %s: ended between two looks", entry.pod, entry.name)
         self._leave(ended.keys())
         self._tried("the journal", lambda: self.journal.keep(there))
-        for container in there.values():
-            self._restored(sandboxes.get(container.pod_sandbox_id), container)
+        place = self._place()
+        records = Records(place.node.name)
+        self._restore(whose, there, records)
         if (isolation := self.isolation) is not None:
             kept = {self._room_of(one) for one in there} | {*self._rooms_before.values()}
             self._tried("rooms", lambda: isolation.rooms.keep(kept))
@@ -454,7 +455,7 @@ class Keeper:
         self.unprotected = {  # in one assignment: other threads read it
             one.id: found
             for one in there.values()
-            if (found := self._worry(sandboxes.get(one.pod_sandbox_id), one)) is not None
+            if (found := self._worry(whose[one.id], one, place, records)) is not None
         }
         self._count()
 
@@ -465,39 +466,66 @@ class Keeper:
         except (OSError, UnicodeError) as error:  # names may contain any bytes
             _LOG.warning("%s cannot be brought up to date: %s", what, error)
 
-    def _restored(self, pod: PodSandbox | None, container: Container) -> None:
-        """Hold a container's grants by its entry, and restore entries that the journal has lost.
+    def _restore(
+        self,
+        whose: Mapping[str, PodSandbox | None],
+        there: Mapping[str, Container],
+        records: Records,
+    ) -> None:
+        """Hold containers' grants by their entries, and restore entries that the journal has lost.
 
-        The runtime's own books prove that it got its decision; its pod's record contains the grants.
+        The runtime's own books prove that a container got its decision; its pod's record contains the grants. All are
+        written at once: the journal may have lost those of thousands of containers.
         """
-        pod = None if pod is None else self._as_adjusted(pod)
-        entry = self.journal.entries.get(container.id)
-        served = _served(pod, container)
-        if entry is None and pod is not None and served is not None:
-            if not isinstance(recorded(pod, self._place().node.name), Allocation):
-                return
-            lost = Entry(
-                container.id,
-                pod.uid,
-                f"{pod.namespace}/{pod.name}",
-                container.name,
-                pod.annotations[names.ALLOCATION],
-                served,
-                self._rooms_before.get(container.id, ""),
-            )
-            self._tried("the journal", lambda: self.journal.give(lost))
-            self.tallies.repaired.inc()
+        lost = [
+            found
+            for key, one in there.items()
+            if key not in self.journal.entries
+            and (found := self._lost(whose[key], one, records)) is not None
+        ]
+        try:
+            self.journal.give(*lost)
+        except (OSError, UnicodeError) as error:
+            _LOG.warning("the journal cannot be brought up to date: %s", error)
+            # One container's name may contain any bytes; a disk refuses all.
+            for entry in lost if isinstance(error, UnicodeError) else ():
+                self._tried("the journal", partial(self.journal.give, entry))
+        self.tallies.repaired.inc(len(lost))
+        for entry in lost:
             _LOG.warning(
                 "pod %s, container %s: was not in the journal, though the runtime has it as served; "
                 "the agent recorded it again",
-                lost.pod,
-                lost.name,
+                entry.pod,
+                entry.name,
             )
-            entry = lost
-        if entry is not None:
-            self.books.remember(entry)
+        known = {one.container: one for one in lost} | self.journal.entries
+        for key in there:
+            if key in known:
+                self.books.remember(known[key], records)
 
-    def _worry(self, pod: PodSandbox | None, container: Container) -> Unprotected | None:
+    def _lost(
+        self, pod: PodSandbox | None, container: Container, records: Records
+    ) -> Entry | None:
+        """The entry of a served container that the journal does not have."""
+        served = _served(pod, container)
+        if pod is None or served is None:
+            return None
+        pod = self._as_adjusted(pod, records)
+        if not isinstance(records.of(pod), Allocation):
+            return None
+        return Entry(
+            container.id,
+            pod.uid,
+            f"{pod.namespace}/{pod.name}",
+            container.name,
+            pod.annotations[names.ALLOCATION],
+            served,
+            self._rooms_before.get(container.id, ""),
+        )
+
+    def _worry(
+        self, pod: PodSandbox | None, container: Container, place: Place, records: Records
+    ) -> Unprotected | None:
         """Why a running container is a problem; one that the journal does not know counts as holding."""
         served = _served(pod, container) is not None
         entry = self.journal.entries.get(container.id)
@@ -507,11 +535,8 @@ class Keeper:
             namespace, _, name = entry.pod.partition("/")
             uid = entry.pod_uid
         elif pod is not None:
-            why = (
-                ""
-                if served and container.id in self.books.held
-                else self._unserved(pod, container)
-            )
+            known = served and container.id in self.books.held
+            why = "" if known else self._unserved(pod, container, place, records)
             namespace, name, uid = pod.namespace, pod.name, pod.uid
         else:
             return None
@@ -528,15 +553,16 @@ class Keeper:
             )
         return found
 
-    def _unserved(self, pod: PodSandbox, container: Container) -> str:
+    def _unserved(
+        self, pod: PodSandbox, container: Container, place: Place, records: Records
+    ) -> str:
         """Why a running container unknown to the journal is a problem; it counts as holding."""
-        place = self._place()
-        pod = self._as_adjusted(pod)
-        allocation = recorded(pod, place.node.name)
+        pod = self._as_adjusted(pod, records)
+        allocation = records.of(pod)
         if isinstance(allocation, Allocation):
             self.books.hold(Holding(container.id, container.name, allocation))
             return "it was started while the agent was away"
-        found = inject(pod, container, place, ())
+        found = inject(pod, container, place, (), records=records)
         if isinstance(found, Refusal):
             return found.message
         chose = found.chose if found is not None else ()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from partage.agent.injection import recorded
+from partage.agent.injection import Records
 from partage.agent.journal import Entry
 from partage.agent.nri.messages import PodSandbox
 from partage.model.allocation import Allocation
@@ -85,29 +85,21 @@ class Holdings:
         unknown: containers with an entry that cannot be read: no card is known to be free.
     """
 
-    def __init__(self, node: Callable[[], str]) -> None:
-        self._node = node
+    def __init__(self) -> None:
         self.held: dict[str, Holding] = {}
+        self._shared: dict[str, Allocation] = {}
+        """By UID: a pod may have 64 containers with devices, and each decision goes through all that is held."""
         self.running: dict[str, Running] | None = None
         self.unknown: dict[str, Entry] = {}
 
     def hold(self, one: Holding) -> None:
         """A container holds its pod's record."""
-        self.held[one.container] = replace(one, allocation=self._shared(one.allocation))
+        uid = one.allocation.uid
+        if self._shared.get(uid) != one.allocation:
+            self._shared[uid] = one.allocation
+        self.held[one.container] = replace(one, allocation=self._shared[uid])
 
-    def _shared(self, allocation: Allocation) -> Allocation:
-        """The same allocation as another container of the pod has it.
-
-        A pod may have 64 containers with devices, and each decision goes through all that is held.
-        """
-        same = (
-            one.allocation
-            for one in self.held.values()
-            if one.allocation.uid == allocation.uid and one.allocation == allocation
-        )
-        return next(same, allocation)
-
-    def remember(self, entry: Entry) -> None:
+    def remember(self, entry: Entry, records: Records) -> None:
         """A container holds its journal entry; nothing happens if it does already."""
         if entry.container in self.held or entry.container in self.unknown:
             return
@@ -118,7 +110,7 @@ class Holdings:
             name=name,
             annotations={names.ALLOCATION: entry.record},
         )
-        allocation = recorded(known, self._node())
+        allocation = records.of(known)
         if isinstance(allocation, Allocation):
             self.hold(Holding(entry.container, entry.name, allocation, entry.claimant))
             return
@@ -131,17 +123,17 @@ class Holdings:
         )
 
     def runs(self, one: Running) -> None:
-        """The runtime creates a container now; its pod's record is in memory once, whatever the pod's containers."""
-        if self.running is None:
-            return
-        same = (
-            x.record for x in self.running.values() if x.uid == one.uid and x.record == one.record
-        )
-        self.running[one.container] = replace(one, record=next(same, one.record))
+        """The runtime creates a container now."""
+        if self.running is not None:
+            self.running[one.container] = one
 
     def forget(self, container: str) -> None:
         """A container has ended."""
-        self.held.pop(container, None)
+        gone = self.held.pop(container, None)
+        if gone is not None and all(
+            one.allocation.uid != gone.allocation.uid for one in self.held.values()
+        ):
+            self._shared.pop(gone.allocation.uid, None)
         self.unknown.pop(container, None)
         if self.running is not None:
             self.running.pop(container, None)
@@ -161,6 +153,7 @@ class Holdings:
         there = {one.container: one for one in those}
         for gone in [one for one in self.held if one not in there]:
             del self.held[gone]
+        self._shared = {one.allocation.uid: one.allocation for one in self.held.values()}
         self.unknown = {key: one for key, one in self.unknown.items() if key in there}
         self.running = there
 

@@ -148,20 +148,36 @@ def recorded(pod: PodSandbox, node: str) -> Allocation | Refusal | None:
     return Allocation(pod.uid, pod.namespace, pod.name, node, record.grants)
 
 
+class Records:
+    """The records of a node's pods, each read once in a look at many containers: a pod may have hundreds of them."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._read: dict[tuple[str | None, str, str, str], Allocation | Refusal | None] = {}
+
+    def of(self, pod: PodSandbox) -> Allocation | Refusal | None:
+        """The same as `recorded`."""
+        key = pod.annotations.get(names.ALLOCATION), pod.uid, pod.namespace, pod.name
+        if key not in self._read:
+            self._read[key] = recorded(pod, self._node)
+        return self._read[key]
+
+
 def inject(
     pod: PodSandbox,
     container: Container,
     place: Place,
     held: Iterable[Allocation],
     unknown: str = "",
+    records: Records | None = None,
 ) -> Injected | Refusal | None:
     """The edits of a container; None leaves it unchanged.
 
     `held`: allocations of pods whose containers are already here. `unknown`: a container of another pod that holds
-    unknown devices; usually empty.
+    unknown devices; usually empty. `records`: of a look at many containers.
     """
     held = tuple(held)
-    allocation = recorded(pod, place.node.name)
+    allocation = (records or Records(place.node.name)).of(pod)
     found: Injected | Refusal | None
     if isinstance(allocation, Refusal):
         found = allocation

@@ -180,16 +180,16 @@ class Journal:
                 self._rewrite(self.entries, kept)
             self._flush()
 
-    def give(self, entry: Entry) -> None:
-        """Record a container's grants, flushed to the disk. Raises `OSError`: the caller must not grant anything."""
+    def give(self, *given: Entry) -> None:
+        """Record containers' grants, flushed to the disk. Raises `OSError`: the caller must not grant anything."""
         with self._writing:
-            entry = self._pooled(entry)
-            entries = {**self.entries, entry.container: entry}
+            fresh = [self._pooled(one) for one in given]
+            entries = self.entries | {one.container: one for one in fresh}
             try:
-                if self._shared or not _are_long(entries):
-                    self._append(_line(entry, self._told, shared=self._shared))
-                    _tell(entry, self._told)
-                else:
+                if len(fresh) == 1 and (self._shared or not _are_long(entries)):
+                    self._append(_line(fresh[0], self._told, shared=self._shared))
+                    _tell(fresh[0], self._told)
+                elif fresh:
                     self._rewrite(entries, self.adjusted)
             except OSError as error:
                 self._write_anew(entries, error)
@@ -314,12 +314,13 @@ class Journal:
                         "device pods and move the file away"
                     )
 
+    def pooled(self, uid: str, record: str) -> str:
+        """The text of a pod's record that is in memory already, if it is the same: a pod may have 512 containers."""
+        told = self._told.get(uid)
+        return record if told is None or told.record != record else told.record
+
     def _pooled(self, entry: Entry) -> Entry:
-        """The entry with the text of its pod's record that is in memory already."""
-        told = self._told.get(entry.uid)
-        if told is None or told.record != entry.record:
-            return entry
-        return msgspec.structs.replace(entry, record=told.record)
+        return msgspec.structs.replace(entry, record=self.pooled(entry.uid, entry.record))
 
     def _take(self, line: _Line, records: dict[str, str]) -> None:
         if line.adjusted is not None:
@@ -353,7 +354,7 @@ class Journal:
             os.fsync(handle)
             size = os.fstat(handle).st_size
             fresh.replace(self._path)
-        except OSError:
+        except (OSError, UnicodeError):
             os.close(handle)
             raise
         self.entries, self.adjusted, self._named = entries, adjusted, False

@@ -24,7 +24,7 @@ from typing import Final
 
 from partage.agent.differences import Finding, Kind
 from partage.agent.held_allocations import Running
-from partage.agent.injection import Place, Refusal, Rule, conflict, recorded
+from partage.agent.injection import Place, Records, Refusal, Rule, conflict
 from partage.agent.journal import Entry
 from partage.agent.kubelet.units import Offer, Units, requests_of
 from partage.agent.nri.messages import PodSandbox
@@ -136,17 +136,13 @@ class _Look:
         for pod in facts.pods or ():
             if not pod.over:
                 self.uids.setdefault((pod.namespace, pod.name), set()).add(pod.uid)
-        self._read: dict[tuple[str, ...], Allocation | str] = {}
+        self._records = Records(facts.place.node.name)
 
     def read(self, text: str, uid: str, namespace: str, name: str) -> Allocation | str:
         """A record, or its fault."""
-        key = text, uid, namespace, name
-        if key not in self._read:
-            pod = PodSandbox("", name, uid, namespace, annotations={names.ALLOCATION: text})
-            found = recorded(pod, self.facts.place.node.name)
-            fault = found.message if isinstance(found, Refusal) else "annotation is missing"
-            self._read[key] = found if isinstance(found, Allocation) else fault
-        return self._read[key]
+        pod = PodSandbox("", name, uid, namespace, annotations={names.ALLOCATION: text})
+        found = self._records.of(pod)
+        return found.message if isinstance(found, Refusal) else found or "annotation is missing"
 
     def recorded(self, one: Entry, text: str | None = None) -> Allocation | str:
         """The record of an entry, or another one of its pod."""
