@@ -29,6 +29,7 @@ from partage.agent.injection import (
     conflict,
     environment,
     inject,
+    refusal,
 )
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.folders import Folders
@@ -39,7 +40,7 @@ from partage.agent.isolation.providers import Isolation, binds_of
 from partage.agent.isolation.reading import TooMuch
 from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
-from partage.agent.nri.messages import Adjustment, Container, PodSandbox
+from partage.agent.nri.messages import Adjustment, Container, PodSandbox, named
 from partage.agent.nri.plugin import Refused
 from partage.agent.stories import SILENT, Stories
 from partage.model.adjustment import Grants, adjustable, alike
@@ -111,8 +112,7 @@ class Keeper:
         with self.tallies.seconds.time(), self._deciding:
             stood = None if self.claims is None else self.claims.stand_in(pod, container)
             if isinstance(stood, Refusal):
-                self.stories.refused(pod, container, start, stood.rule, stood.message)
-                raise self._refused(stood)
+                raise self._refused_at(start, pod, container, stood)
             place = self._place()
             records = Records(place.node.name)
             pod = self._as_adjusted(stood or pod, records)
@@ -122,17 +122,14 @@ class Keeper:
                 self._runs(real, container)
                 return None
             if isinstance(found, Refusal):
-                self.stories.refused(pod, container, start, found.rule, found.message)
-                raise self._refused(found)
+                raise self._refused_at(start, pod, container, found)
             try:
                 claimant = "" if stood is None else real.uid
                 given, adjustment = self._given(pod, container, found, claimant)
             except (InvalidValue, OSError, UnicodeError) as error:
                 self._tried("what was begun", partial(self._forget, container.id))
-                where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
-                why = f"{where}: {error} ({Rule.HOST})"
-                self.stories.refused(pod, container, start, Rule.HOST, why)
-                raise self._refused(Refusal(Rule.HOST, why)) from error
+                why = refusal(pod, container, Rule.HOST, str(error))
+                raise self._refused_at(start, pod, container, why) from error
         if found.allocation is None and not found.chose:
             self._runs(real, container)
             return adjustment  # closed to cards that it did not ask for, as every container is
@@ -141,10 +138,8 @@ class Keeper:
         self._runs(real, container, given.limits)
         self.tallies.injected.labels(given.limits).inc()
         _LOG.info(
-            "pod %s/%s, container %s: given %d variables, %d device files, %d mounts; limits: %s",
-            pod.namespace,
-            pod.name,
-            container.name,
+            "%s: given %d variables, %d device files, %d mounts; limits: %s",
+            named(pod, container),
             len(given.env),
             len(given.files) + len(given.spare) + len(given.made),
             len(given.binds),
@@ -361,12 +356,7 @@ class Keeper:
         self.tallies.refused.labels(Rule.LATE).inc()
         why = "decided too late"
         self.stories.refused(pod, container, self.stories.now(), Rule.LATE, why)
-        _LOG.warning(
-            "pod %s/%s, container %s: refused, decided too late",
-            pod.namespace,
-            pod.name,
-            container.name,
-        )
+        _LOG.warning("%s: refused, decided too late", named(pod, container))
 
     def large(self, why: str) -> Refused:
         """Count a container whose description is too long."""
@@ -438,7 +428,7 @@ class Keeper:
         )
         ended = {key: one for key, one in self.journal.entries.items() if key not in there}
         for entry in ended.values():
-            _LOG.info("pod %s, container %s: ended between two looks", entry.pod, entry.name)
+            _LOG.info("%s: ended between two looks", entry)
         self._leave(ended.keys())
         self._tried("the journal", lambda: self.journal.keep(there))
         place = self._place()
@@ -493,10 +483,8 @@ class Keeper:
         self.tallies.repaired.inc(len(lost))
         for entry in lost:
             _LOG.warning(
-                "pod %s, container %s: was not in the journal, though the runtime has it as served; "
-                "the agent recorded it again",
-                entry.pod,
-                entry.name,
+                "%s: was not in the journal, though the runtime has it as served; the agent recorded it again",
+                entry,
             )
         known = {one.container: one for one in lost} | self.journal.entries
         for key in there:
@@ -544,13 +532,8 @@ class Keeper:
             return None
         found = Unprotected(namespace, name, uid, container.name, why)
         if container.id not in self.unprotected:
-            _LOG.warning(
-                "pod %s/%s, container %s runs unprotected: %s",
-                namespace,
-                name,
-                found.container,
-                why,
-            )
+            where = f"pod {namespace}/{name}, container {found.container}"
+            _LOG.warning("%s runs unprotected: %s", where, why)
         return found
 
     def _unserved(
@@ -568,10 +551,16 @@ class Keeper:
         chose = found.chose if found is not None else ()
         return f"it chose its cards itself, by variable {chose[0]}" if chose else ""
 
-    def _refused(self, refusal: Refusal) -> Refused:
-        self.tallies.refused.labels(refusal.rule).inc()
-        _LOG.warning("%s", refusal.message)
-        return Refused(refusal.message)
+    def _refused_at(
+        self, start: int, pod: PodSandbox, container: Container, why: Refusal
+    ) -> Refused:
+        self.stories.refused(pod, container, start, why.rule, why.message)
+        return self._refused(why)
+
+    def _refused(self, why: Refusal) -> Refused:
+        self.tallies.refused.labels(why.rule).inc()
+        _LOG.warning("%s", why.message)
+        return Refused(why.message)
 
     def _count(self) -> None:
         self.tallies.holding.set(len(self.books.latest))

@@ -116,10 +116,8 @@ class Holdings:
             return
         self.unknown[entry.container] = entry
         _LOG.warning(
-            "pod %s, container %s: its allocation cannot be read back, so other containers get no card "
-            "while it runs",
-            entry.pod,
-            entry.name,
+            "%s: its allocation cannot be read back, so other containers get no card while it runs",
+            entry,
         )
 
     def runs(self, one: Running) -> None:
@@ -168,7 +166,7 @@ class Holdings:
             return ""
         if other.pod.partition("/")[0] != namespace:
             return "a pod of another namespace"
-        return f"pod {other.pod}, container {other.name}"
+        return str(other)
 
     @property
     def all(self) -> list[Holding]:

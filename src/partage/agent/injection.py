@@ -28,7 +28,7 @@ from partage.agent.container_edits import (
     gifts,
 )
 from partage.agent.isolation.container_dirs import INSIDE, PRELOAD
-from partage.agent.nri.messages import Container, PodSandbox
+from partage.agent.nri.messages import Container, PodSandbox, named
 from partage.model.allocation import Allocation, Charge, Grant, GrantMode, charges_of, together
 from partage.model.device import Device, DeviceType
 from partage.model.errors import InvalidValue
@@ -194,9 +194,13 @@ def inject(
     if isinstance(found, Injected):
         found = _set_twice(container, found) or found
     if isinstance(found, Refusal):
-        where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
-        return replace(found, message=f"{where}: {found.message} ({found.rule})")
+        return refusal(pod, container, found.rule, found.message)
     return found
+
+
+def refusal(pod: PodSandbox, container: Container, rule: str, why: str) -> Refusal:
+    """A refusal that names its container."""
+    return Refusal(rule, f"{named(pod, container)}: {why} ({rule})")
 
 
 def _lost(pod: PodSandbox, held: Iterable[Allocation]) -> Refusal | None:
@@ -338,9 +342,9 @@ def _with_record(
     place: Place,
     held: Iterable[Allocation],
 ) -> Injected | Refusal:
-    refusal = conflict(allocation, place, held)
-    if refusal is not None:
-        return refusal
+    full = conflict(allocation, place, held)
+    if full is not None:
+        return full
     numbered = _numbered(allocation, place)
     known = environment(container)
     removed = tuple(key for key in known if key in _WIDENING or key.startswith(MARK))

@@ -75,6 +75,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     cut: str = ""
     claimant: str = ""
 
+    def __str__(self) -> str:
+        """For people."""
+        return f"pod {self.pod}, container {self.name}"
+
     @property
     def pod_uid(self) -> str:
         """The UID of its pod; a claim's if an earlier agent wrote the entry, so that it is no pod's."""

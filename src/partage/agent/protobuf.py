@@ -174,6 +174,12 @@ def field_of(data: bytes | memoryview, *path: int) -> Any:
     return found
 
 
+def text_of(data: bytes, *path: int) -> str:
+    """The text there, for people too; empty if there is none. Raises `Malformed`."""
+    found = field_of(data, *path)
+    return str(found, "utf-8", "replace") if isinstance(found, memoryview) else ""
+
+
 def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Every field of a message unchanged: its number, its bytes with the key, and its payload.
 

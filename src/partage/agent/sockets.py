@@ -10,6 +10,12 @@ from partage.agent.protobuf import M
 from partage.wire.protobuf import Malformed
 
 _OWNER: Final = 0o600
+PROMPT: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+"""Options of a channel: a server that was away for long is asked again within a second, not within two minutes."""
 
 
 def listen(server: Any, path: Path) -> None:

@@ -31,10 +31,10 @@ from partage.agent.cri import messages as cri
 from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
 from partage.agent.cri.layers import made
 from partage.agent.nri.bounds import LARGEST_IMAGE, image_too_long, too_long
-from partage.agent.nri.messages import Adjustment, Container, PodSandbox
+from partage.agent.nri.messages import Adjustment, Container, PodSandbox, named
 from partage.agent.nri.plugin import Refused
-from partage.agent.protobuf import M, field_of
-from partage.agent.sockets import listen
+from partage.agent.protobuf import M, field_of, text_of
+from partage.agent.sockets import PROMPT, listen
 from partage.model.errors import InvalidValue
 from partage.wire.protobuf import Malformed
 
@@ -60,12 +60,6 @@ _UNBOUNDED: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 )
-_PROMPT: Final = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
-"""A runtime that restarts returns within a second."""
 _OWN: Final = frozenset({"user-agent", "grpc-accept-encoding", "grpc-encoding", "te"})
 """Metadata that belongs to one connection."""
 _T = TypeVar("_T")
@@ -129,7 +123,7 @@ class Proxy:
         """Serve until `stop` is set. Raises `InvalidValue`: the socket cannot be opened."""
         ended = asyncio.create_task(stop.wait(), name="cri:stop")
         channel = grpc.aio.insecure_channel(
-            f"unix:{self.options.runtime}", options=_UNBOUNDED + _PROMPT
+            f"unix:{self.options.runtime}", options=_UNBOUNDED + PROMPT
         )
         self._runtime = channel
         server = grpc.aio.server(options=_UNBOUNDED)
@@ -419,8 +413,8 @@ class Proxy:
             # A late decision is for a container that will never exist.
             self._thread.submit(self._unmade, container)
             raise Refused(
-                f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "
-                f"{self.options.deadline:g} s; the container is not started without its devices"
+                f"{named(pod, container)}: not decided within {self.options.deadline:g} s; "
+                "the container is not started without its devices"
             ) from None
 
     async def _call(self, method: str, request: bytes, context: Any) -> bytes:
@@ -460,13 +454,9 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
 
 def _where(request: bytes) -> str:
     """Pod and container of a request, which is not read otherwise."""
-
-    def text(*path: int) -> str:
-        found = field_of(request, *path)
-        return str(found, "utf-8", "replace") if isinstance(found, memoryview) else ""
-
-    pod = f"pod {text(cri.POD_CONFIG, 1, 3)}/{text(cri.POD_CONFIG, 1, 1)}"
-    return f"{pod}, container {text(cri.CONFIG, 1, 1)}"
+    text = partial(text_of, request)
+    pod = PodSandbox(name=text(cri.POD_CONFIG, 1, 1), namespace=text(cri.POD_CONFIG, 1, 3))
+    return named(pod, Container(name=text(cri.CONFIG, 1, 1)))
 
 
 def _streams(method: str) -> bool:

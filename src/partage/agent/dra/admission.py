@@ -15,7 +15,7 @@ from msgspec import structs
 from partage.agent.dra.allocated import allocated, parts_of
 from partage.agent.dra.prepared import Claims, Prepared
 from partage.agent.held_allocations import Holding
-from partage.agent.injection import Place, Refusal, Rule, conflict, recorded
+from partage.agent.injection import Place, Refusal, Rule, conflict, recorded, refusal
 from partage.agent.nri.messages import Container, PodSandbox
 from partage.model.allocation import Allocation, Grant, GrantMode, charges_of
 from partage.model.errors import InvalidValue, PartageError
@@ -80,9 +80,9 @@ class ClaimAdmission:
                     raise NotPrepared(Rule.BAD_CLAIM, f"{told} ({Rule.BAD_CLAIM})")
                 if known is not None:
                     self.claims.drop(mine.uid)
-                refusal = self._refused(mine, place)
-                if refusal is not None:
-                    raise NotPrepared(refusal.rule, f"{who}: {refusal.message} ({refusal.rule})")
+                full = self._refused(mine, place)
+                if full is not None:
+                    raise NotPrepared(full.rule, f"{who}: {full.message} ({full.rule})")
             try:
                 return self.claims.put(found)
             except InvalidValue as error:
@@ -125,32 +125,34 @@ class ClaimAdmission:
         try:
             marked = self.claims.of(container.env)
         except InvalidValue as error:
-            return self._about(pod, container, Rule.NO_RECORD, str(error))
+            return refusal(pod, container, Rule.NO_RECORD, str(error))
         if not marked:
             return None
         claim, allocation, _ = marked[0]
         if any(other.uid != claim.uid for other, _, _ in marked):
             told = "it has two ResourceClaims of this driver; ask for the devices in one"
-            return self._about(pod, container, Rule.BAD_CLAIM, told)
+            return refusal(pod, container, Rule.BAD_CLAIM, told)
         record = recorded(pod, place.node.name)
         if isinstance(record, Allocation) and any(
             one.container == container.name for one in record.grants
         ):
             told = "it has devices by its pod's record and by a ResourceClaim; ask for them in one way"
-            return self._about(pod, container, Rule.BAD_CLAIM, told)
+            return refusal(pod, container, Rule.BAD_CLAIM, told)
         numbers = {str(number) for _, _, number in marked}
         grants = tuple(
             structs.replace(one, container=container.name)
             for one in allocation.grants
             if one.container in numbers
         )
-        other = self._sharer(pod, container, claim.uid, grants) if self._kept(place) else ""
+        provider = place.host.provider
+        kept = provider.memory or provider.compute
+        other = self._sharer(pod, container, claim.uid, grants) if kept else ""
         if other:
             told = (
                 f"{other} has the same share of ResourceClaim {claim.key}, and limits are kept for each container; "
                 "give each a claim of its own"
             )
-            return self._about(pod, container, Rule.CLAIM_SHARED, told)
+            return refusal(pod, container, Rule.CLAIM_SHARED, told)
         mine = Allocation(claim.uid, pod.namespace, pod.name, place.node.name, grants)
         return replace(
             pod, uid=claim.uid, annotations={**pod.annotations, names.ALLOCATION: encode(mine)}
@@ -220,13 +222,3 @@ class ClaimAdmission:
                 other = one.claimant not in ("", pod.uid) and theirs.name == pod.name
                 return f"an earlier {where}," if other else where
         return ""
-
-    @staticmethod
-    def _kept(place: Place) -> bool:
-        provider = place.host.provider
-        return provider.memory or provider.compute
-
-    @staticmethod
-    def _about(pod: PodSandbox, container: Container, rule: str, told: str) -> Refusal:
-        where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
-        return Refusal(rule, f"{where}: {told} ({rule})")

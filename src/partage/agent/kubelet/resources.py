@@ -18,17 +18,12 @@ from partage.agent.kubelet.messages import (
     PodResources,
 )
 from partage.agent.protobuf import M
+from partage.agent.sockets import PROMPT
 from partage.model.errors import PartageError
 from partage.wire.protobuf import Malformed
 
 _PATIENCE: Final = 2.0
-_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", 64 << 20),
-    # A kubelet that was away for long is asked again within a second, not within two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
+_OPTIONS: Final = (("grpc.max_receive_message_length", 64 << 20), *PROMPT)
 
 
 class KubeletSilent(PartageError):

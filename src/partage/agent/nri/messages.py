@@ -177,6 +177,11 @@ class StateChange(Message):
     container: Container | None = message(3, Container)
 
 
+def named(pod: PodSandbox, container: Container) -> str:
+    """A container by its pod's name and its own, for people."""
+    return f"pod {pod.namespace}/{pod.name}, container {container.name}"
+
+
 class Variable(Message):
     """An environment variable."""
 

@@ -11,7 +11,7 @@ Source: docs/sources/kubernetes.md 1.4 and 1.5.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +33,7 @@ from partage.agent.nri.messages import (
     RegisterPluginRequest,
     StateChange,
     SynchronizeResponse,
+    named,
 )
 from partage.agent.nri.session import (
     OK,
@@ -43,7 +44,7 @@ from partage.agent.nri.session import (
     Listed,
     Session,
 )
-from partage.agent.protobuf import Empty, Message, field_of
+from partage.agent.protobuf import Empty, Message, field_of, text_of
 from partage.kube.retry import Backoff
 from partage.model.errors import PartageError
 from partage.wire.protobuf import Malformed, pieces
@@ -261,8 +262,11 @@ class _Connection:
             why = f"{event.service}/{event.method} is not implemented"
             self._writer.write(self._session.refuse(event.stream, UNIMPLEMENTED, why))
             return
-        # The connection is read during a decision; the set holds the tasks until they end.
-        task = asyncio.create_task(self._answer(event), name=f"nri:{event.method}")
+        self._beside(self._answer(event), f"nri:{event.method}")
+
+    def _beside(self, work: Coroutine[object, object, None], name: str) -> None:
+        """Do it while the connection is read; the set holds the tasks until they end."""
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -300,9 +304,7 @@ class _Connection:
             if await self._in_time(call, work, self._deadline(call) / 4):
                 self._plugin.ready.set()
             else:
-                task = asyncio.create_task(self._ready_after(work), name="nri:synchronized")
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._beside(self._ready_after(work), "nri:synchronized")
             if self._limit is not None:
                 self._limit.reschedule(None)
         return SynchronizeResponse(more)
@@ -345,27 +347,24 @@ class _Connection:
         def decide() -> Adjustment | None:
             why = too_long(field_of(call.payload, 2), call.length)
             if why:
-                where = f"pod {pod.namespace}/{pod.name}, container {container.name}"
-                raise self._plugin.decider.large(f"{where}: {why}")
+                raise self._plugin.decider.large(f"{named(pod, container)}: {why}")
             return self._plugin.decider.create(*_asked(ContainerRequest.decode(call.payload)))
 
         deadline = self._deadline(call)
         try:
             async with asyncio.timeout(deadline):
-                adjustment = await self._decided(decide)
+                adjustment = await self._begun(decide)
         except TimeoutError:
             self._plugin.decider.late(pod, container)
             # If the same thread decides later after all, no container gets its decision.
             self._plugin.thread.submit(self._plugin.decider.remove, container)
             raise Refused(
-                f"pod {pod.namespace}/{pod.name}, container {container.name}: not decided within "
-                f"{deadline:g} s; the container is not started without its devices"
+                f"{named(pod, container)}: not decided within {deadline:g} s; the container is not started without its devices"
             ) from None
         if adjustment is not None and adjustment.cdi_devices and not self._knows_cdi:
-            await self._decided(lambda: self._plugin.decider.remove(container))
+            await self._begun(lambda: self._plugin.decider.remove(container))
             raise Refused(
-                f"pod {pod.namespace}/{pod.name}, container {container.name}: its runtime leaves out "
-                "CDI devices that NRI asks for, before containerd 2.1"
+                f"{named(pod, container)}: its runtime leaves out CDI devices that NRI asks for, before containerd 2.1"
             )
         return CreateContainerResponse(adjustment)
 
@@ -388,8 +387,7 @@ class _Connection:
         work = self._begun(lambda: self._plugin.decider.start(*_asked(of.decode(call.payload))))
         if not await self._in_time(call, work):
             raise Refused(
-                f"pod {pod.namespace}/{pod.name}, container {container.name}: its image was not looked at within "
-                f"{self._deadline(call):g} s"
+                f"{named(pod, container)}: its image was not looked at within {self._deadline(call):g} s"
             )
         return Empty()
 
@@ -427,20 +425,13 @@ class _Connection:
     def _begun(self, decide: Callable[[], _T]) -> asyncio.Future[_T]:
         return asyncio.get_running_loop().run_in_executor(self._plugin.thread, decide)
 
-    async def _decided(self, decide: Callable[[], _T]) -> _T:
-        return await self._begun(decide)
-
 
 def _named(payload: bytes, pod: int = 1, container: int = 2) -> tuple[PodSandbox, Container]:
     """The names of a call's pod and container, which come first in it, without reading all that a tenant wrote.
 
     `pod`, `container`: their fields. Empty if they are missing. Raises `Malformed`.
     """
-
-    def text(*path: int) -> str:
-        found = field_of(payload, *path)
-        return str(found, "utf-8", "surrogateescape") if isinstance(found, memoryview) else ""
-
+    text = partial(text_of, payload)
     return (
         PodSandbox(name=text(pod, 2), uid=text(pod, 3), namespace=text(pod, 4)),
         Container(text(container, 1), name=text(container, 3)),
