@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from partage.agent.kubelet import messages as said
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Notes
 from partage.agent.nri.messages import Container, PodSandbox
+from partage.daemon import kubelet_side, reconciling
 from partage.daemon.evicting import Evictions
 from partage.daemon.kubelet_side import KubeletOptions, KubeletSide
 from partage.daemon.reconciling import Reconciling
@@ -34,12 +36,11 @@ from partage.kube.errors import api_error
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
-from partage.model.pod import Record
 from partage.vendors import names
 from partage.vendors.catalog import FAMILIES
 from partage.vendors.settings import HamiSettings, Settings
 from partage.wire import record
-from partage.wire.record import decode, encode
+from partage.wire.record import encode
 
 GIB = 2**30
 GPU = "nvidia.com/gpu"
@@ -170,24 +171,43 @@ async def test_a_pod_that_the_kubelet_hears_of_first_is_waited_for(folder: Path)
         assert len(await world.kubelet.admit("team", "x", "main", names.QGPU_CORE, 7)) == 7
 
 
-async def test_records_are_read_beside_the_event_loop(
+async def test_what_grows_with_containers_is_read_beside_the_event_loop(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kubelet asks for advice about each container, and a node's records are long: the runtime waits for no advice."""
-    threads: set[int] = set()
+    """The kubelet's report, records for its advice and pods to compare: the runtime waits for none of them."""
+    threads: dict[str, set[int]] = {}
 
-    def decoded(text: str, uid: str, node: str) -> Record:
-        threads.add(threading.get_ident())
-        return decode(text, uid, node)
+    def noted(module: ModuleType, name: str) -> None:
+        real, known = getattr(module, name), threads.setdefault(name, set())
+
+        def called(*arguments: Any) -> Any:
+            known.add(threading.get_ident())
+            return real(*arguments)
+
+        monkeypatch.setattr(module, name, called)
 
     async with _world(folder, patience=60) as world:
         world.runtime.ready.set()
         await world.kubelet.until(names.QGPU_CORE, 200)
         world.server.store.create(PODS, "team", _pod("a", 1, {names.QGPU_CORE: "10"}))
-        monkeypatch.setattr(record, "decode", decoded)
+        noted(record, "decode")
+        noted(reconciling, "bound_pods")
+        noted(reconciling, "counted")
+        noted(kubelet_side, "counted")
+        monkeypatch.setattr(
+            said.ListResponse,
+            "decode",
+            lambda data, real=said.ListResponse.decode: (
+                threads.setdefault("report", set()).add(threading.get_ident()) or real(data)
+            ),
+        )
         await world.kubelet.admit("team", "a", "main", names.QGPU_CORE, 10)
-    assert threads
-    assert threading.get_ident() not in threads
+        comparing = reconciling.Reconciling(world.keeper, folder, world.side)
+        comparing.take(world.place)
+        await comparing.look()
+    assert threads.keys() == {"decode", "bound_pods", "counted", "report"}
+    assert all(threads.values())
+    assert not any(threading.get_ident() in known for known in threads.values())
 
 
 async def test_without_an_api_server_the_kubelet_chooses(folder: Path) -> None:

@@ -184,7 +184,7 @@ class KubeletSide:
         while True:
             await asyncio.sleep(self._options.period)
             try:
-                found = self._unserved(await resources.pods())
+                found = await asyncio.to_thread(self._unserved, await resources.pods())
                 self._look_whose(await resources.allocatable())
             except KubeletSilent:
                 continue

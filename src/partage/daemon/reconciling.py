@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from partage.agent.container_admission import Keeper
 from partage.agent.differences import TABLE, Finding, Kind, write_findings
 from partage.agent.discovery.found import Inventory
-from partage.agent.held_allocations import Unprotected
+from partage.agent.held_allocations import Running, Unprotected
 from partage.agent.injection import Place
 from partage.agent.isolation.processes import users
 from partage.agent.kubelet.messages import PodResources
@@ -93,30 +93,37 @@ class Reconciling:
         """Compare once, and report the findings that two looks have in common."""
         if self._place is None or not self._place.node.devices:
             return  # the node's devices are unknown
+        side, books = self._kubelet, self._keeper.books
+        held = None if side is None else await side.held()
+        pods = None if side is None else side.pods
+        running = None if books.running is None else list(books.running.values())
         # With thousands of containers it takes longer than the runtime waits for an answer.
-        seen = await asyncio.to_thread(reconcile, await self._facts(self._place))
+        seen = await asyncio.to_thread(self._compared, self._place, held, pods, running)
         found = confirmed(self._seen, seen)
         self._seen = seen
         self._tell(found, self._place.exempt)
         await self._write(found)
 
-    async def _facts(self, place: Place) -> Facts:
-        side, books = self._kubelet, self._keeper.books
-        held = None if side is None else await side.held()
-        pods = None if side is None else side.pods
-        offers = () if side is None else side.offers
-        running = books.running
+    def _compared(
+        self,
+        place: Place,
+        held: tuple[PodResources, ...] | None,
+        pods: Sequence[shapes.Pod] | None,
+        running: Sequence[Running] | None,
+    ) -> list[Finding]:
+        """All differences now; it reads files."""
+        offers = () if self._kubelet is None else self._kubelet.offers
         used = used_by_processes(self._found())
-        uses = await asyncio.to_thread(users, used, set(running or ()), self._proc)
-        return Facts(
+        facts = Facts(
             place,
             list(self._keeper.journal.entries.values()),
             offers,
             None if pods is None else bound_pods(pods, place.node.name),
             None if held is None else counted(held, {one.resource for one in offers}),
-            None if running is None else list(running.values()),
-            uses,
+            running,
+            users(used, {one.container for one in running or ()}, self._proc),
         )
+        return reconcile(facts)
 
     def _tell(self, found: list[Finding], exempt: Collection[str]) -> None:
         known = {one.who for one in self.findings}

@@ -3,6 +3,7 @@
 The kubelet reports namespace and name of a pod and no UID, so its answer identifies no pod.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -52,7 +53,9 @@ class Resources:
     async def _ask(self, method: str, of: type[M]) -> M:
         call = self._channel.unary_unary(f"/{POD_RESOURCES}/{method}")
         try:
-            return of.decode(await call(b"", timeout=_PATIENCE))
+            data = await call(b"", timeout=_PATIENCE)
+            # Of thousands of containers it takes longer than the event loop may wait.
+            return await asyncio.to_thread(of.decode, data)
         except grpc.aio.AioRpcError as error:
             raise KubeletSilent(f"PodResources {method}: {error.details()}") from error
         except Malformed as error:
