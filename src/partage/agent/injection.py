@@ -28,7 +28,7 @@ from partage.agent.container_edits import (
     gifts,
 )
 from partage.agent.isolation.container_dirs import INSIDE, PRELOAD
-from partage.agent.nri.messages import Container, PodSandbox, named
+from partage.agent.nri.messages import Container, PodSandbox, named, repeated
 from partage.model.allocation import Allocation, Charge, Grant, GrantMode, charges_of, together
 from partage.model.device import Device, DeviceType
 from partage.model.errors import InvalidValue
@@ -214,23 +214,15 @@ def _lost(pod: PodSandbox, held: Iterable[Allocation]) -> Refusal | None:
 
 
 def _set_twice(container: Container, found: Injected) -> Refusal | None:
-    """Why the edit of a variable would have no effect.
-
-    A variable that the image and the pod both set occurs twice, and a runtime changes the first: the
-    pod's value would stay, and the process would read it.
-    """
+    """Why the edit of a variable would have no effect."""
     ours = {**found.given.env, **{key: SILENT.get(key, "") for key in found.removed}}
-    seen: set[str] = set()
-    for text in container.env:
-        key, _, value = text.partition("=")
-        changed = key in ours and not key.startswith(MARK)
-        if key in seen and changed and value != ours[key] and not _closed(key, value, ours[key]):
+    for key, value in repeated(container, ours):
+        if not key.startswith(MARK) and not _closed(key, value, ours[key]):
             return Refusal(
                 Rule.SET_TWICE,
                 f"variable {key} is set by its image and by its pod, so that it cannot be changed; "
                 "leave it out of the pod",
             )
-        seen.add(key)
     return None
 
 

@@ -85,13 +85,8 @@ class Stories:
             return
         end = self.now()
         trace = trace_of(pod.uid, pod.annotations)
-        who: dict[str, Value] = {
-            "k8s.namespace.name": pod.namespace,
-            "k8s.pod.name": pod.name,
-            "k8s.pod.uid": pod.uid,
-            "k8s.node.name": self._node,
-            "k8s.container.name": container.name,
-        }
+        who = _who(pod.namespace, pod.name, pod.uid, self._node)
+        who["k8s.container.name"] = container.name
 
         def emit(kind: Kind, times: tuple[int, int], more: Mapping[str, Value], why: str) -> None:
             span = Span(kind, *times, {**who, **more}, cut(why), parent=trace.above)
@@ -100,15 +95,24 @@ class Stories:
         for word in _marks(container.env):
             taken = self._taken.pop(word, None)
             if taken is not None:
-                more: dict[str, Value] = {
+                units: dict[str, Value] = {
                     "partage.resource": taken.resource,
                     "partage.units": taken.units,
                 }
-                emit(ALLOCATE, (taken.start, taken.end), more, "")
+                emit(ALLOCATE, (taken.start, taken.end), units, "")
         emit(INJECT, (start, end), said, problem)
 
 
 SILENT: Final = Stories(NO_TRACES, "", str)
+
+
+def _who(namespace: str, name: str, uid: str, node: str) -> dict[str, Value]:
+    return {
+        "k8s.namespace.name": namespace,
+        "k8s.pod.name": name,
+        "k8s.pod.uid": uid,
+        "k8s.node.name": node,
+    }
 
 
 def _marks(env: Iterable[str]) -> list[str]:
@@ -171,21 +175,13 @@ class InstanceStories:
         pod = making.pod
         told = {key: text for key, text in (pod.annotations or {}).items() if text is not None}
         trace = trace_of(pod.uid or "", told)
+        who = _who(pod.namespace or "", pod.name or "", pod.uid or "", self._node)
         said: dict[str, Value] = {
-            "k8s.namespace.name": pod.namespace or "",
-            "k8s.pod.name": pod.name or "",
-            "k8s.pod.uid": pod.uid or "",
-            "k8s.node.name": self._node,
+            **who,
             "partage.card": card,
             "partage.profile": place.profile,
             "partage.start": place.start,
         }
-        span = Span(
-            INSTANCE,
-            making.start,
-            self._tracer.now(),
-            said,
-            events=tuple(making.events),
-            parent=trace.above,
-        )
+        times, events = (making.start, self._tracer.now()), tuple(making.events)
+        span = Span(INSTANCE, *times, said, events=events, parent=trace.above)
         self._tracer.emit(trace.trace, trace.parent, lambda: span)

@@ -30,6 +30,7 @@ from partage.agent.nri.messages import (
     Mount,
     Variable,
     Wrapped,
+    repeated,
 )
 from partage.agent.nri.messages import Hook as Program
 from partage.model.errors import InvalidValue
@@ -160,15 +161,11 @@ def _variables(lines: Iterable[str]) -> list[Variable]:
 
 def _set_once(env: dict[str, Variable], container: Container) -> None:
     """Refuse variables that the image and the pod both set, because NRI changes only the first of them."""
-    seen: set[str] = set()
-    for line in container.env:
-        key, _, value = line.partition("=")
-        if key in seen and key in env and env[key].value != value:
-            raise InvalidValue(
-                f"variable {key} of a CDI specification is set by the container's image and by its pod, so "
-                "that it cannot be changed; leave it out of the pod"
-            )
-        seen.add(key)
+    for key, _ in repeated(container, {one.key: one.value for one in env.values()}):
+        raise InvalidValue(
+            f"variable {key} of a CDI specification is set by the container's image and by its pod, so "
+            "that it cannot be changed; leave it out of the pod"
+        )
 
 
 def _hooks(hooks: Sequence[Hook]) -> Hooks | None:

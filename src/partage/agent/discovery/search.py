@@ -9,6 +9,7 @@ wrong pods.
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -121,15 +122,8 @@ def merge(inventories: Sequence[Inventory]) -> Inventory:
 
 def booted(roots: Roots) -> datetime:
     """When the machine started; the distant past if procfs does not report it."""
-    for line in _lines(roots):
-        name, _, seconds = line.partition(" ")
-        if name == "btime" and seconds.isdecimal() and len(seconds) < 12:
-            return datetime.fromtimestamp(int(seconds), UTC)
-    return datetime.fromtimestamp(0, UTC)
-
-
-def _lines(roots: Roots) -> list[str]:
-    try:
-        return (roots.proc / "stat").read_text("ascii", "replace").splitlines()
-    except OSError:
-        return []
+    found = None
+    with suppress(OSError):
+        text = (roots.proc / "stat").read_text("ascii", "replace")
+        found = re.search(r"^btime ([0-9]{1,11})$", text, re.MULTILINE)
+    return datetime.fromtimestamp(int(found[1]) if found else 0, UTC)

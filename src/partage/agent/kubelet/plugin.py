@@ -90,29 +90,15 @@ class DevicePlugins:
 
     async def run(self) -> None:
         """Serve until cancelled, and wait for a kubelet that is away."""
-        running: dict[str, asyncio.Task[None]] = {}
-        try:
+        running: set[str] = set()
+        async with asyncio.TaskGroup() as tasks:  # a fault of ours must end the agent, not hide
             while True:
                 self._news.clear()
                 for resource, one in self._plugins.items():
                     if resource not in running:
-                        running[resource] = asyncio.create_task(
-                            one.run(), name=f"kubelet:{resource}"
-                        )
-                news = asyncio.create_task(self._news.wait(), name="kubelet:news")
-                try:
-                    done, _ = await asyncio.wait(
-                        (news, *running.values()), return_when=asyncio.FIRST_COMPLETED
-                    )
-                finally:
-                    news.cancel()
-                for task in done - {news}:
-                    task.result()  # a fault of ours must end the agent, not hide
-        finally:
-            for task in running.values():
-                task.cancel()
-            if running:
-                await asyncio.wait(running.values())
+                        running.add(resource)
+                        tasks.create_task(one.run(), name=f"kubelet:{resource}")
+                await self._news.wait()
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ Field numbers are those of NRI 0.6 (containerd 1.7) to 0.12; they have not chang
 Source: docs/sources/kubernetes.md 1.4; the interface's published definition.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -175,6 +175,19 @@ class StateChange(Message):
     event: int = integer(1)
     pod: PodSandbox | None = message(2, PodSandbox)
     container: Container | None = message(3, Container)
+
+
+def repeated(container: Container, ours: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables of ours that occur again in a container, with another value.
+
+    An image and a pod may both set one. A runtime changes the first, and the process would read the pod's.
+    """
+    seen: set[str] = set()
+    for line in container.env:
+        key, _, value = line.partition("=")
+        if key in seen and ours.get(key, value) != value:
+            yield key, value
+        seen.add(key)
 
 
 def named(pod: PodSandbox, container: Container) -> str:

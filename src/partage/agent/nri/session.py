@@ -31,6 +31,8 @@ _LARGEST_FRAME: Final = 1 << 30
 _FRAME: Final = struct.Struct(">II")
 _HEAD: Final = struct.Struct(">IIBB")
 _KINDS: Final = frozenset({1, 2, 3})
+_ONE_ANSWER: Final = 0
+"""Flags of a call with one answer; others do not occur."""
 OK: Final = 0
 UNKNOWN: Final = 2
 """The code of errors with a text of ours."""
@@ -56,13 +58,11 @@ class TtrpcMessage:
     Attributes:
         stream: odd, chosen by the caller; the answer has the same.
         kind: request, response or data.
-        flags: 0 for calls with one answer.
     """
 
     stream: int
     kind: Kind
     payload: bytes
-    flags: int = 0
 
     def encode(self) -> bytes:
         """The message with its head. Raises `Malformed`: it is larger than a message may be."""
@@ -70,8 +70,7 @@ class TtrpcMessage:
             raise Malformed(
                 f"a message of {len(self.payload)} bytes; ttrpc takes {LARGEST_MESSAGE} at most"
             )
-        head = _HEAD.pack(len(self.payload), self.stream, self.kind, self.flags)
-        return head + self.payload
+        return _HEAD.pack(len(self.payload), self.stream, self.kind, _ONE_ANSWER) + self.payload
 
 
 def framed(connection: int, data: bytes) -> bytes:
@@ -141,7 +140,7 @@ class TtrpcReader:
                 self._long = None
                 yield one
                 continue
-            length, stream, kind, flags = _HEAD.unpack_from(self._held)
+            length, stream, kind, _ = _HEAD.unpack_from(self._held)
             if kind not in _KINDS:
                 raise Malformed(f"a ttrpc message of kind {kind}")
             if length > LARGEST_MESSAGE:
@@ -152,20 +151,12 @@ class TtrpcReader:
                 del self._held[: _HEAD.size]
                 self._long = LongMessage(stream, length)
                 continue
-            payload = _taken(self._held, _HEAD.size, length)
-            if payload is None:
+            end = _HEAD.size + length
+            if len(self._held) < end:
                 return
-            yield TtrpcMessage(stream, Kind(kind), payload, flags)
-
-
-def _taken(held: bytearray, begin: int, length: int) -> bytes | None:
-    """Take a payload behind its head, if all of it has arrived."""
-    end = begin + length
-    if len(held) < end:
-        return None
-    payload = bytes(held[begin:end])
-    del held[:end]
-    return payload
+            payload = bytes(self._held[_HEAD.size : end])
+            del self._held[:end]
+            yield TtrpcMessage(stream, Kind(kind), payload)
 
 
 @dataclass(frozen=True, slots=True)
