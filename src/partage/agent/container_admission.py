@@ -117,7 +117,10 @@ class Keeper:
             records = Records(place.node.name)
             pod = self._as_adjusted(stood or pod, records)
             held = self._held(pod.uid, claimed=stood is not None)
-            found = inject(pod, container, place, held, self._unknown(pod), records)
+            unknown = self.books.closed_to(pod.uid, pod.namespace)
+            if not unknown and self.claims is not None:
+                unknown = self.claims.claims.closed()
+            found = inject(pod, container, place, held, unknown, records)
             if found is None:
                 self._runs(real, container)
                 return None
@@ -245,10 +248,6 @@ class Keeper:
         if self.claims is None:
             return self.books.allocations
         return self.claims.held(uid if claimed else "")
-
-    def _unknown(self, pod: PodSandbox) -> str:
-        closed = "" if self.claims is None else self.claims.claims.closed()
-        return self.books.closed_to(pod.uid, pod.namespace) or closed
 
     def _given(
         self, pod: PodSandbox, container: Container, found: Injected, claimant: str

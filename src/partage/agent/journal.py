@@ -281,11 +281,6 @@ class Journal:
             self._unlock()
         self._rewrite(entries, self.adjusted)
 
-    def _lock_again(self) -> None:
-        if self._over:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
-        self._held = _locked(self._path.with_name(_LOCK))
-
     def _unlock(self) -> None:
         if self._held != _CLOSED:
             with contextlib.suppress(OSError):
@@ -340,7 +335,9 @@ class Journal:
     def _rewrite(self, entries: dict[str, Entry], adjusted: dict[str, str]) -> None:
         """Write the file again; once it has the name it is the valid one, and the one to append to."""
         if self._held == _CLOSED:
-            self._lock_again()
+            if self._over:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
+            self._held = _locked(self._path.with_name(_LOCK))
         fresh = self._path.with_suffix(".new")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, _MODE)
         shared, told = _are_long(entries), dict[str, Entry]()

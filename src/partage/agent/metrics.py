@@ -212,10 +212,12 @@ def _card_series(books: Books, cards: Sequence[Device], held: Sequence[_Held]) -
     used = [(card, books.cards[card.uuid]) for card in cards if card.uuid in books.cards]
     busy = [(card, use.busy * 100) for card, use in used if use.busy is not None]
     power = [(card, use.milliwatts / 1000) for card, use in used if use.milliwatts is not None]
+    makers = {card.uuid: "NVIDIA-" if card.vendor == NVIDIA.name else "" for card in cards}
+    kinds = {card.uuid: makers[card.uuid] + card.model for card in cards}
 
     def hami(name: str, text: str, samples: Iterable[tuple[Device, float]]) -> Metric:
         labels = ("zone", "node", "device_index", "device_uuid", "device_type")
-        of = [((_ZONE, node, str(c.minor), c.uuid, _type(c)), value) for c, value in samples]
+        of = [((_ZONE, node, str(c.minor), c.uuid, kinds[c.uuid]), v) for c, v in samples]
         return _gauge(name, text, labels, of)
 
     def qgpu(name: str, text: str, samples: Iterable[tuple[Device, float]]) -> Metric:
@@ -305,18 +307,8 @@ def _tenants(node: Node, held: Sequence[_Held]) -> Metric:
         profile = grant.mig.profile if grant.mig else ""
         samples.append(((*card, *part, grant.protocol, grant.mode.value, profile), 1.0))
     text = "1 for each part of a card: joins series of the card with pod and protocol."
-    labels = [
-        "UUID",
-        "gpu",
-        "Hostname",
-        "namespace",
-        "pod",
-        "container",
-        "part",
-        "protocol",
-        "mode",
-        "profile",
-    ]
+    of_card, of_part = ("UUID", "gpu", "Hostname"), ("namespace", "pod", "container", "part")
+    labels = (*of_card, *of_part, "protocol", "mode", "profile")
     return _gauge("partage_agent_tenant_info", text, labels, samples)
 
 
@@ -361,10 +353,6 @@ def _pod_series(node: Node, held: Sequence[_Held], cards: Sequence[Device]) -> I
     yield gauge(
         "pod_mem_occupy_node_percentage", text, percent(memory, dict.fromkeys(memory, all_memory))
     )
-
-
-def _type(card: Device) -> str:
-    return f"NVIDIA-{card.model}" if card.vendor == NVIDIA.name else card.model
 
 
 def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Metric:

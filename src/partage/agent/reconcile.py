@@ -197,10 +197,12 @@ def _of_entries(look: _Look) -> Iterator[Finding]:
             now = None if pod.record is None else look.recorded(one, pod.record)
             if not isinstance(now, Allocation):
                 yield _from(one, Kind.RECORD_CHANGED, "its pod's record is gone or cannot be read")
-            elif isinstance(record, Allocation) and not _alike(now, record):
-                yield _from(
-                    one, Kind.RECORD_CHANGED, "its pod's record is another than it was given by"
-                )
+            # Amounts of shares change while a pod runs.
+            elif isinstance(record, Allocation) and not (
+                set(now.grants) == set(record.grants) or alike(now.grants, record.grants)
+            ):
+                told = "its pod's record is another than it was given by"
+                yield _from(one, Kind.RECORD_CHANGED, told)
 
 
 def _of_cards(look: _Look) -> Iterator[Finding]:
@@ -354,11 +356,6 @@ def _initial(look: _Look, one: Entry) -> bool:
     if not isinstance(record, Allocation):
         return True
     return all(g.phase is not Phase.MAIN for g in record.grants if g.container == one.name)
-
-
-def _alike(one: Allocation, other: Allocation) -> bool:
-    """Whether two records differ only in amounts of shares, which change while a pod runs."""
-    return set(one.grants) == set(other.grants) or alike(one.grants, other.grants)
 
 
 def _about(one: Running, kind: Kind, message: str) -> Finding:

@@ -65,7 +65,11 @@ def inlined(
     mounts |= {one.destination: one for one in adjustment.mounts}
     env = {one.key: one for one in adjustment.env}
     theirs = {one.key: one for one in _variables(v for e in edits for v in e.env)}
-    _set_once(theirs, container)
+    for key, _ in repeated(container, {one.key: one.value for one in theirs.values()}):
+        raise InvalidValue(
+            f"variable {key} of a CDI specification is set by the container's image and by its pod, so "
+            "that it cannot be changed; leave it out of the pod"
+        )
     env |= theirs
     return replace(
         adjustment,
@@ -157,15 +161,6 @@ def _variables(lines: Iterable[str]) -> list[Variable]:
             raise InvalidValue(f"CDI variable {line!r} is not NAME=VALUE")
         found.append(Variable(key, value))
     return found
-
-
-def _set_once(env: dict[str, Variable], container: Container) -> None:
-    """Refuse variables that the image and the pod both set, because NRI changes only the first of them."""
-    for key, _ in repeated(container, {one.key: one.value for one in env.values()}):
-        raise InvalidValue(
-            f"variable {key} of a CDI specification is set by the container's image and by its pod, so "
-            "that it cannot be changed; leave it out of the pod"
-        )
 
 
 def _hooks(hooks: Sequence[Hook]) -> Hooks | None:

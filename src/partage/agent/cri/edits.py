@@ -30,6 +30,7 @@ from partage.wire.protobuf import Malformed, wrapped
 _UNKNOWN: Final = (f"{VISIBLE}=all",)
 """The assumed request of an image if the runtime does not report it."""
 _NAMED: Final = "cdi.k8s.io/partage-request"
+"""The annotation that has the CDI names which a request has beside annotations."""
 _EVERYTHING: Final = Device("/dev/kmsg", "c")
 """Privileged containers get all device files of the host, including this one."""
 
@@ -57,6 +58,7 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
     devices = [Device(one.container_path, "c") for one in config.devices]
     if config.linux is not None and config.linux.security and config.linux.security.privileged:
         devices.append(_EVERYTHING)
+    cdi_names = ",".join(one.name for one in config.cdi_devices)
     sandbox = PodSandbox(
         request.pod, head.name, head.uid, head.namespace, pod.labels, pod.annotations
     )
@@ -64,18 +66,12 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
         key_of(request.pod, name.name, name.attempt),
         request.pod,
         name.name,
-        annotations=_annotations(config),
+        annotations={**config.annotations, **({_NAMED: cdi_names} if cdi_names else {})},
         env=tuple(chain.from_iterable(env.values())),
         linux=LinuxContainer(tuple(devices)),
         mounts=tuple(Mount(m.container_path, "bind", m.host_path) for m in config.mounts),
     )
     return sandbox, container
-
-
-def _annotations(config: cri.ContainerConfig) -> dict[str, str]:
-    """A container's annotations, and the CDI names that the request has beside them, as annotations."""
-    names = ",".join(one.name for one in config.cdi_devices)
-    return {**config.annotations, **({_NAMED: names} if names else {})}
 
 
 def image_environment(status: cri.Details) -> tuple[str, ...]:

@@ -447,7 +447,8 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
             return one(partial(proxy.ending, method))
         if method == _START:
             return one(partial(proxy.starting, method))
-        if _streams(method):
+        # The calls with many answers; no call of CRI has many requests.
+        if method.endswith("/GetContainerEvents") or "/Stream" in method:
             return many(partial(proxy.stream, method))
         return one(partial(proxy.forward, method))
 
@@ -457,12 +458,6 @@ def _where(request: bytes) -> str:
     text = partial(text_of, request)
     pod = PodSandbox(name=text(cri.POD_CONFIG, 1, 1), namespace=text(cri.POD_CONFIG, 1, 3))
     return named(pod, Container(name=text(cri.CONFIG, 1, 1)))
-
-
-def _streams(method: str) -> bool:
-    """Whether a call has many answers; no call of CRI has many requests."""
-    name = method.rpartition("/")[2]
-    return name == "GetContainerEvents" or name.startswith("Stream")
 
 
 def _passed(context: Any) -> tuple[tuple[str, str | bytes], ...]:

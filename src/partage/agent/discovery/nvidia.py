@@ -12,6 +12,7 @@ import importlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -167,7 +168,13 @@ class Nvidia:
         uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
         minor = int(nvml.nvmlDeviceGetMinorNumber(handle))
         room = nvml.nvmlDeviceGetMemoryInfo(handle)
-        memory, mig = int(room.total), self._mig(handle)
+        memory, mode = int(room.total), mode_of(nvml, handle)
+        mig = None if mode is None else mode.current
+        pci_info = nvml.nvmlDeviceGetPciInfo(handle)
+        address, product = _address(str(pci_info.busId)), int(pci_info.pciDeviceId) >> 16
+        # It identifies the possible instances before the name does.
+        labels = {names.PCI_PRODUCT: f"{product:04X}"} if product else {}
+        number = self._told(lambda: int(nvml.nvmlDeviceGetArchitecture(handle)))
         ailment = self._health.answers(uuid, self._clock())
         reason, detail = (ailment.reason, ailment.message) if ailment else ("", "")
         if not memory:
@@ -180,8 +187,10 @@ class Nvidia:
             model=label_text(name.removeprefix(_PREFIX)),
             healthy=not reason,
             memory_bytes=memory,
-            labels=self._product(handle) | ({names.MIG_MODE: names.MIG_ENABLED} if mig else {}),
-            topology=self._place(roots, handle),
+            labels=labels | ({names.MIG_MODE: names.MIG_ENABLED} if mig else {}),
+            topology=pci.place(roots.sys / "bus/pci/devices" / address)
+            if address
+            else Topology(numa=-1, pcie=""),
             health_detail=detail,
         )
         files = NVIDIA.files(minor)
@@ -190,7 +199,7 @@ class Nvidia:
             reason=reason,
             product=name,
             driver=driver,
-            architecture=self._architecture(handle),
+            architecture=_ARCHITECTURES.get(number or 0, ""),
             mig=mig,
             files=files if all(roots.file(path).exists() for path in files) else (),
             use=self._use(handle, uuid, room, mig=bool(mig)),
@@ -252,25 +261,6 @@ class Nvidia:
         except self._nvml.NVMLError:
             return None
 
-    def _place(self, roots: Roots, handle: Any) -> Topology:
-        address = _address(str(self._nvml.nvmlDeviceGetPciInfo(handle).busId))
-        if not address:
-            return Topology(numa=-1, pcie="")
-        return pci.place(roots.sys / "bus/pci/devices" / address)
-
-    def _product(self, handle: Any) -> dict[str, str]:
-        """The card's PCI product id as a label: it identifies the possible instances before the name does."""
-        product = int(self._nvml.nvmlDeviceGetPciInfo(handle).pciDeviceId) >> 16
-        return {names.PCI_PRODUCT: f"{product:04X}"} if product else {}
-
-    def _mig(self, handle: Any) -> bool | None:
-        mode = mode_of(self._nvml, handle)
-        return None if mode is None else mode.current
-
-    def _architecture(self, handle: Any) -> str:
-        number = self._told(lambda: int(self._nvml.nvmlDeviceGetArchitecture(handle)))
-        return _ARCHITECTURES.get(number or 0, "")
-
     def _listen(self, handle: Any, uuid: str) -> None:
         if self._events is None:
             return
@@ -316,7 +306,11 @@ class Nvidia:
                 other = by_bus.get(address)
                 if other is not None:
                     told[uuid, other] += 1
-                elif address and self._is_switch(handle, link):
+                elif (
+                    address
+                    and self._told(partial(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link))
+                    == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+                ):
                     switches[uuid] = switches.get(uuid, frozenset()) | {address}
         links = {
             (one, other): min(count, told[other, one])
@@ -324,12 +318,6 @@ class Nvidia:
             if one < other and told[other, one]
         }
         return links, switches
-
-    def _is_switch(self, handle: Any, link: int) -> bool:
-        """Whether a link leads to an NVSwitch; False if the driver does not report it."""
-        nvml = self._nvml
-        kind = self._told(lambda: int(nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)))
-        return kind == int(nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
 
 def _key(handle: Any) -> int:

@@ -77,7 +77,10 @@ def discover_vendor_files(roots: Roots) -> Inventory:
 def _found(card: _Card) -> Found:
     if not _DIGITS.fullmatch(card.minor) or not card.uuid or not card.vendor:
         raise ValueError(f"minor {card.minor!r}, uuid {card.uuid!r}, vendor {card.vendor!r}")
-    amounts = {_full(name): _amount(name, text) for name, text in card.resources.items()}
+    amounts = {
+        name if "/" in name else names.KOORDINATOR_DOMAIN + name: _amount(name, text)
+        for name, text in card.resources.items()
+    }
     memory = amounts.get(names.KOORD_GPU_MEMORY, 0)
     extras = tuple(sorted((name, units) for name, units in amounts.items() if name not in _OWN))
     odd = not 0 < memory <= _MOST_MEMORY or any(not 0 <= n < _MOST_UNITS for _, n in extras)
@@ -108,10 +111,6 @@ def _amount(name: str, text: str) -> int:
         return Quantity.parse(text).floor()
     except InvalidQuantity as error:
         raise ValueError(f"{name}: {error}") from error
-
-
-def _full(name: str) -> str:
-    return name if "/" in name else names.KOORDINATOR_DOMAIN + name
 
 
 def _topology(given: _Place | None) -> Topology | None:

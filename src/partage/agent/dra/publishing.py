@@ -245,7 +245,8 @@ class Publisher:
     async def _write(self, wanted: tuple[Body, ...], stored: Mapping[str, _Slice]) -> int:
         names = {one["metadata"]["name"] for one in wanted}
         gone = [one for name, one in stored.items() if name not in names]
-        generations = {_generation(one.spec) for one in stored.values()}
+        told = [(one.spec.get("pool") or {}).get("generation") for one in stored.values()]
+        generations = {one if isinstance(one, int) else 0 for one in told}
         if (
             len(generations) <= 1
             and names == stored.keys()
@@ -313,8 +314,3 @@ def cards_in(specs: Iterable[Mapping[str, Any]]) -> Iterator[int]:
 def _without_generation(spec: Mapping[str, Any]) -> Body:
     pool = {key: part for key, part in spec["pool"].items() if key != "generation"}
     return {**spec, "pool": pool}
-
-
-def _generation(spec: Mapping[str, Any]) -> int:
-    found = (spec.get("pool") or {}).get("generation")
-    return found if isinstance(found, int) else 0

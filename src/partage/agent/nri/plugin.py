@@ -368,20 +368,19 @@ class _Connection:
             )
         return CreateContainerResponse(adjustment)
 
-    async def _stop(self, call: Called) -> Message:
-        return await self._ended(call, _named(call.payload)[1])
-
-    async def _ended(self, call: Called, gone: Container) -> Message:
+    async def _stop(self, call: Called, fields: tuple[int, int] = (1, 2)) -> Message:
+        _, gone = _named(call.payload, *fields)
         if gone.id:
             await self._in_time(call, self._begun(lambda: self._plugin.decider.remove(gone)))
         return Empty()
 
-    async def _start(self, call: Called) -> Message:
-        return await self._started(call, *_named(call.payload), ContainerRequest)
-
-    async def _started(
-        self, call: Called, pod: PodSandbox, container: Container, of: type[_ContainerCall]
+    async def _start(
+        self,
+        call: Called,
+        of: type[_ContainerCall] = ContainerRequest,
+        fields: tuple[int, int] = (1, 2),
     ) -> Message:
+        pod, container = _named(call.payload, *fields)
         if not container.id or not self._plugin.decider.has_room(container.id):
             return Empty()
         work = self._begun(lambda: self._plugin.decider.start(*_asked(of.decode(call.payload))))
@@ -393,11 +392,11 @@ class _Connection:
 
     async def _state_change(self, call: Called) -> Message:
         """An event of a runtime with NRI before 0.12, which has no separate calls for these."""
-        event, named = field_of(call.payload, 1), _named(call.payload, 2, 3)
+        event, fields = field_of(call.payload, 1), (2, 3)
         if event == Event.REMOVE_CONTAINER:
-            return await self._ended(call, named[1])
+            return await self._stop(call, fields)
         if event == Event.START_CONTAINER:
-            return await self._started(call, *named, StateChange)
+            return await self._start(call, StateChange, fields)
         return Empty()
 
     async def _shutdown(self, _call: Called) -> Message:
