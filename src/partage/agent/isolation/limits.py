@@ -7,6 +7,7 @@ The library refuses a file that it cannot read in full, so `write` makes the sam
 import os
 import re
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ _BYTES: Final = 16384
 _MOST: Final = (2**64 - 1) // 4
 _NAME: Final = re.compile(r"[!-.0-~]{1,63}")
 _UUID: Final = re.compile(r"[!-~]{1,63}")
-_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,19}")
+_CARD_LINES: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,63 +125,30 @@ def write(path: Path, limits: ContainerLimits) -> None:
     draft.replace(path)
 
 
-class _Lines:
-    """Takes one line after another, and names the line of a fault."""
-
-    def __init__(self, text: str, source: str) -> None:
-        self._lines = text.split("\n")
-        self._source = source
-        self._next = 0
-
-    def fault(self, why: str) -> InvalidDocument:
-        return InvalidDocument(f"{self._source}, line {max(self._next, 1)}: {why}")
-
-    def at_end(self) -> bool:
-        return self._lines[self._next :] == ["end", ""]
-
-    def value(self, key: str) -> str:
-        line = self._lines[self._next] if self._next + 1 < len(self._lines) else ""
-        self._next += 1
-        name, blank, value = line.partition(" ")
-        if name != key or not blank or not _UUID.fullmatch(value):
-            raise self.fault(f"expected {key!r}, one blank and a value")
-        return value
-
-    def number(self, key: str) -> int:
-        value = self.value(key)
-        if not _NUMBER.fullmatch(value):
-            raise self.fault(f"{key} is not a whole number")
-        return int(value)
-
-
 def read(text: str, source: str = "limits") -> ContainerLimits:
     """Read a limits file as the library does. Raises `InvalidDocument`: the library would refuse it."""
-    lines = _Lines(text, source)
-    if len(text) > _BYTES:
-        raise lines.fault("the file is too long")
-    version = lines.number("partage-limits")
-    if version not in _SEATS_KEY:
-        raise lines.fault(f"version {version} is not known")
-    container = lines.value("container")
-    if not re.fullmatch(r"[0-9a-f]{1,16}", container):
-        raise lines.fault("the container is not 1 to 16 hexadecimal digits")
-    account = lines.value("account")
-    cards: list[CardLimits] = []
+    lines = text[: _BYTES + 1].split("\n")
+    values = [line.partition(" ")[2] for line in lines]
+    at = 1
     try:
-        while not lines.at_end():
-            cards.append(
-                CardLimits(
-                    uuid=lines.value("card"),
-                    seats=lines.value(_SEATS_KEY[version]),
-                    slot=lines.number("slot"),
-                    memory_bytes=lines.number("memory"),
-                    core_milli=lines.number("core"),
-                    policy=Policy(lines.value("policy")),
-                    priority=Priority(lines.value("priority")),
-                    swap_bytes=lines.number("swap"),
-                    context_bytes=lines.number("context"),
-                )
-            )
-        return ContainerLimits(int(container, 16), tuple(cards), account, version)
-    except ValueError as error:
-        raise lines.fault(str(error)) from error
+        version, container, account = int(values[0]), int(values[1], 16), values[2]
+        if version not in _SEATS_KEY:
+            raise InvalidValue(f"version {version} is not known")
+        cards = []
+        for at in range(4, len(lines) - 1, _CARD_LINES):
+            uuid, seats, slot, memory, core, policy, priority, swap, context = values[
+                at - 1 : at - 1 + _CARD_LINES
+            ]
+            wish = Policy(policy), Priority(priority)
+            most = int(slot), int(memory), int(core)
+            cards.append(CardLimits(uuid, seats, *most, *wish, int(swap), int(context)))
+        limits = ContainerLimits(container, tuple(cards), account, version)
+    except (IndexError, ValueError) as error:
+        why = error if isinstance(error, InvalidValue) else "not what an agent writes there"
+        raise InvalidDocument(f"{source}, line {at}: {why}") from error
+    # Every value has one form, and the library takes no other.
+    expected = render(limits).split("\n")
+    for number, (line, right) in enumerate(zip_longest(lines, expected), 1):
+        if line != right:
+            raise InvalidDocument(f"{source}, line {number}: {right!r} is expected")
+    return limits
