@@ -252,7 +252,8 @@ def _without_record(
             patterns = _protected(frozenset(_makers(place)))
             claims = [f"device file {path}" for path in paths if patterns.fullmatch(path)]
     claims += [f"CDI name {name}" for name in _named(pod, container, place)]
-    claims += [f"mount {at[:_SHOWN]}" for at in [_listed(container)] if at]
+    if at := listed(one.destination for one in container.mounts):
+        claims.append(f"mount {at[:_SHOWN]}")
     if claims:
         return Refusal(
             Rule.NO_RECORD,
@@ -282,16 +283,11 @@ def _shut(
         theirs = found is not None and found.vendor in granted and not found.complete
         if found is not None and value != found.closed and not theirs:
             env[key] = found.closed
-    ours = NVIDIA.name in granted
-    if absent and not ours and (_may_have(place, NVIDIA.name) or opens(container.env)):
+    makers = _makers(place)
+    only_others = bool(makers) and makers.isdisjoint({NVIDIA.name, ""})
+    if absent and NVIDIA.name not in granted and (not only_others or opens(container.env)):
         env[VISIBLE] = VOID
     return env
-
-
-def _may_have(place: Place, vendor: str) -> bool:
-    """Whether a node may have cards of a vendor; true if no vendor is known."""
-    makers = _makers(place)
-    return not makers or vendor in makers or "" in makers
 
 
 def _makers(place: Place) -> set[str]:
@@ -321,10 +317,6 @@ def _named(
         *cdi_names(container.annotations, place.host.cdi, granted),
     )
     return [name[:_SHOWN] for name in named]
-
-
-def _listed(container: Container) -> str:
-    return listed(one.destination for one in container.mounts)
 
 
 def _with_record(
@@ -414,7 +406,7 @@ def _past(pod: PodSandbox, container: Container, place: Place, mine: Sequence[Gr
     found = _named(pod, container, place, theirs)
     if found:
         return f"CDI name {found[0]}"
-    at = _listed(container)
+    at = listed(one.destination for one in container.mounts)
     return f"mount at {at[:_SHOWN]}" if at else _opened_beside(container, place, mine)
 
 
@@ -436,7 +428,11 @@ def _opened_beside(container: Container, place: Place, mine: Sequence[Grant]) ->
         minors = {one.minor for one in own}
         others = None
         if any(one.mode is GrantMode.VENDOR for one in own):
-            others = _minors(place, vendor) - minors
+            others = {
+                one.minor
+                for one in place.node.devices
+                if one.type is DeviceType.GPU and said(place.node, one, "vendor") == vendor
+            } - minors
         # The plugin sets one value, and the pod one beside it. A part may have any name, so there two names differ.
         if len(values) > (2 if others is None else 1):
             return f"variable {key} with several values"
@@ -446,14 +442,6 @@ def _opened_beside(container: Container, place: Place, mine: Sequence[Grant]) ->
             if past:
                 return f"variable {key} with {past[:_SHOWN]}"
     return ""
-
-
-def _minors(place: Place, vendor: str) -> set[int]:
-    return {
-        one.minor
-        for one in place.node.devices
-        if one.type is DeviceType.GPU and said(place.node, one, "vendor") == vendor
-    }
 
 
 def _maker(place: Place, uuid: str) -> str:

@@ -23,7 +23,6 @@ from partage.wire import shapes
 _MARKS: Final = 1024
 """Allocations that wait for their container."""
 _EVENTS: Final = 16
-_WORD: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,9 @@ class Stories:
             span = Span(kind, *times, {**who, **more}, cut(why), parent=trace.above)
             self._tracer.emit(trace.trace, trace.parent, lambda: span)
 
-        for word in _marks(container.env):
+        for text in container.env:
+            # Other values of a mark are not the agent's.
+            word = text.partition("=")[2] if text.startswith(MARK) else ""
             taken = self._taken.pop(word, None)
             if taken is not None:
                 units: dict[str, Value] = {
@@ -113,12 +114,6 @@ def _who(namespace: str, name: str, uid: str, node: str) -> dict[str, Value]:
         "k8s.pod.uid": uid,
         "k8s.node.name": node,
     }
-
-
-def _marks(env: Iterable[str]) -> list[str]:
-    """Words that mark a container; other values are not the agent's."""
-    found = (text.partition("=")[2] for text in env if text.startswith(MARK))
-    return [word for word in found if len(word) == _WORD]
 
 
 _Key = tuple[str, str, MigSlice]

@@ -460,14 +460,6 @@ def _unreadable(error: OSError) -> Exception:
     return error if lacks(error) else TooMuch(_UNREADABLE)
 
 
-def _beginning(program: int, length: int) -> bytes:
-    """The first bytes of a process's program. Raises `TooMuch`: they cannot be read; `OSError`: see `_unreadable`."""
-    try:
-        return os.pread(program, length, 0)
-    except OSError as error:
-        raise _unreadable(error) from error
-
-
 def _viewed(  # what is looked at, and for what
     pid: int,
     home: str,
@@ -488,7 +480,10 @@ def _viewed(  # what is looked at, and for what
         told = variables(home, _LOADER, work)
         descriptor = _program(home)
         try:
-            head = _beginning(descriptor, _START if has.ours else _HEAD)
+            try:
+                head = os.pread(descriptor, _START if has.ours else _HEAD, 0)
+            except OSError as error:
+                raise _unreadable(error) from error
             work.take(len(head) // 16, "programs")
             ran = ""
             if not has.ours:

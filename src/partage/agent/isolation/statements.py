@@ -174,7 +174,12 @@ def unseen(said: Iterable[Statement], why: str) -> list[Statement]:
 
 def judge(room: Room, seen: RoomView, processes: tuple[ProcessView, ...]) -> list[Fault]:
     """Why a container's limits are not in force; nothing if they are."""
-    faults = [*_files(room, seen)]
+    faults = []
+    if not seen.is_genuine:
+        why = f"{room.library} is missing, or its contents differ from its name"
+        faults.append(Fault(Cause.LIBRARY, why))
+    if seen.limits != render(room.limits):
+        faults.append(Fault(Cause.LIMITS, "the limits file is missing or was changed"))
     for process in processes:
         faults += _process(process, room.library)
     if isinstance(seen.account, str):
@@ -184,16 +189,6 @@ def judge(room: Room, seen: RoomView, processes: tuple[ProcessView, ...]) -> lis
     for uuid, seat in seen.seats.items():
         if isinstance(seat, str):
             faults.append(Fault(Cause.SEAT, f"its seat on card {uuid}: {seat}"))
-    return faults
-
-
-def _files(room: Room, seen: RoomView) -> list[Fault]:
-    faults = []
-    if not seen.is_genuine:
-        why = f"{room.library} is missing, or its contents differ from its name"
-        faults.append(Fault(Cause.LIBRARY, why))
-    if seen.limits != render(room.limits):
-        faults.append(Fault(Cause.LIMITS, "the limits file is missing or was changed"))
     return faults
 
 

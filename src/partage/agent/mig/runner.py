@@ -122,7 +122,8 @@ class Runner:
                 return self._unseen(error, now)
             self._lost = None
             planned = plan(wanted, journal, seen)
-            self._forgive(planned)
+            keys = [_key(one) for one in planned.steps]
+            self._held = {key: held for key, held in self._held.items() if key in keys}
             step = next((one for one in planned.steps if self._may(one, now)), None)
             if step is None:
                 outcome = self._outcome(wanted, journal, planned, now)
@@ -210,11 +211,6 @@ class Runner:
     def _may(self, step: Step, now: float) -> bool:
         held = self._held.get(_key(step))
         return held is None or held.until <= now
-
-    def _forgive(self, planned: Plan) -> None:
-        """Forget tries of steps that are no longer planned."""
-        keys = {_key(step) for step in planned.steps}
-        self._held = {key: held for key, held in self._held.items() if key in keys}
 
     def _outcome(
         self, wanted: Sequence[Wanted], journal: CardJournal, planned: Plan, now: float
