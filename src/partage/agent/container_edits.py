@@ -86,10 +86,6 @@ class Given:
     cut: tuple[str, ...] = ()
 
 
-def _none_found(_identity: str) -> tuple[str, ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """Facts that only the host has, and its operator's choices.
@@ -107,8 +103,8 @@ class HostFacts:
     """
 
     instance: Callable[[str, str, MigSlice], Instance]
-    verbs: Callable[[str], tuple[str, ...]] = _none_found
-    found: Callable[[str], tuple[str, ...]] = _none_found
+    verbs: Callable[[str], tuple[str, ...]] = lambda _identity: ()
+    found: Callable[[str], tuple[str, ...]] = lambda _identity: ()
     provider: Provider = NoIsolation()
     vendors: bool = False
     cdi: str = ""

@@ -117,6 +117,8 @@ class _Look:
 
     Attributes:
         entries: by UID and container; of several the last.
+        journal: the same by the runtime's identity.
+        there: containers of the runtime.
         running: UID and container of what runs.
         records: of running containers, by their pod's UID.
         pods: by UID, by the API server.
@@ -126,6 +128,8 @@ class _Look:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.entries = {(one.uid, one.name): one for one in facts.entries}
+        self.journal = {one.container: one for one in facts.entries}
+        self.there = {one.container for one in facts.running or ()}
         self.pods = {one.uid: one for one in facts.pods or ()}
         self.running = {(one.uid, one.name) for one in facts.running or ()}
         self.records: dict[str, set[str | None]] = {}
@@ -149,6 +153,10 @@ class _Look:
         namespace, _, name = one.pod.partition("/")
         return self.read(one.record if text is None else text, one.uid, namespace, name)
 
+    def has_ended(self, one: Entry) -> bool:
+        """Whether the runtime no longer has a container; false while it reports none."""
+        return self.facts.running is not None and one.container not in self.there
+
     def uid(self, namespace: str, name: str) -> str | None:
         """The pod that the kubelet means; None if that would be a guess."""
         found = self.uids.get((namespace, name), set())
@@ -159,9 +167,8 @@ class _Look:
 
 
 def _of_running(look: _Look) -> Iterator[Finding]:
-    known = {one.container for one in look.facts.entries}
     for one in look.facts.running or ():
-        if one.container in known:
+        if one.container in look.journal:
             if one.served is None:
                 yield _about(one, Kind.NEVER_GIVEN, "it was started without its grant")
         elif not one.uid:
@@ -177,9 +184,8 @@ def _of_running(look: _Look) -> Iterator[Finding]:
 
 
 def _of_entries(look: _Look) -> Iterator[Finding]:
-    there = None if look.facts.running is None else {one.container for one in look.facts.running}
     for one in look.facts.entries:
-        if there is not None and one.container not in there:
+        if look.has_ended(one):
             yield _from(one, Kind.ENDED, "the runtime no longer has it")
             continue
         record = look.recorded(one)
@@ -207,16 +213,14 @@ def _of_entries(look: _Look) -> Iterator[Finding]:
 
 def _of_cards(look: _Look) -> Iterator[Finding]:
     """Absent devices, and devices with more grants than capacity; the finding names the later container."""
-    there = None if look.facts.running is None else {one.container for one in look.facts.running}
-    known = {one.container for one in look.facts.entries}
     held: dict[str, tuple[str, Allocation]] = {}
     for entry in look.facts.entries:
-        if there is None or entry.container in there:
+        if not look.has_ended(entry):
             record = look.recorded(entry)
             if isinstance(record, Allocation):
                 held.setdefault(entry.uid, (entry.name, record))
     for one in look.facts.running or ():
-        if one.container not in known and one.record is not None:
+        if one.container not in look.journal and one.record is not None:
             record = look.read(one.record, one.uid, one.namespace, one.pod)
             if isinstance(record, Allocation):
                 held.setdefault(one.uid, (one.name, record))
@@ -241,12 +245,11 @@ def _of_cards(look: _Look) -> Iterator[Finding]:
 
 def _of_uses(look: _Look) -> Iterator[Finding]:
     """Containers that use a card of which they have no grant: an open file of it can be passed on."""
-    journal = {one.container: one for one in look.facts.entries}
     for one in look.facts.running or ():
         cards = set(look.facts.uses.get(one.container, ()))
         if not cards or one.namespace in look.facts.place.exempt:
             continue
-        entry = journal.get(one.container)  # a claim's is under the claim's UID
+        entry = look.journal.get(one.container)  # a claim's is under the claim's UID
         if entry is not None or one.record is not None:
             record = (
                 look.read(one.record or "", one.uid, one.namespace, one.pod)
@@ -331,10 +334,9 @@ def _of_amounts(
 def _of_uncounted(look: _Look) -> Iterator[Finding]:
     """Containers that run with devices, request units, and have none in the kubelet's report."""
     ours = {offer.resource for offer in look.facts.offers}
-    there = {one.container for one in look.facts.running or ()}
     for one in look.facts.entries:
         pod = look.pods.get(one.uid)
-        if one.container not in there or pod is None or _initial(look, one):
+        if one.container not in look.there or pod is None or _initial(look, one):
             continue
         asks = (pod.asks or {}).get(one.name, {})
         has = (look.facts.units or {}).get((pod.namespace, pod.name, one.name), {})

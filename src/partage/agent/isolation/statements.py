@@ -138,8 +138,10 @@ def survey(
             answer, cause, message = Answer.NO, Cause.OUTSIDE.value, past[entry.container]
         if entry.container in above and answer is Answer.YES:
             answer, cause, message = Answer.NO, "MemoryBeyondCap", above[entry.container]
-        if room is not None and answer is Answer.YES and _lacks_compute(room):
-            answer, cause, message = Answer.NO, NOT_ENFORCED, _COMPUTE
+        if room is not None and answer is Answer.YES:
+            granted = (one.core_milli for one in room.limits.cards if one.policy is Policy.NONE)
+            if any(0 < core < MILLI for core in granted):  # not enforced on this node
+                answer, cause, message = Answer.NO, NOT_ENFORCED, _COMPUTE
         if room is not None and entry.limits == _OWN and cause in {"InForce", NOT_ENFORCED}:
             cards = (untried.get(card.uuid, "") for card in room.limits.cards)
             more = (grown.get(entry.container, ""), *cards)
@@ -217,13 +219,6 @@ def _process(process: ProcessView, library: str) -> list[Fault]:
 def _refused(process: Process) -> Fault:
     message = f"process {process.pid} was refused: the library could not trust its files"
     return Fault(Cause.REFUSED, message)
-
-
-def _lacks_compute(room: Room) -> bool:
-    """Whether the node does not enforce a granted quota of compute."""
-    return any(
-        card.policy is Policy.NONE and 0 < card.core_milli < MILLI for card in room.limits.cards
-    )
 
 
 def _without_quota(room: Room) -> bool:
