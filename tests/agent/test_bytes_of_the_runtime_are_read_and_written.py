@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.nri_runtime import SynchronizeRequest
 from partage.agent.nri import messages
 from partage.agent.nri.messages import (
     Adjustment,
@@ -22,7 +23,6 @@ from partage.agent.nri.messages import (
     PodSandbox,
     Request,
     StateChange,
-    SynchronizeRequest,
     Variable,
     Wrapped,
 )

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_a_plugin_serves_the_runtime import MAIN, POD, Decisions, _running
 
-from fakes.nri_runtime import fake_runtime
+from fakes.nri_runtime import SynchronizeRequest, fake_runtime
 from partage.agent.injection import looked_at
 from partage.agent.nri import bounds
 from partage.agent.nri.long import LARGEST_PART, LongMessage
@@ -31,7 +31,6 @@ from partage.agent.nri.messages import (
     Request,
     StateChange,
     Status,
-    SynchronizeRequest,
 )
 from partage.agent.nri.plugin import Plugin, PluginOptions, _Connection
 from partage.agent.nri.session import LARGEST_MESSAGE, Called, Kind, Listed, Session

@@ -101,12 +101,12 @@ def beyond(
     for container, room in rooms.items():
         mine, cards = pids.get(container), len(room.limits.cards)
         try:
-            # All count if live ones are unknown.
-            processes = (
-                read_account(room.account, cards)
-                if mine is None
-                else read_holders(room.account, cards, _identities(mine, proc))
-            )
+            if mine is None:  # all count if live ones are unknown
+                processes = read_account(room.account, cards)
+            else:
+                numbers = (numbers_of(pid, proc) for pid in mine)
+                alive = {(one.inner, one.start) for one in numbers if one is not None}
+                processes = read_holders(room.account, cards, alive)
         except (InvalidDocument, OSError) as error:
             return f"what it uses cannot be read: {error}"
         for index, card in enumerate(room.cards):
@@ -118,11 +118,6 @@ def beyond(
                 most = f"{card.memory_bytes / 2**20:g} MiB"
                 return f"more than {most} of card {card.uuid} are in use; they are taken back once they are free"
     return ""
-
-
-def _identities(pids: Iterable[int], proc: Path) -> set[tuple[int, int]]:
-    found = (numbers_of(pid, proc) for pid in pids)
-    return {(one.inner, one.start) for one in found if one is not None}
 
 
 def _counted(processes: Iterable[Process], card: int) -> int:

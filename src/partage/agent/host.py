@@ -15,6 +15,7 @@ from typing import Final
 from partage.agent.cdi.edits import inlined
 from partage.agent.cdi.specs import Specifications
 from partage.agent.container_edits import SILENT, Given
+from partage.agent.discovery.pci import entries
 from partage.agent.isolation.providers import Bind
 from partage.agent.nri.messages import (
     Adjustment,
@@ -50,12 +51,7 @@ class Host:
     def verbs(self, address: str) -> tuple[str, ...]:
         """Verbs device files of a network card or virtual function, by PCI address."""
         folder = self.sys / "bus/pci/devices" / Path(address).name / "infiniband_verbs"
-        try:
-            return tuple(
-                f"/dev/infiniband/{name}" for name in sorted(one.name for one in folder.iterdir())
-            )
-        except OSError:
-            return ()
+        return tuple(f"/dev/infiniband/{one.name}" for one in entries(folder))
 
     def adjustment(
         self,

@@ -120,7 +120,10 @@ def told_by_drivers(
         if grant.container == one.name
         and (use := cards.get(grant.uuid)) is not None
         and use.processes is not None
-        and _lacks(known.get((one.container, grant.uuid)), use)
+        and (
+            (before := known.get((one.container, grant.uuid))) is None
+            or (before.busy is None and use.times is not None)
+        )
     }
     pids = processes_of({container for container, _ in wanted}, proc)
     found: dict[tuple[str, str], Use] = {}
@@ -210,8 +213,3 @@ def _on_instances(
         if all(place in told and len(owners[uuid, place]) == 1 for _, place in parts):
             found[container, uuid] = [(part, told[place]) for part, place in parts]
     return found
-
-
-def _lacks(known: Use | None, card: CardUse) -> bool:
-    """Whether a card's driver reports more of a container than is known."""
-    return known is None or (known.busy is None and card.times is not None)

@@ -23,13 +23,12 @@ from partage.agent.nri.messages import (
     Response,
     StateChange,
     Status,
-    SynchronizeRequest,
     SynchronizeResponse,
 )
 from partage.agent.nri.session import Kind, TtrpcMessage, TtrpcReader, framed
-from partage.agent.protobuf import Message
+from partage.agent.protobuf import Message, flag, messages
 
-__all__ = ["FakeRuntime", "fake_runtime"]
+__all__ = ["FakeRuntime", "SynchronizeRequest", "fake_runtime"]
 
 _FRAME = struct.Struct(">II")
 _HEAD = struct.Struct(">IIBB")
@@ -37,6 +36,14 @@ _LARGEST = 4096
 _SECOND = 10**9
 _CALL = 60.0
 """Seconds of a call. Runtimes give 2; a busy machine may be late by more."""
+
+
+class SynchronizeRequest(Message):
+    """Existing pods and containers; `more` of them follow."""
+
+    pods: tuple[PodSandbox, ...] = messages(1, PodSandbox)
+    containers: tuple[Container, ...] = messages(2, Container)
+    more: bool = flag(3)
 
 
 class FakeRuntime:

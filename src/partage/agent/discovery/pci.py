@@ -6,6 +6,7 @@ holds no number, and the caller decides how to react.
 Source: docs/sources/kubernetes.md 6.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def _function(folder: Path) -> PciFunction:
         vendor=_known(vendor),
         device=_known(device),
         kind=_known(kind),
-        virtual=_exists(folder / "physfn"),
+        virtual=os.path.lexists(folder / "physfn"),
     )
 
 
@@ -110,10 +111,3 @@ def entries(folder: Path) -> tuple[Path, ...]:
 
 def _known(found: int | None) -> int:
     return -1 if found is None or found < 0 else found
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.is_symlink() or path.exists()
-    except OSError:
-        return False

@@ -148,14 +148,6 @@ class ConfigureResponse(Message):
     events: int = integer(2)
 
 
-class SynchronizeRequest(Message):
-    """Existing pods and containers; `more` of them follow."""
-
-    pods: tuple[PodSandbox, ...] = messages(1, PodSandbox)
-    containers: tuple[Container, ...] = messages(2, Container)
-    more: bool = flag(3)
-
-
 class SynchronizeResponse(Message):
     """No changes; `more` confirms that more messages follow."""
 
