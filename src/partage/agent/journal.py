@@ -146,17 +146,12 @@ class Journal:
         except InvalidDocument:
             self.close()
             raise
-        except BlockingIOError as error:
-            self.close()
-            raise InvalidDocument(
-                f"journal {self._path}: another agent uses it; end that one, or name another folder "
-                "with --journal"
-            ) from error
         except OSError as error:
             self.close()
-            raise InvalidDocument(
-                f"journal {self._path}: {error.strerror}; --journal names another folder"
-            ) from error
+            why = f"{error.strerror}; --journal names another folder"
+            if isinstance(error, BlockingIOError):
+                why = "another agent uses it; end that one, or name another folder with --journal"
+            raise InvalidDocument(f"journal {self._path}: {why}") from error
 
     def adjust(self, uid: str, record: str) -> None:
         """Record other amounts of a pod's shares, for its present and future containers.

@@ -85,12 +85,8 @@ def make_seats(folder: Path) -> None:
 def remove_drafts(folder: Path) -> None:
     """Remove half-made files, which take the room of a seat. Raises `OSError`."""
     for path in folder.iterdir():
-        if _is_draft(path):
+        if path.name.startswith("."):
             path.unlink()
-
-
-def _is_draft(path: Path) -> bool:
-    return path.name.startswith(".")
 
 
 def give_seat(folder: Path, card: CardLimits, held: HeldFiles) -> None:
@@ -111,7 +107,7 @@ def given_seats(folder: Path) -> frozenset[int]:
     terms = folder / _TERMS
     if not terms.exists() and (
         # A kill may have left drafts: the terms come before all seats.
-        not folder.exists() or all(map(_is_draft, folder.iterdir()))
+        not folder.exists() or all(one.name.startswith(".") for one in folder.iterdir())
     ):
         return frozenset()
     with opened(terms) as descriptor:

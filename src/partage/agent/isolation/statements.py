@@ -221,14 +221,6 @@ def _refused(process: Process) -> Fault:
     return Fault(Cause.REFUSED, message)
 
 
-def _without_quota(room: Room) -> bool:
-    """Whether a share has no quota of compute, for any requested amount."""
-    return any(
-        card.policy is Policy.BEST_EFFORT or (card.policy is Policy.NONE and not card.core_milli)
-        for card in room.limits.cards
-    )
-
-
 def _by_another(provider: str, away: str) -> tuple[Answer, str, str]:
     if provider == "mig":
         return Answer.YES, "HardwareInstance", "the card itself keeps hardware instances apart"
@@ -265,7 +257,11 @@ def _by_room(
     if not faults and container in sight.unseen:
         return Answer.UNKNOWN, _UNSEEN, _CROWDED
     if not faults:
-        held = _BEST_EFFORT if _without_quota(room) else "held by Partage's library"
+        without_quota = any(
+            one.policy is Policy.BEST_EFFORT or (one.policy is Policy.NONE and not one.core_milli)
+            for one in room.limits.cards
+        )
+        held = _BEST_EFFORT if without_quota else "held by Partage's library"
         return Answer.YES, "InForce", f"{held}{_MIXED if mixed else ''}"
     more = len(faults) - _SHOWN
     text = "; ".join(fault.message for fault in faults[:_SHOWN])
