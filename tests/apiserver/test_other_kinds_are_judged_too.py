@@ -34,6 +34,23 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"status": {"capacity": {"nvidia.com/gpu": "1500m"}}},
         "status.capacity.nvidia.com/gpu: Invalid value",
     ),
+    "selector of a budget": (
+        BUDGETS,
+        {"spec": {"selector": {"matchLabels": {"a b": "x"}}, "minAvailable": 1}},
+        'spec.selector.matchLabels: Invalid value: "a b"',
+    ),
+    "container of a ReplicationController": (
+        f"{CORE}/replicationcontrollers",
+        {
+            "spec": {
+                "template": {
+                    "metadata": {"labels": {"a": "b"}},
+                    "spec": {"containers": [{"name": "a"}], "tolerations": [{"operator": "X"}]},
+                }
+            }
+        },
+        "spec.template.spec.containers[0].image: Required value",
+    ),
     "config key": (f"{CORE}/configmaps", {"data": {"a b": "x"}}, "a valid config key must"),
     "service target": (
         f"{CORE}/services",

@@ -107,8 +107,8 @@ def check(
     if namespaced:
         for why in naming.domain_label(metadata.get("namespace", "")):
             problems.invalid("metadata.namespace", metadata.get("namespace", ""), why)
-    naming.check_labels(metadata.get("labels") or {}, "metadata.labels", problems)
-    naming.check_annotations(metadata.get("annotations") or {}, "metadata.annotations", problems)
+    naming.check_labels(metadata.get("labels"), "metadata.labels", problems)
+    naming.check_annotations(metadata.get("annotations"), "metadata.annotations", problems)
     for owner in metadata.get("ownerReferences") or []:
         for key in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(key):

@@ -125,18 +125,18 @@ def label_value(value: str) -> list[str]:
     return found if _is_value(value) else [*found, _VALUE_TEXT]
 
 
-def check_labels(labels: Mapping[str, Any], field: str, problems: Problems) -> None:
+def check_labels(labels: Mapping[str, Any] | None, field: str, problems: Problems) -> None:
     """Reports malformed keys and values of labels (or of a selector's matchLabels)."""
-    for key, value in labels.items():
+    for key, value in (labels or {}).items():
         for why in qualified_name(key):
             problems.invalid(field, key, why.replace("a qualified name", "a valid label key"))
         for why in label_value(value):
             problems.invalid(field, value, why)
 
 
-def check_annotations(annotations: Mapping[str, str], field: str, problems: Problems) -> None:
+def check_annotations(given: Mapping[str, str] | None, field: str, problems: Problems) -> None:
     """Reports malformed annotation keys and annotations that are too large together."""
-    size = 0
+    annotations, size = given or {}, 0
     for key, value in annotations.items():
         size += len(key) + len(value)
         for why in qualified_name(key.lower()):

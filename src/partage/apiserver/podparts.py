@@ -84,8 +84,8 @@ def _check_binding(cluster: Cluster, call: Call, value: Mapping[str, Any]) -> No
         for why in naming.subdomain(problems.name(target["name"])):
             problems.invalid("target.name", target["name"], why)
     head = value["metadata"]
-    naming.check_annotations(head.get("annotations") or {}, "metadata.annotations", problems)
-    naming.check_labels(head.get("labels") or {}, "metadata.labels", problems)
+    naming.check_annotations(head.get("annotations"), "metadata.annotations", problems)
+    naming.check_labels(head.get("labels"), "metadata.labels", problems)
     if problems:
         raise invalid("Binding", "", call.name, problems.causes)
 
@@ -112,7 +112,7 @@ def _bound(
         if head.get(key):
             found[key] = {**(found.get(key) or {}), **head[key]}
     problems = Problems()
-    naming.check_annotations(found.get("annotations") or {}, "metadata.annotations", problems)
+    naming.check_annotations(found.get("annotations"), "metadata.annotations", problems)
     if problems:
         raise invalid("Pod", "", call.name, problems.causes)
     return {

@@ -42,11 +42,6 @@ class Problems:
         """A value that breaks a rule."""
         self._add("FieldValueInvalid", field, f"Invalid value: {_shown(value)}: {why}")
 
-    def port(self, field: str, number: int) -> None:
-        """Reports a number that is no port."""
-        if not 1 <= number <= 65535:
-            self.invalid(field, number, "must be between 1 and 65535, inclusive")
-
     def required(self, field: str, why: str = "") -> None:
         """A value that is missing."""
         self._add("FieldValueRequired", field, "Required value" + (f": {why}" if why else ""))
@@ -58,6 +53,12 @@ class Problems:
     def duplicate(self, field: str, value: Any) -> None:
         """A value that must be unique and is not."""
         self._add("FieldValueDuplicate", field, f"Duplicate value: {_shown(value)}")
+
+    def once(self, field: str, value: Hashable, seen: set[Any]) -> None:
+        """Reports a value that an earlier item has, and adds it to those `seen`."""
+        if value in seen:
+            self.duplicate(field, value)
+        seen.add(value)
 
     def unsupported(self, field: str, value: Any, known: Iterable[str]) -> None:
         """A value outside an enumeration, whose values are listed in the given order, the first ones of many."""

@@ -1,88 +1,68 @@
-"""Validation of one container."""
+"""Rules of containers and their parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from partage.apiserver import naming
 from partage.apiserver.problems import Problems
-from partage.apiserver.rules.resources import check_requirements
 
 _HANDLERS: Final = ("exec", "grpc", "httpGet", "tcpSocket")
 
 
-def check_container(
-    container: Mapping[str, Any], field: str, volumes: AbstractSet[str], problems: Problems
-) -> None:
-    """Reports problems of a container whose mounts may use the names in `volumes`."""
-    name = container.get("name", "")
+def check_image(image: Any, field: str, problems: Problems) -> None:
+    """Reports a missing image, and blanks around one."""
+    if not image:
+        problems.required(field)
+    elif image != image.strip():
+        problems.invalid(field, image, "must not have leading or trailing whitespace")
+
+
+def check_variable(one: Mapping[str, Any], field: str, problems: Problems) -> None:
+    """Reports problems of an environment variable."""
+    name, source = one.get("name", ""), one.get("valueFrom")
     if not name:
         problems.required(f"{field}.name")
-    elif found := naming.domain_label(name):
-        problems.invalid(f"{field}.name", name, found[0])
-    image = container.get("image", "")
-    if not image:
-        problems.required(f"{field}.image")
-    elif image != image.strip():
-        problems.invalid(f"{field}.image", image, "must not have leading or trailing whitespace")
-    _check_ports(container.get("ports") or (), f"{field}.ports", problems)
-    _check_env(container.get("env") or (), f"{field}.env", problems)
-    _check_mounts(container.get("volumeMounts") or (), f"{field}.volumeMounts", volumes, problems)
-    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
-        if probe in container:
-            _check_probe(container[probe], f"{field}.{probe}", problems)
-    check_requirements(container.get("resources") or {}, f"{field}.resources", problems)
+    elif "=" in name or not name.isascii() or not name.isprintable():
+        problems.invalid(
+            f"{field}.name",
+            name,
+            "a valid environment variable name must consist only of printable ASCII characters "
+            "other than '='",
+        )
+    if source is not None and one.get("value"):
+        problems.invalid(
+            f"{field}.valueFrom", "", "may not be specified when `value` is not empty"
+        )
+    if source is not None and len(source) != 1:
+        problems.invalid(
+            f"{field}.valueFrom",
+            "",
+            "may not have more than one field specified at a time"
+            if source
+            else "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or "
+            "`secretKeyRef`",
+        )
 
 
-def _check_ports(ports: Sequence[Any], field: str, problems: Problems) -> None:
-    names: set[str] = set()
-    for index, port in enumerate(ports):
-        where = f"{field}[{index}]"
-        if port.get("containerPort"):
-            problems.port(f"{where}.containerPort", port["containerPort"])
-        else:
-            problems.required(f"{where}.containerPort")
-        if port.get("name"):
-            if port["name"] in names:
-                problems.duplicate(f"{where}.name", port["name"])
-            names.add(port["name"])
+def check_probe(probe: Mapping[str, Any], field: str, problems: Problems) -> None:
+    """Reports problems of a probe."""
+    handlers = [name for name in _HANDLERS if name in probe]
+    if not handlers:
+        problems.required(field, "must specify a handler type")
+    for extra in handlers[1:]:
+        problems.forbidden(f"{field}.{extra}", "may not specify more than 1 handler type")
+    if "exec" in probe and not probe["exec"].get("command"):
+        problems.required(f"{field}.exec.command")
+    if not field.endswith("readinessProbe") and probe.get("successThreshold", 1) != 1:
+        problems.invalid(f"{field}.successThreshold", probe["successThreshold"], "must be 1")
 
 
-def _check_env(variables: Sequence[Any], field: str, problems: Problems) -> None:
-    for index, one in enumerate(variables):
-        where = f"{field}[{index}]"
-        name = one.get("name", "")
-        if not name:
-            problems.required(f"{where}.name")
-        elif "=" in name or not name.isascii() or not name.isprintable():
-            problems.invalid(
-                f"{where}.name",
-                name,
-                "a valid environment variable name must consist only of printable ASCII "
-                "characters other than '='",
-            )
-        source = one.get("valueFrom")
-        if source is not None:
-            if one.get("value"):
-                problems.invalid(
-                    f"{where}.valueFrom", "", "may not be specified when `value` is not empty"
-                )
-            if len(source) != 1:
-                problems.invalid(
-                    f"{where}.valueFrom",
-                    "",
-                    "may not have more than one field specified at a time"
-                    if source
-                    else "must specify one of: `fieldRef`, `resourceFieldRef`, "
-                    "`configMapKeyRef` or `secretKeyRef`",
-                )
-
-
-def _check_mounts(
-    mounts: Sequence[Any], field: str, volumes: AbstractSet[str], problems: Problems
+def check_mounts(
+    container: Mapping[str, Any], field: str, volumes: AbstractSet[str], problems: Problems
 ) -> None:
+    """Reports problems of mounts, which may use the names in `volumes`."""
     paths: set[str] = set()
-    for index, mount in enumerate(mounts):
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
         where = f"{field}[{index}]"
         if not mount.get("name"):
             problems.required(f"{where}.name")
@@ -94,18 +74,6 @@ def _check_mounts(
         elif path in paths:
             problems.invalid(f"{where}.mountPath", path, "must be unique")
         paths.add(path)
-
-
-def _check_probe(probe: Mapping[str, Any], field: str, problems: Problems) -> None:
-    handlers = [name for name in _HANDLERS if name in probe]
-    if not handlers:
-        problems.required(field, "must specify a handler type")
-    for extra in handlers[1:]:
-        problems.forbidden(f"{field}.{extra}", "may not specify more than 1 handler type")
-    if "exec" in probe and not probe["exec"].get("command"):
-        problems.required(f"{field}.exec.command")
-    if not field.endswith("readinessProbe") and probe.get("successThreshold", 1) != 1:
-        problems.invalid(f"{field}.successThreshold", probe["successThreshold"], "must be 1")
 
 
 def check_host_ports(
@@ -122,22 +90,17 @@ def check_host_ports(
             continue
         if same and host != port.get("containerPort"):
             problems.invalid(where, host, "must match `containerPort` when `hostNetwork` is true")
-        text = f"{port.get('protocol')}/{port.get('hostIP', '')}/{host}"
-        if text in taken:
-            problems.duplicate(where, text)
-        taken.add(text)
+        problems.once(where, f"{port.get('protocol')}/{port.get('hostIP', '')}/{host}", taken)
 
 
 def check_claims(
     container: Mapping[str, Any], field: str, known: AbstractSet[str], problems: Problems
 ) -> None:
     """Reports claims of a container that its pod does not have."""
-    seen: set[tuple[str, str]] = set()
+    seen: set[str] = set()
     for index, one in enumerate((container.get("resources") or {}).get("claims") or ()):
         pair = (one.get("name", ""), one.get("request", ""))
-        if pair in seen:
-            problems.duplicate(f"{field}[{index}]", "/".join(filter(None, pair)))
-        seen.add(pair)
+        problems.once(f"{field}[{index}]", "/".join(filter(None, pair)), seen)
         if one.get("name") not in known:
             among = " which is empty" if not known else ""
             problems.absent(

@@ -7,10 +7,9 @@ Source for ResourceClaims, their templates and DeviceClasses: Kubernetes v1.36.4
 import base64
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 from partage.apiserver.rules.pod_defaults import fill
 from partage.apiserver.rules.resources import COUNTED, amount, check_amounts
@@ -150,15 +149,6 @@ def check_quota(value: Mapping[str, Any], problems: Problems) -> None:
         problems.invalid("spec.scopes", scopes, "unsupported scope")
 
 
-def check_lease(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports impossible durations of a Lease."""
-    spec = value.get("spec") or {}
-    if spec.get("leaseDurationSeconds", 1) <= 0:
-        problems.invalid(
-            "spec.leaseDurationSeconds", spec["leaseDurationSeconds"], "must be greater than 0"
-        )
-
-
 def check_event(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports an event in another namespace than its object's."""
     about = (value.get("involvedObject") or {}).get("namespace", "")
@@ -205,33 +195,19 @@ def fill_service(value: dict[str, Any]) -> None:
 
 
 def check_service(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports missing and impossible ports of a Service."""
+    """Reports missing ports and names of a Service, and an impossible address."""
     spec = value["spec"]
     ports = spec.get("ports") or ()
     if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
         problems.required("spec.ports")
     names: set[str] = set()
     for index, port in enumerate(ports):
-        problems.port(f"spec.ports[{index}].port", port.get("port", 0))
-        target = port.get("targetPort", 1)
-        if isinstance(target, int):
-            problems.port(f"spec.ports[{index}].targetPort", target)
-        name = port.get("name")
-        if len(ports) > 1 and not name:
+        if port.get("name"):
+            problems.once(f"spec.ports[{index}].name", port["name"], names)
+        elif len(ports) > 1:
             problems.required(f"spec.ports[{index}].name")
-        elif name and name in names:
-            problems.duplicate(f"spec.ports[{index}].name", name)
-        names.add(name or "")
-        if not 30000 <= port.get("nodePort", 30000) <= 32767:
-            problems.invalid(
-                f"spec.ports[{index}].nodePort",
-                port["nodePort"],
-                "provided port is not in the valid range. The range of valid ports is 30000-32767",
-            )
-
     if spec["type"] == "ExternalName" and not spec.get("externalName"):
         problems.required("spec.externalName")
-    naming.check_labels(spec.get("selector") or {}, "spec.selector", problems)
     address = spec.get("clusterIP", "None")
     if address != "None" and not _is_address(address):
         problems.invalid("spec.clusterIPs[0]", address, _ADDRESS_TEXT)
@@ -270,13 +246,6 @@ def fill_network_policy(value: dict[str, Any]) -> None:
     spec.setdefault("policyTypes", ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"])
 
 
-def check_disruption_budget(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports a budget with both a minimum of available pods and a maximum of unavailable ones."""
-    spec = value.get("spec") or {}
-    if {"minAvailable", "maxUnavailable"} <= set(spec):
-        problems.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set")
-
-
 def fill_roles(value: dict[str, Any]) -> None:
     """Fills in the API groups of a role binding, in place."""
     if "roleRef" in value:
@@ -309,29 +278,6 @@ def fill_webhooks(value: dict[str, Any]) -> None:
             service.setdefault("port", 443)
 
 
-def check_slice(value: Mapping[str, Any], problems: Problems) -> None:
-    """Reports a ResourceSlice of no node, or of several."""
-    spec = value.get("spec") or {}
-    places = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
-    _one_of(spec, places, "spec", problems)
-
-
-def _one_of(
-    value: Mapping[str, Any], names: Sequence[str], where: str, problems: Problems
-) -> None:
-    """Reports a value that does not set exactly one field of several."""
-    given = [name for name in names if value.get(name)]
-    among = (" or " if len(names) == 2 else ", ").join(f"`{name}`" for name in names)
-    if not given:
-        problems.required(where, f"exactly one of {among} is required")
-    elif len(given) > 1:
-        problems.invalid(
-            where,
-            f"{{{', '.join(f'`{name}`' for name in given)}}}",
-            f"exactly one of {among} is required, but multiple fields are set",
-        )
-
-
 def fill_claim(value: dict[str, Any], where: str = "spec") -> None:
     """Fills in a ResourceClaim, or a template with the claim's spec at that path, in place."""
     spec = fill(value, *where.split("."))
@@ -349,21 +295,12 @@ def check_claim(value: Mapping[str, Any], problems: Problems, where: str = "spec
         value = value.get(name) or {}
     devices, names = value.get("devices") or {}, set[str]()
     for number, request in enumerate(devices.get("requests") or ()):
-        path = f"{where}.devices.requests[{number}]"
-        name = request.get("name") or ""
-        for why in naming.domain_label(name):
-            problems.invalid(f"{path}.name", name, why)
-        if name in names:
-            problems.duplicate(path, name)
-        names.add(name)
-        _one_of(request, ("exactly", "firstAvailable"), path, problems)
-        for part, one in _asked(path, request):
-            if part != f"{path}.exactly":
-                inner = f"{name}/{one.get('name', '')}"
-                if inner in names:
-                    problems.duplicate(part, one.get("name", ""))
-                names.add(inner)
-            _check_count(one, part, problems)
+        path, name = f"{where}.devices.requests[{number}]", request.get("name") or ""
+        problems.once(path, name, names)
+        inner: set[str] = set()
+        for index, one in enumerate(request.get("firstAvailable") or ()):
+            problems.once(f"{path}.firstAvailable[{index}]", one.get("name", ""), inner)
+        names |= {f"{name}/{one}" for one in inner}
     for number, one in enumerate(devices.get("constraints") or ()):
         for index, name in enumerate(one.get("requests") or ()):
             if name not in names:
@@ -373,19 +310,3 @@ def check_claim(value: Mapping[str, Any], problems: Problems, where: str = "spec
                     "must be the name of a request in the claim or the name of a request and a "
                     "subrequest separated by '/'",
                 )
-
-
-def _check_count(one: Mapping[str, Any], where: str, problems: Problems) -> None:
-    count = one.get("count", 1)
-    if one.get("allocationMode") == "All" and "count" in one:
-        why = "must not be specified when allocationMode is 'All'"
-        problems.invalid(f"{where}.count", count, why)
-    elif count <= 0:
-        problems.invalid(f"{where}.count", count, "must be greater than zero")
-
-
-def _asked(path: str, request: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if request.get("exactly"):
-        yield f"{path}.exactly", request["exactly"]
-    for number, one in enumerate(request.get("firstAvailable") or ()):
-        yield f"{path}.firstAvailable[{number}]", one

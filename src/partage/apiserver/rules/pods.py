@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from partage.apiserver import naming
 from partage.apiserver.problems import Problems
 from partage.apiserver.rules.containers import (
     check_claims,
-    check_container,
     check_host_ports,
+    check_mounts,
     check_once,
 )
-from partage.apiserver.rules.scheduling import check_placement
 
 _SOURCES: Final = {"resourceClaimName", "resourceClaimTemplateName"}
 _NAMED: Final = [f"`{name}`" for name in sorted(_SOURCES)]
@@ -38,7 +36,7 @@ def check_pod(pod: Mapping[str, Any], problems: Problems) -> None:
 
 def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
     """Reports problems of a pod's spec in `field`, such as `spec` or `spec.template.spec`."""
-    volumes = _check_volumes(spec.get("volumes") or (), f"{field}.volumes", problems)
+    volumes = {one.get("name", "") for one in spec.get("volumes") or ()}
     if not spec.get("containers"):
         problems.required(f"{field}.containers")
     names: set[str] = set()
@@ -47,11 +45,9 @@ def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
     for group in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(group) or ()):
             where = f"{field}.{group}[{index}]"
-            check_container(container, where, volumes, problems)
+            check_mounts(container, f"{where}.volumeMounts", volumes, problems)
             check_claims(container, f"{where}.resources.claims", claims, problems)
-            if container.get("name") in names:
-                problems.duplicate(f"{where}.name", container["name"])
-            names.add(container.get("name", ""))
+            problems.once(f"{where}.name", container.get("name", ""), names)
             if group == "initContainers":
                 if container.get("restartPolicy") != "Always":
                     check_once(container, where, problems)
@@ -63,48 +59,33 @@ def check_spec(spec: Mapping[str, Any], field: str, problems: Problems) -> None:
         problems.required(
             f"{field}.dnsConfig", "must provide `dnsConfig` when `dnsPolicy` is None"
         )
-    check_placement(spec, field, problems)
+    if spec.get("schedulingGates") and spec.get("nodeName"):
+        problems.forbidden(
+            f"{field}.nodeName", "cannot be set until all schedulingGates have been cleared"
+        )
 
 
 def _check_claims(claims: Sequence[Any], field: str, problems: Problems) -> set[str]:
-    names: set[str] = set()
     for index, one in enumerate(claims):
-        where, name = f"{field}.resourceClaims[{index}]", one.get("name", "")
-        if name in names:
-            problems.duplicate(f"{where}.name", name)
-        names.add(name)
+        where = f"{field}.resourceClaims[{index}]"
         sources = len(_SOURCES & set(one))
         if sources > 1:
             problems.invalid(where, one, f"at most one of {' or '.join(_NAMED)} may be specified")
         elif not sources:
             problems.invalid(where, one, f"must specify one of: {', '.join(_NAMED)}")
-    return names
+    return {one.get("name", "") for one in claims}
 
 
-def _check_volumes(volumes: Sequence[Any], field: str, problems: Problems) -> set[str]:
-    names: set[str] = set()
-    for index, volume in enumerate(volumes):
-        where = f"{field}[{index}]"
-        name = volume.get("name", "")
-        if not name:
-            problems.required(f"{where}.name")
-        elif found := naming.domain_label(name):
-            problems.invalid(f"{where}.name", name, found[0])
-        if name in names:
-            problems.duplicate(f"{where}.name", name)
-        names.add(name)
-        sources = [key for key in volume if key != "name"]
-        if not sources:
-            problems.required(where, "must specify a volume type")
-        for extra in sources[1:]:
-            problems.forbidden(f"{where}.{extra}", "may not specify more than 1 volume type")
-        if "hostPath" in volume and not volume["hostPath"].get("path"):
-            problems.required(f"{where}.hostPath.path")
-        if "configMap" in volume and not volume["configMap"].get("name"):
-            problems.required(f"{where}.configMap.name")
-        if "secret" in volume and not volume["secret"].get("secretName"):
-            problems.required(f"{where}.secret.secretName")
-    return names
+def check_volume(volume: Mapping[str, Any], field: str, problems: Problems) -> None:
+    """Reports a volume without a source or with several, and a source that names nothing."""
+    sources = [key for key in volume if key != "name"]
+    if not sources:
+        problems.required(field, "must specify a volume type")
+    for extra in sources[1:]:
+        problems.forbidden(f"{field}.{extra}", "may not specify more than 1 volume type")
+    for source, key in (("hostPath", "path"), ("configMap", "name"), ("secret", "secretName")):
+        if source in volume and not volume[source].get(key):
+            problems.required(f"{field}.{source}.{key}")
 
 
 def check_pod_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: Problems) -> None:

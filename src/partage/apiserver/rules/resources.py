@@ -106,10 +106,9 @@ def check_amounts(
             problems.invalid(where, text, _WHOLE)
 
 
-def check_requirements(requirements: Mapping[str, Any], field: str, problems: Problems) -> None:
+def check_requirements(given: Mapping[str, Any] | None, field: str, problems: Problems) -> None:
     """Reports problems of a container's limits and requests."""
-    limits = requirements.get("limits") or {}
-    requests = requirements.get("requests") or {}
+    limits, requests = ((given or {}).get(group) or {} for group in ("limits", "requests"))
     check_amounts(limits, f"{field}.limits", problems, container=True)
     check_amounts(requests, f"{field}.requests", problems, container=True)
     if any(name.startswith("hugepages-") for name in limits) and not (

@@ -143,7 +143,6 @@ RULES: Final[Mapping[str, Rules]] = {
     "endpoints": Rules(fill=objects.fill_endpoints),
     "endpointslices.discovery.k8s.io": Rules(fill=objects.fill_endpoints),
     "networkpolicies.networking.k8s.io": Rules(fill=objects.fill_network_policy),
-    "poddisruptionbudgets.policy": Rules(check=objects.check_disruption_budget),
     "persistentvolumeclaims": Rules(
         fill=lambda claim: fill(claim, "spec", volumeMode="Filesystem"),
         begin=lambda claim: claim.update(status={"phase": "Pending"}),
@@ -165,7 +164,6 @@ RULES: Final[Mapping[str, Rules]] = {
         begin=lambda value: value.update(status={}),
         check=workloads.check_autoscaler,
     ),
-    "leases.coordination.k8s.io": Rules(check=objects.check_lease),
     "resourceclaims.resource.k8s.io": Rules(
         fill=objects.fill_claim,
         begin=lambda value: value.update(status={}),
@@ -178,7 +176,6 @@ RULES: Final[Mapping[str, Rules]] = {
         check_update=objects.fixed("spec"),
     ),
     "resourceslices.resource.k8s.io": Rules(
-        check=objects.check_slice,
         check_update=objects.fixed("spec.driver", "spec.nodeName", "spec.pool.name"),
     ),
     "priorityclasses.scheduling.k8s.io": Rules(

@@ -152,8 +152,6 @@ def own_job(value: dict[str, Any]) -> None:
 def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports problems of a Deployment, ReplicaSet, StatefulSet or DaemonSet."""
     spec = value["spec"]
-    if value["kind"] == "Deployment":
-        _check_deployment(spec, problems)
     selector = spec.get("selector")
     labels = (spec["template"].get("metadata") or {}).get("labels") or {}
     if selector is None:
@@ -168,10 +166,6 @@ def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
             labels,
             "`selector` does not match template `labels`",
         )
-    if selector is not None:
-        naming.check_labels(
-            selector.get("matchLabels") or {}, "spec.selector.matchLabels", problems
-        )
     _check_template(spec["template"], problems)
     policy = spec["template"]["spec"].get("restartPolicy")
     if policy != "Always":
@@ -184,7 +178,8 @@ def check_workload(value: Mapping[str, Any], problems: Problems) -> None:
         )
 
 
-def _check_deployment(spec: Mapping[str, Any], problems: Problems) -> None:
+def check_deployment(spec: Mapping[str, Any], _field: str, problems: Problems) -> None:
+    """Reports an impossible strategy or deadline in a Deployment's spec."""
     strategy = spec["strategy"]
     rolling = strategy.get("rollingUpdate")
     if strategy["type"] not in ("Recreate", "RollingUpdate"):
@@ -209,8 +204,8 @@ def _check_template(
     template: Mapping[str, Any], problems: Problems, field: str = "spec.template"
 ) -> None:
     metadata = template.get("metadata") or {}
-    naming.check_labels(metadata.get("labels") or {}, f"{field}.labels", problems)
-    naming.check_annotations(metadata.get("annotations") or {}, f"{field}.annotations", problems)
+    naming.check_labels(metadata.get("labels"), f"{field}.labels", problems)
+    naming.check_annotations(metadata.get("annotations"), f"{field}.annotations", problems)
     check_spec(template["spec"], f"{field}.spec", problems)
 
 
