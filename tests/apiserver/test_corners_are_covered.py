@@ -52,6 +52,36 @@ def test_the_scale_of_a_deployment() -> None:
     run(story)
 
 
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_a_scale_without_a_version_does_not_mind_another_writer(method: str) -> None:
+    """As `kubectl scale` sends it beside a controller that writes the status; a version is a precondition."""
+
+    async def story(w: World) -> None:
+        ok(await w.post(DEPLOYMENTS, deployment()), 201)
+        path = f"{DEPLOYMENTS}/web/scale"
+        old = ok(await w.get(path))["metadata"]["resourceVersion"]
+        told = [{"status": {"replicas": 1}}]
+
+        async def disturb(_asked: Review) -> None:
+            while told:
+                await w.server.patch(
+                    "deployments.apps", "default", "web", told.pop(), sub="status"
+                )
+
+        w.server.admission.validators.append(disturb)
+        send = w.patch if method == "PATCH" else w.put
+        body: dict[str, Any] = {"metadata": {"name": "web"}, "spec": {"replicas": 3}}
+        scaled = await send(path, body)
+        body["metadata"]["resourceVersion"] = old
+        late = await send(path, body)
+
+        assert ok(scaled)["spec"]["replicas"] == 3
+        assert ok(await w.get(f"{DEPLOYMENTS}/web"))["status"]["replicas"] == 1
+        assert late.code == 409
+
+    run(story)
+
+
 OPTIONS: dict[str, tuple[Any, dict[str, str], int]] = {
     "list": ([], {}, 400),
     "preconditions": ({"preconditions": 1}, {}, 400),

@@ -15,7 +15,7 @@ from partage.apiserver.rules.fields import check_fields
 from partage.apiserver.selectors import labels_text, selector_text
 from partage.apiserver.status import bad_request, invalid
 from partage.apiserver.storage import Record
-from partage.apiserver.updating import expect, update
+from partage.apiserver.updating import JSON_PATCH, MERGE, patch
 from partage.wire.field_types import catalogue
 
 _PATHS: Final = {
@@ -75,38 +75,28 @@ async def set_scale(
     cluster: Cluster, call: Call, body: Any, shown: Patch | None = None
 ) -> dict[str, Any]:
     """Writes an object's number of replicas. Raises `ApiError`."""
-    asked = replace(call, kind=_SCALE, sub="")
-    scale = accept(asked, body, shown)
-    record = must_get(cluster, call)
-    expect(call, scale["metadata"], record)
-    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    scale = accept(replace(call, kind=_SCALE, sub=""), body, shown)
     problems = Problems()
     check_fields(scale, _SCALE.type, "", problems)
     if problems:
         raise invalid("Scale", "autoscaling", call.name, problems.causes)
-    value = _with(call.kind.outward(record.value), _paths(call.kind)["specReplicasPath"], replicas)
-    return scale_of(call.kind, await update(cluster, replace(call, sub=""), value))
-
-
-def _with(value: Mapping[str, Any], path: str, replicas: int) -> dict[str, Any]:
-    names = path.lstrip(".").split(".")
-    found = dict(value)
-    at = found
-    for name in names[:-1]:
-        inner = at.get(name)
-        at[name] = dict(inner) if isinstance(inner, Mapping) else {}
-        at = at[name]
-    at[names[-1]] = replicas
-    return found
+    change: Any = (scale.get("spec") or {}).get("replicas", 0)
+    for name in reversed(_paths(call.kind)["specReplicasPath"].lstrip(".").split(".")):
+        change = {name: change}
+    head = {key: scale["metadata"].get(key) for key in ("uid", "resourceVersion")}
+    change["metadata"] = {key: value for key, value in head.items() if value}
+    record, _new = await patch(cluster, replace(call, sub=""), MERGE, change)
+    return scale_of(call.kind, record)
 
 
 async def patch_scale(cluster: Cluster, call: Call, media: str, body: Any) -> dict[str, Any]:
     """Patches an object's number of replicas. Raises `ApiError`."""
     live = scale_of(call.kind, must_get(cluster, call))
     try:
-        if media == "application/json-patch+json":
+        if media == JSON_PATCH:
             changed = json_patch(live, body)
         else:
+            del live["metadata"]["resourceVersion"]  # only the patch's own is a precondition
             changed = merge_patch(live, body)
     except PatchError as error:
         raise bad_request(str(error)) from error

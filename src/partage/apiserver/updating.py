@@ -38,9 +38,9 @@ from partage.apiserver.strategic import strategic_patch
 
 APPLY: Final = "application/apply-patch+yaml"
 JSON_PATCH: Final = "application/json-patch+json"
-_MERGE: Final = "application/merge-patch+json"
+MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
-PATCHES: Final = (JSON_PATCH, _MERGE, _STRATEGIC, APPLY)
+PATCHES: Final = (JSON_PATCH, MERGE, _STRATEGIC, APPLY)
 _TRIES: Final = 6
 _CARRYING: Final = ("namespaces", "nodes", "pods")
 
@@ -64,7 +64,7 @@ async def patch(cluster: Cluster, call: Call, media: str, body: Any) -> tuple[Re
     if media == APPLY:
         return await _apply(cluster, call, body)
     if media == _STRATEGIC and call.kind.definition is not None:
-        raise unsupported_media(f"{JSON_PATCH}, {_MERGE}, {APPLY}")
+        raise unsupported_media(f"{JSON_PATCH}, {MERGE}, {APPLY}")
 
     def make(old: Record) -> dict[str, Any]:
         live = call.kind.outward(old.value)
@@ -98,7 +98,7 @@ def _patched(call: Call, media: str, live: dict[str, Any], body: Any) -> Any:
     if not isinstance(body, Mapping):
         why = f"json: cannot unmarshal {kind_of(body)} into Go value of type map[string]interface {{}}"
         raise Undecodable(why if media == _STRATEGIC else f"error decoding patch: {why}")
-    if media == _MERGE:
+    if media == MERGE:
         return merge_patch(live, body)
     return strategic_patch(live, body, call.kind.type)
 
