@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partage.apiserver import ApiError, Settings
+from partage.apiserver.listing import Selection
+from partage.apiserver.negotiation import Form
 from partage.apiserver.selectors import FieldSelector, parse_labels, parse_selector
 from partage.apiserver.storage import Absent, Compacted, Store, Taken
+from partage.apiserver.streams import Watch, watch
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 
@@ -39,6 +42,26 @@ def test_a_watch_tells_what_happened_since() -> None:
         assert told(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
         versions = [int(e["object"]["metadata"]["resourceVersion"]) for e in events]
         assert versions == sorted(set(versions))
+
+    run(story)
+
+
+def test_a_watch_that_the_servers_end_cuts_off_claims_no_untold_change() -> None:
+    """Its client would go on after the bookmark, and never hear of it."""
+
+    async def story(w: World) -> None:
+        closing = asyncio.Event()
+        call = w.server.call("configmaps", "default")
+        wanted = Watch(Selection(), Form(), since=w.server.store.revision, bookmarks=True)
+        lines = watch(w.server.cluster, call, wanted, closing)
+        assert await anext(lines) == b""
+        waiting = asyncio.create_task(anext(lines, b""))
+        await asyncio.sleep(0)
+
+        w.server.store.insert("configmaps", config("a") | {"metadata": {"name": "a"}})
+        closing.set()
+
+        assert await waiting == b""
 
     run(story)
 

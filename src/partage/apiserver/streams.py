@@ -78,15 +78,13 @@ async def watch(
                 await asyncio.sleep(0)
             continue
         now = loop.time()
-        if now >= end:
-            break
-        if now >= beat:
+        if now >= min(beat, end):
             beat = now + wanted.beat
             if wanted.bookmarks:
                 yield writer.bookmark()
+        if now >= end:
+            return
         await next_change(history, min(end, beat) - now, closing)
-    if wanted.bookmarks:
-        yield writer.bookmark()
 
 
 async def next_change(history: History, seconds: float | None, closing: asyncio.Event) -> None:
