@@ -16,7 +16,7 @@ from partage.apiserver.listing import Selection
 from partage.apiserver.negotiation import Form
 from partage.apiserver.status import expired
 from partage.apiserver.storage import Change, Compacted, History, Record
-from partage.apiserver.tables import partial, table
+from partage.apiserver.tables import formed, partial, table
 
 _BATCH: Final = 500
 _encode: Final = msgspec.json.Encoder().encode
@@ -149,24 +149,12 @@ class _Writer:
         )
 
     def _line(self, kind: str, record: Record) -> bytes:
-        form, of = self._wanted.form, self._call.kind
-        if form.shape == "object":
-            text = record.text(of.api_version, of.outward)
-            return b'{"type":"' + kind.encode() + b'","object":' + text + b"}\n"
-        if form.shape == "partial":
-            found: Any = partial(of.outward(record.value), form.version)
-        else:
-            found = table(
-                of,
-                [record],
-                self._cluster.ambient.now(),
-                head={"resourceVersion": str(record.revision)},
-                include=self._wanted.include,
-                version=form.version,
-                headings=self._headings,
-            )
-            self._headings = False
-        return _encode({"type": kind, "object": found}) + b"\n"
+        wanted, now = self._wanted, self._cluster.ambient.now()
+        text = formed(
+            self._call.kind, record, wanted.form, now, wanted.include, headings=self._headings
+        )
+        self._headings = False
+        return b'{"type":"' + kind.encode() + b'","object":' + text + b"}\n"
 
     def bookmark(self, *, end: bool = False) -> bytes:
         """A line with only the watch's position."""

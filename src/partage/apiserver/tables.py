@@ -8,8 +8,10 @@ import msgspec
 from partage.apiserver import jsonpath
 from partage.apiserver.columns import AGE, NAME, UNKNOWN, Column, age, columns_of
 from partage.apiserver.kinds import Kind
+from partage.apiserver.negotiation import Form
 from partage.apiserver.storage import Record
 
+_encode: Final = msgspec.json.Encoder().encode
 _TYPES: Final = ("boolean", "date", "integer", "number", "string")
 
 
@@ -50,6 +52,34 @@ def table(
         "columnDefinitions": [_described(column) for column in columns] if headings else [],
         "rows": rows,
     }
+
+
+def formed(
+    kind: Kind,
+    record: Record,
+    form: Form,
+    now: float,
+    include: str = "Metadata",
+    *,
+    headings: bool = True,
+) -> bytes:
+    """One object in the form that a client accepts; the other arguments are those of `table`."""
+    if form.shape == "object":
+        return record.text(kind.api_version, kind.outward)
+    if form.shape == "partial":
+        return _encode(partial(kind.outward(record.value), form.version))
+    head = {"resourceVersion": record.metadata.get("resourceVersion", "")}
+    return _encode(
+        table(
+            kind,
+            [record],
+            now,
+            head=head,
+            include=include,
+            version=form.version,
+            headings=headings,
+        )
+    )
 
 
 def partial(value: Mapping[str, Any], version: str = "v1") -> dict[str, Any]:

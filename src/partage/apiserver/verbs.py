@@ -15,7 +15,6 @@ from partage.apiserver.decoding import parse
 from partage.apiserver.deleting import DeleteOptions, delete
 from partage.apiserver.exchange import Exchange
 from partage.apiserver.listing import listed
-from partage.apiserver.negotiation import Form
 from partage.apiserver.podparts import LogProvider
 from partage.apiserver.status import (
     ApiError,
@@ -27,7 +26,7 @@ from partage.apiserver.status import (
 )
 from partage.apiserver.storage import Record
 from partage.apiserver.streams import Watch, watch
-from partage.apiserver.tables import partial, table
+from partage.apiserver.tables import formed, partial, table
 from partage.apiserver.updating import APPLY, JSON_PATCH, PATCHES, patch, update
 from partage.wire.field_types import catalogue
 
@@ -86,30 +85,9 @@ class Verbs:
     def _one(
         self, exchange: Exchange, call: Call, record: Record, *, code: int = 200
     ) -> web.Response:
-        form, kind = exchange.form, call.kind
-        if form.shape == "object":
-            return exchange.text(
-                record.text(kind.api_version, kind.outward), code=code, warnings=call.warnings
-            )
-        if form.shape == "partial":
-            found = partial(kind.outward(record.value), form.version)
-            return exchange.answer(found, code=code, warnings=call.warnings)
-        head = {"resourceVersion": record.metadata.get("resourceVersion", "")}
-        return exchange.answer(
-            self._table(exchange, call, [record], form, head), code=code, warnings=call.warnings
-        )
-
-    def _table(
-        self, exchange: Exchange, call: Call, records: list[Record], form: Form, head: Any
-    ) -> dict[str, Any]:
-        return table(
-            call.kind,
-            records,
-            self.cluster.ambient.now(),
-            head=head,
-            include=exchange.query.get("includeObject", "Metadata"),
-            version=form.version,
-        )
+        include, now = _include(exchange), self.cluster.ambient.now()
+        text = formed(call.kind, record, exchange.form, now, include)
+        return exchange.text(text, code=code, warnings=call.warnings)
 
     def _list(self, exchange: Exchange, call: Call) -> web.Response:
         query, kind, form = exchange.query, call.kind, exchange.form
@@ -133,7 +111,10 @@ class Verbs:
             head["remainingItemCount"] = found.remaining
         told = call.warnings
         if form.shape == "table":
-            page = self._table(exchange, call, found.records, form, head)
+            include, now = _include(exchange), self.cluster.ambient.now()
+            page = table(
+                kind, found.records, now, head=head, include=include, version=form.version
+            )
             return exchange.answer(page, warnings=told)
         if form.shape == "partial":
             items = [partial(kind.outward(one.value), form.version) for one in found.records]
@@ -168,7 +149,7 @@ class Verbs:
             bookmarks=bookmarks,
             seconds=min(seconds, _LONGEST_WATCH) if seconds else _SHORTEST,
             beat=self.beat,
-            include=query.get("includeObject", "Metadata"),
+            include=_include(exchange),
         )
         lines = watch(self.cluster, call, wanted, self.closing)
         return await _pour(exchange, lines, "application/json")
@@ -318,6 +299,11 @@ class Verbs:
         if isinstance(answer, str):
             return web.Response(text=answer, content_type="text/plain")
         return await _pour(exchange, answer, "text/plain")
+
+
+def _include(exchange: Exchange) -> str:
+    """The content of each row's object in a table."""
+    return exchange.query.get("includeObject", "Metadata")
 
 
 def _patch_media(exchange: Exchange) -> str:
