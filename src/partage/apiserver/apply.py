@@ -1,6 +1,6 @@
 """Server-side apply: merging an applied configuration, conflicts, and the record of owners."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ from partage.apiserver.ownership import (
     to_document,
     to_paths,
     within,
-    without_own,
 )
 from partage.apiserver.status import ApiError
 from partage.apiserver.strategic import union
@@ -71,22 +70,24 @@ def record_update(
     if not changed and not removed and old is not None:
         _keep(new, entries)
         return
-    kept: list[dict[str, Any]] = []
-    mine: set[Path] = set()
-    for entry in entries:
-        paths = to_paths(entry.get("fieldsV1"))
-        if manager.is_(entry):
-            mine = paths
-            continue
-        left = paths - changed - removed
-        if left == paths:
-            kept.append(entry)
-        elif left:
-            kept.append({**entry, "fieldsV1": to_document(left)})
-    mine = (mine | changed) - removed
+    own = [_owned(one) for one in entries if manager.is_(one)]
+    kept = list(_without((one for one in entries if not manager.is_(one)), changed | removed))
+    mine = changed.union(*own) - removed
     if mine:
         kept.append(manager.entry(mine))
     _keep(new, kept)
+
+
+def _owned(entry: Mapping[str, Any]) -> set[Path]:
+    return to_paths(entry.get("fieldsV1"))
+
+
+def _without(entries: Iterable[dict[str, Any]], gone: set[Path]) -> Iterator[dict[str, Any]]:
+    """Entries without paths that they own no longer; one without any other is left out."""
+    for entry in entries:
+        paths = _owned(entry)
+        if left := paths - gone:
+            yield entry if left == paths else {**entry, "fieldsV1": to_document(left)}
 
 
 def _within(paths: dict[Path, Any], manager: Manager) -> dict[Path, Any]:
@@ -126,26 +127,21 @@ def apply(
     entries = _owners(live, type_, manager)
     before = leaves(live, type_)
     differs = {p for p, v in claimed.items() if p not in before or before[p] != v}
-    others = [(e, to_paths(e.get("fieldsV1"))) for e in entries if not manager.is_(e)]
-    mine = next((to_paths(e.get("fieldsV1")) for e in entries if manager.is_(e)), set())
-    conflicts = [(entry, paths & differs) for entry, paths in others if paths & differs]
+    others = [one for one in entries if not manager.is_(one)]
+    own = next((one for one in entries if manager.is_(one)), None)
+    mine = _owned(own) if own is not None else set()
+    conflicts = [(one, found) for one in others if (found := _owned(one) & differs)]
     if conflicts and not force:
         raise _conflict(conflicts)
     merged = _merge(dict(live), wanted, type_)
-    owned_elsewhere = set().union(*(paths for _entry, paths in others)) if others else set()
+    owned_elsewhere = set[Path]().union(*map(_owned, others))
     dropped = mine - set(claimed) - owned_elsewhere
     merged = _prune(merged, type_, dropped, owned_elsewhere | set(claimed))
-    kept = []
-    for entry, paths in others:
-        left = paths - differs if force else paths
-        if left:
-            kept.append(entry if left == paths else {**entry, "fieldsV1": to_document(left)})
-    same = next(
-        (e for e in entries if manager.is_(e) and to_paths(e.get("fieldsV1")) == set(claimed)),
-        None,
-    )
-    unchanged = without_own(leaves(merged, type_)) == before
-    kept.append(same if same is not None and unchanged else manager.entry(set(claimed)))
+    same = mine == set(claimed) and leaves(merged, type_) == before
+    kept = [
+        *_without(others, differs),
+        own if own is not None and same else manager.entry(set(claimed)),
+    ]
     _keep(merged, kept)
     return merged
 

@@ -53,17 +53,12 @@ _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def leaves(value: Mapping[str, Any], type_: Type) -> dict[Path, Any]:
-    """Every path that can have an owner, with its value; list items and map entries are marks."""
+    """Every path that can have an owner, with its value, without the server's own; list items and map entries are marks."""
     found: dict[Path, Any] = {}
     _walk(value, type_, (), found)
-    return without_own(found)
-
-
-def without_own(paths: dict[Path, Any]) -> dict[Path, Any]:
-    """The paths without the server's own."""
     return {
         path: value
-        for path, value in paths.items()
+        for path, value in found.items()
         if path not in _OWN and path[:2] != ("f:metadata", "f:managedFields")
     }
 
