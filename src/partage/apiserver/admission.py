@@ -7,11 +7,12 @@ Both may be plain or async functions. A hook raises `Refused` to reject an objec
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from partage.apiserver.kinds import Kind
 from partage.apiserver.status import ApiError, Cause, forbidden, invalid
 
+_T = TypeVar("_T")
 _FORBIDDEN: Final = 403
 _INVALID: Final = 422
 
@@ -84,12 +85,7 @@ class Admission:
     async def mutate(self, review: Review) -> dict[str, Any]:
         """The object after all mutators. Raises `ApiError`."""
         for mutator in (*self.mutators, self._last_mutator):
-            try:
-                answer = mutator(review)
-                if inspect.isawaitable(answer):
-                    answer = await answer
-            except Refused as refusal:
-                raise _refusal(review, refusal) from refusal
+            answer = await _asked(mutator, review)
             if answer is not None:
                 review = replace(review, object=answer)
         return review.object if review.object is not None else {}
@@ -97,12 +93,15 @@ class Admission:
     async def validate(self, review: Review) -> None:
         """Asks every validator. Raises `ApiError`."""
         for validator in (*self.validators, self._last_validator):
-            try:
-                answer = validator(review)
-                if inspect.isawaitable(answer):
-                    await answer
-            except Refused as refusal:
-                raise _refusal(review, refusal) from refusal
+            await _asked(validator, review)
+
+
+async def _asked(hook: Callable[[Review], Awaitable[_T] | _T], review: Review) -> _T:
+    try:
+        answer = hook(review)
+        return await answer if inspect.isawaitable(answer) else answer
+    except Refused as refusal:
+        raise _refusal(review, refusal) from refusal
 
 
 def _refusal(review: Review, refusal: Refused) -> ApiError:

@@ -5,6 +5,7 @@ It watches the store. The server calls it after every change, and it then handle
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from partage.apiserver import quota
@@ -153,10 +154,8 @@ class Janitor:
         if kind is None or self._cluster.store.get("serviceaccounts", namespace, "default"):
             return
         call = Call(kind=kind, namespace=namespace, user=_GC)
-        try:
+        with suppress(ApiError):
             await create(self._cluster, call, {"metadata": {"name": "default"}})
-        except ApiError:
-            return
 
     async def _delete(self, place: Place, policy: str = "Background") -> None:
         kind = self._cluster.registry.stored(place[0])
@@ -231,13 +230,11 @@ class Janitor:
         head.update({key: value for key, value in changed.items() if value})
         value = {**record.value, "metadata": head}
         store = self._cluster.store
-        try:
+        with suppress(Absent, Stale):
             if finished(value) and not (value.get("spec") or {}).get("finalizers"):
                 store.remove(record.resource, record.namespace, record.name, record.revision)
             else:
                 store.replace(record.resource, value, record.revision)
-        except (Absent, Stale):
-            return
 
     async def _empty(self, namespace: str) -> None:
         """Deletes a namespace's objects, and then the namespace."""

@@ -1,7 +1,7 @@
 """The rules for names, label keys and values, and annotations, with their genuine messages."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from partage.apiserver.problems import Problems
@@ -47,28 +47,29 @@ _VALUE_TEXT: Final = (
 )
 
 
-def _longer(limit: int) -> str:
-    return f"must be no more than {limit} characters"
+_Fits = Callable[[str], object]
+
+
+def _judged(name: str, limit: int, fits: _Fits, rule: str, unit: str = "characters") -> list[str]:
+    """Problems of a text with a greatest length and a form."""
+    found = [f"must be no more than {limit} {unit}"] if len(name) > limit else []
+    return found if fits(name) else [*found, rule]
 
 
 def subdomain(name: str) -> list[str]:
     """Problems of a DNS-1123 subdomain, the form of most objects' names."""
-    found = [_longer(253)] if len(name) > 253 else []
-    return found if _is_subdomain(name) else [*found, _SUBDOMAIN_TEXT]
+    return _judged(name, 253, _is_subdomain, _SUBDOMAIN_TEXT)
 
 
 def domain_label(name: str) -> list[str]:
     """Problems of a DNS-1123 label, the form of names of namespaces and containers."""
-    found = [_longer(63)] if len(name) > 63 else []
-    if _is_label(name):
-        return found
-    return [*found, "must not contain dots" if _is_subdomain(name) else _LABEL_TEXT]
+    rule = "must not contain dots" if _is_subdomain(name) else _LABEL_TEXT
+    return _judged(name, 63, _is_label, rule)
 
 
 def service_name(name: str) -> list[str]:
     """Problems of a DNS-1035 label, the form of names of services."""
-    found = [_longer(63)] if len(name) > 63 else []
-    return found if _is_service(name) else [*found, _SERVICE_TEXT]
+    return _judged(name, 63, _is_service, _SERVICE_TEXT)
 
 
 def path_segment(name: str) -> list[str]:
@@ -91,11 +92,10 @@ def qualified_name(key: str) -> list[str]:
         found.extend(f"prefix part {text}" for text in subdomain(prefix))
     if not name:
         found.append("name part must be non-empty")
-    elif len(name) > 63:
-        found.append(f"name part {_longer(63)}")
-    if not _is_qualified(name):
-        found.append(f"name part {_QUALIFIED_TEXT}")
-    return found
+    return [
+        *found,
+        *(f"name part {why}" for why in _judged(name, 63, _is_qualified, _QUALIFIED_TEXT)),
+    ]
 
 
 def domain_prefixed(key: str) -> list[str]:
@@ -107,9 +107,8 @@ def domain_prefixed(key: str) -> list[str]:
 
 def port_name(name: str) -> list[str]:
     """Problems of the name of a container's port."""
-    found = [_longer(15)] if len(name) > 15 else []
-    if not _is_service_word(name):
-        found.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
+    rule = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+    found = _judged(name, 15, _is_service_word, rule)
     if not any("a" <= sign <= "z" for sign in name):
         found.append("must contain at least one letter (a-z)")
     if "--" in name:
@@ -121,8 +120,7 @@ def port_name(name: str) -> list[str]:
 
 def label_value(value: str) -> list[str]:
     """Problems of a label's value."""
-    found = ["must be no more than 63 bytes"] if len(value) > 63 else []
-    return found if _is_value(value) else [*found, _VALUE_TEXT]
+    return _judged(value, 63, _is_value, _VALUE_TEXT, "bytes")
 
 
 def check_labels(labels: Mapping[str, Any] | None, field: str, problems: Problems) -> None:

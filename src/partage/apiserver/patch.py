@@ -51,17 +51,17 @@ def merge_patch(value: Any, patch: Any) -> Any:
 
 def json_patch(value: Any, patch: Any) -> Any:
     """`value` after the operations of `patch`. Raises `TestFailed`; `PatchError`: malformed, or an absent path."""
-    if not isinstance(patch, list):
+    wrong = (
+        [patch]
+        if not isinstance(patch, list)
+        else [o for o in patch if not isinstance(o, Mapping)]
+    )
+    if wrong:
+        many = "" if isinstance(patch, list) else "[]"
         raise Undecodable(
-            f"error decoding patch: json: cannot unmarshal {kind_of(patch)} into Go value of type "
-            "[]handlers.jsonPatchOp"
+            f"error decoding patch: json: cannot unmarshal {kind_of(wrong[0])} into Go value of type "
+            f"{many}handlers.jsonPatchOp"
         )
-    for operation in patch:
-        if not isinstance(operation, Mapping):
-            raise Undecodable(
-                f"error decoding patch: json: cannot unmarshal {kind_of(operation)} into Go value "
-                "of type handlers.jsonPatchOp"
-            )
     if len(patch) > _MOST:
         raise PatchError(
             f"The allowed maximum operations in a JSON patch is {_MOST}, got {len(patch)}"

@@ -3,7 +3,7 @@
 Source: `printPod` in `pkg/printers/internalversion` of Kubernetes 1.36.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -99,10 +99,8 @@ def _main(states: Any, made: PodCells, *, ready: bool) -> None:
             runs = True
             made.ready += 1
     if made.status == "Completed":
-        words: Iterator[tuple[bool, str]] = iter(
-            ((runs and ready, "Running"), (bool(failed), failed), (runs, "NotReady"))
-        )
-        made.status = next((word for holds, word in words if holds), "Completed")
+        idle = failed or ("NotReady" if runs else "Completed")
+        made.status = "Running" if runs and ready else idle
 
 
 def _end(ended: Value) -> str:

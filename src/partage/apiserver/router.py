@@ -1,7 +1,7 @@
 """Finds the handler of a path: health, discovery, OpenAPI, resources."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
@@ -27,6 +27,9 @@ from partage.serving.local import stranger
 from partage.serving.turns import Pace
 
 _HEALTH: Final = ("healthz", "livez", "readyz")
+_PATHS: Final = sorted(
+    ["/api", "/apis", "/openapi/v2", "/openapi/v3", "/version", *(f"/{one}" for one in _HEALTH)]
+)
 _ANYONE: Final = User("system:anonymous", ("system:unauthenticated",))
 _log: Final = logging.getLogger(__name__)
 
@@ -134,35 +137,26 @@ class Router:
         return found
 
     def _made(self, parts: tuple[str, ...], address: str) -> Any:
-        registry = self.registry
-        if parts == ("",):
-            known = [
-                "/api",
-                "/apis",
-                "/healthz",
-                "/livez",
-                "/openapi/v2",
-                "/openapi/v3",
-                "/readyz",
-                "/version",
-            ]
-            return {"paths": known}
-        fixed: Mapping[tuple[str, ...], Callable[[], Any]] = {
-            ("api",): lambda: discovery.core_versions(address),
-            ("apis",): lambda: discovery.groups(registry),
-            ("openapi", "v2"): lambda: openapi.v2(registry),
-            ("openapi", "v3"): lambda: openapi.index(registry),
-        }
-        if parts in fixed:
-            return fixed[parts]()
-        if len(parts) == 4 and parts[:3] == ("openapi", "v3", "api"):
-            return openapi.v3(registry, "", parts[3])
-        if len(parts) == 5 and parts[:3] == ("openapi", "v3", "apis"):
-            return openapi.v3(registry, parts[3], parts[4])
-        if len(parts) == 2 and parts[0] == "api":
-            return discovery.resources(registry, "", parts[1])
-        if len(parts) == 2 and parts[0] == "apis":
-            return discovery.group(registry, parts[1])
-        if len(parts) == 3 and parts[0] == "apis":
-            return discovery.resources(registry, parts[1], parts[2])
-        return None
+        registry, found = self.registry, None
+        match parts:
+            case ("",):
+                found = {"paths": _PATHS}
+            case ("api",):
+                found = discovery.core_versions(address)
+            case ("api", version):
+                found = discovery.resources(registry, "", version)
+            case ("apis",):
+                found = discovery.groups(registry)
+            case ("apis", group):
+                found = discovery.group(registry, group)
+            case ("apis", group, version):
+                found = discovery.resources(registry, group, version)
+            case ("openapi", "v2"):
+                found = openapi.v2(registry)
+            case ("openapi", "v3"):
+                found = openapi.index(registry)
+            case ("openapi", "v3", "api", version):
+                found = openapi.v3(registry, "", version)
+            case ("openapi", "v3", "apis", group, version):
+                found = openapi.v3(registry, group, version)
+        return found

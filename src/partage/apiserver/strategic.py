@@ -52,14 +52,11 @@ def _merge_map(value: dict[str, Any], patch: Mapping[str, Any], type_: Type) -> 
     for key, inner in patch.items():
         if key in (_PATCH, _RETAIN) or key.startswith((_DELETE, _ORDER)):
             continue
-        if inner is None:
+        merged = None if inner is None else _merge(value.get(key), inner, _field(type_, key))
+        if merged is None:
             value.pop(key, None)
         else:
-            merged = _merge(value.get(key), inner, _field(type_, key))
-            if merged is None:
-                value.pop(key, None)
-            else:
-                value[key] = merged
+            value[key] = merged
     for key, inner in patch.items():
         if key.startswith(_ORDER):
             name = key.removeprefix(_ORDER)
