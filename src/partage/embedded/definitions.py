@@ -55,18 +55,23 @@ def _definition(
     parts: Schema,
     *columns: tuple[str, str, str],
     status: bool = False,
+    deprecated: str = "",
 ) -> dict[str, Any]:
-    """A cluster-scoped resource of one version; `columns` are name, type and path of kubectl's columns."""
+    """A cluster-scoped resource of one version; `columns` are name, type and path of kubectl's columns.
+
+    `parts`: its fields; without any, unknown ones are kept. `deprecated`: the warning about a deprecated resource.
+    """
     plural = f"{kind.lower()}s"
+    known = _is("object", description) | {"properties": parts} if parts else _object(description)
+    shown = [{"name": name, "type": form, "jsonPath": path} for name, form, path in columns]
     version = {
         "name": "v1alpha1",
         "served": True,
         "storage": True,
+        **({"deprecated": True, "deprecationWarning": deprecated} if deprecated else {}),
         **({"subresources": {"status": {}}} if status else {}),
-        "schema": {"openAPIV3Schema": _is("object", description) | {"properties": parts}},
-        "additionalPrinterColumns": [
-            {"name": name, "type": form, "jsonPath": path} for name, form, path in columns
-        ],
+        "schema": {"openAPIV3Schema": known},
+        **({"additionalPrinterColumns": shown} if shown else {}),
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -213,33 +218,14 @@ _SIMULATED_NODE: Final = _definition(
     ("Count", "integer", ".spec.count"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
-_ELASTIC_GPU: Final[Schema] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": ELASTIC_GPUS},
-    "spec": {
-        "group": "elasticgpu.io",
-        "scope": "Cluster",
-        "names": {"plural": "gpus", "singular": "gpu", "kind": "GPU", "listKind": "GPUList"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "deprecated": True,
-                "deprecationWarning": "elasticgpu.io is kept for old versions of qGPU; Partage does not read it",
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "description": "One GPU as old versions of qGPU describe it. Partage neither writes nor reads it.",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
+_ELASTIC_GPU: Final = _definition(
+    "elasticgpu.io",
+    "GPU",
+    "One GPU as old versions of qGPU describe it. Partage neither writes nor reads it.",
+    {},
+    status=True,
+    deprecated="elasticgpu.io is kept for old versions of qGPU; Partage does not read it",
+)
 
 DEFINITIONS: Final = (_DEVICE, _SIMULATED_NODE, _ELASTIC_GPU)
 """Definitions that the embedded cluster has before any manifest."""
