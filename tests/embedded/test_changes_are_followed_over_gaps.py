@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from partage.apiserver import ApiServer, Change, Settings, User
+from partage.apiserver import ApiServer, Change, Record, Settings, User
 from partage.embedded.watching import follow, tell
 
 CONFIGS = "configmaps"
@@ -73,7 +73,8 @@ def test_an_object_with_a_long_name_has_events(name: str) -> None:
             "kind": "Pod",
             "metadata": {"name": name, "namespace": "default"},
         }
-        await tell(server, about, "Said", "something", user=User("system:kubelet"))
+        record = Record("pods", "default", name, about, 1)
+        await tell(server, record, "Said", "something", user=User("system:kubelet"))
         return len(server.store.all("events"))
 
     assert asyncio.run(story()) == 1

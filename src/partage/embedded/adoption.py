@@ -5,20 +5,11 @@ A workload adopts a matching object without a controller, such as a ReplicaSet a
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from partage.apiserver import Record
 from partage.apiserver.selectors import parse_labels
 from partage.model.selector import Selector
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Objects that a workload adopts or releases."""
-
-    taken: tuple[Record, ...] = ()
-    let_go: tuple[Record, ...] = ()
 
 
 def controller(record: Record) -> Mapping[str, Any] | None:
@@ -43,9 +34,9 @@ def selects(picks: Selector | None, record: Record) -> bool:
     return picks is not None and picks.matches(record.metadata.get("labels") or {})
 
 
-def claim(workload: Record, records: Iterable[Record]) -> Claim:
-    """Those of these objects that a workload adopts or releases; objects in deletion keep their owner."""
-    taken, let_go = [], []
+def claim(workload: Record, records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
+    """Those of these objects that a workload adopts, and those that it releases; objects in deletion keep their owner."""
+    taken, let_go = list[Record](), list[Record]()
     picks = selector(workload)
     for one in records:
         if one.metadata.get("deletionTimestamp"):
@@ -56,4 +47,4 @@ def claim(workload: Record, records: Iterable[Record]) -> Claim:
                 taken.append(one)
         elif by.get("uid") == workload.uid and not selects(picks, one):
             let_go.append(one)
-    return Claim(tuple(taken), tuple(let_go))
+    return taken, let_go

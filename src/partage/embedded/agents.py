@@ -71,7 +71,10 @@ class Agents:
         """Renews nodes' leases and follows changes of nodes, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(follow(self._server, "nodes", self._node), name="agents:nodes")
-            group.create_task(follow(self._server, DEVICES, self._device), name="agents:devices")
+            group.create_task(
+                follow(self._server, DEVICES, lambda change: self._report(change.record.name)),
+                name="agents:devices",
+            )
             group.create_task(
                 follow(self._server, SIMULATED_NODES, self._description), name="agents:described"
             )
@@ -134,9 +137,6 @@ class Agents:
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise Refused(error.message, 422) from error
-
-    async def _device(self, change: Change) -> None:
-        await self._report(change.record.name)
 
     async def _beat(self) -> None:
         while True:
@@ -279,7 +279,7 @@ class Agents:
 
     async def _warn(self, node: Record, reason: str, message: str) -> None:
         user = node_user(node.name)
-        await tell(self._server, node.value, reason, message, user=user, warning=True)
+        await tell(self._server, node, reason, message, user=user, warning=True)
 
 
 def _description(value: Mapping[str, Any]) -> dict[str, Any]:

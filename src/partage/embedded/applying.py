@@ -13,6 +13,8 @@ from typing import Any, Final
 from partage.apiserver import ApiError, ApiServer, User
 from partage.embedded.manifests import Manifest
 from partage.embedded.owners import with_owners_here
+from partage.embedded.watching import OVER
+from partage.kube.bodies import binding
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import permit, record
@@ -28,7 +30,6 @@ _WORKLOADS: Final = (
     "CronJob",
 )
 _EXISTS: Final = "AlreadyExists"
-_PHASES_OVER: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,9 @@ async def _adopt(server: ApiServer, value: dict[str, Any], namespace: str, user:
     known = permit.read(written, str(head.get("uid") or ""))
     if known is not None:
         written[names.PERMIT] = permit.encode(known, made.uid)
-    binding = {
-        "metadata": {"uid": made.uid, "annotations": written, "labels": marked},
-        "target": {"kind": "Node", "name": node},
-    }
-    await server.bind(namespace, made.name, binding, user)
-    if phase in _PHASES_OVER:
+    body = binding(namespace, made.name, node, uid=made.uid, annotations=written, labels=marked)
+    await server.bind(namespace, made.name, body, user)
+    if phase in OVER:
         status = {"status": {"phase": phase}}
         await server.patch("pods", namespace, made.name, status, sub="status", user=user)
 

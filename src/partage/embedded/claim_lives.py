@@ -81,7 +81,7 @@ class ClaimLives:
             if source is None:
                 told = f"ResourceClaimTemplate {pod.namespace}/{template} is not there"
                 reason = "FailedResourceClaimCreation"
-                await tell(self._server, pod.value, reason, told, user=_USER, warning=True)
+                await tell(self._server, pod, reason, told, user=_USER, warning=True)
                 continue
             made[name] = await self._claim_for(pod, name, source)
         if missing and made:

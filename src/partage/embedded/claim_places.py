@@ -37,8 +37,7 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]
 class ClaimPlaces:
     """Finds places for claims, and allocates them."""
 
-    def __init__(self, server: ApiServer, books: Callable[[], Books | None]) -> None:
-        """No allocation yet; `books` gives None while there are none."""
+    def __init__(self, server: ApiServer, books: Callable[[], Books]) -> None:
         self._server = server
         self._books = books
         self._read: dict[tuple[str, str], tuple[int, Document]] = {}
@@ -51,16 +50,12 @@ class ClaimPlaces:
 
         `now`: seconds on any steady clock.
         """
-        books = self._books()
-        if books is None:
-            return "the scheduler service is not there"
         if now >= self._renewed + _PERIOD:
             self._allowance = Allowance(MOST_STEPS // _PART, MOST_LOOKS // _PART)
             self._renewed = now
         try:
-            allocator = ClaimAllocator(
-                books.engine, self._documents(), self._selectors, self._allowance
-            )
+            engine = self._books().engine
+            allocator = ClaimAllocator(engine, self._documents(), self._selectors, self._allowance)
             found = allocator.places(decoded("Pod", pod.value), nodes)
             self._selectors = allocator.selectors
         except InvalidDocument as error:

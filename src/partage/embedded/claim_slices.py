@@ -44,8 +44,8 @@ _Known = tuple[Record | None, _Held | None, dict[str, Record]]
 class Slices:
     """All nodes' ResourceSlices."""
 
-    def __init__(self, server: ApiServer, books: Callable[[], Books | None]) -> None:
-        """No offer yet; `books` have the allocations, and are None while there are none."""
+    def __init__(self, server: ApiServer, books: Callable[[], Books]) -> None:
+        """No offer yet; `books` have the allocations."""
         self._server = server
         self._books = books
         self._dirty: set[str] = set()
@@ -158,10 +158,9 @@ class Slices:
 
     def _held(self, name: str) -> _Held | None:
         """A node in the books, and its allocations; None for an unknown node."""
-        books = self._books()
-        if books is None or name not in books.engine.ledger.index:
+        ledger = self._books().engine.ledger
+        if name not in ledger.index:
             return None
-        ledger = books.engine.ledger
         node = ledger.nodes[ledger.index[name]]
         return None if node is None else (node, [*ledger.on_node(name)])
 

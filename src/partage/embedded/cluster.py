@@ -22,7 +22,6 @@ from typing import Final, Self, TypeVar
 from partage.apiserver import (
     ADMIN,
     ApiServer,
-    LogRequest,
     Record,
     Settings,
     UnreadableState,
@@ -49,7 +48,6 @@ from partage.embedded.tainting import TaintEvictions
 from partage.embedded.watching import forget_old_events, is_over
 from partage.embedded.workloads import Workloads
 from partage.extender.attempts import Attempts
-from partage.extender.books import Books
 from partage.extender.cluster_cache import ClusterCache
 from partage.extender.server import Faces
 from partage.kube.client import Client
@@ -128,7 +126,7 @@ class EmbeddedCluster:
                 Settings(
                     tokens={self._token: self._writer},
                     anonymous=ADMIN,
-                    logs=self._logs,
+                    logs=lambda request: self._kubelet.logs(request),  # noqa: PLW0108 # it is made after this
                     file=plan.file,
                     relaxed_names=True,  # the MetaX and HAMi documents use names with capitals
                 )
@@ -268,9 +266,9 @@ class EmbeddedCluster:
         # Here the service itself evicts less important pods, as beside the extender.
         attempts = Attempts(daemon.service, daemon.may_bind, preempts=False)
         seam = InProcess(self.server, attempts, self._writer)
-        slices = Slices(self.server, self._books)
+        slices = Slices(self.server, lambda: daemon.service.books)
         await slices.publish()
-        claims = ClaimPlaces(self.server, self._books)
+        claims = ClaimPlaces(self.server, lambda: daemon.service.books)
         ports = Ports(self._served, self._context, claims)
         loop = self._loop = KubeScheduler(self.server, ports, seam)
         tasks = [
@@ -320,10 +318,6 @@ class EmbeddedCluster:
 
     # --- what the parts ask of each other ----------------------------------------------------
 
-    def _books(self) -> Books | None:
-        """The scheduler's books, once there are any."""
-        return None if self._daemon is None else self._daemon.service.books
-
     def _context(self) -> Context:
         """The present settings for reading pods."""
         if self._daemon is None:
@@ -334,9 +328,6 @@ class EmbeddedCluster:
         """Makes the loop try these pods again."""
         if self._loop is not None:
             self._loop.activate(uids)
-
-    def _logs(self, request: LogRequest) -> AsyncIterator[bytes]:
-        return self._kubelet.logs(request)
 
     # --- for those who look at it ------------------------------------------------------------
 

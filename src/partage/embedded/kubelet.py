@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from partage.agent.nri.messages import Container, PodSandbox
@@ -51,6 +52,7 @@ class Kubelet:
         self._server = server
         self._context = context
         self._tracer = tracer
+        self._tell = partial(tell, server, user=User("system:kubelet"))
         self._runs: dict[str, _Run] = {}
 
     async def run(self) -> None:
@@ -230,12 +232,6 @@ class Kubelet:
 
     async def _write(self, record: Record, status: Mapping[str, Any]) -> None:
         await write_status(self._server, record, status, _user(record))
-
-    async def _tell(
-        self, record: Record, reason: str, message: str, *, warning: bool = False
-    ) -> None:
-        user = User("system:kubelet")
-        await tell(self._server, record.value, reason, message, user=user, warning=warning)
 
     def _address(self, name: str) -> str:
         node = self._server.store.get("nodes", "", name)

@@ -5,7 +5,7 @@ nodes are no objects, and this module reads them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,7 +72,7 @@ class Manifests:
 
     simulated: tuple[SimulatedNode, ...] = ()
     objects: tuple[Manifest, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def describe_nodes(self) -> bool:

@@ -1,14 +1,13 @@
 """The state of the embedded cluster at one moment, in words and numbers for people."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from partage.apiserver import ApiServer, Record
 from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.watching import OVER, is_over
 from partage.extender.books import Books
-from partage.inventory.card import Card
 from partage.model.allocation import Grant
 from partage.model.device import DeviceType
 from partage.model.quantity import part_text
@@ -109,19 +108,18 @@ def _node(books: Books, name: str, pods: int) -> NodeLine:
         name=name,
         model=", ".join(models),
         cards=len(cards),
-        compute=_used(cards, "core"),
-        memory=_used(cards, "memory"),
+        compute=_used(
+            (c.device.core_milli for c in cards), (c.core_free for c in cards), cards=True
+        ),
+        memory=_used(
+            (c.device.memory_bytes for c in cards), (c.memory_free for c in cards), memory=True
+        ),
         pods=pods,
         state=", ".join(f"{n} {code}" for code, n in closed.items())
         or ("cordoned" if node.unschedulable else "ok"),
     )
 
 
-def _used(cards: list[Card], what: str) -> str:
-    if what == "core":
-        total = sum(card.device.core_milli for card in cards)
-        used = total - sum(card.core_free for card in cards)
-        return part_text({"used": used, "total": total}, cards=True)
-    total = sum(card.device.memory_bytes for card in cards)
-    used = total - sum(card.memory_free for card in cards)
-    return part_text({"used": used, "total": total}, memory=True)
+def _used(totals: Iterable[int], free: Iterable[int], **unit: bool) -> str:
+    total = sum(totals)
+    return part_text({"used": total - sum(free), "total": total}, **unit)

@@ -14,6 +14,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -33,8 +34,8 @@ from partage.wire.context import Context
 
 _LOG: Final = logging.getLogger("partage.embedded")
 _USER: Final = User("system:kube-scheduler", ("system:authenticated",))
-_CONFIGS: Final = ("priorityclasses.scheduling.k8s.io",)
-"""Kinds whose changes cause another try of all waiting pods; a genuine one follows no ConfigMap and no quota."""
+_CLASSES: Final = "priorityclasses.scheduling.k8s.io"
+"""Its changes cause another try of all waiting pods; a genuine one follows no ConfigMap and no quota."""
 _BINDS: Final = 64
 """Most Bindings at a time."""
 _FLUSH: Final = 15.0
@@ -192,6 +193,7 @@ class KubeScheduler:
         self._server = server
         self._ports = ports
         self._seam = seam
+        self._tell = partial(tell, server, user=_USER)
         self._rooms = Rooms()
         self._pending: dict[str, Pending] = {}
         self._queue: list[tuple[tuple[int, str, int], str]] = []
@@ -211,8 +213,7 @@ class KubeScheduler:
             async with asyncio.TaskGroup() as group:
                 group.create_task(follow(self._server, "nodes", self._node))
                 group.create_task(follow(self._server, "pods", self._pod))
-                for resource in _CONFIGS:
-                    group.create_task(follow(self._server, resource, self._config))
+                group.create_task(follow(self._server, _CLASSES, self._priorities))
                 for resource in KINDS if self._ports.claims is not None else ():
                     group.create_task(follow(self._server, resource, self._offered))
                 group.create_task(self._flush())
@@ -231,7 +232,7 @@ class KubeScheduler:
         elif self._rooms.node_changed(record.value, self._ports.context()):
             self._again(self._pending.values())
 
-    async def _config(self, change: Change) -> None:
+    async def _priorities(self, change: Change) -> None:
         if change.before is not None:
             self._again(self._pending.values())
 
@@ -399,11 +400,8 @@ class KubeScheduler:
             problem = str(error) or type(error).__name__
         pending.busy = False
         if not problem:
-            await self._tell(
-                record,
-                "Scheduled",
-                f"Successfully assigned {record.namespace}/{record.name} to {choice.node}",
-            )
+            told = f"Successfully assigned {record.namespace}/{record.name} to {choice.node}"
+            await self._tell(record, "Scheduled", told)
             return
         self.conflicts += 1
         self._rooms.leave(record.uid)
@@ -449,11 +447,6 @@ class KubeScheduler:
         except ApiError:
             return  # gone meanwhile
         await self._tell(record, "FailedScheduling", message, warning=True)
-
-    async def _tell(
-        self, record: Record, reason: str, message: str, *, warning: bool = False
-    ) -> None:
-        await tell(self._server, record.value, reason, message, user=_USER, warning=warning)
 
 
 def _claims(record: Record) -> bool:

@@ -87,7 +87,7 @@ class TaintEvictions:
         if pod is None or pod.uid != uid:
             return
         said = f"Marking for deletion Pod {due.namespace}/{due.name}"
-        await tell(self._server, pod.value, "TaintManagerEviction", said, user=_USER)
+        await tell(self._server, pod, "TaintManagerEviction", said, user=_USER)
         condition = {
             "type": "DisruptionTarget",
             "status": "True",

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, Compacted, Record, User
@@ -30,7 +31,9 @@ async def follow(
     known: dict[str, Record] = {}
     while True:
         since = server.store.revision
-        there = {one.uid: one for one in sorted(server.store.all(resource), key=_written)}
+        there = {
+            one.uid: one for one in sorted(server.store.all(resource), key=attrgetter("revision"))
+        }
         gone = [one for uid, one in known.items() if uid not in there]
         known = there
         for record in gone:
@@ -47,10 +50,6 @@ async def follow(
         except Compacted:
             continue
         return  # the server is closing
-
-
-def _written(record: Record) -> int:
-    return record.revision
 
 
 async def handled(handle: Callable[[Change], Awaitable[None]], change: Change) -> None:
@@ -102,7 +101,7 @@ def now(server: ApiServer) -> str:
 
 async def tell(
     server: ApiServer,
-    about: Mapping[str, Any],
+    about: Record,
     reason: str,
     message: str,
     *,
@@ -113,11 +112,10 @@ async def tell(
     """Writes an event about an object; a repeated reason renews it and increases its count.
 
     Args:
-        about: the stored object.
         user: the writer; its last part is the event's source.
         each: whether another message is another event.
     """
-    head = about["metadata"]
+    head = about.metadata
     namespace = head.get("namespace") or "default"
     moment = now(server)
     component = user.name.rpartition(":")[2]
@@ -128,8 +126,8 @@ async def tell(
     event = {
         "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {
-            "apiVersion": about["apiVersion"],
-            "kind": about["kind"],
+            "apiVersion": about.value["apiVersion"],
+            "kind": about.value["kind"],
             "name": head["name"],
             "namespace": head.get("namespace", ""),
             "uid": head.get("uid", ""),

@@ -115,7 +115,7 @@ class Workloads:
         """Report that nothing acts on a workload, because its author would wait for pods."""
         if change.kind == "ADDED":
             message = "it is stored, and partage up makes no pods of it; try a Deployment or a Job"
-            about = change.record.value
+            about = change.record
             await tell(self._server, about, "NotActedUpon", message, user=_USER, warning=True)
 
     def _look(self, key: _Key) -> None:
@@ -136,13 +136,9 @@ class Workloads:
             except ApiError as error:
                 _LOG.debug("%s: %s", key, error.message)
                 if error.code != 409:
+                    message = error.message
                     await tell(
-                        self._server,
-                        record.value,
-                        "FailedCreate",
-                        error.message,
-                        user=_USER,
-                        warning=True,
+                        self._server, record, "FailedCreate", message, user=_USER, warning=True
                     )
                 asyncio.get_running_loop().call_later(_AGAIN, self._look, key)
             except Exception:  # noqa: BLE001 # the next one must still be looked at
@@ -164,9 +160,7 @@ class Workloads:
     ) -> None:
         """Write an event of its own for each message."""
         teller = _TELLERS[about.resource]
-        await tell(
-            self._server, about.value, reason, message, user=teller, warning=warning, each=True
-        )
+        await tell(self._server, about, reason, message, user=teller, warning=warning, each=True)
 
     async def _replica_set(self, record: Record) -> None:
         pods = active(await self._own("pods", record))
@@ -206,16 +200,12 @@ class Workloads:
     async def _tell_replicas(self, record: Record) -> None:
         pods = active(self._pods(record))
         serving = sum(map(ready, pods))
-        await self._tell_status(
-            record,
-            {
-                "observedGeneration": record.metadata.get("generation", 1),
-                "replicas": len(pods),
-                "fullyLabeledReplicas": len(pods),
-                "readyReplicas": serving,
-                "availableReplicas": serving,
-            },
-        )
+        status = {
+            "observedGeneration": record.metadata.get("generation", 1),
+            **dict.fromkeys(("replicas", "fullyLabeledReplicas"), len(pods)),
+            **dict.fromkeys(("readyReplicas", "availableReplicas"), serving),
+        }
+        await self._tell_status(record, status)
 
     async def _deployment(self, record: Record) -> None:
         spec = record.value["spec"]
@@ -319,12 +309,12 @@ class Workloads:
         there = self._server.store.all(resource, record.namespace)
         if record.resource == _STATEFUL_SETS:
             there = [one for one in there if ordinal(record, one) is not None]
-        found = claim(record, there)
+        taken, let_go = claim(record, there)
         mine = owner(record.value, *_MAKES[record.resource])
-        for one in found.taken:
+        for one in taken:
             others = one.metadata.get("ownerReferences") or ()
             await self._own_by(one, [*others, mine])
-        for one in found.let_go:
+        for one in let_go:
             others = [by for by in one.metadata["ownerReferences"] if by.get("uid") != record.uid]
             await self._own_by(one, others)
         return owned(self._server.store.all(resource, record.namespace), record.uid)
