@@ -1,7 +1,7 @@
 """Options and texts that `explain`, `top` and `inspect` share."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import click
@@ -12,7 +12,7 @@ from partage.cli.asking import CannotAsk, Where, ask
 from partage.cli.ending import end
 from partage.cli.parameters import FILE, cluster_options, options, output_option, strict_option
 from partage.cli.patience import patience
-from partage.cli.visible import visible
+from partage.cli.visible import noted, visible
 from partage.model.errors import PartageError
 
 _T = TypeVar("_T")
@@ -119,9 +119,3 @@ def told(asked: Asked) -> None:
     """Print on standard error the source of the answer, and unreadable inputs."""
     click.echo(visible(f"answered by {asked.told}"), err=True)
     noted(asked.notes)
-
-
-def noted(notes: Iterable[str]) -> None:
-    """Print on standard error doubtful parts of the input."""
-    for note in notes:
-        click.echo(visible(f"note: {note}"), err=True)

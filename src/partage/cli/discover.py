@@ -15,6 +15,7 @@ from partage.cli.ending import end
 from partage.cli.parameters import output_option
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
+from partage.cli.visible import noted
 from partage.cli.yaml_output import to_yaml
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
@@ -69,8 +70,7 @@ def _print(inventory: Inventory, node: str, output: str) -> None:
             _table(console, inventory)
     else:
         click.echo("No devices found.")
-    for problem in inventory.problems:
-        click.echo(f"note: {problem}", err=True)
+    noted(inventory.problems)
 
 
 def _table(console: Console, inventory: Inventory) -> None:

@@ -21,7 +21,7 @@ from partage.cli.parameters import FILE, cluster_options, option, output_option
 from partage.cli.patience import patience
 from partage.cli.structured import structured
 from partage.cli.tables import paper
-from partage.cli.visible import visible
+from partage.cli.visible import noted
 from partage.daemon.watched import as_document, watched
 from partage.doctor.checks import diagnosed
 from partage.doctor.finding import ClusterFacts, Finding, Level, Object, named, ours
@@ -237,8 +237,7 @@ def doctor(**given: Any) -> None:
     data = {"findings": [asdict(one) for one in found], "notes": notes}
     if not structured(given["output"], data):
         _print(found)
-    for note in notes:
-        click.echo(visible(f"note: {note}"), err=True)
+    noted(notes)
     sys.exit(FOUND if found else 0)
 
 

@@ -147,7 +147,10 @@ def mig(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         if unknown is not None:
             raise InvalidValue(f"no policy {unknown!r}; choose one of {', '.join(POLICIES)}")
         if sequences is not None:
-            _only_sequences(mix, rho, wait=wait)
+            if mix is not None or rho is not None or wait:
+                raise InvalidValue(
+                    "--sequences stands alone; --mix, --rho and --wait are of a stream"
+                )
             offered = _sequences(sequences, axis)
             results = [_offered(offered, axis, cards, name) for name in names]
         else:
@@ -166,11 +169,6 @@ def _axis(model: str) -> MigAxis:
     if not card.axis.length:
         raise InvalidValue(f"{card.name}: where its instances may start is not published")
     return card.axis
-
-
-def _only_sequences(mix: tuple[float, ...] | None, rho: float | None, *, wait: bool) -> None:
-    if mix is not None or rho is not None or wait:
-        raise InvalidValue("--sequences stands alone; --mix, --rho and --wait are of a stream")
 
 
 def _shares(axis: MigAxis, mix: tuple[float, ...] | None, rho: float | None) -> dict[str, float]:

@@ -10,7 +10,7 @@ import click
 
 from partage.cli.logs import FORMATS, LEVELS
 from partage.model.errors import InvalidValue
-from partage.model.policy import Policy
+from partage.model.policy import Policy, Strategy
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -175,6 +175,14 @@ health_port = click.option(
     help="Port for the probes alone, so that no caller of another port keeps them waiting.",
 )
 """Options of every service that a kubelet runs."""
+
+
+def policy_option(told: str, **given: Any) -> Callable[[_F], _F]:
+    """The option for a policy, whose help also has the strategies: `told` has a `%s` for them."""
+    strategies = ", ".join(Strategy)
+    return click.option(
+        "--policy", type=PolicyType(), metavar="NAME", help=told.replace("%s", strategies), **given
+    )
 
 
 def output_option(told: str, *forms: str) -> Callable[[_F], _F]:

@@ -8,17 +8,17 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
-from partage.cli.asked import noted
 from partage.cli.ending import end
-from partage.cli.parameters import PolicyType, output_option, strict_option
+from partage.cli.parameters import output_option, policy_option, strict_option
 from partage.cli.patience import patience
 from partage.cli.reading import batches, named
 from partage.cli.structured import structured
 from partage.cli.tables import paper
+from partage.cli.visible import noted
 from partage.model.allocation import Allocation
 from partage.model.errors import InvalidDocument
 from partage.model.pod import Pod
-from partage.model.policy import Policy, Strategy
+from partage.model.policy import Policy
 from partage.sim.repacking import MOST, Proposal, propose
 from partage.wire.cluster import assemble
 
@@ -35,12 +35,7 @@ SOME_WAIT: Final = 3
     metavar="NAMESPACE/NAME",
     help="Pods that may be restarted, as a shell pattern such as 'batch/*'. May be repeated.",
 )
-@click.option(
-    "--policy",
-    type=PolicyType(),
-    metavar="NAME",
-    help=f"{', '.join(Strategy)}, or NODE/CARD. Default: the cluster's own.",
-)
+@policy_option("%s, or NODE/CARD. Default: the cluster's own.")
 @strict_option
 @output_option("How to print the plans.")
 def repack(
@@ -75,8 +70,7 @@ def repack(
     noted(cluster.notes)
 
     def may_move(pod: Pod) -> bool:
-        name = f"{pod.namespace}/{pod.name}"
-        return any(fnmatchcase(name, pattern) for pattern in patterns)
+        return any(fnmatchcase(pod.key, pattern) for pattern in patterns)
 
     with patience("looking for restarts"):
         found = propose(cluster, may_move, policy)
@@ -94,13 +88,13 @@ def _print(found: tuple[Proposal, ...]) -> None:
 
 
 def _lines(one: Proposal) -> Iterator[str]:
-    yield f"{_name(one.pod)} waits: {one.why}"
+    yield f"{one.pod.key} waits: {one.why}"
     if one.place is None:
         yield f"  no plan: restarting up to {MOST} of the pods named does not help"
         return
     for pod, held, then in one.restarts:
-        yield f"  restart {_name(pod)}: {_where(held)} -> {_where(then)}"
-    yield f"  then {_name(one.pod)} gets {_where(one.place)}"
+        yield f"  restart {pod.key}: {_where(held)} -> {_where(then)}"
+    yield f"  then {one.pod.key} gets {_where(one.place)}"
 
 
 def _document(one: Proposal) -> dict[str, Any]:
@@ -142,7 +136,3 @@ def _where(one: Allocation) -> str:
         else f"card {grant.minor} of {one.node}"
         for grant in one.grants
     )
-
-
-def _name(pod: Pod) -> str:
-    return f"{pod.namespace}/{pod.name}"

@@ -11,12 +11,12 @@ import click
 from rich.console import Console
 
 from partage.cli.ending import end
-from partage.cli.parameters import PolicyType, output_option
+from partage.cli.parameters import output_option, policy_option
 from partage.cli.patience import patience
 from partage.cli.structured import structured
 from partage.cli.tables import Cell, PlainTable, Styled, paper
 from partage.model.errors import InvalidDocument, PartageError
-from partage.model.policy import Policy, Strategy
+from partage.model.policy import Policy
 from partage.model.reason import Refusal
 from partage.scheduler.events import Placement
 from partage.sim.predicted import predicted
@@ -35,12 +35,8 @@ Decision = Placement | Refusal
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "--policy",
-    type=PolicyType(),
-    metavar="NAME",
-    help=f"What if: {', '.join(Strategy)}, or NODE/CARD such as spread/binpack, instead of the "
-    "policy that was in force.",
+@policy_option(
+    "What if: %s, or NODE/CARD such as spread/binpack, instead of the policy that was in force."
 )
 @output_option("How to print the outcome.")
 def replay(file: Path, policy: Policy | None, output: str) -> None:

@@ -5,13 +5,13 @@ import sys
 import click
 
 from partage.cli.ending import end
-from partage.cli.parameters import PolicyType, output_option, strict_option
+from partage.cli.parameters import output_option, policy_option, strict_option
 from partage.cli.patience import patience
 from partage.cli.reading import batches, named
 from partage.cli.report import document, print_tables
 from partage.cli.structured import structured
 from partage.model.errors import InvalidDocument
-from partage.model.policy import Policy, Strategy
+from partage.model.policy import Policy
 from partage.sim.offline import schedule as run
 from partage.wire.cluster import assemble
 
@@ -21,12 +21,9 @@ SOME_WAIT = 3
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option(
-    "--policy",
-    type=PolicyType(),
-    metavar="NAME",
-    help=f"Policy for pods that name none: {', '.join(Strategy)}, or NODE/CARD such as "
-    "spread/binpack. Default: the one that a ConfigMap of FILE sets, else partage.",
+@policy_option(
+    "Policy for pods that name none: %s, or NODE/CARD such as spread/binpack. Default: the one "
+    "that a ConfigMap of FILE sets, else partage."
 )
 @click.option(
     "--seed",

@@ -17,7 +17,6 @@ from partage.cli.logs import start_logging
 from partage.cli.parameters import (
     FILE,
     NAME,
-    PolicyType,
     Real,
     Sectioned,
     Whole,
@@ -27,6 +26,7 @@ from partage.cli.parameters import (
     logging_options,
     option,
     options,
+    policy_option,
 )
 from partage.cli.traces import sent_traces, trace_options
 from partage.controllers.manager import ControllerSettings
@@ -46,7 +46,7 @@ from partage.kube.election import LeaseSettings
 from partage.kube.errors import ConfigError
 from partage.kube.loading import load_config
 from partage.model.errors import InvalidValue
-from partage.model.policy import Policy, Strategy
+from partage.model.policy import Policy
 from partage.serving.access import Access, TokenFile
 from partage.serving.listener import cause
 from partage.serving.tls import ServerTls
@@ -142,12 +142,9 @@ _serving = options(
 )
 
 _deciding = options(
-    click.option(
-        "--policy",
-        type=PolicyType(),
-        metavar="NAME",
-        help=f"Policy for pods that name none, if no ConfigMap partage-config sets one: "
-        f"{', '.join(Strategy)}, or NODE/CARD such as spread/binpack. Default: partage.",
+    policy_option(
+        "Policy for pods that name none, if no ConfigMap partage-config sets one: %s, or NODE/CARD "
+        "such as spread/binpack. Default: partage."
     ),
     option(
         "--seed",

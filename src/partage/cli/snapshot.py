@@ -18,7 +18,7 @@ from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
 from partage.cli.listing import listed
 from partage.cli.parameters import FILE, PolicyType, cluster_options, keep_apart, option
-from partage.cli.visible import visible
+from partage.cli.visible import noted
 from partage.kube.client import Client
 from partage.kube.errors import ConfigError, KubeError
 from partage.kube.loading import load_config
@@ -116,8 +116,7 @@ def snapshot(**given: Any) -> None:
         if error.errno == errno.EPIPE:  # the reader has enough
             raise
         end(f"{given['target'] or 'standard output'}: {error.strerror}; name another with -o")
-    for note in notes:
-        click.echo(visible(f"note: {note}"), err=True)
+    noted(notes)
     _progress(f"wrote {count} objects to {given['target'] or 'standard output'}")
 
 

@@ -6,7 +6,10 @@ Line ends and tabs stay.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
+
+import click
 
 COMMANDS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
@@ -19,6 +22,12 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return COMMANDS.sub(lambda found: _number(found[0]), text)
+
+
+def noted(notes: Iterable[str]) -> None:
+    """Print on standard error doubtful parts of the input."""
+    for note in notes:
+        click.echo(visible(f"note: {note}"), err=True)
 
 
 def _number(char: str) -> str:

@@ -4,13 +4,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
 
 import click
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from partage.cli.early_signals import pressed
 from partage.cli.tables import screen
 
 
@@ -30,12 +30,9 @@ def watched(every: float, show: Callable[[Console], None], *, wide: bool) -> Non
             "leave it out, or set TERM"
         )
 
-    def ended(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
     # Otherwise the terminal would stay on the other screen. SIGINT too, because the caller may have ignored it.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ended)
+        signal.signal(number, pressed)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:

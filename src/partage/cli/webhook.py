@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -196,7 +195,8 @@ def webhook(**given: Any) -> None:
       2  an option, file, address or Secret cannot be used; the message says which
     """  # noqa: D301 # click wants the control character itself
     if given["manifests"]:
-        _print(_manifests(given))
+        objects = _manifests(given)
+        click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=99), nl=False)
         return
     try:
         start_logging(given["log_format"], given["log_level"])
@@ -222,10 +222,6 @@ def _manifests(given: dict[str, Any]) -> list[dict[str, Any]]:
         )
     except (InvalidValue, ValueError) as error:
         end(str(error))
-
-
-def _print(objects: Iterable[dict[str, Any]]) -> None:
-    click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=99), nl=False)
 
 
 def _endpoint(given: dict[str, Any]) -> Endpoint:

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from partage.cli.asked import noted
 from partage.cli.ending import end
 from partage.cli.parameters import Real, keep_apart, output_option, strict_option
 from partage.cli.patience import patience
 from partage.cli.reading import batches, named
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, Styled, paper
+from partage.cli.visible import noted
 from partage.model.errors import InvalidDocument, InvalidValue, PartageError
 from partage.model.policy import Policy, Strategy
 from partage.sim.page import page, verdict
