@@ -1,6 +1,5 @@
 """One HTTP request and the ways to answer it."""
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +13,7 @@ from partage.apiserver.admission import User
 from partage.apiserver.decoding import parse
 from partage.apiserver.negotiation import JSON, Form, form_of
 from partage.apiserver.status import ApiError, bad_request, too_large, unsupported_media
-from partage.serving.limits import holder_of
+from partage.serving.limits import Limits, read_body
 from partage.serving.turns import Pace
 from partage.wire.field_types import META, Type, catalogue
 from partage.wire.protobuf import Malformed
@@ -62,27 +61,16 @@ class Exchange:
         return self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     async def read(self) -> bytes:
-        """The body, at the request's turn. Raises `ApiError`: 408, 413."""
-        length = self.request.content_length
-        if length is not None and length > LARGEST_BODY:
-            raise too_large(LARGEST_BODY)
-        body = bytearray()
-        holder = holder_of(self.request)
+        """The body, at the request's turn. Raises `ApiError`: 400, 408, 413, 415."""
         try:
-            async with asyncio.timeout(self.patience):
-                async for piece in self.request.content.iter_any():
-                    body += piece
-                    if len(body) > LARGEST_BODY:
-                        raise too_large(LARGEST_BODY)
-                    if holder is not None:
-                        holder.holds(len(body))
-        except TimeoutError:
-            raise ApiError(408, "Timeout", "the body did not come in time") from None
-        finally:
-            if holder is not None:
-                holder.holds(0)
+            body = await read_body(self.request, Limits(LARGEST_BODY, patience=self.patience))
+        except web.HTTPRequestEntityTooLarge:
+            raise too_large(LARGEST_BODY) from None
+        except web.HTTPException as error:
+            reason = {408: "Timeout", 415: "UnsupportedMediaType"}.get(error.status, "BadRequest")
+            raise ApiError(error.status, reason, error.text or error.reason) from None
         await self.pace.turn()
-        return bytes(body)
+        return body
 
     async def document(self, type_: Type | None = None, twice: list[str] | None = None) -> Any:
         """The body as a plain value, from JSON, YAML or, for built-in kinds, protobuf.

@@ -63,7 +63,7 @@ def json_response(data: object, status: int = 200) -> web.Response:
     )
 
 
-async def read_body(request: web.Request, limits: Limits) -> bytes:
+async def read_body(request: web.BaseRequest, limits: Limits) -> bytes:
     """The request's body.
 
     Raises `web.HTTPRequestEntityTooLarge`: it is larger than the limit; `web.HTTPUnsupportedMediaType`: it is
