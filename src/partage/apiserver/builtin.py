@@ -1,18 +1,15 @@
 """The built-in resources, as one table."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from partage.apiserver import autoscaling
-from partage.apiserver.kinds import Kind, Subresource
-from partage.wire.field_types import Type, catalogue
-
-_VERSIONS: Final = {"autoscaling": "v2"}
-"""Versions of groups other than v1."""
+from partage.apiserver.kinds import ALL_VERBS, Converter, Kind, Subresource
+from partage.wire.field_types import catalogue
 
 # Scope letters: N namespaced, C cluster. Marks: `status`, `scale` and others are subresources,
-# `+gen` counts generations, words after `~` are fields for selectors.
+# `+gen` counts generations, `+virtual` is answered and not stored, words after `~` are fields for selectors. Groups
+# have version v1 where a row names no other.
 BUILT_IN: Final = """
 Node                 nodes                  C no            -                status ~ spec.unschedulable
 Pod                  pods                   N po            all              status binding eviction log exec attach portforward resize ephemeralcontainers +gen ~ spec.nodeName status.phase spec.schedulerName spec.restartPolicy spec.serviceAccountName status.podIP status.nominatedNodeName spec.hostNetwork
@@ -35,7 +32,8 @@ apps/DaemonSet       daemonsets             N ds            all              sta
 apps/ControllerRevision controllerrevisions N -             -
 batch/Job            jobs                   N -             all              status +gen ~ status.successful
 batch/CronJob        cronjobs               N cj            all              status +gen
-autoscaling/HorizontalPodAutoscaler horizontalpodautoscalers N hpa all status
+autoscaling/v2/HorizontalPodAutoscaler horizontalpodautoscalers N hpa all status
+autoscaling/v1/HorizontalPodAutoscaler horizontalpodautoscalers N hpa all status
 coordination.k8s.io/Lease leases            N -             -
 scheduling.k8s.io/PriorityClass priorityclasses C pc        -                +gen
 admissionregistration.k8s.io/MutatingWebhookConfiguration mutatingwebhookconfigurations C - api-extensions +gen
@@ -58,6 +56,12 @@ resource.k8s.io/ResourceClaimTemplate resourceclaimtemplates N - -
 resource.k8s.io/DeviceClass deviceclasses   C -             -                +gen
 resource.k8s.io/ResourceSlice resourceslices C -            -                +gen ~ spec.nodeName spec.driver
 apiextensions.k8s.io/CustomResourceDefinition customresourcedefinitions C crd,crds api-extensions status +gen
+events.k8s.io/Event  events                 N ev            -                ~ regarding.kind regarding.namespace regarding.name regarding.uid reason reportingController type
+Binding              bindings               N -             -                +virtual
+authentication.k8s.io/SelfSubjectReview selfsubjectreviews C - -             +virtual
+authorization.k8s.io/SelfSubjectAccessReview selfsubjectaccessreviews C - -  +virtual
+authorization.k8s.io/SubjectAccessReview subjectaccessreviews C - -          +virtual
+authorization.k8s.io/SelfSubjectRulesReview selfsubjectrulesreviews C - -    +virtual
 """  # a table reads best with one row a resource
 
 _STATUS: Final = ("get", "patch", "update")
@@ -76,106 +80,44 @@ _SUBS: Final = {
 
 def kinds() -> list[Kind]:
     """Every built-in resource, including virtual ones."""
-    return [*_rows(), *_older_autoscalers(), *_events(), *_virtual()]
+    return [_kind(line) for line in BUILT_IN.strip().splitlines()]
 
 
-def _rows() -> Iterator[Kind]:
-    for line in BUILT_IN.strip().splitlines():
-        words, _tilde, fields = line.partition("~")
-        name, plural, scope, short, categories, *subs = words.split()
-        group, _slash, kind = name.rpartition("/")
-        version = _VERSIONS.get(group, "v1")
-        yield Kind(
-            group=group,
-            version=version,
-            kind=kind,
-            plural=plural,
-            singular=kind.lower(),
-            namespaced=scope == "N",
-            type=struct(group, kind),
-            short=tuple(short.split(",")) if short != "-" else (),
-            categories=(categories,) if categories != "-" else (),
-            subresources=tuple(
-                subresource(sub, kind, group, version) for sub in subs if not sub.startswith("+")
-            ),
-            generation="+gen" in subs,
-            selectable=tuple(fields.split()),
-        )
-
-
-def struct(group: str, kind: str) -> Type:
-    """The shape of a built-in kind."""
+def _kind(row: str) -> Kind:
+    words, _tilde, fields = row.partition("~")
+    name, plural, scope, short, categories, *subs = words.split()
+    *path, kind = name.split("/")
+    group, version = (*path, "v1")[:2] if path else ("", "v1")
     package = f"io.k8s.api.{group.partition('.')[0] or 'core'}"
     if group == "apiextensions.k8s.io":
         package = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions"
-    return catalogue()[f"{package}.{_VERSIONS.get(group, 'v1')}.{kind}"]
+    storage, convert, unconvert = _CONVERTED.get(name, ("", None, None))
+    return Kind(
+        group=group,
+        version=version,
+        kind=kind,
+        plural=plural,
+        singular=kind.lower(),
+        namespaced=scope == "N",
+        type=catalogue()[f"{package}.{version}.{kind}"],
+        short=tuple(short.split(",")) if short != "-" else (),
+        categories=(categories,) if categories != "-" else (),
+        verbs=("create",) if "+virtual" in subs else ALL_VERBS,
+        subresources=tuple(
+            subresource(sub, kind, group, version) for sub in subs if not sub.startswith("+")
+        ),
+        storage=storage,
+        generation="+gen" in subs,
+        selectable=tuple(fields.split()),
+        convert=convert,
+        unconvert=unconvert,
+    )
 
 
 def subresource(name: str, kind: str, group: str, version: str) -> Subresource:
     """A subresource; `status` and its like have the kind of the whole object."""
     of, owner, at, verbs = _SUBS.get(name, (kind, group, version, _STATUS))
     return Subresource(name, of, owner, at, verbs)
-
-
-def _events() -> Iterator[Kind]:
-    """The same events under their newer name; the store has the core's form."""
-    yield Kind(
-        group="events.k8s.io",
-        version="v1",
-        kind="Event",
-        plural="events",
-        singular="event",
-        namespaced=True,
-        type=struct("events.k8s.io", "Event"),
-        short=("ev",),
-        storage="events",
-        selectable=(
-            "regarding.kind",
-            "regarding.namespace",
-            "regarding.name",
-            "regarding.uid",
-            "reason",
-            "reportingController",
-            "type",
-        ),
-        convert=_outward,
-        unconvert=_inward,
-    )
-
-
-def _older_autoscalers() -> Iterator[Kind]:
-    """The same autoscalers in their first version; the store has the second's form."""
-    newest = next(kind for kind in _rows() if kind.kind == "HorizontalPodAutoscaler")
-    yield replace(
-        newest,
-        version="v1",
-        type=catalogue()["io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler"],
-        subresources=tuple(replace(sub, version="v1") for sub in newest.subresources),
-        convert=autoscaling.outward,
-        unconvert=autoscaling.inward,
-    )
-
-
-def _virtual() -> Iterator[Kind]:
-    """A resource that is answered and not stored."""
-    rows = (
-        ("", "Binding", "bindings", True),
-        ("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews", False),
-        ("authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews", False),
-        ("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews", False),
-        ("authorization.k8s.io", "SelfSubjectRulesReview", "selfsubjectrulesreviews", False),
-    )
-    for group, kind, plural, namespaced in rows:
-        yield Kind(
-            group=group,
-            version="v1",
-            kind=kind,
-            plural=plural,
-            singular=kind.lower(),
-            namespaced=namespaced,
-            type=struct(group, kind),
-            verbs=("create",),
-        )
 
 
 _NAMES: Final = {
@@ -187,19 +129,20 @@ _NAMES: Final = {
     "count": "deprecatedCount",
     "reportingComponent": "reportingController",
 }
-_BACK: Final = {new: old for old, new in _NAMES.items()}
 """Fields of events with another name in `events.k8s.io`."""
 
 
-def _outward(value: dict[str, Any]) -> dict[str, Any]:
-    """A stored event in the form of `events.k8s.io/v1`."""
-    found = {_NAMES.get(key, key): inner for key, inner in value.items()}
-    found["apiVersion"] = "events.k8s.io/v1"
-    return found
+def _renamed(names: Mapping[str, str], version: str) -> Converter:
+    """The same document with other names of its fields, and of this version."""
+    return lambda value: {names.get(k, k): v for k, v in value.items()} | {"apiVersion": version}
 
 
-def _inward(value: dict[str, Any]) -> dict[str, Any]:
-    """An `events.k8s.io/v1` event in its stored form."""
-    found = {_BACK.get(key, key): inner for key, inner in value.items()}
-    found["apiVersion"] = "v1"
-    return found
+_CONVERTED: Final[Mapping[str, tuple[str, Converter, Converter]]] = {
+    "autoscaling/v1/HorizontalPodAutoscaler": ("", autoscaling.outward, autoscaling.inward),
+    "events.k8s.io/Event": (
+        "events",
+        _renamed(_NAMES, "events.k8s.io/v1"),
+        _renamed({new: old for old, new in _NAMES.items()}, "v1"),
+    ),
+}
+"""Older and newer names of stored resources: the store's name, and the conversions out of its form and into it."""

@@ -18,6 +18,8 @@ ALL_VERBS: Final = (
     "watch",
 )
 
+Converter = Callable[[dict[str, Any]], dict[str, Any]]
+
 
 @dataclass(frozen=True, slots=True)
 class Subresource:
@@ -60,8 +62,8 @@ class Kind:
     generation: bool = False
     selectable: tuple[str, ...] = ()
     definition: Mapping[str, Any] | None = None
-    convert: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    unconvert: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    convert: Converter | None = None
+    unconvert: Converter | None = None
 
     @property
     def api_version(self) -> str:
