@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from partage.apiserver.columns import columns_of
+from partage.apiserver.columns import COLUMNS
 
 NOW = 1_700_000_000.0
 OLD = "2023-11-14T22:08:20Z"  # five minutes before
@@ -20,7 +20,7 @@ BEGUN = [{"type": "Initialized", "status": "True"}]
 def row(resource: str, value: dict[str, Any]) -> dict[str, Any]:
     """The cells of an object, by heading."""
     made = {"metadata": {"name": "one", "creationTimestamp": OLD}, **value}
-    return {column.name: column.cell(made, NOW) for column in columns_of(resource)}
+    return {column.name: column.cell(made, NOW) for column in COLUMNS[resource]}
 
 
 def state(how: dict[str, Any], name: str = "a", **more: Any) -> dict[str, Any]:

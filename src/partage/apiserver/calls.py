@@ -73,18 +73,9 @@ class Patch:
 
     def refused(self, why: str) -> ApiError:
         """422, for an object without a kind and name."""
-        return invalid(
-            "",
-            "",
-            "",
-            [
-                Cause(
-                    "FieldValueInvalid",
-                    "patch",
-                    f"Invalid value: {msgspec.json.encode(self.text).decode()}: {why}",
-                )
-            ],
-        )
+        shown = msgspec.json.encode(self.text).decode()
+        cause = Cause("FieldValueInvalid", "patch", f"Invalid value: {shown}: {why}")
+        return invalid("", "", "", [cause])
 
 
 @dataclass(slots=True)
@@ -159,12 +150,10 @@ def accept(call: Call, value: Any, patch: Patch | None = None) -> dict[str, Any]
     unknown: list[str] = []
     try:
         found: dict[str, Any] = conform(value, kind.type, unknown, "", kind.kind)
-    except Mismatch as error:
-        if patch is not None:
-            raise patch.refused(error.converting if patch.strategic else str(error)) from error
-        raise _unhandled(kind, str(error)) from error
-    except RecursionError as error:
-        raise _unhandled(kind, str(error)) from error
+    except (Mismatch, RecursionError) as error:
+        if patch is None or not isinstance(error, Mismatch):
+            raise _unhandled(kind, str(error)) from error
+        raise patch.refused(error.converting if patch.strategic else str(error)) from error
     _report(call, unknown, patch)
     found["apiVersion"], found["kind"] = kind.api_version, kind.kind
     metadata = found.setdefault("metadata", {})

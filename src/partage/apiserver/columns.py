@@ -1,8 +1,9 @@
 """The columns that `kubectl get` shows for the built-in kinds."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from partage.apiserver.pod_cells import pod_cells
@@ -68,10 +69,6 @@ def _name(value: Value, _now: float) -> str:
     return str(value["metadata"].get("name", ""))
 
 
-def _created(value: Value, now: float) -> str:
-    return age(value["metadata"].get("creationTimestamp"), now)
-
-
 def _at(*path: str, absent: Any = _NONE) -> Callable[[Value, float], Any]:
     def cell(value: Value, _now: float) -> Any:
         at: Any = value
@@ -83,7 +80,7 @@ def _at(*path: str, absent: Any = _NONE) -> Callable[[Value, float], Any]:
 
 
 NAME: Final = Column("Name", _name, format="name")
-AGE: Final = Column("Age", _created)
+AGE: Final = Column("Age", lambda v, now: age(v["metadata"].get("creationTimestamp"), now))
 
 
 def _workload(value: Value) -> Value:
@@ -102,16 +99,8 @@ def _inner(value: Value) -> Value:
     return inner
 
 
-def _containers(value: Value) -> Sequence[Value]:
-    return _inner(value).get("containers") or ()
-
-
-def _container_names(value: Value, _now: float) -> str:
-    return ",".join(str(one.get("name", "")) for one in _containers(value))
-
-
-def _images(value: Value, _now: float) -> str:
-    return ",".join(str(one.get("image", "")) for one in _containers(value))
+def _containers(value: Value, _now: float, key: str) -> str:
+    return ",".join(str(one.get(key, "")) for one in _inner(value).get("containers") or ())
 
 
 def _selector(value: Value, _now: float) -> str:
@@ -124,19 +113,10 @@ def _selected(value: Value, _now: float) -> str:
 
 
 _PODS: Final = (
-    Column("Containers", _container_names, wide=True),
-    Column("Images", _images, wide=True),
+    Column("Containers", partial(_containers, key="name"), wide=True),
+    Column("Images", partial(_containers, key="image"), wide=True),
 )
 _TEMPLATE: Final = (*_PODS, Column("Selector", _selector, wide=True))
-
-
-def _pod_ready(value: Value, _now: float) -> str:
-    found = pod_cells(value)
-    return f"{found.ready}/{found.total}"
-
-
-def _pod_status(value: Value, _now: float) -> str:
-    return pod_cells(value).status
 
 
 def _restarts(value: Value, now: float) -> str:
@@ -177,14 +157,9 @@ def _node_roles(value: Value, _now: float) -> str:
     return ",".join(sorted(filter(None, roles))) or _NONE
 
 
-def _address(kind: str) -> Callable[[Value, float], str]:
-    def cell(value: Value, _now: float) -> str:
-        for one in (value.get("status") or {}).get("addresses") or ():
-            if one.get("type") == kind:
-                return str(one.get("address"))
-        return _NONE
-
-    return cell
+def _address(value: Value, _now: float, kind: str) -> str:
+    told = (value.get("status") or {}).get("addresses") or ()
+    return next((str(one.get("address")) for one in told if one.get("type") == kind), _NONE)
 
 
 def _info(name: str) -> Callable[[Value, float], Any]:
@@ -273,17 +248,14 @@ def _count(*groups: str) -> Callable[[Value, float], int]:
     return lambda value, _now: sum(len(value.get(group) or ()) for group in groups)
 
 
-def _amounts(prefix: str) -> Callable[[Value, float], str]:
-    def cell(value: Value, _now: float) -> str:
-        status = value.get("status") or {}
-        used = status.get("used") or {}
-        return ", ".join(
-            f"{name}: {used.get(name, '0')}/{limit}"
-            for name, limit in sorted((status.get("hard") or {}).items())
-            if name.startswith("limits.") == (prefix == "limits")
-        )
-
-    return cell
+def _amounts(value: Value, _now: float, *, limits: bool) -> str:
+    status = value.get("status") or {}
+    used = status.get("used") or {}
+    return ", ".join(
+        f"{name}: {used.get(name, '0')}/{limit}"
+        for name, limit in sorted((status.get("hard") or {}).items())
+        if name.startswith("limits.") is limits
+    )
 
 
 def _outside(value: Value, _now: float) -> str:
@@ -311,11 +283,6 @@ def _ports(value: Value, _now: float) -> str:
 
 def _node_selector(value: Value, _now: float) -> str:
     return labels_text(_inner(value).get("nodeSelector")) or _NONE
-
-
-def _scaled(value: Value, _now: float) -> str:
-    target = (value.get("spec") or {}).get("scaleTargetRef") or {}
-    return f"{target.get('kind')}/{target.get('name')}"
 
 
 def _metrics(value: Value, _now: float) -> str:
@@ -348,21 +315,20 @@ def _last_schedule(value: Value, now: float) -> str:
     return age(last, now) if last else _NONE
 
 
-def _role(value: Value, _now: float) -> str:
-    reference = value.get("roleRef") or {}
-    return f"{reference.get('kind', '')}/{reference.get('name', '')}"
+def _reference(*path: str) -> Callable[[Value, float], str]:
+    """Kind and name of what a field refers to."""
+    at = _at(*path, absent={})
+    return lambda value, now: "/".join(at(value, now).get(key, "") for key in ("kind", "name"))
 
 
-def _subjects(kind: str) -> Callable[[Value, float], str]:
-    def cell(value: Value, _now: float) -> str:
-        account = kind == "ServiceAccount"
-        return ", ".join(
-            f"{one.get('namespace', '')}/{one.get('name')}" if account else str(one.get("name"))
-            for one in value.get("subjects") or ()
-            if one.get("kind") == kind
-        )
-
-    return cell
+def _subjects(value: Value, _now: float, kind: str) -> str:
+    return ", ".join(
+        f"{one.get('namespace', '')}/{one.get('name')}"
+        if kind == "ServiceAccount"
+        else str(one.get("name"))
+        for one in value.get("subjects") or ()
+        if one.get("kind") == kind
+    )
 
 
 _COUNTS: Final = (
@@ -376,19 +342,20 @@ _COUNTS: Final = (
 _CREATED: Final = (NAME, Column("Created At", _at("metadata", "creationTimestamp"), "date"))
 _BINDING: Final = (
     NAME,
-    Column("Role", _role),
+    Column("Role", _reference("roleRef")),
     AGE,
-    Column("Users", _subjects("User"), wide=True),
-    Column("Groups", _subjects("Group"), wide=True),
-    Column("ServiceAccounts", _subjects("ServiceAccount"), wide=True),
+    *(
+        Column(f"{kind}s", partial(_subjects, kind=kind), wide=True)
+        for kind in ("User", "Group", "ServiceAccount")
+    ),
 )
 _WEBHOOKS: Final = (NAME, Column("Webhooks", _count("webhooks"), "integer"), AGE)
 
 COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     "pods": (
         NAME,
-        Column("Ready", _pod_ready),
-        Column("Status", _pod_status),
+        Column("Ready", lambda pod, _now: pod_cells(pod).readiness),
+        Column("Status", lambda pod, _now: pod_cells(pod).status),
         Column("Restarts", _restarts),
         AGE,
         Column("IP", _pod_address, wide=True),
@@ -402,8 +369,8 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("Roles", _node_roles),
         AGE,
         Column("Version", _at("status", "nodeInfo", "kubeletVersion", absent="")),
-        Column("Internal-IP", _address("InternalIP"), wide=True),
-        Column("External-IP", _address("ExternalIP"), wide=True),
+        Column("Internal-IP", partial(_address, kind="InternalIP"), wide=True),
+        Column("External-IP", partial(_address, kind="ExternalIP"), wide=True),
         Column("OS-Image", _info("osImage"), wide=True),
         Column("Kernel-Version", _kernel, wide=True),
         Column("Container-Runtime", _info("containerRuntimeVersion"), wide=True),
@@ -418,12 +385,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         Column("Pool", _at("spec", "pool", "name", absent="")),
         AGE,
     ),
-    "secrets": (
-        NAME,
-        Column("Type", _at("type")),
-        Column("Data", _count("data"), "integer"),
-        AGE,
-    ),
+    "secrets": (NAME, Column("Type", _at("type")), Column("Data", _count("data"), "integer"), AGE),
     "services": (
         NAME,
         Column("Type", _at("spec", "type")),
@@ -447,8 +409,8 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     ),
     "resourcequotas": (
         NAME,
-        Column("Request", _amounts("requests")),
-        Column("Limit", _amounts("limits")),
+        Column("Request", partial(_amounts, limits=False)),
+        Column("Limit", partial(_amounts, limits=True)),
         AGE,
     ),
     "deployments.apps": (
@@ -460,12 +422,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
         *_TEMPLATE,
     ),
     "replicasets.apps": (*_COUNTS, Column("Selector", _selector, wide=True)),
-    "statefulsets.apps": (
-        NAME,
-        Column("Ready", _ready),
-        AGE,
-        *_PODS,
-    ),
+    "statefulsets.apps": (NAME, Column("Ready", _ready), AGE, *_PODS),
     "daemonsets.apps": (
         NAME,
         Column("Desired", _at("status", "desiredNumberScheduled", absent=0), "integer"),
@@ -500,7 +457,7 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     ),
     "horizontalpodautoscalers.autoscaling": (
         NAME,
-        Column("Reference", _scaled),
+        Column("Reference", _reference("spec", "scaleTargetRef")),
         Column("Targets", _metrics),
         Column("MinPods", _at("spec", "minReplicas")),
         Column("MaxPods", _at("spec", "maxReplicas"), "integer"),
@@ -537,8 +494,3 @@ COLUMNS: Final[Mapping[str, tuple[Column, ...]]] = {
     "customresourcedefinitions.apiextensions.k8s.io": _CREATED,
 }
 """Columns by resource; others have name and age."""
-
-
-def columns_of(resource: str) -> tuple[Column, ...]:
-    """The columns of a built-in resource."""
-    return COLUMNS.get(resource, (NAME, AGE))

@@ -48,9 +48,8 @@ class DeleteOptions:
         """The options of a `DeleteOptions` document. Raises `ApiError`: 400 or 422, no such document."""
         if body is None:
             return DeleteOptions()
-        if not isinstance(body, Mapping) or not isinstance(
-            body.get("preconditions") or {}, Mapping
-        ):
+        wanted = (body.get("preconditions") or {}) if isinstance(body, Mapping) else None
+        if not isinstance(wanted, Mapping):
             raise bad_request("the body is no DeleteOptions document")
         grace, policy = body.get("gracePeriodSeconds"), body.get("propagationPolicy") or ""
         if grace is not None and (type(grace) is not int or not 0 <= grace < 2**31):
@@ -61,7 +60,6 @@ class DeleteOptions:
             known = '"Foreground", "Background", "Orphan", "nil"'
             why = f'propagationPolicy: Unsupported value: "{policy}": supported values: {known}'
             raise invalid_options("DeleteOptions", why)
-        wanted = body.get("preconditions") or {}
         return DeleteOptions(
             grace, policy, str(wanted.get("uid") or ""), str(wanted.get("resourceVersion") or "")
         )

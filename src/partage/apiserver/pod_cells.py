@@ -23,6 +23,11 @@ class PodCells:
     restarts: int = 0
     last: str = ""
 
+    @property
+    def readiness(self) -> str:
+        """The containers that are ready, of all."""
+        return f"{self.ready}/{self.total}"
+
     def restarted(self, ago: Callable[[str], str]) -> str:
         """The restarts, with the time since the last one by `ago`."""
         return (

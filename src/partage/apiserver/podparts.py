@@ -156,14 +156,10 @@ async def evict(cluster: Cluster, call: Call, body: Any) -> dict[str, Any]:
 def _ended_before(pod: Mapping[str, Any], container: str) -> bool:
     """Whether the pod's status has an earlier run of the container."""
     status = pod.get("status") or {}
-    every = [
-        one
-        for group in ("containerStatuses", "initContainerStatuses")
-        for one in status.get(group) or ()
-    ]
     return any(
         one.get("name") == container and (one.get("lastState") or {}).get("terminated")
-        for one in every
+        for group in ("containerStatuses", "initContainerStatuses")
+        for one in status.get(group) or ()
     )
 
 

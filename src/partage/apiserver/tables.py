@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.apiserver import jsonpath
-from partage.apiserver.columns import AGE, NAME, UNKNOWN, Column, age, columns_of
+from partage.apiserver.columns import AGE, COLUMNS, NAME, UNKNOWN, Column, age
 from partage.apiserver.kinds import Kind
 from partage.apiserver.negotiation import Form
 from partage.apiserver.storage import Record
@@ -103,7 +103,7 @@ def _described(column: Column) -> dict[str, Any]:
 
 def _columns(kind: Kind) -> tuple[Column, ...]:
     if kind.definition is None:
-        return columns_of(kind.resource)
+        return COLUMNS.get(kind.resource, (NAME, AGE))
     extra = kind.definition.get("additionalPrinterColumns")
     if not extra:
         return (NAME, AGE)

@@ -211,29 +211,29 @@ def _bounded(call: Call, value: dict[str, Any], before: Mapping[str, Any]) -> di
         source = value["metadata"] if carrying else before["metadata"]
         kept = {k: v for k, v in before.items() if k != "status"}
         kept["metadata"] = metadata.carried(source, before["metadata"])
-        for key in ("ownerReferences", "finalizers"):
-            kept["metadata"].pop(key, None)
-            if key in before["metadata"]:
-                kept["metadata"][key] = before["metadata"][key]
-        if "status" in value:
-            kept["status"] = value["status"]
+        _take(kept["metadata"], before["metadata"], "ownerReferences", "finalizers")
+        _take(kept, value, "status")
         return kept
     found = {**value, "metadata": metadata.carried(value["metadata"], before["metadata"])}
-    found["metadata"].pop("managedFields", None)
-    if "managedFields" in before["metadata"]:
-        found["metadata"]["managedFields"] = before["metadata"]["managedFields"]
+    _take(found["metadata"], before["metadata"], "managedFields")
     if call.sub == "finalize":
         return {**before, "spec": found.get("spec") or {}}
     if kind.sub("status") is not None:
-        found.pop("status", None)
-        if "status" in before:
-            found["status"] = before["status"]
+        _take(found, before, "status")
     if kind.resource == "namespaces":
         found["spec"] = before.get("spec") or {}
     keep = rules_of(kind).keep
     if keep is not None and not call.sub:
         keep(found, before)
     return found
+
+
+def _take(into: dict[str, Any], source: Mapping[str, Any], *keys: str) -> None:
+    """Makes these fields those of `source`, absent ones too; in place."""
+    for key in keys:
+        into.pop(key, None)
+        if key in source:
+            into[key] = source[key]
 
 
 def _count(call: Call, value: dict[str, Any], before: Mapping[str, Any]) -> None:
