@@ -20,9 +20,9 @@ async def create(
 ) -> Record:
     """Stores a new object and returns it. Raises `ApiError`. `entries`: its `managedFields`, if an apply creates it."""
     value = fill(call.kind, accept(call, body))
-    asked = review(call, "CREATE", value, None)
-    cluster.plugins.namespace(asked)
-    admitted = await cluster.admission.mutate(asked)
+    cluster.plugins.namespace(review(call, "CREATE", value, None))
+    value = cluster.plugins.completed(review(call, "CREATE", value, None))
+    admitted = await cluster.admission.mutate(review(call, "CREATE", value, None))
     if admitted is not value:
         value = refit(call, admitted)
     value = _begin(cluster, call, value)

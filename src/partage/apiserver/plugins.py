@@ -8,7 +8,7 @@ from partage.apiserver.status import ApiError, forbidden, not_found, too_many
 from partage.apiserver.storage import Record, Store
 
 IMMORTAL: Final = ("default", "kube-public", "kube-system")
-_WAIT: Final = 300
+_FOR_A_WHILE: Final = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
 _NOT_RUNNING: Final = ("Pending", "Succeeded", "Failed")
 _TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 CLASSES: Final = "priorityclasses.scheduling.k8s.io"
@@ -40,48 +40,51 @@ class Plugins:
                 "being terminated",
             )
 
-    def pod(self, review: Review) -> dict[str, Any] | None:
-        """Sets a pod's priority and tolerations, and the service account of a new one."""
-        if (
-            review.kind.resource != "pods"
-            or review.operation not in ("CREATE", "UPDATE")
-            or review.subresource
-            or review.object is None
-        ):
-            return None
-        spec = dict(review.object.get("spec") or {})
+    def completed(self, review: Review) -> dict[str, Any]:
+        """The object to store; a pod with its priority and tolerations, and a new one with its service account.
+
+        Raises `ApiError`: 403.
+        """
+        value = review.object or {}
+        if review.kind.resource != "pods" or review.subresource:
+            return value
+        spec = dict(value.get("spec") or {})
         if review.operation == "CREATE":
-            self._account(spec, review.namespace)
-            self._priority(spec)
+            why = self._account(spec, review.namespace) or self._priority(spec)
+            if why:
+                raise forbidden("pods", "", review.name, why)
         else:
             before = (review.old or {}).get("spec") or {}
             for key in ("priority", "preemptionPolicy"):
                 if key in before:
                     spec.setdefault(key, before[key])
         _tolerate(spec)
-        return {**review.object, "spec": spec}
+        return {**value, "spec": spec}
 
-    def _account(self, spec: dict[str, Any], namespace: str) -> None:
+    def _account(self, spec: dict[str, Any], namespace: str) -> str:
+        """Sets the service account; the reason against it, if there is one."""
         name = spec.setdefault("serviceAccountName", "default")
         spec["serviceAccount"] = name
         if name != "default" and self._store.get("serviceaccounts", namespace, name) is None:
-            raise Refused(
+            return (
                 f'error looking up service account {namespace}/{name}: serviceaccount "{name}" '
                 "not found"
             )
+        return ""
 
-    def _priority(self, spec: dict[str, Any]) -> None:
+    def _priority(self, spec: dict[str, Any]) -> str:
+        """Sets the priority by its class; the reason against the given one, if there is one."""
         name = spec.get("priorityClassName", "")
         found = self._store.get(CLASSES, "", name) if name else self._default_class()
         if name and found is None:
-            raise Refused(f"no PriorityClass with name {name} was found")
+            return f"no PriorityClass with name {name} was found"
         if found is not None:
             spec["priorityClassName"] = found.name
         chosen = found.value if found is not None else {}
         value = chosen.get("value", 0)
         policy = chosen.get("preemptionPolicy", "PreemptLowerPriority")
         if spec.get("priority", value) != value:
-            raise Refused(
+            return (
                 f"the integer value of priority ({spec['priority']}) must not be provided in pod "
                 f"spec; priority admission controller computed {value} from the given "
                 "PriorityClass name"
@@ -89,10 +92,11 @@ class Plugins:
         spec["priority"] = value
         given = spec.setdefault("preemptionPolicy", policy)
         if given != policy:
-            raise Refused(
+            return (
                 f"the string value of PreemptionPolicy ({given}) must not be provided in pod spec; "
                 f"priority admission controller computed {policy} from the given PriorityClass name"
             )
+        return ""
 
     def default_class(self, review: Review) -> None:
         """Allows only one class as the global default. Raises `Refused`."""
@@ -143,17 +147,7 @@ class Plugins:
 
 def _tolerate(spec: dict[str, Any]) -> None:
     have = list(spec.get("tolerations") or ())
-    for taint in _TAINTS:
-        if not any(
-            one.get("key", "") in ("", taint) and one.get("effect", "") in ("", "NoExecute")
-            for one in have
-        ):
-            have.append(
-                {
-                    "key": taint,
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": _WAIT,
-                }
-            )
+    known = {one.get("key", "") for one in have if one.get("effect", "") in ("", "NoExecute")}
+    if "" not in known:
+        have += [{"key": taint, **_FOR_A_WHILE} for taint in _TAINTS if taint not in known]
     spec["tolerations"] = have

@@ -119,7 +119,6 @@ class ApiServer:
             self._around,
             self.settings.relaxed_names,
         )
-        self.admission.mutators.append(plugins.pod)
         self.admission.validators.extend((plugins.namespace, plugins.default_class))
         self._closing = asyncio.Event()
         self._saving = asyncio.Lock()

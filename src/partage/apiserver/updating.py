@@ -183,6 +183,7 @@ async def _change(
     before = kind.outward(old.value)
     entries = value["metadata"].get("managedFields") if applied else None
     value = _bounded(call, value, before)
+    value = cluster.plugins.completed(review(call, "UPDATE", value, old))
     admitted = await cluster.admission.mutate(review(call, "UPDATE", value, old))
     if admitted is not value:
         value = _bounded(call, refit(call, admitted), before)

@@ -19,9 +19,10 @@ from aiohttp import StreamReader, web
 
 from fakes.backups import Backup, backup_of, restore
 from fakes.wire import Fault, Wire, line
-from partage.apiserver import ApiServer, Record
+from partage.apiserver import ApiServer, Record, Review
 from partage.apiserver.definitions import kinds
 from partage.apiserver.metadata import Ambient
+from partage.apiserver.plugins import Plugins
 from partage.apiserver.router import Router
 from partage.apiserver.verbs import Verbs
 from partage.embedded.definitions import DEFINITIONS
@@ -42,6 +43,14 @@ class Seen(NamedTuple):
     body: Any
 
 
+class _Plugins(Plugins):
+    """Those of a server that stores pods as tests write them."""
+
+    def completed(self, review: Review) -> dict[str, Any]:
+        """See `Plugins`."""
+        return review.object or {}
+
+
 class KubeServer(Wire):
     """The server; use it as an async context manager.
 
@@ -58,7 +67,7 @@ class KubeServer(Wire):
         api = ApiServer(around=Ambient(time.time, lambda: f"uid-{next(uids)}", lambda: "xxxxx"))
         for definition in DEFINITIONS:
             api.registry.add(*kinds(definition))
-        api.admission.mutators.clear()
+        api.cluster.plugins = _Plugins(api.store)
         api.admission.validators.clear()
         api.store.restore(1, {"namespaces": [_namespace(name) for name in NAMESPACES]})
         self._closing = asyncio.Event()
