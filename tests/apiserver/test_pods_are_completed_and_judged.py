@@ -7,7 +7,7 @@ import pytest
 from apiserver_world import PODS, World, deployment, ok, pod, run, sized
 
 from partage.apiserver import Settings
-from partage.apiserver.rules.pod_defaults import quality
+from partage.apiserver.rules.pods import quality
 
 
 def container(**fields: Any) -> dict[str, Any]:
@@ -624,6 +624,31 @@ def test_workloads_are_completed_and_keep_their_selector() -> None:
                 if kind == "StatefulSet"
                 else "spec.selector: Invalid value"
             ) in answer.message
+
+    run(story)
+
+
+def test_defaults_hold_wherever_their_struct_stands() -> None:
+    """A field in a volume, a hook's request, a claim that a set makes: as a genuine server completes them."""
+
+    async def story(w: World) -> None:
+        files = [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]
+        hook = {"preStop": {"httpGet": {"port": 80}}}
+        hooked = {"name": "main", "image": "busybox", "lifecycle": hook}
+        volume = {"name": "v", "downwardAPI": {"items": files}}
+        made = ok(await w.post(PODS, pod(volumes=[volume], containers=[hooked])), 201)["spec"]
+        claim = {"metadata": {"name": "d"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+        stateful = {
+            "metadata": {"name": "s"},
+            "spec": {**deployment()["spec"], "volumeClaimTemplates": [claim]},
+        }
+        claims = ok(await w.post(f"{APPS}/statefulsets", stateful), 201)["spec"]
+
+        source = made["volumes"][0]["downwardAPI"]
+        assert source["items"][0]["fieldRef"]["apiVersion"] == "v1"
+        request = made["containers"][0]["lifecycle"]["preStop"]["httpGet"]
+        assert request == {"port": 80, "path": "/", "scheme": "HTTP"}
+        assert claims["volumeClaimTemplates"][0]["spec"]["volumeMode"] == "Filesystem"
 
     run(story)
 

@@ -46,6 +46,26 @@ def test_objects_definitions_and_revisions_survive(tmp_path: Path) -> None:
     run(second, settings)
 
 
+def test_objects_of_an_earlier_release_get_the_defaults_of_this_one(tmp_path: Path) -> None:
+    """Otherwise a pod could not be changed any more: what is filled in then looks like a change."""
+    settings = Settings(file=tmp_path / "state.json")
+    files = [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]
+
+    async def first(w: World) -> None:
+        volume = {"name": "v", "downwardAPI": {"items": files}}
+        made = ok(await w.post(PODS, pod(volumes=[volume])), 201)
+        old = w.server.store.get("pods", "default", "web")
+        assert old is not None
+        del made["spec"]["volumes"][0]["downwardAPI"]["items"][0]["fieldRef"]["apiVersion"]
+        w.server.store.replace("pods", made, old.revision)
+
+    async def second(w: World) -> None:
+        ok(await w.patch(f"{PODS}/web", {"metadata": {"labels": {"a": "b"}}}))
+
+    run(first, settings)
+    run(second, settings)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -9,10 +9,11 @@ import msgspec
 from partage.apiserver import structural
 from partage.apiserver.admission import ADMIN, Admission, Operation, Review, User
 from partage.apiserver.decoding import Mismatch, conform
-from partage.apiserver.definitions import accepted, check_definition, fill_definition
+from partage.apiserver.definitions import accepted, check_definition
 from partage.apiserver.kinds import Kind, Registry
 from partage.apiserver.metadata import Ambient
 from partage.apiserver.plugins import Plugins
+from partage.apiserver.rules.defaults import complete
 from partage.apiserver.rules.objects import fixed
 from partage.apiserver.rules.table import RULES, Rules
 from partage.apiserver.status import ApiError, Cause, bad_request, conflict, invalid, not_found
@@ -28,7 +29,6 @@ def _begin_definition(value: dict[str, Any]) -> None:
 
 
 _DEFINITION = Rules(
-    fill=fill_definition,
     begin=_begin_definition,
     check=check_definition,
     check_update=fixed("spec.group", "spec.scope", "spec.names.plural", "spec.names.kind"),
@@ -208,10 +208,9 @@ def refit(call: Call, value: dict[str, Any]) -> dict[str, Any]:
 
 def fill(kind: Kind, value: dict[str, Any]) -> dict[str, Any]:
     """The object with its kind's defaults; this changes `value` itself."""
-    filler = rules_of(kind).fill
-    if filler is not None:
-        filler(value)
-    elif kind.definition is not None:
+    if kind.definition is None:
+        complete(value, kind.type)
+    else:
         structural.fill(value, kind.definition["schema"]["openAPIV3Schema"])
     return value
 

@@ -7,7 +7,7 @@ resources, and `limits.` for the first three. It does not count `kubernetes.io/*
 from collections.abc import Mapping
 from typing import Any, Final
 
-from partage.apiserver.rules.pod_defaults import quality
+from partage.apiserver.rules.pods import quality
 from partage.apiserver.rules.resources import CONTAINER, COUNTED, amount, is_extended
 from partage.apiserver.storage import Store
 from partage.model.quantity import NANO, Quantity

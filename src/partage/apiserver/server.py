@@ -15,7 +15,7 @@ from aiohttp import web
 
 from partage.apiserver import builtin, definitions, persistence
 from partage.apiserver.admission import ADMIN, Admission, User
-from partage.apiserver.calls import DEFINITIONS, Call, Cluster
+from partage.apiserver.calls import DEFINITIONS, Call, Cluster, fill
 from partage.apiserver.creating import create
 from partage.apiserver.deleting import DeleteOptions, delete
 from partage.apiserver.janitor import Janitor, Place
@@ -131,6 +131,11 @@ class ApiServer:
             persistence.load(self.settings.file, self.store)
         for record in self.store.all(DEFINITIONS):
             self.registry.add(*definitions.kinds(record.value))
+        # Objects of an earlier release lack this one's defaults, and would seem changed by the next write.
+        for resource in self.store.resources():
+            if (kind := self.registry.stored(resource)) is not None:
+                for record in self.store.all(resource):
+                    fill(kind, record.value)
         self._janitor = Janitor(self.cluster)
         self.store.observers.append(self._saw)
 

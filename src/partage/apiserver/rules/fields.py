@@ -6,7 +6,7 @@ One table for all built-in kinds. `rules.table` has the rules of whole objects.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
 from partage.apiserver import naming
@@ -14,6 +14,7 @@ from partage.apiserver.problems import Problems
 from partage.apiserver.rules import containers, scheduling
 from partage.apiserver.rules.pods import check_volume
 from partage.apiserver.rules.resources import check_requirements
+from partage.apiserver.rules.structs import visit
 from partage.apiserver.rules.workloads import check_deployment
 from partage.wire.field_types import Type
 
@@ -260,52 +261,24 @@ RULES: Final[Mapping[str, Rule]] = {
     "WeightedPodAffinityTerm.weight": _WEIGHT,
 }
 """By struct, or struct and field."""
+_RULED: Final = frozenset(key.partition(".")[0] for key in RULES)
 
 
 def check_fields(value: Any, type_: Type, where: str, problems: Problems) -> None:
     """Reports everything in an object that breaks the rule of its struct or field."""
-    if type_.form == "struct" and isinstance(value, Mapping):
-        own = RULES.get(type_.name.rpartition(".")[2])
-        if own is not None:
-            own(value, where, problems)
-        for name, rule, of in _checked(type_):
-            inner = value.get(name)
-            if rule is None and inner is None:
-                continue
-            here = f"{where}.{name}" if where else name
-            if rule is not None:
-                rule(inner, here, problems)
-            if of is not None and inner is not None:
-                check_fields(inner, of, here, problems)
-    elif type_.item is not None and isinstance(value, list) and _ruled(type_.item):
-        for index, inner in enumerate(value):
-            check_fields(inner, type_.item, f"{where}[{index}]", problems)
+
+    def act(name: str, struct: dict[str, Any], at: str) -> None:
+        for field, rule in _rules(name):
+            if field:
+                rule(struct.get(field), f"{at}.{field}" if at else field, problems)
+            else:
+                rule(struct, at, problems)
+
+    visit(value, type_, _RULED, act, where)
 
 
-@lru_cache(maxsize=4096)
-def _checked(type_: Type) -> Sequence[tuple[str, Rule | None, Type | None]]:
-    """The fields of a struct that have a rule or rules within, with both; most have none."""
-    struct = type_.name.rpartition(".")[2]
-    found = (
-        (name, RULES.get(f"{struct}.{name}"), field.type if _ruled(field.type) else None)
-        for name, field in type_.fields.items()
-    )
-    return [one for one in found if one[1] is not None or one[2] is not None]
-
-
-@lru_cache(maxsize=4096)
-def _ruled(type_: Type) -> bool:
-    """Whether any part of a type has a rule."""
-    seen: set[int] = set()
-    todo = [type_]
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        struct = one.name.rpartition(".")[2]
-        if struct in RULES or any(f"{struct}.{name}" in RULES for name in one.fields):
-            return True
-        todo += [field.type for field in one.fields.values()]
-        todo += [one.item] if one.item is not None else []
-    return False
+@cache
+def _rules(name: str) -> Sequence[tuple[str, Rule]]:
+    """The rules of a struct, by field; its own without one."""
+    found = ((key.partition("."), rule) for key, rule in RULES.items())
+    return [(field, rule) for (struct, _dot, field), rule in found if struct == name]

@@ -1,17 +1,15 @@
-"""Defaults and validation of the other built-in kinds.
+"""Validation of the other built-in kinds.
 
 Source for ResourceClaims, their templates and DeviceClasses: Kubernetes v1.36.4, `pkg/apis/resource`
-(defaults, validation).
+(validation).
 """
 
-import base64
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from partage.apiserver.problems import Problems
-from partage.apiserver.rules.pod_defaults import fill
 from partage.apiserver.rules.resources import COUNTED, amount, check_amounts
 from partage.apiserver.rules.scheduling import check_taints
 
@@ -39,7 +37,6 @@ _SCOPES: Final = (
     "Terminating",
     "VolumeAttributesClass",
 )
-_RBAC: Final = "rbac.authorization.k8s.io"
 
 
 def fixed(*paths: str, why: str = "field is immutable") -> Callable[..., None]:
@@ -54,15 +51,6 @@ def fixed(*paths: str, why: str = "field is immutable") -> Callable[..., None]:
                 problems.invalid(path, pair[0], why)
 
     return check
-
-
-def fill_secret(value: dict[str, Any]) -> None:
-    """Moves `stringData` into `data`, in place."""
-    texts = value.pop("stringData", None)
-    if texts:
-        coded = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
-        value["data"] = {**(value.get("data") or {}), **coded}
-    value.setdefault("type", "Opaque")
 
 
 def check_secret(value: Mapping[str, Any], problems: Problems) -> None:
@@ -107,13 +95,6 @@ def check_data_update(new: Mapping[str, Any], old: Mapping[str, Any], problems: 
     for group in ("data", "binaryData"):
         if new.get(group) != old.get(group):
             problems.forbidden(group, "field is immutable when `immutable` is set")
-
-
-def fill_node(value: dict[str, Any]) -> None:
-    """Sets an absent allocatable to the capacity."""
-    status = value.setdefault("status", {})
-    if status.get("capacity") and not status.get("allocatable"):
-        status["allocatable"] = dict(status["capacity"])
 
 
 def check_node(value: Mapping[str, Any], problems: Problems) -> None:
@@ -184,16 +165,6 @@ def check_priority_class_update(
             problems.forbidden(key, "may not be changed in an update.")
 
 
-def fill_service(value: dict[str, Any]) -> None:
-    """Fills in a Service, in place."""
-    spec = fill(value, "spec", type="ClusterIP", sessionAffinity="None")
-    for port in spec.get("ports") or ():
-        fill(port, protocol="TCP", targetPort=port.get("port", 0))
-    if spec["type"] != "ExternalName":
-        fill(spec, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"])
-        fill(spec, ipFamilyPolicy="SingleStack")
-
-
 def check_service(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports missing ports and names of a Service, and an impossible address."""
     spec = value["spec"]
@@ -231,30 +202,6 @@ def check_service_update(
         problems.invalid("spec.clusterIPs[0]", [address], "may not change once set")
 
 
-def fill_endpoints(value: dict[str, Any]) -> None:
-    """Fills in Endpoints or an EndpointSlice, in place."""
-    for endpoint in value.get("endpoints") or ():
-        endpoint.setdefault("conditions", {})
-    for group in (value, *(value.get("subsets") or ())):
-        for port in group.get("ports") or ():
-            port.setdefault("protocol", "TCP")
-
-
-def fill_network_policy(value: dict[str, Any]) -> None:
-    """Fills in a NetworkPolicy, in place."""
-    spec = value.setdefault("spec", {})
-    spec.setdefault("policyTypes", ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"])
-
-
-def fill_roles(value: dict[str, Any]) -> None:
-    """Fills in the API groups of a role binding, in place."""
-    if "roleRef" in value:
-        value["roleRef"].setdefault("apiGroup", _RBAC)
-    for subject in value.get("subjects") or ():
-        if subject.get("kind") in ("User", "Group"):
-            subject.setdefault("apiGroup", _RBAC)
-
-
 def check_role_reference(value: Mapping[str, Any], problems: Problems) -> None:
     """Reports a role binding that names no role."""
     reference = value.get("roleRef") or {}
@@ -262,31 +209,6 @@ def check_role_reference(value: Mapping[str, Any], problems: Problems) -> None:
         problems.unsupported("roleRef.kind", reference.get("kind", ""), ["Role", "ClusterRole"])
     if not reference.get("name"):
         problems.required("roleRef.name")
-
-
-def fill_webhooks(value: dict[str, Any]) -> None:
-    """Fills in a webhook configuration, in place."""
-    for hook in value.get("webhooks") or ():
-        fill(hook, failurePolicy="Fail", matchPolicy="Equivalent", timeoutSeconds=10)
-        fill(hook, namespaceSelector={}, objectSelector={})
-        if value["kind"].startswith("Mutating"):
-            hook.setdefault("reinvocationPolicy", "Never")
-        for rule in hook.get("rules") or ():
-            rule.setdefault("scope", "*")
-        service = (hook.get("clientConfig") or {}).get("service")
-        if service is not None:
-            service.setdefault("port", 443)
-
-
-def fill_claim(value: dict[str, Any], where: str = "spec") -> None:
-    """Fills in a ResourceClaim, or a template with the claim's spec at that path, in place."""
-    spec = fill(value, *where.split("."))
-    for request in (spec.get("devices") or {}).get("requests") or ():
-        exactly = request.get("exactly")
-        for one in ([exactly] if exactly else []) + list(request.get("firstAvailable") or ()):
-            one.setdefault("allocationMode", "ExactCount")
-            if one["allocationMode"] == "ExactCount":
-                one.setdefault("count", 1)
 
 
 def check_claim(value: Mapping[str, Any], problems: Problems, where: str = "spec") -> None:

@@ -1,4 +1,4 @@
-"""Validation of pods and pod templates, and of their later changes."""
+"""Validation of pods and pod templates, and of their later changes; and pods' quality of service."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -149,3 +149,24 @@ def _check_gates(after: Mapping[str, Any], before: Mapping[str, Any], problems: 
                 f"spec.schedulingGates[{index}].name",
                 f"only deletion is allowed, but found new scheduling gate '{name}'",
             )
+
+
+def quality(spec: Mapping[str, Any]) -> str:
+    """The quality of service class: Guaranteed, Burstable or BestEffort, by CPU and memory."""
+    requests: set[str] = set()
+    limits: set[str] = set()
+    guaranteed = True
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        resources = container.get("resources") or {}
+        mine = resources.get("limits") or {}
+        asked = resources.get("requests") or {}
+        for name in ("cpu", "memory"):
+            if asked.get(name, "0") != "0":
+                requests.add(name)
+            if mine.get(name, "0") == "0" or asked.get(name) != mine[name]:
+                guaranteed = False
+            else:
+                limits.add(name)
+    if not requests and not limits:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"

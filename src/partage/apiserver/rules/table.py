@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from partage.apiserver import naming
 from partage.apiserver.problems import Problems
-from partage.apiserver.rules import objects, pod_defaults, pods, workloads
-from partage.apiserver.rules.pod_defaults import fill
+from partage.apiserver.rules import objects, pods, workloads
 
 Document = dict[str, Any]
 
@@ -19,7 +18,6 @@ class Rules:
 
     Attributes:
         name: reports problems of a name.
-        fill: fills in defaults, in place.
         begin: sets a new object's first status and fields that depend on its UID, in place.
         keep: restores allocated fields that a change omits, in place: new, old.
         check_update: reports forbidden changes: new, old.
@@ -27,7 +25,6 @@ class Rules:
     """
 
     name: Callable[[str], list[str]] = naming.subdomain
-    fill: Callable[[Document], object] | None = None
     begin: Callable[[Document], None] | None = None
     keep: Callable[[Document, Mapping[str, Any]], None] | None = None
     check: Callable[[Mapping[str, Any], Problems], None] | None = None
@@ -36,7 +33,7 @@ class Rules:
 
 
 def _begin_pod(pod: Document) -> None:
-    pod["status"] = {"phase": "Pending", "qosClass": pod_defaults.quality(pod["spec"])}
+    pod["status"] = {"phase": "Pending", "qosClass": pods.quality(pod["spec"])}
     if pod["spec"].get("schedulingGates"):
         pod["status"]["conditions"] = [
             {
@@ -94,31 +91,24 @@ def _keep_service(service: Document, before: Mapping[str, Any]) -> None:
         ]
 
 
-def _workload(fill: Callable[[Document], None]) -> Rules:
-    return Rules(
-        fill=fill, check=workloads.check_workload, check_update=workloads.check_workload_update
-    )
-
-
 _ROLE: Final = Rules(name=naming.path_segment)
 _BINDING: Final = Rules(
     name=naming.path_segment,
-    fill=objects.fill_roles,
     check=objects.check_role_reference,
     check_update=objects.fixed("roleRef", why="cannot change roleRef"),
 )
 _BYTES: Final = Rules(check=objects.check_bytes, check_update=objects.check_data_update)
-_HOOKS: Final = Rules(fill=objects.fill_webhooks)
+_WORKLOAD: Final = Rules(
+    check=workloads.check_workload, check_update=workloads.check_workload_update
+)
 
 RULES: Final[Mapping[str, Rules]] = {
     "pods": Rules(
-        fill=pod_defaults.fill_pod,
         begin=_begin_pod,
         check=pods.check_pod,
         check_update=pods.check_pod_update,
     ),
     "nodes": Rules(
-        fill=objects.fill_node,
         check=objects.check_node,
         check_update=objects.check_node_update,
         keeps_status=True,
@@ -126,13 +116,11 @@ RULES: Final[Mapping[str, Rules]] = {
     "namespaces": Rules(name=naming.domain_label, begin=_begin_namespace),
     "configmaps": _BYTES,
     "secrets": Rules(
-        fill=objects.fill_secret,
         check=objects.check_secret,
         check_update=objects.check_secret_update,
     ),
     "services": Rules(
         name=naming.domain_label,
-        fill=objects.fill_service,
         begin=_begin_service,
         keep=_keep_service,
         check=objects.check_service,
@@ -140,38 +128,27 @@ RULES: Final[Mapping[str, Rules]] = {
     ),
     "events": Rules(check=objects.check_event),
     "resourcequotas": Rules(check=objects.check_quota),
-    "endpoints": Rules(fill=objects.fill_endpoints),
-    "endpointslices.discovery.k8s.io": Rules(fill=objects.fill_endpoints),
-    "networkpolicies.networking.k8s.io": Rules(fill=objects.fill_network_policy),
-    "persistentvolumeclaims": Rules(
-        fill=lambda claim: fill(claim, "spec", volumeMode="Filesystem"),
-        begin=lambda claim: claim.update(status={"phase": "Pending"}),
-    ),
-    "deployments.apps": _workload(workloads.fill_deployment),
-    "replicasets.apps": _workload(workloads.fill_replica_set),
-    "replicationcontrollers": Rules(fill=workloads.fill_replication_controller),
-    "statefulsets.apps": _workload(workloads.fill_stateful_set),
-    "daemonsets.apps": _workload(workloads.fill_daemon_set),
+    "persistentvolumeclaims": Rules(begin=lambda claim: claim.update(status={"phase": "Pending"})),
+    "deployments.apps": _WORKLOAD,
+    "replicasets.apps": _WORKLOAD,
+    "statefulsets.apps": _WORKLOAD,
+    "daemonsets.apps": _WORKLOAD,
     "jobs.batch": Rules(
-        fill=workloads.fill_job,
         begin=workloads.own_job,
         check=workloads.check_job,
         check_update=workloads.check_job_update,
     ),
-    "cronjobs.batch": Rules(fill=workloads.fill_cron_job, check=workloads.check_cron_job),
+    "cronjobs.batch": Rules(check=workloads.check_cron_job),
     "horizontalpodautoscalers.autoscaling": Rules(
-        fill=workloads.fill_autoscaler,
         begin=lambda value: value.update(status={}),
         check=workloads.check_autoscaler,
     ),
     "resourceclaims.resource.k8s.io": Rules(
-        fill=objects.fill_claim,
         begin=lambda value: value.update(status={}),
         check=objects.check_claim,
         check_update=objects.fixed("spec"),
     ),
     "resourceclaimtemplates.resource.k8s.io": Rules(
-        fill=partial(objects.fill_claim, where="spec.spec"),
         check=partial(objects.check_claim, where="spec.spec"),
         check_update=objects.fixed("spec"),
     ),
@@ -179,12 +156,9 @@ RULES: Final[Mapping[str, Rules]] = {
         check_update=objects.fixed("spec.driver", "spec.nodeName", "spec.pool.name"),
     ),
     "priorityclasses.scheduling.k8s.io": Rules(
-        fill=lambda one: fill(one, value=0, preemptionPolicy="PreemptLowerPriority"),
         check=objects.check_priority_class,
         check_update=objects.check_priority_class_update,
     ),
-    "mutatingwebhookconfigurations.admissionregistration.k8s.io": _HOOKS,
-    "validatingwebhookconfigurations.admissionregistration.k8s.io": _HOOKS,
     "roles.rbac.authorization.k8s.io": _ROLE,
     "clusterroles.rbac.authorization.k8s.io": _ROLE,
     "rolebindings.rbac.authorization.k8s.io": _BINDING,

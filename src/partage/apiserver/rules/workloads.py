@@ -1,17 +1,15 @@
-"""Defaults and validation of Deployments, replica sets, stateful sets, daemon sets and jobs."""
+"""Validation of Deployments, replica sets, stateful sets, daemon sets, jobs and autoscalers."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from partage.apiserver import naming
-from partage.apiserver.autoscaling import V1
 from partage.apiserver.problems import Problems
+from partage.apiserver.rules.defaults import fill
 from partage.apiserver.rules.objects import fixed
-from partage.apiserver.rules.pod_defaults import fill, fill_spec
 from partage.apiserver.rules.pods import check_spec
 from partage.apiserver.selectors import parse_labels
 
-_QUARTER: Final = "25%"
 _STATEFUL: Final = (
     "replicas",
     "ordinals",
@@ -24,28 +22,6 @@ _STATEFUL: Final = (
 """Mutable fields of a StatefulSet's spec."""
 _UID_LABELS: Final = ("batch.kubernetes.io/controller-uid", "controller-uid")
 _NAME_LABELS: Final = ("batch.kubernetes.io/job-name", "job-name")
-
-
-def _template(spec: dict[str, Any]) -> None:
-    fill(spec, "template", "metadata")
-    fill_spec(fill(spec, "template", "spec"))
-
-
-def fill_deployment(value: dict[str, Any]) -> None:
-    """Fills in a Deployment, in place."""
-    spec = fill(value, "spec", replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600)
-    strategy = fill(spec, "strategy", type="RollingUpdate")
-    if strategy["type"] == "RollingUpdate":
-        fill(strategy, "rollingUpdate", maxUnavailable=_QUARTER, maxSurge=_QUARTER)
-    _template(spec)
-
-
-def fill_autoscaler(value: dict[str, Any]) -> None:
-    """Fills in a HorizontalPodAutoscaler, in place; version 1 has no metrics."""
-    spec = fill(value, "spec", minReplicas=1)
-    if value.get("apiVersion") != V1 and not spec.get("metrics"):
-        target = {"type": "Utilization", "averageUtilization": 80}
-        spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
 
 
 def check_autoscaler(value: Mapping[str, Any], problems: Problems) -> None:
@@ -69,69 +45,6 @@ def check_autoscaler(value: Mapping[str, Any], problems: Problems) -> None:
     if "/" not in version:
         why = "apiVersion must specify API group"
         problems.invalid("spec.scaleTargetRef.apiVersion", version, why)
-
-
-def fill_replica_set(value: dict[str, Any]) -> None:
-    """Fills in a ReplicaSet, in place."""
-    _template(fill(value, "spec", replicas=1))
-
-
-def fill_stateful_set(value: dict[str, Any]) -> None:
-    """Fills in a StatefulSet, in place."""
-    spec = fill(value, "spec", replicas=1, revisionHistoryLimit=10)
-    fill(spec, podManagementPolicy="OrderedReady")
-    strategy = fill(spec, "updateStrategy", type="RollingUpdate")
-    if strategy["type"] == "RollingUpdate":
-        fill(strategy, "rollingUpdate", partition=0)
-    retention = "persistentVolumeClaimRetentionPolicy"
-    fill(spec, retention, whenDeleted="Retain", whenScaled="Retain")
-    _template(spec)
-
-
-def fill_daemon_set(value: dict[str, Any]) -> None:
-    """Fills in a DaemonSet, in place."""
-    spec = fill(value, "spec", revisionHistoryLimit=10)
-    strategy = fill(spec, "updateStrategy", type="RollingUpdate")
-    if strategy["type"] == "RollingUpdate":
-        fill(strategy, "rollingUpdate", maxUnavailable=1, maxSurge=0)
-    _template(spec)
-
-
-def fill_replication_controller(value: dict[str, Any]) -> None:
-    """Fills in a ReplicationController, in place: without a selector it has its template's labels."""
-    fill_replica_set(value)
-    labels = value["spec"]["template"]["metadata"].get("labels")
-    if labels:
-        value["spec"].setdefault("selector", dict(labels))
-        value["metadata"].setdefault("labels", dict(labels))
-
-
-def _fill_once(spec: dict[str, Any]) -> None:
-    """Fills in the template of a Job, whose restartPolicy has no default."""
-    fill(spec, "template", "metadata")
-    inner = fill(spec, "template", "spec")
-    chosen = "restartPolicy" in inner
-    fill_spec(inner)
-    if not chosen:
-        del inner["restartPolicy"]
-
-
-def fill_job(value: dict[str, Any]) -> None:
-    """Fills in a Job, in place."""
-    spec = fill(value, "spec")
-    if "completions" not in spec and "parallelism" not in spec:
-        spec["completions"] = 1
-    fill(spec, parallelism=1, backoffLimit=6, completionMode="NonIndexed", suspend=False)
-    fill(spec, manualSelector=False, podReplacementPolicy="TerminatingOrFailed")
-    _fill_once(spec)
-
-
-def fill_cron_job(value: dict[str, Any]) -> None:
-    """Fills in a CronJob, in place."""
-    spec = fill(value, "spec", concurrencyPolicy="Allow", suspend=False)
-    fill(spec, successfulJobsHistoryLimit=3, failedJobsHistoryLimit=1)
-    fill(spec, "jobTemplate", "metadata")
-    _fill_once(fill(spec, "jobTemplate", "spec"))
 
 
 def own_job(value: dict[str, Any]) -> None:
