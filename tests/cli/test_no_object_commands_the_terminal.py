@@ -149,3 +149,13 @@ def test_no_word_of_an_object_begins_a_line_of_the_log(
     lines = capsys.readouterr().err.splitlines()
     assert not [line for line in lines if line.startswith(forged) or "\x1b" in line]
     assert "forged" in lines[0]
+
+
+def test_what_discover_notes_of_files_is_shown(tmp_path: Path) -> None:
+    """The name of a device's folder, for one."""
+    (tmp_path / "sys/class/infiniband/mlx\x1b[2J5").mkdir(parents=True)
+
+    told = CliRunner().invoke(main, ["discover", "--host-root", str(tmp_path)])
+
+    assert "note: RDMA device mlx\\x1b[2J5" in told.stderr
+    assert "\x1b" not in told.output
