@@ -145,8 +145,11 @@ def _devices(request: Value) -> None:
         request.setdefault("count", 1)
 
 
-_MODE: Final = _of(defaultMode=0o644)
-_SPEC: Final = _of(spec={})
+_OF_VOLUMES: Final = ("ConfigMap", "DownwardAPI", "Projected", "Secret")
+_WITH_A_SPEC: Final = (
+    *("CronJob", "DaemonSet", "Deployment", "NetworkPolicy", "ReplicaSet", "ResourceClaim"),
+    *("ResourceClaimTemplate", "ResourceClaimTemplateSpec", "Service", "StatefulSet"),
+)
 _WEBHOOK: Final[Mapping[str, Any]] = {
     "failurePolicy": "Fail",
     "matchPolicy": "Equivalent",
@@ -155,10 +158,10 @@ _WEBHOOK: Final[Mapping[str, Any]] = {
     "objectSelector": {},
 }
 DEFAULTS: Final[Mapping[str, Callable[[Value], object]]] = {
-    "ConfigMapVolumeSource": _MODE,
+    **{f"{source}VolumeSource": _of(defaultMode=0o644) for source in _OF_VOLUMES},
+    **dict.fromkeys(_WITH_A_SPEC, _of(spec={})),
     "Container": _container,
     "ContainerPort": _of(protocol="TCP"),
-    "CronJob": _SPEC,
     "CronJobSpec": _of(
         concurrencyPolicy="Allow",
         suspend=False,
@@ -167,10 +170,8 @@ DEFAULTS: Final[Mapping[str, Callable[[Value], object]]] = {
         jobTemplate={},
     ),
     "CustomResourceDefinition": fill_definition,
-    "DaemonSet": _SPEC,
     "DaemonSetSpec": _of(revisionHistoryLimit=10, updateStrategy={}, template={}),
     "DaemonSetUpdateStrategy": _rolling(maxUnavailable=1, maxSurge=0),
-    "Deployment": _SPEC,
     "DeploymentSpec": _of(
         replicas=1,
         revisionHistoryLimit=10,
@@ -180,7 +181,6 @@ DEFAULTS: Final[Mapping[str, Callable[[Value], object]]] = {
     ),
     "DeploymentStrategy": _rolling(maxUnavailable="25%", maxSurge="25%"),
     "DeviceSubRequest": _devices,
-    "DownwardAPIVolumeSource": _MODE,
     "Endpoint": _of(conditions={}),
     "EndpointPort": _of(protocol="TCP"),
     "EphemeralContainer": _container,
@@ -193,7 +193,6 @@ DEFAULTS: Final[Mapping[str, Callable[[Value], object]]] = {
     "JobSpec": lambda spec: fill(spec, "template", "spec", restartPolicy=None),
     "JobTemplateSpec": _of(metadata={}, spec={}),
     "MutatingWebhook": _of(**_WEBHOOK, reinvocationPolicy="Never"),
-    "NetworkPolicy": _SPEC,
     "NetworkPolicySpec": _network_policy,
     "Node": _node,
     "ObjectFieldSelector": _of(apiVersion="v1"),
@@ -205,24 +204,16 @@ DEFAULTS: Final[Mapping[str, Callable[[Value], object]]] = {
     "PodTemplateSpec": _of(metadata={}, spec={}),
     "PriorityClass": _of(value=0, preemptionPolicy="PreemptLowerPriority"),
     "Probe": _of(timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3),
-    "ProjectedVolumeSource": _MODE,
-    "ReplicaSet": _SPEC,
     "ReplicaSetSpec": _of(replicas=1, template={}),
     "ReplicationController": _replication_controller,
     "ReplicationControllerSpec": _of(replicas=1, template={}),
-    "ResourceClaim": _SPEC,
-    "ResourceClaimTemplate": _SPEC,
-    "ResourceClaimTemplateSpec": _of(spec={}),
     "RoleRef": _of(apiGroup=_RBAC),
     "RuleWithOperations": _of(scope="*"),
     "Secret": _secret,
-    "SecretVolumeSource": _MODE,
-    "Service": _SPEC,
     "ServiceAccountTokenProjection": _of(expirationSeconds=3600),
     "ServicePort": lambda port: fill(port, protocol="TCP", targetPort=port.get("port", 0)),
     "ServiceReference": _of(port=443),
     "ServiceSpec": _service_spec,
-    "StatefulSet": _SPEC,
     "StatefulSetPersistentVolumeClaimRetentionPolicy": _of(
         whenDeleted="Retain", whenScaled="Retain"
     ),
