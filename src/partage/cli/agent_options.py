@@ -19,7 +19,17 @@ from partage.agent.isolation.providers import (
 )
 from partage.agent.nri.plugin import PluginOptions
 from partage.agent.reporting import ReportingSettings
-from partage.cli.parameters import NAME, Name, Real, Whole, health_port, option, options
+from partage.cli.parameters import (
+    Name,
+    Real,
+    Whole,
+    flag,
+    folder_option,
+    health_port,
+    name_option,
+    option,
+    options,
+)
 from partage.daemon.agent import AgentOptions, IsolationOptions
 from partage.daemon.instances import InstanceOptions
 from partage.daemon.mps import MpsDaemon
@@ -35,22 +45,17 @@ _ISOLATION: Final = IsolationOptions()
 _HAMI: Final = HamiCore()
 _MPS: Final = Mps()
 _OWN_LIBRARY: Final = "/usr/local/lib/partage/libpartage-isolation.so"
-_FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
 node_options = options(
-    click.option(
+    name_option(
         "--node",
-        type=NAME,
-        metavar="NAME",
         default=platform.node,
         show_default="the host's name",
         help="The node this runs on.",
     ),
-    option(
+    folder_option(
         "--host-root",
-        type=_FOLDER,
         default=Path("/"),
-        metavar="FOLDER",
         help="Folder of the host's files, as this process sees them.",
     ),
     title="Node",
@@ -58,12 +63,10 @@ node_options = options(
 """The node, and the paths of its files."""
 
 discovery_options = options(
-    click.option(
+    folder_option(
         "--library",
         "libraries",
-        type=_FOLDER,
         multiple=True,
-        metavar="FOLDER",
         help="Folder with vendors' libraries, read before their usual places. May be repeated.",
     ),
     click.option(
@@ -91,14 +94,12 @@ reporting_options = options(
         help="Manifests of the node instead of a cluster and of discovery: its Device, its Node, and ConfigMaps "
         "that set anything; a file, a folder, or - for standard input. May be repeated.",
     ),
-    click.option(
+    flag(
         "--standalone",
-        is_flag=True,
         help="Run without a cluster: find devices, give them to containers and count them; report nothing.",
     ),
-    click.option(
+    flag(
         "--no-discovery",
-        is_flag=True,
         help="Another agent writes this node's Device: read it every 30 s, and find and report nothing.",
     ),
     option(
@@ -108,8 +109,8 @@ reporting_options = options(
         metavar="SECONDS",
         help="Seconds between two readings of the node's devices.",
     ),
-    click.option("--hami", is_flag=True, help="Write HAMi's registration to the node as well."),
-    click.option("--qgpu", is_flag=True, help="Label the node as one that serves qGPU."),
+    flag("--hami", help="Write HAMi's registration to the node as well."),
+    flag("--qgpu", help="Label the node as one that serves qGPU."),
     click.option(
         "--config-map",
         "config_maps",
@@ -144,19 +145,15 @@ runtime_options = options(
         help="Refuse a container after this time. Keep it below the runtime's own time-out of 2 s, after "
         "which the runtime starts the container without its devices.",
     ),
-    option(
+    folder_option(
         "--journal",
-        type=_FOLDER,
         default=_USUAL.journal,
-        metavar="FOLDER",
         help="Folder of the journal, which has each container's grant.",
     ),
-    click.option(
+    name_option(
         "--exempt-namespace",
         "exempt",
-        type=NAME,
         multiple=True,
-        metavar="NAME",
         help="Namespace, beside kube-system, whose pods without a record stay as they are: drivers, monitors. "
         "May be repeated.",
     ),
@@ -206,9 +203,8 @@ isolation_options = options(
         help="Pods here may go before others on a card (app-class online, HAMi's priority 0); * for all. Those of "
         "other namespaces are ordinary pods. May be repeated.",
     ),
-    click.option(
+    flag(
         "--isolation-compute",
-        is_flag=True,
         help="With partage: limit compute by policies and quotas, besides memory. Without it memory alone "
         "is capped, no launch ever waits, and a pod with a quota of compute has a condition that it "
         "is not enforced. Set it on nodes where `bench/gpu.py` has passed on a card.",
@@ -244,26 +240,21 @@ isolation_options = options(
 """Enforcement of shares."""
 
 mig_options = options(
-    click.option(
+    flag(
         "--mig",
-        is_flag=True,
         help="Make the hardware instances (NVIDIA MIG) that this node's pods have in their records, "
         "remove them after, and give them to containers. Needs the API server, the package "
         "nvidia-ml-py (extra `nvidia`), and the right to manage MIG. Without it, containers with "
         "instances are refused.",
     ),
-    option(
+    folder_option(
         "--mig-journal",
-        type=_FOLDER,
         default=_MIG.journal,
-        metavar="FOLDER",
         help="With --mig: folder that records which instances are Partage's; it must outlive a reboot.",
     ),
-    option(
+    folder_option(
         "--cdi-dir",
-        type=_FOLDER,
         default=_MIG.cdi,
-        metavar="FOLDER",
         help="With --mig and --dra: folder for CDI specifications of instances and of claims.",
     ),
     title="Hardware instances",

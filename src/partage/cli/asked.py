@@ -10,7 +10,13 @@ from click.core import ParameterSource
 from partage.cli.answering import Asked
 from partage.cli.asking import CannotAsk, Where, ask
 from partage.cli.ending import end
-from partage.cli.parameters import FILE, cluster_options, options, output_option, strict_option
+from partage.cli.parameters import (
+    cluster_options,
+    file_option,
+    options,
+    output_option,
+    strict_option,
+)
 from partage.cli.patience import patience
 from partage.cli.visible import noted, visible
 from partage.model.errors import PartageError
@@ -47,17 +53,10 @@ answer_options = options(
         help="Ask the scheduler service through the API server's proxy. Environment: "
         "PARTAGE_SERVICE.",
     ),
-    click.option(
-        "--token-file",
-        type=FILE,
-        metavar="FILE",
-        help="Bearer token for --scheduler.",
-    ),
-    click.option(
+    file_option("--token-file", help="Bearer token for --scheduler."),
+    file_option(
         "--scheduler-ca",
         "authority",
-        type=FILE,
-        metavar="FILE",
         help="Authority of --scheduler's certificate, PEM. Default: those of the system.",
     ),
     output_option(

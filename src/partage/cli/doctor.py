@@ -17,7 +17,7 @@ from rich.text import Text
 from partage.cli.alike_nodes import KINDS, alike
 from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
-from partage.cli.parameters import FILE, cluster_options, option, output_option
+from partage.cli.parameters import cluster_options, file_option, flag, option, output_option
 from partage.cli.patience import patience
 from partage.cli.structured import structured
 from partage.cli.tables import paper
@@ -186,17 +186,13 @@ class Listed:
     metavar="USER",
     help="Check the rights of this account. Default: that of the scheduler service's pods.",
 )
-@click.option(
+@file_option(
     "--scheduler-config",
     "configs",
-    type=FILE,
     multiple=True,
-    metavar="FILE",
     help="A KubeSchedulerConfiguration that no ConfigMap holds. May be repeated.",
 )
-@click.option(
-    "--node", "on_node", is_flag=True, help="Examine the node this runs on, from its files."
-)
+@flag("--node", "on_node", help="Examine the node this runs on, from its files.")
 @option(
     "--root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

@@ -19,7 +19,7 @@ from partage.cli.asked import (
 )
 from partage.cli.completion import pod_names
 from partage.cli.ending import end
-from partage.cli.parameters import NAME, Name, Sectioned
+from partage.cli.parameters import Name, Sectioned, name_option
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
 from partage.model.quantity import brief, core_text, exact
@@ -85,12 +85,10 @@ Document = dict[str, Any]
     metavar="POD",
     shell_complete=pod_names,
 )
-@click.option(
+@name_option(
     "-n",
     "--namespace",
-    type=NAME,
     default="",
-    metavar="NAME",
     help="Namespace of POD. Default: that of the kubeconfig's context, else default.",
 )
 @answer_options

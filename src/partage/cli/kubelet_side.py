@@ -12,7 +12,7 @@ import click
 
 from partage.agent.cdi.specs import Specifications
 from partage.agent.container_admission import Keeper
-from partage.cli.parameters import option, options
+from partage.cli.parameters import flag, folder_option, option, options
 from partage.daemon.adjusting import Adjusting
 from partage.daemon.agent import AgentDaemon, Asked, Companion
 from partage.daemon.evicting import Evictions
@@ -21,7 +21,6 @@ from partage.daemon.reconciling import Kubelet, Reconciling
 from partage.kube.client import Client
 from partage.model.errors import InvalidValue
 
-_FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 _FILE: Final = click.Path(path_type=Path)
 _RUNTIME: Final = Path("/run/containerd/containerd.sock")
 _DEVICES: Final = "/run/partage/devices"
@@ -30,26 +29,21 @@ _CDI: Final = ("/etc/cdi", "/var/run/cdi")
 
 
 kubelet_options = options(
-    click.option(
+    folder_option(
         "--kubelet-dir",
-        type=_FOLDER,
-        metavar="FOLDER",
         help="The kubelet's folder, usually /var/lib/kubelet: serve its device plugins for nvidia.com/gpu "
         "and, if the node's label qgpu-device-enable allows it, qGPU's names. Default: no device "
         "plugins. Needs grpcio (extra `node`).",
     ),
-    click.option(
+    flag(
         "--dra",
-        is_flag=True,
         help="Offer this node's cards to ResourceClaims as well (dynamic resource allocation), as the driver "
         "gpu.partage.io: publish ResourceSlices, and prepare claims for the kubelet. Needs Kubernetes 1.36 or "
         "later, the API server, a runtime with NRI and CDI, and grpcio (extra `node`).",
     ),
-    option(
+    folder_option(
         "--dra-kubelet-dir",
-        type=_FOLDER,
         default=_KUBELET,
-        metavar="FOLDER",
         help="With --dra: the kubelet's folder, under the path by which the kubelet sees it.",
     ),
     click.option(
@@ -89,9 +83,8 @@ kubelet_options = options(
         help="With --cdi-kind: folder on the host with CDI specifications, read if the runtime's NRI "
         "takes no names (containerd before 2.1). May be repeated; later ones go first.",
     ),
-    click.option(
+    flag(
         "--evict-unprotected",
-        is_flag=True,
         help="Evict pods whose containers were started while the agent was away, as far as "
         "disruption budgets allow. Needs the API server. Default: they are reported only.",
     ),

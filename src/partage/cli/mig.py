@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from partage.cli.ending import end
-from partage.cli.parameters import Sectioned, Whole, option, options, output_option
+from partage.cli.parameters import Sectioned, Whole, flag, option, options, output_option
 from partage.cli.structured import structured
 from partage.cli.tables import PlainTable, paper
 from partage.model.errors import UNREADABLE, InvalidDocument, InvalidValue, PartageError
@@ -110,9 +110,8 @@ class _Mix(click.ParamType[tuple[float, ...]]):
         metavar="N",
         help="Number of first requests that are not counted.",
     ),
-    click.option(
+    flag(
         "--wait",
-        is_flag=True,
         help="A request without a place waits, and is tried in order of arrival, instead of being "
         "rejected.",
     ),

@@ -125,6 +125,26 @@ def option(*names: str, **given: Any) -> Callable[[_F], _F]:
     return click.option(*names, show_default=True, **given)
 
 
+def flag(*names: str, **given: Any) -> Callable[[_F], _F]:
+    """An option without a value."""
+    return click.option(*names, is_flag=True, **given)
+
+
+def _of_type(type_: Any, metavar: str) -> Callable[..., Callable[[_F], _F]]:
+    """Makes options with a value of this type, and a default in their help."""
+
+    def made(*names: str, **given: Any) -> Callable[[_F], _F]:
+        shown = {"show_default": bool(given.get("default"))} | given
+        return click.option(*names, type=type_, metavar=metavar, **shown)
+
+    return made
+
+
+name_option = _of_type(NAME, "NAME")
+file_option = _of_type(FILE, "FILE")
+folder_option = _of_type(click.Path(file_okay=False, path_type=Path), "FOLDER")
+
+
 def keep_apart(*written: str, beside: Container[str] = ()) -> None:
     """Refuse a file that this command writes if another parameter names it too: one of both would be lost.
 

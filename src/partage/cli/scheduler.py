@@ -15,15 +15,16 @@ from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
-    FILE,
-    NAME,
     Real,
     Sectioned,
     Whole,
     cluster_options,
     config_options,
+    file_option,
+    flag,
     health_port,
     logging_options,
+    name_option,
     option,
     options,
     policy_option,
@@ -72,17 +73,10 @@ _serving = options(
         default=8443,
         help="Port to listen on; 0 takes any that is free.",
     ),
-    click.option(
-        "--tls-cert",
-        type=FILE,
-        metavar="FILE",
-        help="Certificate chain, PEM; read again when it changes.",
-    ),
-    click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM."),
-    click.option(
+    file_option("--tls-cert", help="Certificate chain, PEM; read again when it changes."),
+    file_option("--tls-key", help="Its key, PEM."),
+    name_option(
         "--tls-secret",
-        type=NAME,
-        metavar="NAME",
         help="Secret, in the Lease's namespace, in which the service keeps an authority and a "
         "certificate of its own for both ends: kube-scheduler shows it to call the verbs.",
     ),
@@ -102,40 +96,32 @@ _serving = options(
         "HTTP, and TLS if the service has certificates; tokens from other machines by TLS alone.",
     ),
     health_port,
-    click.option(
+    file_option(
         "--client-ca",
-        type=FILE,
-        metavar="FILE",
         help="Authority of clients' certificates; a caller with one of them may call the verbs.",
     ),
-    click.option(
+    file_option(
         "--token-file",
-        type=FILE,
-        metavar="FILE",
         help="Bearer tokens that may call the verbs, one a line; read again when it changes.",
     ),
-    click.option(
+    flag(
         "--plain",
-        is_flag=True,
         help="Let every caller use the verbs. Bind can place any pod anywhere: only for a machine of "
         "your own, or where no other client reaches the port.",
     ),
-    click.option(
+    flag(
         "--authorize-reads",
-        is_flag=True,
         help="Explain a pod only to callers who may get pods of its namespace, as the API server says of the "
         "caller's bearer token. Metrics and node summaries name pods and namespaces only to callers who may get pods "
         "of all namespaces.",
     ),
-    click.option(
+    flag(
         "--published-reads",
-        is_flag=True,
         help="With --authorize-reads: metrics and node summaries name pods and namespaces to every caller, as the "
         "published documents print them.",
     ),
-    click.option(
+    flag(
         "--pod-series",
-        is_flag=True,
         help="Write series of single pods at /metrics: one for each container and card.",
     ),
     title="Serving",
@@ -221,11 +207,9 @@ _plugin = options(
         help="Serve kube-scheduler's plugin on this unix socket, in a folder that only the two containers "
         "of the pod share. The service then leads only while that kube-scheduler holds its own Lease.",
     ),
-    option(
+    name_option(
         "--kube-scheduler-lease",
         default="partage-kube-scheduler",
-        type=NAME,
-        metavar="NAME",
         help="Lease that kube-scheduler with the plugin holds, in the namespace of the service's own.",
     ),
     click.option(
@@ -260,17 +244,13 @@ _leading = options(
         default=True,
         help="Serve only while holding the Lease. Without it there must be one instance only.",
     ),
-    option(
+    name_option(
         "--lease-name",
         default="partage-scheduler",
-        type=NAME,
-        metavar="NAME",
         help="Lease that one instance at a time holds.",
     ),
-    click.option(
+    name_option(
         "--lease-namespace",
-        type=NAME,
-        metavar="NAME",
         help="Default: the namespace of the service account, or of the kubeconfig's context.",
     ),
     option(
@@ -286,19 +266,15 @@ _leading = options(
         metavar="NAME",
         help="Name of this instance. Default: the host's name and a random part.",
     ),
-    click.option(
+    name_option(
         "--pod-name",
         envvar="POD_NAME",
-        type=NAME,
-        metavar="NAME",
         help="The service's own pod, which has the label partage.io/leader while it leads. Default: "
         "POD_NAME; without it no label is written.",
     ),
-    click.option(
+    name_option(
         "--pod-namespace",
         envvar="POD_NAMESPACE",
-        type=NAME,
-        metavar="NAME",
         help="Namespace of the service's own pod. Default: POD_NAMESPACE, or that of the Lease.",
     ),
     title="Leading",

@@ -17,7 +17,14 @@ from partage import __version__
 from partage.cli.asking import HEARD, CannotAsk, told_of
 from partage.cli.ending import end
 from partage.cli.listing import listed
-from partage.cli.parameters import FILE, PolicyType, cluster_options, keep_apart, option
+from partage.cli.parameters import (
+    PolicyType,
+    cluster_options,
+    file_option,
+    flag,
+    keep_apart,
+    option,
+)
 from partage.cli.visible import noted
 from partage.kube.client import Client
 from partage.kube.errors import ConfigError, KubeError
@@ -53,15 +60,12 @@ _MOST_KEY: Final = 2**20
     metavar="FILE",
     help="Write there, readable by you alone. Default: standard output.",
 )
-@click.option(
+@flag(
     "--mask",
-    is_flag=True,
     help="Replace every word that is no number, device or word of the program's own, consistently.",
 )
-@click.option(
+@file_option(
     "--mask-key",
-    type=FILE,
-    metavar="FILE",
     help="Key of the masks, 16 bytes at least: the same key gives the same masks in another "
     "snapshot. Default: a new one that is not kept.",
 )

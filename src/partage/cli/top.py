@@ -12,7 +12,7 @@ from rich.text import Text
 from partage.cli.answering import Asked
 from partage.cli.asked import answer_options, answered, told
 from partage.cli.idle import idle_shares
-from partage.cli.parameters import NAME, Real, Sectioned, option
+from partage.cli.parameters import Real, Sectioned, flag, name_option, option
 from partage.cli.structured import structured
 from partage.cli.tables import Cell, PlainTable, Styled, bar, paper, print_waiting
 from partage.cli.watching import watched
@@ -33,33 +33,15 @@ Document = dict[str, Any]
 
 @click.command(cls=Sectioned)
 @click.argument("what", required=False, default="", metavar="[nodes|pods|cards]")
-@click.option(
-    "-n",
-    "--namespace",
-    type=NAME,
-    default="",
-    metavar="NAME",
-    help="Pods of this namespace only. Default: all.",
-)
-@click.option(
-    "-A",
-    "--all-namespaces",
-    "everywhere",
-    is_flag=True,
-    help="Pods of all namespaces: the default.",
-)
+@name_option("-n", "--namespace", default="", help="Pods of this namespace only. Default: all.")
+@flag("-A", "--all-namespaces", "everywhere", help="Pods of all namespaces: the default.")
 @option(
     "--sort",
     type=click.Choice(["name", "used", "free"]),
     default="name",
     help="Order of nodes and cards: by name, or by what is used or free of compute or memory.",
 )
-@click.option(
-    "-w",
-    "--watch",
-    is_flag=True,
-    help="Show it on the whole screen, again and again, until Ctrl-C.",
-)
+@flag("-w", "--watch", help="Show it on the whole screen, again and again, until Ctrl-C.")
 @option(
     "--interval",
     type=Real(0.5, 3600),
@@ -67,9 +49,8 @@ Document = dict[str, Any]
     metavar="SECONDS",
     help="Seconds between two looks of --watch.",
 )
-@click.option(
+@flag(
     "--idle",
-    is_flag=True,
     help="With `pods`: containers that received less than 5 % of their card's time in the last hour.",
 )
 @click.option(

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from partage.cli import loop
 from partage.cli.ending import end
-from partage.cli.parameters import Whole, keep_apart, output_option
+from partage.cli.parameters import Whole, flag, keep_apart, output_option
 from partage.cli.patience import patience
 from partage.cli.reading import empty, named, sources
 from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
@@ -76,11 +76,7 @@ _PORT: Final = Whole(0, 65535)
     metavar="FILE",
     help="Apply these manifests; a file or a folder, or - for standard input. May be repeated.",
 )
-@click.option(
-    "--no-examples",
-    is_flag=True,
-    help="Do not apply the example manifests of all four protocols.",
-)
+@flag("--no-examples", help="Do not apply the example manifests of all four protocols.")
 @click.option(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -90,9 +86,7 @@ _PORT: Final = Whole(0, 65535)
 )
 @trace_options
 @output_option(
-    "Format of the addresses; json is one line, printed when all is ready.",
-    "table",
-    "json",
+    "Format of the addresses; json is one line, printed when all is ready.", "table", "json"
 )
 def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     port: int,

@@ -13,14 +13,15 @@ from partage.cli import loop
 from partage.cli.ending import end
 from partage.cli.logs import start_logging
 from partage.cli.parameters import (
-    FILE,
-    NAME,
     Sectioned,
     Whole,
     cluster_options,
     config_options,
+    file_option,
+    flag,
     health_port,
     logging_options,
+    name_option,
     option,
     options,
 )
@@ -51,30 +52,24 @@ _serving = options(
         help="Port to listen on; 0 takes any that is free.",
     ),
     health_port,
-    click.option(
+    file_option(
         "--tls-cert",
-        type=FILE,
-        metavar="FILE",
         help="Certificate chain, PEM, that Partage does not manage; read again when it changes. "
         "Nothing is written to the cluster then.",
     ),
-    click.option("--tls-key", type=FILE, metavar="FILE", help="Its key, PEM."),
+    file_option("--tls-key", help="Its key, PEM."),
     title="Serving",
 )
 
 _place = options(
-    option(
+    name_option(
         "--namespace",
-        type=NAME,
         default=_PLACE.namespace,
-        metavar="NAME",
         help="Namespace of the Service and the Secret; the webhook leaves its pods alone.",
     ),
-    option(
+    name_option(
         "--service",
-        type=NAME,
         default=_PLACE.service,
-        metavar="NAME",
         help="Service by which the API server finds the webhook.",
     ),
     click.option(
@@ -83,18 +78,14 @@ _place = options(
         metavar="URL",
         help="Address of the webhook for the API server without a Service: https://host:port.",
     ),
-    option(
+    name_option(
         "--configuration",
-        type=NAME,
         default=_PLACE.configuration,
-        metavar="NAME",
         help="Name of both webhook configurations.",
     ),
-    option(
+    name_option(
         "--secret",
-        type=NAME,
         default=WebhookOptions().secret,
-        metavar="NAME",
         help="Secret that keeps the authority and the certificate.",
     ),
     title="Where it is reached",
@@ -120,12 +111,10 @@ _admission = options(
         default=_USUAL.convert_default,
         help="Whether device pods of the default scheduler become Partage's.",
     ),
-    click.option(
+    name_option(
         "--exclude-namespace",
         "excluded",
-        type=NAME,
         multiple=True,
-        metavar="NAME",
         help="Namespace that is left alone beside the system's and Partage's own; may be repeated.",
     ),
     click.option(
@@ -171,9 +160,8 @@ _admission = options(
 @_serving
 @_place
 @_admission
-@click.option(
+@flag(
     "--manifests",
-    is_flag=True,
     help="Print the webhook configurations and the admission policies that install it, and end.",
 )
 @trace_options

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from partage.cli.ending import end
-from partage.cli.parameters import Real, keep_apart, output_option, strict_option
+from partage.cli.parameters import Real, flag, keep_apart, output_option, strict_option
 from partage.cli.patience import patience
 from partage.cli.reading import batches, named
 from partage.cli.structured import structured
@@ -58,10 +58,8 @@ _COPIES: Final = re.compile(r"(?P<name>.+)=(?P<count>[0-9]{1,6})")
     metavar="PERCENT",
     help="Give every pod that asks for one whole card this part of its compute and memory.",
 )
-@click.option(
-    "--anew",
-    is_flag=True,
-    help="Place running pods again, as if all had just arrived; --policy does so anyway.",
+@flag(
+    "--anew", help="Place running pods again, as if all had just arrived; --policy does so anyway."
 )
 @click.option(
     "--seed",

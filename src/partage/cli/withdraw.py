@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from partage.cli.ending import end
-from partage.cli.parameters import Real, cluster_options, option
+from partage.cli.parameters import Real, cluster_options, flag, option
 from partage.cli.patience import patience
 from partage.daemon.withdrawing import Outcome
 from partage.daemon.withdrawing import withdraw as take_back
@@ -27,12 +27,11 @@ LEFT: Final = 3
     metavar="SECONDS",
     help="Time for Partage's own pods to end.",
 )
-@click.option(
+@flag(
     "--force",
-    is_flag=True,
     help="Go on even if Partage's pods run, and on nodes whose devices pods or claims hold.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@flag("--dry-run", help="Say what would be done, and change nothing.")
 def withdraw(**given: Any) -> None:
     """Take back what Partage wrote in the cluster.
 
