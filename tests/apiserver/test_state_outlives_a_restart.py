@@ -1,6 +1,7 @@
 """The optional file: what one run stored, the next one serves."""
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 
@@ -66,6 +67,12 @@ def test_objects_of_an_earlier_release_get_the_defaults_of_this_one(tmp_path: Pa
     run(second, settings)
 
 
+def saved(resource: str, spec: object) -> str:
+    """A state of one object with this spec."""
+    one = {"metadata": {"name": "a", "resourceVersion": "1"}, "spec": spec}
+    return json.dumps({"version": 1, "revision": 1, "objects": {resource: [one]}})
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -74,8 +81,10 @@ def test_objects_of_an_earlier_release_get_the_defaults_of_this_one(tmp_path: Pa
         "{}",
         '{"version": 9, "revision": 1, "objects": {}}',
         '{"version": 1, "revision": 1, "objects": {"pods": [{}]}}',
+        saved("pods", 5),
+        saved("customresourcedefinitions.apiextensions.k8s.io", {}),
     ],
-    ids=["empty", "list", "nothing", "another version", "no metadata"],
+    ids=["empty", "list", "nothing", "another version", "no metadata", "no pod", "no definition"],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     """The error names it; it is not overwritten."""

@@ -128,16 +128,24 @@ class ApiServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._work = asyncio.Event()
         if self.settings.file is not None:
-            persistence.load(self.settings.file, self.store)
-        for record in self.store.all(DEFINITIONS):
-            self.registry.add(*definitions.kinds(record.value))
-        # Objects of an earlier release lack this one's defaults, and would seem changed by the next write.
-        for resource in self.store.resources():
-            if (kind := self.registry.stored(resource)) is not None:
-                for record in self.store.all(resource):
-                    fill(kind, record.value)
+            self._resume(self.settings.file)
         self._janitor = Janitor(self.cluster)
         self.store.observers.append(self._saw)
+
+    def _resume(self, file: Path) -> None:
+        """Takes over the objects of an earlier run. Raises `UnreadableState`: the file has none."""
+        persistence.load(file, self.store)
+        try:
+            for record in self.store.all(DEFINITIONS):
+                self.registry.add(*definitions.kinds(record.value))
+            # Objects of an earlier release lack this one's defaults, and would seem changed by the next write.
+            for resource in self.store.resources():
+                if (kind := self.registry.stored(resource)) is not None:
+                    for record in self.store.all(resource):
+                        fill(kind, record.value)
+        except (AttributeError, KeyError, TypeError) as error:
+            why = f"{file} holds no cluster state: {error!r}; name another file"
+            raise persistence.UnreadableState(why) from error
 
     def _saw(self, change: Change) -> None:
         if change.record.resource == DEFINITIONS:
