@@ -27,7 +27,7 @@ from partage.embedded.hardware import (
     with_health,
 )
 from partage.embedded.owners import references, with_owners_here
-from partage.embedded.watching import STRATEGIC, follow, node_user, now, owner, tell
+from partage.embedded.watching import STRATEGIC, follow_all, node_user, now, owner, tell
 from partage.model.errors import InvalidDocument, InvalidRecord
 from partage.vendors import names
 
@@ -69,16 +69,12 @@ class Agents:
 
     async def run(self) -> None:
         """Renews nodes' leases and follows changes of nodes, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(follow(self._server, "nodes", self._node), name="agents:nodes")
-            group.create_task(
-                follow(self._server, DEVICES, lambda change: self._report(change.record.name)),
-                name="agents:devices",
-            )
-            group.create_task(
-                follow(self._server, SIMULATED_NODES, self._description), name="agents:described"
-            )
-            group.create_task(self._beat(), name="agents:leases")
+        handlers = {
+            "nodes": self._node,
+            DEVICES: lambda change: self._report(change.record.name),
+            SIMULATED_NODES: self._description,
+        }
+        await follow_all(self._server, handlers, self._beat())
 
     # --- what happens ------------------------------------------------------------------------
 

@@ -5,12 +5,11 @@ A claim loses its allocation with the last pod that it is reserved for. A claim 
 Source: Kubernetes v1.36.4, `pkg/controller/resourceclaim`.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
-from partage.embedded.watching import follow, handled, is_over, owner, tell, write_status
+from partage.embedded.watching import follow_all, handled, is_over, owner, tell, write_status
 from partage.vendors.names import CLAIM_FINALIZER
 
 CLAIMS: Final = "resourceclaims.resource.k8s.io"
@@ -41,10 +40,8 @@ class ClaimLives:
 
     async def run(self) -> None:
         """Follow pods, templates and claims until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(follow(self._server, "pods", self._pod))
-            group.create_task(follow(self._server, TEMPLATES, self._template))
-            group.create_task(follow(self._server, CLAIMS, self._claim))
+        handlers = {"pods": self._pod, TEMPLATES: self._template, CLAIMS: self._claim}
+        await follow_all(self._server, handlers)
 
     async def _pod(self, change: Change) -> None:
         pod = change.record

@@ -18,7 +18,7 @@ from partage.agent.dra.withdrawn import left_for_claims
 from partage.apiserver import ApiError, ApiServer, Change, Record
 from partage.embedded.claim_lives import CLAIMS
 from partage.embedded.definitions import DEVICES
-from partage.embedded.watching import follow, node_user
+from partage.embedded.watching import follow_all, node_user
 from partage.extender.books import Books
 from partage.model.allocation import Allocation
 from partage.model.device import DeviceType
@@ -63,11 +63,8 @@ class Slices:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(follow(self._server, SLICES, self._slice))
-            for resource in ("nodes", DEVICES, "pods", CLAIMS):
-                group.create_task(follow(self._server, resource, self._saw))
-            group.create_task(self._publish())
+        others = dict.fromkeys(("nodes", DEVICES, "pods", CLAIMS), self._saw)
+        await follow_all(self._server, {SLICES: self._slice, **others}, self._publish())
 
     async def _saw(self, change: Change) -> None:
         """Mark a node for a look if its object changed, or if a pod or a claim takes or releases its devices."""

@@ -22,7 +22,7 @@ from partage.embedded.injection import Injection, injection
 from partage.embedded.lifetimes import FOREVER, Course, course, lifetime
 from partage.embedded.pod_status import Life, back_off, failed, overdue, started
 from partage.embedded.turns import Turn, followed, length, turn_of
-from partage.embedded.watching import follow, is_over, node_user, now, tell, write_status
+from partage.embedded.watching import follow_all, is_over, node_user, now, tell, write_status
 from partage.tracing.tracer import NO_TRACES, Tracer
 from partage.vendors import names
 from partage.vendors.locks import LOCKS
@@ -58,9 +58,7 @@ class Kubelet:
     async def run(self) -> None:
         """Follow pods until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(follow(self._server, "pods", self._pod))
-                group.create_task(follow(self._server, "nodes", self._node))
+            await follow_all(self._server, {"pods": self._pod, "nodes": self._node})
         finally:
             tasks = [run.task for run in self._runs.values() if run.task is not None]
             for task in tasks:

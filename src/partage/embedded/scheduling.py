@@ -23,7 +23,7 @@ from partage.apiserver import ApiError, ApiServer, Change, Record, User
 from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.claim_places import KINDS, ClaimPlaces, Results
 from partage.embedded.rooms import Rooms, Survey, without_devices
-from partage.embedded.watching import follow, is_over, now, tell, write_status
+from partage.embedded.watching import follow_all, is_over, now, tell, write_status
 from partage.extender.attempts import Attempts
 from partage.extender.ports import Outcome
 from partage.kube.bodies import binding
@@ -210,14 +210,10 @@ class KubeScheduler:
     async def run(self) -> None:
         """Schedule until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(follow(self._server, "nodes", self._node))
-                group.create_task(follow(self._server, "pods", self._pod))
-                group.create_task(follow(self._server, _CLASSES, self._priorities))
-                for resource in KINDS if self._ports.claims is not None else ():
-                    group.create_task(follow(self._server, resource, self._offered))
-                group.create_task(self._flush())
-                group.create_task(self._decide())
+            offers = KINDS if self._ports.claims is not None else ()
+            handlers = {"nodes": self._node, "pods": self._pod, _CLASSES: self._priorities}
+            handlers |= dict.fromkeys(offers, self._offered)
+            await follow_all(self._server, handlers, self._flush(), self._decide())
         finally:
             for task in self._binding:
                 task.cancel()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from partage.apiserver import ApiError, ApiServer, Change, DeleteOptions, Record, User
-from partage.embedded.watching import STRATEGIC, follow, is_over, now, tell
+from partage.embedded.watching import STRATEGIC, follow_all, is_over, now, tell
 from partage.model.selector import Taint, Toleration
 
 _USER: Final = User("system:serviceaccount:kube-system:taint-eviction-controller")
@@ -39,10 +39,8 @@ class TaintEvictions:
 
     async def run(self) -> None:
         """Follow nodes and pods until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(follow(self._server, "nodes", self._node))
-            group.create_task(follow(self._server, "pods", self._pod))
-            group.create_task(self._evict())
+        handlers = {"nodes": self._node, "pods": self._pod}
+        await follow_all(self._server, handlers, self._evict())
 
     async def _node(self, change: Change) -> None:
         before = change.before.value if change.before is not None else {}

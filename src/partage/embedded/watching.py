@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
@@ -19,9 +19,21 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 OVER: Final = ("Succeeded", "Failed")
 
 
-async def follow(
-    server: ApiServer, resource: str, handle: Callable[[Change], Awaitable[None]]
+Handler = Callable[[Change], Awaitable[None]]
+
+
+async def follow_all(
+    server: ApiServer, handlers: Mapping[str, Handler], *works: Coroutine[Any, Any, None]
 ) -> None:
+    """Follows several resources, each with its handler, beside other works until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        for resource, handle in handlers.items():
+            group.create_task(follow(server, resource, handle), name=f"follow:{resource}")
+        for work in works:
+            group.create_task(work)
+
+
+async def follow(server: ApiServer, resource: str, handle: Handler) -> None:
     """Reports every existing object, oldest write first, then every change.
 
     After it fell behind, it reports as deleted what is gone, and then every existing object again.
@@ -52,7 +64,7 @@ async def follow(
         return  # the server is closing
 
 
-async def handled(handle: Callable[[Change], Awaitable[None]], change: Change) -> None:
+async def handled(handle: Handler, change: Change) -> None:
     """Handles a change; logs one that cannot be handled."""
     try:
         await handle(change)

@@ -30,7 +30,7 @@ from partage.embedded.replicas import (
     template_hash,
 )
 from partage.embedded.sets import ordinal, set_pod, set_status, turn
-from partage.embedded.watching import follow, now, owner, tell
+from partage.embedded.watching import follow_all, now, owner, tell
 
 _LOG: Final = logging.getLogger("partage.embedded")
 _DEPLOYMENTS: Final = "deployments.apps"
@@ -89,12 +89,9 @@ class Workloads:
 
     async def run(self) -> None:
         """Keep workloads in their intended state, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for resource in (*self._work, "pods"):
-                group.create_task(follow(self._server, resource, self._saw))
-            for resource in _OTHERS:
-                group.create_task(follow(self._server, resource, self._saw_other))
-            group.create_task(self._reconcile())
+        handlers = dict.fromkeys((*self._work, "pods"), self._saw)
+        handlers |= dict.fromkeys(_OTHERS, self._saw_other)
+        await follow_all(self._server, handlers, self._reconcile())
 
     async def _saw(self, change: Change) -> None:
         record = change.record
