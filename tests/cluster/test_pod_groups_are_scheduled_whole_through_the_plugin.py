@@ -1,5 +1,6 @@
 """Pod groups of kube-scheduler itself (gates on), with the plugin: all of a gang, or nothing."""
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -110,6 +111,18 @@ def test_gangs_that_fail_leave_no_reservation(paced: Plugged) -> None:
         assert not any(paced.node_of(name) for name in names)
         paced.delete(*names)
     told("gangs", took)
+
+
+def test_a_gang_with_places_for_some_has_kube_schedulers_pauses(paced: Plugged) -> None:
+    """The places that its cycle reverts are no room that has come."""
+    names = gang(paced, "part", 5)
+    for name in names:
+        paced.waits(name)
+    cycles = partial(paced.logged, "Attempting to schedule pod group", '"default/part"')
+    before = len(cycles())
+    time.sleep(15)
+    assert len(cycles()) - before <= 15
+    paced.delete(*names)
 
 
 def test_a_gang_that_waits_comes_when_there_is_room(cluster: Plugged) -> None:

@@ -66,7 +66,7 @@ _UP: Final = "apiserver/test_no_client_holds_the_server.py"
 ATTACKS: Final = (
     Attack(
         "tenant",
-        "pods that are hard to place, one or hundreds",
+        "pods hard to place, one or hundreds",
         "at most 50 ms of CPU each at 5,000 nodes; the pod waits with a reason, and others have their turn",
         (
             f"{_HARD}::test_a_hard_pod_is_answered_within_its_bound",
@@ -128,10 +128,11 @@ ATTACKS: Final = (
     ),
     Attack(
         "tenant",
-        "20,000 pods at once, thousands waiting, thousands of quotas",
+        "20,000 pods at once, thousands waiting, thousands of quotas, groups that never fit",
         "rates, memory and Bindings are bounded; others have their turn within seconds",
         (
             _WRITES,
+            "extender/test_a_group_that_fails_wakes_no_pod.py",
             "extender/test_facts_reach_the_books.py::test_a_quota_whose_limits_stay_the_same_is_not_read_again",
             f"{_BURST}::test_only_so_many_are_woken_a_second",
             f"{_BURST}::test_each_namespace_has_its_turn",

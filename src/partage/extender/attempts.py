@@ -104,7 +104,7 @@ class Attempts:
         self._claims = ClaimProposals()
         self._newest: Attempt | None = None
         self._proposed = ""  # the uid of the pod with a held proposal
-        self._room = 0  # the newest room when it was proposed
+        self._moment = (0, 0)  # of the waiting pods when it was proposed
         self._sent_away: dict[str, float] = {}
         self._books: Books | None = None
         service.forget, service.periodic = self._gone, self._tick
@@ -213,6 +213,9 @@ class Attempts:
         if past:
             return _refused(question, CHANGED, past)
         if self._proposed == question.uid:
+            held = books.engine.ledger.allocation(question.uid)
+            if held is not None and held.node != question.node:
+                self._end_proposal()  # the room that it leaves is no news either
             self._proposed = ""
         node, attempt.simulated = question.node, question.simulated
         if attempt.place is not None:
@@ -400,7 +403,7 @@ class Attempts:
                 return self._propose(books, question, attempt, now, fitting, (nowhere, work))
             # kube-scheduler's own filters run afterwards, so devices are the only known obstacle.
             asked = asked.copy()
-            books.refuse(attempt.entry, decision, now, asked)
+            books.refuse(attempt.entry, decision, now, asked, grouped=question.simulated)
             books.counts["plugin refused"] += 1
             preempt = self._retries.may_preempt(books, attempt)
             if not preempt and question.uid in rejected:
@@ -412,7 +415,7 @@ class Attempts:
                 return self._propose(books, question, attempt, now, fitting, (asked, work))
             stories.filtered(attempt.entry, start, (asked_about, 0), decision, engine.decision_id)
             return _refused(question, decision.code, decision.message, preempt=preempt)
-        self._proposed, self._room = question.uid, books.waiting.newest
+        self._proposed, self._moment = question.uid, _moment(books)
         books.left(question.uid)
         books.counts["plugin proposed"] += 1
         attempt.nodes = frozenset(nodes)
@@ -471,22 +474,28 @@ class Attempts:
                 books.give_up(uid, now)
 
     def _end_proposal(self) -> None:
-        """End the proposal that was not reserved.
-
-        No other pod was decided about meanwhile, so its room is news for no pod. Otherwise two pods that kube-scheduler's
-        own rules keep off every node would wake each other without end. It is news if pods were compared with other
-        new room meanwhile, or if room is kept for a pod on the node.
-        """
+        """End the proposal that was not reserved."""
         uid, self._proposed = self._proposed, ""
         books = self._service.books
-        if not uid or books.engine.states.get(uid) is not State.HELD:
+        if uid and books.engine.states.get(uid) is State.HELD:
+            self._revert(books, HoldEnded(uid), self._moment)
+
+    def _revert(
+        self, books: Books, event: HoldEnded | BindFailed, moment: tuple[int, int]
+    ) -> None:
+        """End what was held since a moment for a proposal, or for the cycle of a group, and leads to no Binding.
+
+        No pod was decided about meanwhile that may have it, so its room is news for no pod. Otherwise two pods that
+        kube-scheduler's own rules keep off every node would wake each other without end, and so would the pods of a
+        group that has places for some of them. It is news if pods were compared with other new room meanwhile.
+        """
+        held = books.engine.ledger.allocation(event.uid)
+        if held is None or _moment(books) != moment:
+            books.take([event], self._now)
             return
-        held = books.engine.ledger.allocation(uid)
-        quiet = held is not None and not books.nominees(held.node)
-        if quiet and books.waiting.newest == self._room:
-            books.engine.handle(HoldEnded(uid))
-        else:
-            books.take([HoldEnded(uid)], self._now)
+        books.engine.handle(event)
+        if books.nominees(held.node):
+            books.settle(self._now, (held.node,))
 
     def _take(self, books: Books, attempt: Attempt, node: str, *, simulated: bool) -> _Lost | None:
         """Take a place on a node; `simulated` if the cycle of a pod group asks, which is reverted later."""
@@ -505,6 +514,7 @@ class Attempts:
                 self._retries.rejected.add(entry.pod.uid, {node}, now)
             return _Lost(str(decision.code), decision.message)
         attempt.place, attempt.reserved = decision.allocation, True
+        attempt.moment = _moment(books)
         return None
 
     def _kept(self, books: Books, attempt: Attempt, node: str, now: float) -> bool:
@@ -535,7 +545,7 @@ class Attempts:
         except LedgerError as error:
             return _Lost(STALE, str(error))
         if isinstance(taken, Placement):
-            attempt.reserved = True
+            attempt.reserved, attempt.moment = True, _moment(books)
             return None
         books.take([HoldEnded(uid)], now)
         return _Lost(PLACE_LOST, "others took its place; schedule the pod again")
@@ -547,7 +557,9 @@ class Attempts:
             return
         books = self._service.books
         state = books.engine.states.get(uid)
-        if attempt.reserved and state is State.RESERVED:
+        if attempt.reserved and state is State.RESERVED and attempt.simulated:
+            self._revert(books, BindFailed(uid), attempt.moment)
+        elif attempt.reserved and state is State.RESERVED:
             books.take([BindFailed(uid)], now)
         elif attempt.provisional and uid in books.making_room:
             # Its victims are being evicted. Until the watches show this and the nominated pod, the
@@ -702,6 +714,11 @@ def _take_in(books: Books, taken: Mapping[str, Mapping[str, int]]) -> None:
     """Pass the amounts taken beside devices to the engine. They free no devices, so no pod is woken."""
     for event in books.cluster_cache.take(taken) if taken else ():
         books.engine.handle(event)
+
+
+def _moment(books: Books) -> tuple[int, int]:
+    """Changes with each new room, and whenever waiting pods were compared with new room."""
+    return books.waiting.newest, books.waiting.checks
 
 
 def _past(books: Books, attempt: Attempt) -> str:

@@ -476,14 +476,25 @@ class Books:
     # --- what follows ------------------------------------------------------------------------
 
     def refuse(
-        self, entry: PodEntry, refusal: Refusal, now: float, among: Bools | None = None
+        self,
+        entry: PodEntry,
+        refusal: Refusal,
+        now: float,
+        among: Bools | None = None,
+        *,
+        grouped: bool = False,
     ) -> None:
         """Let a refused pod wait, and report the refusal to the hooks if it is news.
 
         Args:
             among: by node index, the nodes where only devices were in the way.
+            grouped: other pods of its group held places for the time of the group's cycle.
         """
-        if self.awaits(entry, refusal, now, among):
+        news = self.awaits(entry, refusal, now, among)
+        waiting = self.waiting.get(entry.pod.uid)
+        if waiting is not None:
+            waiting.grouped = grouped
+        if news:
             self._stories.tell(entry, self.engine.decision_id, f"waits: {refusal.code}")
             self.hooks.refused(entry, refusal)
 

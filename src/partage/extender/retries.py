@@ -62,6 +62,7 @@ class Attempt:
         reserved: the place is in the ledger now.
         provisional: other pods still run on the place; this attempt can never be bound.
         simulated: the cycle of a pod group took the place last, and reverts it.
+        moment: that of the waiting pods when the place was taken last (`attempts._moment`).
         outcome: set by `bound` while the Binding is on its way.
         claimed: the pod asks by claims; there is nothing to reserve or bind.
         gone: the pod was deleted while its Binding was on its way.
@@ -80,6 +81,7 @@ class Attempt:
     reserved: bool = False
     provisional: bool = False
     simulated: bool = False
+    moment: tuple[int, int] = (0, 0)
     outcome: asyncio.Future[Answered] | None = None
     claimed: bool = False
     gone: bool = False

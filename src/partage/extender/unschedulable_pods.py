@@ -40,6 +40,8 @@ _AGAIN: Final = 5.0
 """Seconds for which a woken pod that has not returned yet is not woken again for other room."""
 _UNHEARD: Final = (15.0, 30.0, 60.0, 120.0)
 """Seconds after which a woken pod that has not returned yet is woken again for the same room."""
+_REGROUPED: Final = 30.0
+"""Seconds between two wake-ups of a group's pod for room that fits another of its pods at most."""
 _A_QUESTION: Final = 20
 """The least units of work of one question."""
 _ROOMS: Final = 100
@@ -76,6 +78,7 @@ class WaitingPod:
         among: by node index, whether only devices kept the pod off the node; None if that is not known.
         ranks: how many nodes had ever existed at that moment; a later node may have the same index.
         dear: a check of it costs as much as those of many others.
+        grouped: other pods of its group held places when it was refused.
     """
 
     entry: PodEntry
@@ -90,14 +93,22 @@ class WaitingPod:
     ranks: int = 0
     deferred: bool = False
     dear: bool = False
+    grouped: bool = False
 
     def has_its_turn(self, now: float) -> bool:
         """Whether the pod was woken lately and may still return."""
         return self.asked and self.woken is not None and self.woken + _AGAIN > now
 
+    def regroups(self, now: float) -> bool:
+        """Whether new room may help the pod that fits only others of its group, because these then leave theirs to it."""
+        return self.grouped and (self.woken is None or now >= self.woken + _REGROUPED)
+
 
 class UnschedulablePods(OrderedDict[str, WaitingPod]):
-    """The waiting pods by uid, and nodes with new room for which no pod has been woken yet; `newest` is its number."""
+    """The waiting pods by uid, and nodes with new room for which no pod has been woken yet.
+
+    `newest` is the number of the newest room, `checks` how often pods were compared with new room.
+    """
 
     def __init__(self, batch: int = 64) -> None:
         super().__init__()
@@ -105,6 +116,7 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
         self._rooms: dict[str, int] = {}
         self._quotas = 0
         self.newest = 0
+        self.checks = 0
         self._pause = 0.0
         self._tokens, self._filled = float(_AT_ONCE), 0.0
         self._priorities: Counter[int] = Counter()
@@ -231,23 +243,26 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
         most = min(self._batch, int(self._tokens))
         if not most:
             return []
+        self.checks += 1
         found: list[WaitingPod] = []
         postponed = False
         among: dict[int, Bools] = {}
         verdicts: dict[tuple[int, ...], bool] = {}
-        work = Work()
+        everywhere, work = engine.ledger.present, Work()
         for waiting in self._to_ask():
-            told = waiting.told
+            told, where = waiting.told, among.get(waiting.told)
             if waiting.has_its_turn(now) or work.spent:
                 postponed = True
                 continue
-            if told not in among:
-                among[told] = marked(
+            if waiting.regroups(now):
+                where = everywhere
+            elif where is None:
+                where = among[told] = marked(
                     engine.ledger, (n for n, r in self._rooms.items() if r > told)
                 )
                 work.done += len(self._rooms) // _ROOMS
             eased = told < self._quotas
-            if _may_fit(engine, waiting, among[told], (verdicts, work), eased=eased):
+            if _may_fit(engine, waiting, where, (verdicts, work), eased=eased):
                 found.append(waiting)
             elif work.done < work.limit:
                 waiting.told = self.newest
@@ -293,7 +308,7 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
         """
         found: list[str] = []
         verdicts: dict[tuple[int, ...], bool] = {}
-        work = Work()
+        everywhere, work = engine.ledger.present, Work()
         while self._unheard and self._unheard[0][0] <= now and len(found) < _FEW:
             _, uid, woken = heapq.heappop(self._unheard)
             waiting = self.get(uid)
@@ -301,7 +316,6 @@ class UnschedulablePods(OrderedDict[str, WaitingPod]):
                 continue  # it returned, or was woken for other room since
             # The check below cannot see room that is kept for the pod.
             kept = waiting.deferred or engine.ledger.allocation(uid) is not None
-            everywhere = engine.ledger.present
             if kept or _may_fit(engine, waiting, everywhere, (verdicts, work), eased=True):
                 waiting.again += 1
                 found.append(uid)
@@ -356,7 +370,7 @@ def _may_fit(
             return True
         return eased and decision.code is not ReasonCode.QUOTA_EXCEEDED
     alike = (
-        waiting.told,
+        id(among),
         *(id(pod.request), id(pod.host), id(pod.constraint), id(pod.tolerations)),
     )
     verdict = verdicts.get(alike)

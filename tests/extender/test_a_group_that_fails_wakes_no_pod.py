@@ -1,0 +1,158 @@
+"""What the cycle of a pod group took and reverted was there before, so no pod is tried again for it.
+
+kube-scheduler tries a group pod by pod, and reverts all when one of them has no place. A pod that was refused beside the
+others' places would fit as soon as these are reverted, and would begin the group's cycle again without a pause.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+from plugin_world import Plugged
+from world import Manifest, device, half, node, pod, run, whole
+
+from partage.scheduler.engine import State
+
+
+def tried(world: Plugged, names: Sequence[str], prefer: str = "") -> list[str]:
+    """The cycle of a group: its pods are reserved one by one, and reverted; the refused ones.
+
+    `prefer`: the proposed node that kube-scheduler's own scores prefer; empty for the engine's best.
+    """
+    reserved: list[tuple[str, int]] = []
+    refused: list[str] = []
+    for name in names:
+        answer = world.propose(name, simulated=True)
+        if answer.code:
+            refused.append(name)
+            continue
+        where = prefer if prefer in answer.nodes else answer.nodes[0]
+        assert not world.reserve(name, where, simulated=True).code
+        reserved.append((name, world.number))
+    for name, number in reversed(reserved):
+        world.unreserve(name, number)
+    world.check()
+    return refused
+
+
+async def cluster(*names: str) -> Plugged:
+    """Nodes of two cards each."""
+    world = Plugged()
+    await world.start(*(one for name in names for one in (node(name), device(name))))
+    return world
+
+
+async def bound(world: Plugged, where: str, *manifests: Manifest) -> None:
+    """Pods that accept one node alone."""
+    for manifest in manifests:
+        world.filter(world.create(manifest), where)
+        name = manifest["metadata"]["name"]
+        assert not await world.bind(name, where)
+        world.seen(name)
+
+
+@pytest.mark.parametrize("prefer", ["", "n1", "n2"])
+@run
+async def test_a_group_with_places_for_some_is_not_tried_again_without_an_end(prefer: str) -> None:
+    """Whichever of the proposed nodes kube-scheduler's own scores prefer."""
+    world = await cluster("n1", "n2")
+    group = [f"group{number}" for number in range(5)]
+    for name in group:
+        world.create(pod(name, whole()))
+
+    for _ in range(3):
+        assert tried(world, group, prefer) == ["group4"]
+        world.clock.pass_time(1)
+        await world.service.tick()
+
+    assert not world.woken
+
+
+@run
+async def test_nor_is_another_pod_that_waits() -> None:
+    """Its turn would be the same as the last one."""
+    world = await cluster("n1")
+    await world.place(pod("stays", half()))
+    for name in ("one", "two", "both"):
+        world.create(pod(name, whole(2) if name == "both" else whole()))
+    assert world.propose("both").code
+    assert tried(world, ["one", "two"]) == ["two"]
+
+    assert not world.woken
+
+
+@run
+async def test_nor_where_room_is_kept_for_a_pod_that_does_not_come() -> None:
+    """The nominated pod is tried there first, and does not fit without the pods that stay."""
+    world = await cluster("n1")
+    await world.place(pod("stays", half()))
+    world.create(pod("vip", whole(2), priority=10, status={"nominatedNodeName": "n1"}))
+    for name in ("one", "two"):
+        world.create(pod(name, whole()))
+
+    for _ in range(3):
+        assert tried(world, ["one", "two"]) == ["two"]
+        world.clock.pass_time(1)
+        await world.service.tick()
+
+    assert not world.woken
+
+
+@run
+async def test_a_nominated_pod_has_the_room_that_a_group_reverts() -> None:
+    """The nomination came during the cycle."""
+    world = await cluster("n1")
+    for name in ("one", "two"):
+        world.create(pod(name, whole()))
+    vip = world.create(pod("vip", whole(2), priority=10))
+    reserved = []
+    for name in ("one", "two"):
+        assert world.propose(name, simulated=True).nodes
+        assert not world.reserve(name, simulated=True).code
+        reserved.append((name, world.number))
+    vip["status"]["nominatedNodeName"] = "n1"
+    world.seen("vip")
+    for name, number in reversed(reserved):
+        world.unreserve(name, number)
+
+    assert world.states == {"uid-vip": State.HELD}
+
+
+@run
+async def test_room_that_came_during_the_cycle_is_found_after_it() -> None:
+    """Pods were compared with it while the group's places were in the way."""
+    world = await cluster("n1")
+    await world.place(pod("ends", whole()))
+    world.create(pod("both", whole(2)))
+    assert world.propose("both").code
+    world.create(pod("one", whole()))
+    assert world.propose("one", simulated=True).nodes
+    assert not world.reserve("one", simulated=True).code
+
+    world.service.pod_gone("uid-ends")
+    assert not world.woken
+    world.unreserve("one")
+
+    assert world.woken == ["uid-both"]
+
+
+@run
+async def test_a_group_is_tried_again_for_room_of_one_of_its_pods() -> None:
+    """The other one then has a place where the first one had it; such wake-ups have pauses."""
+    world = await cluster("n1", "n2")
+    await bound(world, "n1", pod("full1", whole()))
+    await bound(world, "n2", pod("full2", whole()), pod("stays", half()), pod("half", half()))
+    for name, asks in (("small", half()), ("large", whole())):
+        world.create(pod(name, asks))
+    assert tried(world, ["small", "large"], "n1") == ["large"]
+
+    woken = []
+    for turn in range(6):
+        name = f"passes{turn}"
+        world.service.pod_gone("uid-half" if not turn else f"uid-passes{turn - 1}")
+        woken.append(world.woken.count("uid-large"))
+        assert tried(world, ["small", "large"], "n1") == ["large"]
+        await bound(world, "n2", pod(name, half()))
+        world.clock.pass_time(10)
+        await world.service.tick()
+
+    assert woken == [1, 1, 1, 2, 2, 2]
