@@ -156,3 +156,64 @@ async def test_a_group_is_tried_again_for_room_of_one_of_its_pods() -> None:
         await world.service.tick()
 
     assert woken == [1, 1, 1, 2, 2, 2]
+
+
+def names(uids: list[str]) -> list[str]:
+    """The names of woken pods, which are forgotten."""
+    found = [uid.removeprefix("uid-") for uid in uids]
+    uids.clear()
+    return found
+
+
+@run
+async def test_pods_that_wait_for_each_other_take_turns_with_pauses() -> None:
+    """Coscheduling's hold their places, try the others of the group at once, and fail with the first that has none."""
+    world = await cluster("n1")
+    group = ["one", "two", "three"]
+    for name in group:
+        world.create(pod(name, whole()))
+    queue, places, failures = [*group], dict[str, int](), list[float]()
+    while (now := world.clock.monotonic()) < 1300 and len(failures) < 100:
+        if not queue:
+            world.clock.pass_time(1)
+            await world.service.tick()
+        elif (name := queue.pop(0)) in places:
+            continue
+        elif world.propose(name).code:
+            failures.append(now)
+            for other, number in places.items():
+                world.unreserve(other, number)
+            places.clear()
+        else:
+            assert not world.reserve(name).code
+            places[name] = world.number
+            queue += [one for one in group if one not in (*queue, *places)]
+        queue += [one for one in names(world.woken) if one not in queue]
+
+    assert 20 < len(failures) < 60
+    assert failures[-1] - failures[-2] >= 8
+    world.check()
+
+
+@run
+async def test_another_pod_is_woken_for_what_was_given_back() -> None:
+    """After the pause, and at once for other room on the node."""
+    world = await cluster("n1")
+    await world.place(pod("ends", half()))
+    for name in ("one", "other"):
+        world.create(pod(name, whole(1 if name == "one" else 2)))
+    assert world.propose("one").nodes
+    assert not world.reserve("one").code
+    number = world.number
+    assert world.propose("other").code
+    world.create(pod("small", whole()))
+    assert world.propose("small").code
+    world.unreserve("one", number)
+    await world.service.tick()
+    assert not world.woken
+
+    world.clock.pass_time(1)
+    await world.service.tick()
+    assert world.woken == ["uid-small"]
+    world.service.pod_gone("uid-ends")
+    assert world.woken == ["uid-small", "uid-other"]

@@ -236,7 +236,7 @@ class Attempts:
                 self._end_proposal()
             if attempt.place is not None and not attempt.simulated:
                 books.released(question.uid, attempt.place.node)
-            self._release(attempt)
+            self._release(attempt, given_back=True)
         return wire.Answer(question.id)
 
     @_measured
@@ -550,8 +550,12 @@ class Attempts:
         books.take([HoldEnded(uid)], now)
         return _Lost(PLACE_LOST, "others took its place; schedule the pod again")
 
-    def _release(self, attempt: Attempt) -> None:
-        """Release the place of an attempt in the ledger, unless its Binding is on its way."""
+    def _release(self, attempt: Attempt, *, given_back: bool = False) -> None:
+        """Release the place of an attempt in the ledger, unless its Binding is on its way.
+
+        Args:
+            given_back: kube-scheduler does without the place, perhaps because another pod of a group has none.
+        """
         uid, now = attempt.entry.pod.uid, self._now
         if attempt.outcome is not None or uid in self._service.bindings.busy:
             return
@@ -559,6 +563,8 @@ class Attempts:
         state = books.engine.states.get(uid)
         if attempt.reserved and state is State.RESERVED and attempt.simulated:
             self._revert(books, BindFailed(uid), attempt.moment)
+        elif attempt.reserved and state is State.RESERVED and given_back:
+            books.give_back(uid, now)
         elif attempt.reserved and state is State.RESERVED:
             books.take([BindFailed(uid)], now)
         elif attempt.provisional and uid in books.making_room:

@@ -25,6 +25,7 @@ from partage.placement.card import Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     Action,
+    BindFailed,
     BindSucceeded,
     Event,
     HoldEnded,
@@ -48,6 +49,9 @@ _UNTOLD: Final = 10.0
 _LEAVING_SECONDS: Final = 600.0
 _FREE_SECONDS: Final = 120.0
 """Seconds for which room is kept for a nominated pod: while victims leave, and once all of it is free."""
+_GIVEN_BACK: Final = (1.0, 2.0, 4.0, 8.0, 10.0)
+"""Seconds after which room that a pod gave back is news: for the first time, the second, and so on. They are those after
+which kube-scheduler itself tries a pod again."""
 _MOST_POSTPONED: Final = 8
 """Pods to wake at a time because victims are allowed for them again."""
 _MOST_WOKEN: Final = 20_000
@@ -105,6 +109,9 @@ class Books:
         self._in_vain: dict[str, str] = {}
         self._unasked: set[str] = set()  # of these, those that kube-scheduler has not tried since
         self._released: dict[str, str] = {}
+        # By uid, how often a waiting pod gave its place back; by node, from when on such room is news.
+        self._gave_back: dict[str, int] = {}
+        self._given_back: dict[str, float] = {}
         # Nominated pods with new holds; not before a time, waiting pods are compared with their room.
         self._kept: OrderedDict[str, None] = OrderedDict()
         self._compared = 0.0
@@ -246,6 +253,21 @@ class Books:
         if self._nomination.get(uid) == node:
             self._withdraw(uid)
 
+    def give_back(self, uid: str, now: float) -> None:
+        """End the reservation of a pod that kube-scheduler does not bind, and wake other pods for its room after a pause.
+
+        A group's pods wait for each other with their places reserved, and give them back when one has none. Without a
+        pause that one would be woken, take such a place, and let another pod of the group fail, without an end.
+        """
+        held = self.engine.ledger.allocation(uid)
+        self.engine.handle(BindFailed(uid))
+        if held is None:
+            return
+        times = self._gave_back[uid] = self._gave_back.get(uid, 0) + 1
+        due = now + _GIVEN_BACK[min(times, len(_GIVEN_BACK)) - 1]
+        self._given_back[held.node] = min(due, self._given_back.get(held.node, due))
+        self.settle(now, (held.node,))
+
     def tried_again(self, uid: str) -> None:
         """A new attempt to schedule a pod begins, and may lead to a nomination of any node."""
         self._released.pop(uid, None)
@@ -305,6 +327,7 @@ class Books:
         self._in_vain.pop(uid, None)
         self._unasked.discard(uid)
         self._released.pop(uid, None)
+        self._gave_back.pop(uid, None)
         self._withdraw(uid)
 
     # --- room that is made -------------------------------------------------------------------
@@ -519,6 +542,9 @@ class Books:
             self._follow([self._unsaid.popleft()])
         self._end_late(now)
         self._follow(self.cycle.expire(now))
+        for node in [node for node, due in self._given_back.items() if due <= now]:
+            del self._given_back[node]
+            self._freed.add(node)
         # A nomination outlives its hold, and gets a new hold while there is room.
         ledger, nominated = self.engine.ledger, self._nominated.items()
         hopeful = [node for node, mates in nominated if any(uid not in ledger for uid in mates)]
