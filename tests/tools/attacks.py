@@ -133,6 +133,7 @@ ATTACKS: Final = (
         (
             _WRITES,
             "extender/test_a_group_that_fails_wakes_no_pod.py",
+            "extender/test_pods_at_rest_are_left_alone.py",
             "extender/test_facts_reach_the_books.py::test_a_quota_whose_limits_stay_the_same_is_not_read_again",
             f"{_BURST}::test_only_so_many_are_woken_a_second",
             f"{_BURST}::test_each_namespace_has_its_turn",
