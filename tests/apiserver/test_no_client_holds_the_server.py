@@ -159,3 +159,16 @@ async def test_lists_that_nobody_reads_have_a_bound_together() -> None:
         reader, writer = await opened(int(url.rpartition(":")[2]), get)
         assert len(await reader.read()) > 4_200_000
         writer.close()
+
+
+async def test_requests_that_are_no_http_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """One line of all, without their text and without a traceback."""
+    async with served(Settings()) as port:
+        for head in (b"", b"Host: a\r\nHost: b\r\n", b"Host: a\r\nX : y\r\n") * 3:
+            reader, writer = await opened(port, b"GET /healthz HTTP/1.1\r\n" + head + b"\r\n")
+            assert b" 400 Bad Request" in await reader.readline()
+            writer.close()
+
+    (told,) = (one for one in caplog.records if one.name != "asyncio")
+    assert told.getMessage().startswith("refused as no HTTP")
+    assert not told.exc_info

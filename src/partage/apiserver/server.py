@@ -35,6 +35,7 @@ from partage.serving.guarded import Guarded
 from partage.serving.limits import Limits
 from partage.serving.listener import end_listening
 from partage.serving.local import is_here
+from partage.serving.site import quiet_logger
 from partage.wire.context import SYSTEM_PRIORITIES
 
 _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -272,7 +273,11 @@ class ApiServer:
         )
         # A request ends with its client, as on a genuine server; otherwise a watch would stay until the next change.
         server = web.Server(
-            router.handle, access_log=None, auto_decompress=False, handler_cancellation=True
+            router.handle,
+            access_log=None,
+            logger=quiet_logger("partage.apiserver.http"),
+            auto_decompress=False,
+            handler_cancellation=True,
         )
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
