@@ -4,13 +4,17 @@ kube-scheduler tries a group pod by pod, and reverts all when one of them has no
 others' places would fit as soon as these are reverted, and would begin the group's cycle again without a pause.
 """
 
+import json
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from plugin_world import Plugged
 from world import Manifest, device, half, node, pod, run, whole
 
 from partage.scheduler.engine import State
+from partage.vendors.names import CLAIM_FINALIZER
+from partage.wire import plugin as wire
 
 
 def tried(world: Plugged, names: Sequence[str], prefer: str = "") -> list[str]:
@@ -217,3 +221,41 @@ async def test_another_pod_is_woken_for_what_was_given_back() -> None:
     assert world.woken == ["uid-small"]
     world.service.pod_gone("uid-ends")
     assert world.woken == ["uid-small", "uid-other"]
+
+
+@run
+async def test_nor_does_what_kube_scheduler_allocated_to_a_claim() -> None:
+    """A group's pods may ask by names and by claims; the pause is the same."""
+    world = await cluster("n1")
+    world.create(pod("both", whole(2)))
+    result = {"request": "r", "driver": "gpu.partage.io", "pool": "n1", "device": "gpu-0"}
+    allocated = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": "x",
+            "namespace": "team",
+            "uid": "claim-x",
+            "resourceVersion": "1",
+            "finalizers": [CLAIM_FINALIZER],
+        },
+        "spec": {},
+        "status": {
+            "allocation": {
+                "devices": {
+                    "results": [{**result, "consumedCapacity": {"cores": "30", "memory": "4Gi"}}]
+                }
+            }
+        },
+    }
+    claims = [msgspec.Raw(json.dumps(allocated).encode())]
+    for number in range(1, 4):
+        world.attempts.reserve(wire.Reserve(0, "uid-claimant", number, "n1", claims=claims))
+        assert world.propose("both").code
+        world.attempts.unreserve(wire.Unreserve(0, "uid-claimant", number))
+    assert not world.woken
+    world.check()
+
+    world.clock.pass_time(2)
+    await world.service.tick()
+    assert world.woken == ["uid-both"]

@@ -352,6 +352,9 @@ async def test_what_is_not_stored_is_released(end: str) -> None:
             world.unreserve("web", mine - 1)
             assert used(world), "an older attempt's"
             world.unreserve("web", mine)
+            assert not used(world)
+            world.clock.pass_time(1)
+            await world.service.tick()
         case "again":
             propose(world)
         case "anew":

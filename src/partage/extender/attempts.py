@@ -564,7 +564,7 @@ class Attempts:
         if attempt.reserved and state is State.RESERVED and attempt.simulated:
             self._revert(books, BindFailed(uid), attempt.moment)
         elif attempt.reserved and state is State.RESERVED and given_back:
-            books.give_back(uid, now)
+            books.give_back(uid, [BindFailed(uid)], now)
         elif attempt.reserved and state is State.RESERVED:
             books.take([BindFailed(uid)], now)
         elif attempt.provisional and uid in books.making_room:

@@ -25,7 +25,6 @@ from partage.placement.card import Work
 from partage.scheduler.engine import Engine, State
 from partage.scheduler.events import (
     Action,
-    BindFailed,
     BindSucceeded,
     Event,
     HoldEnded,
@@ -253,20 +252,25 @@ class Books:
         if self._nomination.get(uid) == node:
             self._withdraw(uid)
 
-    def give_back(self, uid: str, now: float) -> None:
-        """End the reservation of a pod that kube-scheduler does not bind, and wake other pods for its room after a pause.
+    def give_back(self, uid: str, ends: Iterable[Event], now: float) -> None:
+        """End what a pod holds that kube-scheduler does not bind, and wake other pods for its room after a pause.
 
         A group's pods wait for each other with their places reserved, and give them back when one has none. Without a
         pause that one would be woken, take such a place, and let another pod of the group fail, without an end.
         """
-        held = self.engine.ledger.allocation(uid)
-        self.engine.handle(BindFailed(uid))
-        if held is None:
+        nodes = {
+            one.node
+            for end in ends
+            for one in self.engine.handle(end)
+            if isinstance(one, Released)
+        }
+        if not nodes:
             return
         times = self._gave_back[uid] = self._gave_back.get(uid, 0) + 1
         due = now + _GIVEN_BACK[min(times, len(_GIVEN_BACK)) - 1]
-        self._given_back[held.node] = min(due, self._given_back.get(held.node, due))
-        self.settle(now, (held.node,))
+        for node in nodes:
+            self._given_back[node] = min(due, self._given_back.get(node, due))
+        self.settle(now, nodes)
 
     def tried_again(self, uid: str) -> None:
         """A new attempt to schedule a pod begins, and may lead to a nomination of any node."""

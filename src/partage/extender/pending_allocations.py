@@ -89,10 +89,13 @@ class PendingAllocations:
         return not reserved(books.engine, fact, lambda event: books.take([event], now))
 
     def withdrawn(self, books: Books, pod: str, now: float, attempt: int | None = None) -> None:
-        """End the allocations of a pod that is no longer reserved, by one attempt or by all."""
+        """End the allocations of a pod that is no longer reserved, by all attempts or by one that gives them back."""
         mine = self.pods.get(pod, ())
-        ended = [one for one in mine if attempt in (None, self._claims[one].attempt)]
-        self._take_back(books, ended, now)
+        if attempt is None:
+            self._take_back(books, mine, now)
+        else:
+            ended = self._ended(one for one in mine if self._claims[one].attempt == attempt)
+            books.give_back(pod, ended, now)
 
     def other(self, fact: Pod) -> bool:
         """Whether other devices than these are allocated to the claim that has the fact."""
