@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +98,17 @@ def agree(cluster: Plugged) -> bool:
         return False  # it does not lead now
 
 
-def placed(cluster: Plugged, name: str) -> str:
-    """The node of a pod, by a kube-scheduler that is started again where a slow machine costs it its Lease."""
-    cluster.plane.processes["plugged"].revive()
-    return cluster.node_of(name)
+def placed(cluster: Plugged, name: str) -> None:
+    """Wait for the node of a pod, by a kube-scheduler that is started again where it has ended.
+
+    It loses its Lease while etcd is away: for the restoration, and on a slow machine for the backup too.
+    """
+
+    def node() -> str:
+        cluster.plane.processes["plugged"].revive()
+        return cluster.node_of(name)
+
+    cluster.eventually(f"pod {name} bound", node)
 
 
 @pytest.mark.parametrize("bump", ["", "1000000"], ids=["as-it-was", "as-etcd-advises"])
@@ -119,7 +125,7 @@ def test_the_books_become_what_the_api_server_says(cluster: Plugged, bump: str) 
     cluster.plane.call("PATCH", f"{PODS}/late", patch, kind=kind)
     cluster.pod("new", WHOLE)
     for name in ("late", "new"):
-        cluster.bound(name)
+        placed(cluster, name)
 
     put_back(cluster.plane, kept, bump)
 
@@ -130,7 +136,7 @@ def test_the_books_become_what_the_api_server_says(cluster: Plugged, bump: str) 
     cluster.plane.call("PATCH", f"{PODS}/late", patch, kind=kind)
     cluster.pod("another", WHOLE)
     for name in ("late", "another"):
-        cluster.eventually(f"pod {name} bound", partial(placed, cluster, name))
+        placed(cluster, name)
     assert held(cluster).keys() == {"kept", "ended", "late", "another"}
     cluster.eventually("the books are right", lambda: agree(cluster))
 
@@ -155,7 +161,7 @@ def test_nothing_is_bound_by_an_api_server_that_ran_meanwhile(cluster: Plugged) 
         note = {"metadata": {"name": f"c{number}"}}
         cluster.plane.call("POST", "/api/v1/namespaces/default/configmaps", note)
     cluster.pod("new", WHOLE)
-    cluster.bound("new")
+    placed(cluster, "new")
 
     put_back(cluster.plane, kept, stop=False)
 
