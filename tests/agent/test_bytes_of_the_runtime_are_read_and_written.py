@@ -36,6 +36,7 @@ from partage.agent.nri.session import (
     TtrpcReader,
     framed,
 )
+from partage.agent.protobuf import text_of
 from partage.wire.protobuf import Malformed
 
 WORDS = st.text(max_size=20)
@@ -108,6 +109,13 @@ def test_text_that_is_not_utf8_comes_back_as_it_was() -> None:
     data = b"\x42\x05X=\xff\xfe!"
 
     assert Container.decode(data).encode() == data
+
+
+def test_an_identity_that_is_read_alone_is_that_of_the_whole_message() -> None:
+    """A container is held by the one and forgotten by the other."""
+    data = Container("id\udcff").encode()
+
+    assert text_of(data, 1) == Container.decode(data).id
 
 
 @pytest.mark.parametrize(

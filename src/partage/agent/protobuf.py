@@ -175,9 +175,9 @@ def field_of(data: bytes | memoryview, *path: int) -> Any:
 
 
 def text_of(data: bytes, *path: int) -> str:
-    """The text there, for people too; empty if there is none. Raises `Malformed`."""
+    """The text there, as a message has it; empty if there is none. Raises `Malformed`."""
     found = field_of(data, *path)
-    return str(found, "utf-8", "replace") if isinstance(found, memoryview) else ""
+    return str(found, "utf-8", "surrogateescape") if isinstance(found, memoryview) else ""
 
 
 def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:

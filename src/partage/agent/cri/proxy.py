@@ -454,10 +454,11 @@ class _Everything(grpc.GenericRpcHandler):  # type: ignore[misc] # grpcio has no
 
 
 def _where(request: bytes) -> str:
-    """Pod and container of a request, which is not read otherwise."""
+    """Pod and container of a request, which is not read otherwise; for people."""
     text = partial(text_of, request)
     pod = PodSandbox(name=text(cri.POD_CONFIG, 1, 1), namespace=text(cri.POD_CONFIG, 1, 3))
-    return named(pod, Container(name=text(cri.CONFIG, 1, 1)))
+    told = named(pod, Container(name=text(cri.CONFIG, 1, 1)))
+    return told.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _passed(context: Any) -> tuple[tuple[str, str | bytes], ...]:
