@@ -101,6 +101,24 @@ def test_standard_input_is_read() -> None:
     assert result.stderr.startswith("partage up: standard input: no document there; give a file")
 
 
+@pytest.mark.parametrize("option", ["--nodes", "-f"])
+def test_a_misspelt_field_is_refused_with_strict(tmp_path: Path, option: str) -> None:
+    """Exit code 2 and one line, as of `partage schedule`; without the switch it is a note."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "kind: Node\napiVersion: v1\nmetadata: {name: n}\nspec: {unschedulabel: true, unschedulabel: false}\n",
+        encoding="utf-8",
+    )
+
+    result = CliRunner().invoke(up, ["--no-examples", "--strict", option, str(file)])
+
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"partage up: {file}: document 1 (Node n): field spec.unschedulabel is not known and does nothing; "
+        "did you mean unschedulable? (and 1 more such); correct it, or leave out --strict\n"
+    )
+
+
 def test_nodes_of_a_file_without_any_are_no_surprise(tmp_path: Path) -> None:
     """Exit code 2 where `--nodes` names a file of pods: the usual nodes started instead."""
     file = tmp_path / "pods.yaml"

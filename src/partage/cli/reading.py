@@ -1,7 +1,7 @@
 """Reads and decodes manifests named on the command line: files, folders, and `-` for standard input."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,14 +28,20 @@ def batches(files: Iterable[str], *, strict: bool = False) -> Iterator[Batch]:
     held = 0
     for source, data in sources(names):
         batch = _decoded(source, data)
-        if strict and batch.doubtful:
-            first, more = batch.doubtful[0], len(batch.doubtful) - 1
-            others = f" (and {more} more such)" if more else ""
-            raise InvalidDocument(f"{first}{others}; correct it, or leave out --strict")
+        if strict:
+            refuse(batch.doubtful)
         held += len(batch.documents) + len(batch.notes)
         yield batch if batch.documents or batch.notes else Batch(notes=(nothing_in(source),))
     if not held:
         raise empty(names)
+
+
+def refuse(doubtful: Sequence[str]) -> None:
+    """Raise `InvalidDocument` for what strict decoding refuses; an empty sequence passes."""
+    if doubtful:
+        first, more = doubtful[0], len(doubtful) - 1
+        others = f" (and {more} more such)" if more else ""
+        raise InvalidDocument(f"{first}{others}; correct it, or leave out --strict")
 
 
 def sources(files: Iterable[str]) -> Iterator[tuple[str, bytes]]:

@@ -17,9 +17,17 @@ from rich.text import Text
 
 from partage.cli import loop
 from partage.cli.ending import end
-from partage.cli.parameters import Whole, flag, keep_apart, output_option
+from partage.cli.parameters import (
+    Sectioned,
+    Whole,
+    flag,
+    keep_apart,
+    options,
+    output_option,
+    strict_option,
+)
 from partage.cli.patience import patience
-from partage.cli.reading import empty, named, sources
+from partage.cli.reading import empty, named, refuse, sources
 from partage.cli.tables import PlainTable, Styled, given, paper, print_waiting
 from partage.cli.traces import sent_traces, trace_options
 from partage.cli.visible import visible
@@ -39,7 +47,7 @@ _MOST_BYTES: Final = 2**22
 _PORT: Final = Whole(0, 65535)
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.option(
     "--port",
     type=_PORT,
@@ -61,28 +69,32 @@ _PORT: Final = Whole(0, 65535)
     help="Write the kubeconfig to this file, but do not replace another cluster's. Default: a file of its "
     "own, removed at the end.",
 )
-@click.option(
-    "--nodes",
-    multiple=True,
-    metavar="FILE",
-    help="Nodes: SimulatedNode documents, or plain Node and Device manifests. May be repeated. "
-    "Default: those of the manifests applied, else a small mixed fleet.",
-)
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    help="Apply these manifests; a file or a folder, or - for standard input. May be repeated.",
-)
-@flag("--no-examples", help="Do not apply the example manifests of all four protocols.")
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Keep the cluster's objects in FILE from one run to the next; if it exists already, that cluster "
-    "goes on, without examples.",
+@options(
+    click.option(
+        "--nodes",
+        multiple=True,
+        metavar="FILE",
+        help="Nodes: SimulatedNode documents, or plain Node and Device manifests. May be repeated. "
+        "Default: those of the manifests applied, else a small mixed fleet.",
+    ),
+    click.option(
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        metavar="FILE",
+        help="Apply these manifests; a file or a folder, or - for standard input. May be repeated.",
+    ),
+    strict_option,
+    flag("--no-examples", help="Do not apply the example manifests of all four protocols."),
+    click.option(
+        "--state",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Keep the cluster's objects in FILE from one run to the next; if it exists already, that cluster "
+        "goes on, without examples.",
+    ),
+    title="What it starts with",
 )
 @trace_options
 @output_option(
@@ -96,6 +108,7 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     files: tuple[str, ...],
     no_examples: bool,  # noqa: FBT001 # see above
     state: Path | None,
+    strict: bool,  # noqa: FBT001 # see above
     traces: bool,  # noqa: FBT001 # see above
     output: str,
 ) -> None:
@@ -115,7 +128,7 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
     \b
     Exit status:
       0  ended by Ctrl-C or SIGTERM
-      2  a port is taken, or a file cannot be used; one line says why
+      2  a port is taken, or a file cannot be used or --strict refuses it
     """  # noqa: D301 # click wants the control character itself
     keep_apart("kubeconfig", "state")
     try:
@@ -123,6 +136,8 @@ def up(  # noqa: PLR0913, PLR0917 # click passes every option by its name
         resumed = state is not None and state.exists()
         samples = () if no_examples or resumed else examples()
         found = _found(nodes, files, samples, resumed=resumed)
+        if strict:
+            refuse(found.doubtful)
         plan = Plan(
             simulated=found.simulated,
             objects=found.objects,
@@ -168,6 +183,7 @@ def _found(
         simulated,
         tuple(manifest for one in found for manifest in one.objects),
         tuple(note for one in found for note in one.notes),
+        tuple(doubt for one in found for doubt in one.doubtful),
     )
 
 

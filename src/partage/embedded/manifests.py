@@ -67,12 +67,14 @@ class Manifests:
 
     Attributes:
         objects: all others, dependencies first.
-        notes: remarks for the user, such as duplicate keys.
+        notes: remarks for the user.
+        doubtful: those notes that strict decoding refuses, as in `Batch`.
     """
 
     simulated: tuple[SimulatedNode, ...] = ()
     objects: tuple[Manifest, ...] = ()
     notes: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
 
     @property
     def describe_nodes(self) -> bool:
@@ -90,6 +92,7 @@ def read_sources(sources: Iterable[tuple[str, bytes]]) -> Manifests:
     simulated: list[SimulatedNode] = []
     objects: list[Manifest] = []
     notes: list[str] = []
+    doubtful: list[str] = []
     for source, data in sources:
         repeated: list[Repeated] = []
         found = [
@@ -103,13 +106,14 @@ def read_sources(sources: Iterable[tuple[str, bytes]]) -> Manifests:
             else:
                 objects.append(one)
                 if not one.value["metadata"].get("uid"):
-                    notes += [f"{one.where}: {doubt}" for doubt in doubts(one.kind, raw)]
-        notes += [f"{source}: {note}" for note in repeated]
+                    doubtful += [f"{one.where}: {doubt}" for doubt in doubts(one.kind, raw)]
+        doubtful += [f"{source}: {note}" for note in repeated]
         if not found:
             notes.append(nothing_in(source))
     rank = {kind: index for index, kind in enumerate(_FIRST)}
     objects.sort(key=lambda one: rank.get(one.kind, len(rank)))
-    return Manifests(tuple(simulated), tuple(objects), tuple(notes[:MOST_NOTES]))
+    told = [*notes, *doubtful][:MOST_NOTES]
+    return Manifests(tuple(simulated), tuple(objects), tuple(told), tuple(doubtful))
 
 
 def decoded(kind: str, value: Mapping[str, Any]) -> Document:
