@@ -603,6 +603,39 @@ def test_kubectl_finds_what_it_reads_without_looking() -> None:
     run(story)
 
 
+def test_a_service_has_node_ports_while_its_type_has_them() -> None:
+    """A new type gets them and another loses them; those that the change names itself stay."""
+
+    async def story(w: World) -> None:
+        body = {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 80}]}}
+        ok(await w.post(f"{CORE}/services", body), 201)
+
+        async def port(**spec: Any) -> int | None:
+            changed = ok(await w.patch(f"{CORE}/services/x", {"spec": spec}))
+            found = changed["spec"]["ports"][0].get("nodePort")
+            return None if found is None else int(found)
+
+        first = await port(type="NodePort")
+        assert first is not None
+        assert 30000 <= first <= 32767
+        assert await port(type="LoadBalancer", ports=[{"port": 80}]) == first
+        assert await port(type="ClusterIP") is None
+        named = [{"port": 80, "nodePort": 30001}]
+        assert await port(type="NodePort", ports=named) == 30001
+
+        outside = {
+            "metadata": {"name": "y"},
+            "spec": {"type": "ExternalName", "externalName": "a"},
+        }
+        ok(await w.post(f"{CORE}/services", outside), 201)
+        inside = {"type": "NodePort", "externalName": None, "ports": [{"port": 80}]}
+        changed = ok(await w.patch(f"{CORE}/services/y", {"spec": inside}))["spec"]
+        assert changed["clusterIPs"] == [changed["clusterIP"]]
+        assert changed["ports"][0]["nodePort"] >= 30000
+
+    run(story)
+
+
 def test_an_autoscaler_is_stored_and_shown() -> None:
     """It has the defaults of Kubernetes; what it would measure is unknown."""
 

@@ -83,6 +83,10 @@ OPERATIONS: dict[str, tuple[list[dict[str, Any]], Any]] = {
         [{"op": "copy", "from": "/l", "path": "/c"}],
         {"l": [1, 2], "m": {"a/b": 1}, "c": [1, 2]},
     ),
+    "test for nothing": (
+        [{"op": "test", "path": "/m/x", "value": None}],
+        {"l": [1, 2], "m": {"a/b": 1}},
+    ),
     "put": ([{"op": "replace", "path": "/m/a~1b", "value": 2}], {"l": [1, 2], "m": {"a/b": 2}}),
 }
 
@@ -107,6 +111,9 @@ BROKEN: dict[str, Any] = {
     "the whole": [{"op": "remove", "path": ""}],
     "into itself": [{"op": "move", "from": "/m", "path": "/m/x"}],
     "failed test": [{"op": "test", "path": "/l/0", "value": 2}],
+    "test of another type": [{"op": "test", "path": "/l/0", "value": True}],
+    "test of another type within": [{"op": "test", "path": "/l", "value": [True, 2]}],
+    "test beneath a missing key": [{"op": "test", "path": "/x/y", "value": None}],
     "beneath a scalar": [{"op": "test", "path": "/l/0/a", "value": 2}],
     "too many": [{"op": "test", "path": "", "value": 1}] * 10_001,
 }

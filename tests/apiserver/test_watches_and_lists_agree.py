@@ -162,6 +162,25 @@ def test_a_watch_from_too_long_ago_has_expired() -> None:
     run(story, Settings(history=5))
 
 
+def test_a_revision_that_the_server_never_had_is_named() -> None:
+    """504, so that the client reads without one; an answer would seem as new as it asked for."""
+
+    async def story(w: World) -> None:
+        ok(await w.post(CONFIGS, config("a")), 201)
+
+        for path in (CONFIGS, f"{CONFIGS}/a"):
+            answer = await w.get(path, resourceVersion="999999")
+
+            assert (answer.code, answer.reason) == (504, "Timeout")
+            newest = w.server.store.revision
+            assert answer.message == (
+                f"Timeout: Too large resource version: 999999, current: {newest}"
+            )
+            ok(await w.get(path, resourceVersion=str(newest)))
+
+    run(story)
+
+
 def test_a_client_that_falls_behind_is_told_so() -> None:
     """A stream whose events have left the history ends with an `Expired` event."""
 

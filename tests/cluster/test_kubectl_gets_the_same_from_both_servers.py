@@ -40,6 +40,8 @@ DIFFERENT = {
     "-n team get pods --token=nope": "everyone is let in",
     "apply -f - <crd-unknown": "schemas within a CustomResourceDefinition may hold anything",
     "get resourceslices --field-selector=spec.nope=1": "the kind is not named once more",
+    "get --raw /api/v1/namespaces/team/pods?resourceVersion=99999999&watch=1&timeoutSeconds=2": "a client that "
+    "knew an earlier cluster at this address lists again",
     "get pods --as=somebody": "everyone who is let in may do everything",
 }
 """Command to what makes it differ."""
@@ -58,6 +60,7 @@ RACES = {
 """Command to what the genuine server may answer too, by which of two is faster there."""
 
 UNLIKE = (
+    (re.compile(r"(Too large resource version: \d+, current: )\d+"), r"\1…"),
     (re.compile(r"https?://[\d.]+:\d+"), "SERVER"),
     (re.compile(r"[\d.]+:\d{4,5}"), "ADDRESS"),
     (re.compile(r"^[EWI]\d{4} [\d:.]+ +\d+ "), "LOG "),

@@ -85,7 +85,7 @@ def _apply(value: Any, operation: Mapping[str, Any]) -> Any:
     if kind in ("add", "replace", "test") and "value" not in operation:
         raise PatchError(f"operation {kind} needs a value")
     if kind == "test":
-        if _find(value, path) != operation["value"]:
+        if not _same(_present(value, path), operation["value"]):
             raise TestFailed(f"testing value {operation.get('path')} failed: test failed")
         return value
     if kind == "add":
@@ -116,6 +116,22 @@ def _index(part: str, most: int) -> int:
     if not part.isdecimal() or not part.isascii() or len(part) > 9 or int(part) > most:
         raise PatchError(f"invalid index referenced: {part}")
     return int(part)
+
+
+def _present(value: Any, path: Sequence[str]) -> Any:
+    """The value at a path; None also where an object lacks the last key."""
+    if path and isinstance(parent := _find(value, path[:-1]), Mapping):
+        return parent.get(path[-1])
+    return _find(value, path)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal in JSON, where `true` is not 1."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _find(value: Any, path: Sequence[str]) -> Any:

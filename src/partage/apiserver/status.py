@@ -121,6 +121,14 @@ def expired(message: str) -> ApiError:
     return ApiError(410, "Expired", message)
 
 
+def too_new(version: int, newest: int) -> ApiError:
+    """504: the server has not reached a resourceVersion."""
+    said = "Too large resource version"
+    causes = [{"reason": "ResourceVersionTooLarge", "message": said}]
+    message = f"Timeout: {said}: {version}, current: {newest}"
+    return ApiError(504, "Timeout", message, {"causes": causes, "retryAfterSeconds": 1})
+
+
 def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
     """403: admission rejected it."""
     return _said(403, "Forbidden", (plural, group, name), f"is forbidden: {why}")

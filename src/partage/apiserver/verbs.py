@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
@@ -22,6 +22,7 @@ from partage.apiserver.status import (
     invalid_options,
     method_not_allowed,
     success,
+    too_new,
     unsupported_media,
 )
 from partage.apiserver.storage import Record
@@ -62,6 +63,7 @@ class Verbs:
                 return await self._watch(exchange, call)
             if not call.name:
                 return self._list(exchange, call)
+            self._version(exchange.query)
             return self._one(exchange, call, must_get(self.cluster, call))
         if method == "POST" and not call.name:
             self._placed(call)
@@ -89,10 +91,17 @@ class Verbs:
         text = formed(call.kind, record, exchange.form, now, include)
         return exchange.text(text, code=code, warnings=call.warnings)
 
+    def _version(self, query: Mapping[str, str]) -> int | None:
+        """The version from which a reader wants to read. Raises `ApiError`: 504, there is none so new."""
+        version, newest = paths.number(query, "resourceVersion"), self.cluster.store.revision
+        if version is not None and version > newest:
+            raise too_new(version, newest)
+        return version
+
     def _list(self, exchange: Exchange, call: Call) -> web.Response:
         query, kind, form = exchange.query, call.kind, exchange.form
         token = query.get("continue", "")
-        version = paths.number(query, "resourceVersion")
+        version = self._version(query)
         unlimited = query.get("limit", "").startswith("-")
         if token and version:
             raise bad_request("specifying resource version is not allowed when using continue")

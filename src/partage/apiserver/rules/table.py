@@ -10,6 +10,7 @@ from partage.apiserver.problems import Problems
 from partage.apiserver.rules import objects, pods, workloads
 
 Document = dict[str, Any]
+_WITH_NODE_PORTS: Final = ("LoadBalancer", "NodePort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +58,51 @@ def _begin_namespace(namespace: Document) -> None:
 
 
 def _begin_service(service: Document) -> None:
-    """Sets the Service's own address, made from the UID; nothing listens there."""
     service["status"] = {"loadBalancer": {}}
+    _allocate(service)
+    if service["spec"].get("clusterIP"):
+        service["spec"]["clusterIPs"] = [service["spec"]["clusterIP"]]
+
+
+def _allocate(service: Document) -> None:
+    """Sets the addresses and node ports that the type has, made from the UID; nothing listens there."""
     spec = service["spec"]
     digits = int(str(service["metadata"]["uid"]).replace("-", "")[:8] or "0", 16)
     if spec["type"] != "ExternalName" and not spec.get("clusterIP"):
         spec["clusterIP"] = f"10.96.{digits >> 8 & 255}.{digits & 255 or 1}"
-    if spec["type"] in ("LoadBalancer", "NodePort"):
+        spec["clusterIPs"] = [spec["clusterIP"]]
+    if spec["type"] in _WITH_NODE_PORTS:
         for index, port in enumerate(spec.get("ports") or ()):
             port.setdefault("nodePort", 30000 + (digits + index) % 2768)
-    if spec.get("clusterIP"):
-        spec["clusterIPs"] = [spec["clusterIP"]]
 
 
 def _keep_service(service: Document, before: Mapping[str, Any]) -> None:
-    """Restores the Service's addresses and node ports, as `kubectl replace` of a manifest without them expects."""
-    after, old = service["spec"], before["spec"]
-    if "ExternalName" in (after["type"], old["type"]):
-        return
-    spec = service["spec"] = dict(after)
-    for key in ("clusterIP", "clusterIPs"):
-        if not spec.get(key) and old.get(key):
-            spec[key] = old[key]
-    if "ClusterIP" not in (spec["type"], old["type"]):
-        known = {
-            (one.get("port"), one.get("protocol")): {"nodePort": one["nodePort"]}
-            for one in old.get("ports") or ()
-            if one.get("nodePort")
-        }
-        spec["ports"] = [
-            {**known.get((port.get("port"), port.get("protocol")), {}), **port}
-            for port in spec.get("ports") or ()
-        ]
+    """Restores the Service's addresses and node ports, as `kubectl replace` of a manifest without them expects.
+
+    A type without node ports loses those that the Service had.
+    """
+    spec, old = dict(service["spec"]), before["spec"]
+    service["spec"] = spec
+    if "ExternalName" not in (spec["type"], old["type"]):
+        for key in ("clusterIP", "clusterIPs"):
+            if not spec.get(key) and old.get(key):
+                spec[key] = old[key]
+    known = {
+        (one.get("port"), one.get("protocol")): {"nodePort": one["nodePort"]}
+        for one in old.get("ports") or ()
+        if one.get("nodePort")
+    }
+    if "ports" in spec:
+        spec["ports"] = [_port(port, known, spec["type"]) for port in spec["ports"] or ()]
+    _allocate(service)
+
+
+def _port(port: Mapping[str, Any], known: Mapping[Any, Document], type_: str) -> Document:
+    """A port of a changed Service. `known`: what each had of the nodes', by number and protocol."""
+    had = known.get((port.get("port"), port.get("protocol")), {})
+    if type_ in _WITH_NODE_PORTS:
+        return {**had, **port}
+    return {key: value for key, value in port.items() if had.get(key) != value}
 
 
 _ROLE: Final = Rules(name=naming.path_segment)
