@@ -9,7 +9,10 @@ import gc
 import inspect
 import logging
 import os
+import shutil
 from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +20,10 @@ from hypothesis import HealthCheck, settings
 from steady import steady
 
 pytest_plugins = ["gate"]
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 # each run has a folder of its own in it
+_FOLDERS: Final = "partage-tests-"
+_LEAST: Final = 4 << 30
+"""Bytes that must be free in memory for tests' files; they take 1.1 GB."""
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 settings.register_profile(
@@ -35,6 +42,42 @@ settings.register_profile(
     suppress_health_check=_SLOW,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep tests' files in memory where there is room: they make and flush tens of thousands.
+
+    Files of a failed run stay until the next. A genuine node's own files stay on the disk, as containers' layers do.
+    """
+    genuine = "PARTAGE_CLUSTER" in os.environ or "PARTAGE_PODS" in os.environ
+    if hasattr(config, "workerinput") or config.option.basetemp or genuine or not _has_room():
+        return
+    for old in _MEMORY.glob(f"{_FOLDERS}*"):
+        if not Path("/proc", old.name.removeprefix(_FOLDERS)).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    config.option.basetemp = str(_MEMORY / f"{_FOLDERS}{os.getpid()}")
+
+
+def _has_room() -> bool:
+    """Whether memory may hold files that are executed, and has room for them."""
+    try:
+        found = os.statvfs(_MEMORY)
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return False
+    free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    usable = not found.f_flag & (os.ST_NOEXEC | os.ST_RDONLY) and os.access(_MEMORY, os.W_OK)
+    return usable and found.f_bavail * found.f_frsize >= _LEAST and free >= 2 * _LEAST
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remove the files of a run that passed, if they are in memory."""
+    folder = session.config.option.basetemp or ""
+    mine = str(_MEMORY / f"{_FOLDERS}{os.getpid()}")
+    if exitstatus == 0 and folder == mine:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +22,6 @@ HERE = Path(__file__).parent
 HARDWARE = SimulatedHardware("n1", "Tesla-T4", MODELS["Tesla-T4"], 2)
 
 
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder that flushes fast, where the machine has one."""
-    shared = Path("/dev/shm")  # noqa: S108 # a folder of its own is made in it
-    folder = Path(tempfile.mkdtemp(dir=shared if shared.is_dir() else None))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.mark.long(30)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -41,11 +29,11 @@ def memory() -> Iterator[Path]:
     [("partage", 150, {0, 1, 2, 3, 5}), ("hami-core", 80, {0, 1, 3, 5})],
 )
 def test_a_kill_between_any_two_steps_leaves_nothing_behind(
-    memory: Path, library: str, places: int, steps: set[int]
+    tmp_path: Path, library: str, places: int, steps: set[int]
 ) -> None:
     """Journal, rooms, folders, seats and what is held agree with the runtime, in both ways that it went on."""
     done = subprocess.run(
-        [sys.executable, HERE / "steps_world.py", memory, library],
+        [sys.executable, HERE / "steps_world.py", tmp_path, library],
         capture_output=True,
         text=True,
         check=False,

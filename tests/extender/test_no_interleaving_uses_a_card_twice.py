@@ -6,9 +6,6 @@
 
 import asyncio
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,24 +19,15 @@ FIRST = int(os.environ.get("PARTAGE_SEED", "0"))
 PARTS = 4
 
 
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A folder that flushes fast, where the machine has one."""
-    shared = Path("/dev/shm")  # noqa: S108 # a folder of its own is made in it
-    folder = Path(tempfile.mkdtemp(dir=shared if shared.is_dir() else None))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.mark.long(20)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_interleaving_uses_a_card_twice(memory: Path, part: int) -> None:
+def test_no_interleaving_uses_a_card_twice(tmp_path: Path, part: int) -> None:
     """Late, lost and stray Bindings; cards that fail and reports of before; agents that die; forced deletions."""
     meters = Meters()
     with asyncio.Runner() as runner:
 
         def failed(steps: list[Step]) -> str:
-            return failure(steps, meters, runner.run, lambda m: Cluster(m, memory / "nodes"))
+            return failure(steps, meters, runner.run, lambda m: Cluster(m, tmp_path / "nodes"))
 
         for seed in range(FIRST + part, FIRST + COUNT, PARTS):
             steps = sequence(seed, 10, 40, WEIGHTS)
