@@ -1,6 +1,7 @@
 """What pods hold of a card is withdrawn from what claims are offered of it, never less than that."""
 
 import json
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claim_documents import AXIS, GIB, card, node
-from partage.agent.dra.withdrawn import HELD, held_by_pods, left_for_claims, without_unknown
+from partage.agent.dra.withdrawn import HELD, BoundPods, Charges, left_for_claims, without_unknown
 from partage.inventory.ledger import Ledger
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType, SliceMode
@@ -139,7 +140,7 @@ def whole(name: str, **annotations: str) -> dict[str, Any]:
 def offered(*manifests: dict[str, Any], claims: Iterable[Allocation] = ()) -> list[int] | None:
     """Numbers of the cards of two that claims may use beside pods; None where nothing is known to be free."""
     there = node("n1", card(0), card(1))
-    found = held_by_pods(pods(*manifests), there, Translation(Context.of(Settings())))
+    found = BoundPods(Translation(Context.of(Settings()))).held(pods(*manifests), there)
     if found is None:
         return None
     known = without_unknown(there, [*found.allocations, *claims], found.unknown)
@@ -168,3 +169,52 @@ def test_a_pod_without_a_record_closes_the_card_that_the_service_closes() -> Non
     assert offered(whole("bare"), plain) == [1]
     assert offered(whole("bare"), claims=[mine]) == [0]
     assert offered(whole("bare"), whole("another")) == []
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 11), unique=True), max_size=6),
+    st.lists(SHARES | INSTANCES, min_size=12, max_size=12),
+)
+def test_sums_that_are_kept_are_those_made_afresh(
+    rounds: list[list[int]], grants: list[Grant]
+) -> None:
+    """Whatever comes and goes between two looks."""
+    there = node("n1", card(0), card(1), card(2, mode=SliceMode.MIG))
+    all_ = [Allocation(f"u{n}", "ns", f"p{n}", "n1", (one,)) for n, one in enumerate(grants)]
+    kept = Charges()
+    for numbers in rounds:
+        now = [all_[number] for number in numbers]
+        assert left_for_claims(there, now, kept) == left_for_claims(there, now)
+
+
+def test_a_change_of_a_pod_costs_no_look_at_all_others_and_all_claims() -> None:
+    """With thousands of containers the event loop answers the runtime between two changes of pods."""
+    there = node("n1", card(0), card(1))
+    claims = [
+        Allocation(f"c{n}", "ns", f"c{n}", "n1", (held(core=1, memory=1),)) for n in range(4000)
+    ]
+    amounts = {"koordinator.sh/gpu-core": "10", "koordinator.sh/gpu-memory-ratio": "10"}
+    record = json.dumps({"gpu": [{"minor": 1, "resources": amounts}]})
+    many = pods(*(whole(f"p{n}", **{names.DEVICE_ALLOCATED: record}) for n in range(50)))
+    bound, charges = BoundPods(Translation(Context.of(Settings()))), Charges()
+
+    def look(those: list[Document]) -> int:
+        calls = 0
+
+        def count(_frame: object, event: str, _arg: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        try:
+            found = bound.held(those, there)
+            assert found is not None
+            left = left_for_claims(there, [*found.allocations, *claims], charges)
+        finally:
+            sys.setprofile(None)
+        assert left.devices[0].core_milli < 1000 or left.devices[0].doubt
+        return calls
+
+    first = look(many)
+    assert look([*many[1:], *pods(whole("new", **{names.DEVICE_ALLOCATED: record}))]) < first / 20
+    assert look(many[2:]) < first / 20

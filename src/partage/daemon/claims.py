@@ -21,7 +21,7 @@ from partage.agent.dra.ordering import rooms
 from partage.agent.dra.plugin import DriverFiles, DriverPlugin, Health
 from partage.agent.dra.prepared import Claims, Prepared
 from partage.agent.dra.publishing import CLAIMS, Publisher
-from partage.agent.dra.withdrawn import held_by_pods, left_for_claims, without_unknown
+from partage.agent.dra.withdrawn import BoundPods, Charges, left_for_claims, without_unknown
 from partage.agent.injection import Place, Rule
 from partage.agent.notes import Code
 from partage.agent.trouble import Rounds
@@ -93,6 +93,11 @@ class ResourceDriver:
         self._say_damaged()
         self._place: Place | None = None
         self._translation = Translation(Context.of(Settings()))
+        self._bound, self._of_pods, self._of_all = (
+            BoundPods(self._translation),
+            Charges(),
+            Charges(),
+        )
         # Claims for which the kubelet has asked since the last search for lost ones.
         self._asked: set[str] = set()
         self._pods = NodePods(client, node, self._offer)
@@ -162,23 +167,20 @@ class ResourceDriver:
     def _offer(self) -> None:
         """Offer the devices that pods leave, first the card with the least room; nothing before all pods are listed."""
         known = self._pods.objects
-        if self._place is not None and known is not None:
-            node = self._place.node
-            pods = (as_document("Pod", one) for one in known.values())
-            found = held_by_pods(pods, node, self._translation)
-            held = None if found is None else found.allocations
-            all_held = None if held is None else [*held, *self._claims.allocations]
-            if found is not None:
-                node = without_unknown(node, all_held or (), found.unknown)
-            self._publisher.take(
-                left_for_claims(node, held),
-                rooms(node, left_for_claims(node, all_held)),
-                {
-                    one.minor: one.memory_bytes
-                    for one in node.devices
-                    if one.type is DeviceType.GPU
-                },
-            )
+        if self._place is None or known is None:
+            return
+        node = self._place.node
+        totals = {
+            one.minor: one.memory_bytes for one in node.devices if one.type is DeviceType.GPU
+        }
+        found = self._bound.held((as_document("Pod", one) for one in known.values()), node)
+        held = all_held = None
+        if found is not None:
+            held = found.allocations
+            all_held = [*held, *self._claims.allocations]
+            node = without_unknown(node, all_held, found.unknown)
+        left = left_for_claims(node, all_held, self._of_all)
+        self._publisher.take(left_for_claims(node, held, self._of_pods), rooms(node, left), totals)
 
     def _want(self) -> None:
         if self._agent.instances is not None:
