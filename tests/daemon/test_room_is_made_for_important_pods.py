@@ -250,6 +250,34 @@ async def test_rows_of_pods_for_which_nothing_helps_leave_time_to_others(
         assert clock.slept == [pause] * plans
 
 
+async def test_a_fault_in_one_pod_does_not_end_the_service_of_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next pods get their room, and the pod itself is left alone for a while."""
+    planned: list[str] = []
+    async with game(preemption=None) as g:
+        await g.runs("calm", HALF, priorityClassName="low")
+        for name in ("odd", "next"):
+            limits = {"koordinator.sh/gpu": "100" if name == "odd" else "90"}
+            await g.waits(name, limits, priorityClassName="high")
+        books = g.daemon.service.books
+        await until(lambda: all(given_up_on(books, g.uid(name)) for name in ("odd", "next")))
+
+        async def best(_planner: Planner, _books: Any, waiting: Any, *_: Any, **__: Any) -> None:
+            planned.append(waiting.entry.pod.name)
+            if len(planned) == 1:
+                raise RuntimeError("a fault")
+
+        monkeypatch.setattr(Planner, "best", best)
+        client = await g.cluster.client()
+        recorder = EventRecorder(client, component="test", instance="test")
+        loop = Preempting(client, lambda: books, recorder, lambda: True, PreemptionSettings())
+        await loop.turn()
+        await loop.turn()
+    assert sorted(planned) == ["next", "odd"]
+    assert f"no room can be made for pod default/{planned[0]}" in caplog.text
+
+
 async def test_room_is_kept_while_victims_end_one_by_one() -> None:
     """No other pod gets the first free half of a card; it is free again when the important pod is deleted."""
     async with game() as g:

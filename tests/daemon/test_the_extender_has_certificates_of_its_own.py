@@ -12,7 +12,7 @@ from daemon_world import world
 
 from fakes.ports import free_port
 from partage.cli.scheduler import scheduler
-from partage.daemon.certificates import SECRETS, mutual_tls
+from partage.daemon.certificates import SECRETS, again, mutual_tls
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.extender.server import Faces
@@ -120,3 +120,14 @@ async def test_whoever_made_the_secret_can_remove_it() -> None:
 
         assert held["data"]["tls.key"]
         assert (held["metadata"]["annotations"], held["metadata"]["labels"]) == (notes, labels)
+
+
+async def test_a_fault_of_ours_does_not_end_the_renewals(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise the certificate would end weeks later, and no caller would be served."""
+
+    async def renew() -> None:
+        raise RuntimeError("a fault")
+
+    await again(renew)
+    assert caplog.records[0].exc_info
+    assert "the present ones stay in use" in caplog.text

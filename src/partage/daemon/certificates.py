@@ -217,11 +217,13 @@ async def first(renew: Callable[[], Awaitable[None]], clock: Clock) -> None:
 
 
 async def again(renew: Callable[[], Awaitable[None]]) -> None:
-    """Get the certificates that are in force by now, if that is possible."""
+    """Get the certificates that are in force by now, if that is possible; the caller goes on after a fault of ours too."""
     try:
         await renew()
-    except (KubeError, OSError, ValueError) as error:
-        _LOG.warning("certificates cannot be renewed now: %s; the present ones stay in use", error)
+    except Exception as error:  # noqa: BLE001 # logged; otherwise the last certificate would end unnoticed
+        text = "certificates cannot be renewed now: %s; the present ones stay in use"
+        ours = not isinstance(error, KubeError | OSError | ValueError)
+        _LOG.warning(text, error, exc_info=ours)
 
 
 def write_files(folder: Path, bundle: Bundle) -> None:

@@ -123,7 +123,12 @@ class Preempting:
                 books.postpone(pod.uid)
                 continue
             work = Work(MOST_PLANNING)
-            await self._make_room(books, waiting, budgets, work)
+            try:
+                await self._make_room(books, waiting, budgets, work)
+            except Exception:  # noqa: BLE001 # logged; a fault in one pod must not end the service of all
+                _LOG.exception("no room can be made for pod %s", pod.key)
+                self._planner.give_up(pod)
+                books.give_up(pod.uid, now)
             allowance.spend(pod, work.taken, now)
             await self._client.clock.sleep(work.taken * _A_UNIT)
 
