@@ -17,7 +17,7 @@ from partage.agent.device_document import OWNED_LABELS, cards_of, device_documen
 from partage.agent.discovery.found import Inventory
 from partage.agent.registration import hami_annotations, node_labels
 from partage.agent.trouble import Rounds
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.clock import time_text
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.resources import LEASES, NODES, Resource
@@ -236,9 +236,7 @@ class AgentReporting:
             if annotations:
                 changes.setdefault("metadata", {})["annotations"] = annotations
             if changes:
-                seen.device = await self._client.patch(
-                    DEVICES, self._node, changes, kind=PatchKind.MERGE, into=Body
-                )
+                seen.device = await self._client.patch(DEVICES, self._node, changes, into=Body)
                 wrote.append("device")
         elif wanted["spec"]["devices"]:
             if annotations:
@@ -248,9 +246,7 @@ class AgentReporting:
         changes = self._node_changes(metadata, inventory)
         if changes:
             body = {"metadata": {"uid": metadata.get("uid"), **changes}}
-            seen.node = await self._client.patch(
-                NODES, self._node, body, kind=PatchKind.MERGE, into=Body
-            )
+            seen.node = await self._client.patch(NODES, self._node, body, into=Body)
             wrote.append("node")
         if wrote:
             self._writes.reserve()
@@ -344,7 +340,7 @@ async def renew_lease(
         metadata["ownerReferences"] = [owner]
     body = {"metadata": metadata, "spec": spec}
     try:
-        await client.patch(LEASES, name, body, kind=PatchKind.MERGE, namespace=space, into=Body)
+        await client.patch(LEASES, name, body, namespace=space, into=Body)
     except NotFound:
         made = {
             "apiVersion": LEASES.api_version,

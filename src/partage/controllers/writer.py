@@ -32,18 +32,16 @@ class Writer:
 
     async def node_status(self, node: Document, status: Mapping[str, Any]) -> Document | None:
         """Change a node's status; its new state, or None if the node is gone. Raises `KubeError`: look again."""
-        body, merge = _patch(node, {"status": status}), PatchKind.MERGE
+        body = _patch(node, {"status": status})
         request = self._client.patch(
-            NODES, node.name, body, kind=merge, subresource="status", into=shapes.Node
+            NODES, node.name, body, subresource="status", into=shapes.Node
         )
         return _document("Node", await self._counted("node_status", request))
 
     async def node_labels(self, node: Document, labels: Mapping[str, str]) -> Document | None:
         """Set labels of a node; otherwise as `node_status`."""
         body = _patch(node, {}, {"labels": dict(labels)})
-        request = self._client.patch(
-            NODES, node.name, body, kind=PatchKind.MERGE, into=shapes.Node
-        )
+        request = self._client.patch(NODES, node.name, body, into=shapes.Node)
         return _document("Node", await self._counted("node_labels", request))
 
     async def unlock(self, node: Document, annotation: str, text: str) -> None:
@@ -57,9 +55,9 @@ class Writer:
 
     async def pod_labels(self, pod: Document, labels: Mapping[str, str]) -> Document | None:
         """Set labels of a pod; otherwise as `node_status`."""
-        body, merge = _patch(pod, {}, {"labels": dict(labels)}), PatchKind.MERGE
+        body = _patch(pod, {}, {"labels": dict(labels)})
         request = self._client.patch(
-            PODS, pod.name, body, kind=merge, namespace=pod.namespace, into=shapes.Pod
+            PODS, pod.name, body, namespace=pod.namespace, into=shapes.Pod
         )
         return _document("Pod", await self._counted("pod_labels", request))
 

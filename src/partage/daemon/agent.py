@@ -35,6 +35,7 @@ from partage.agent.trouble import Rounds
 from partage.agent.uses import DriverMeter, Meter
 from partage.daemon.instances import NodeInstances
 from partage.daemon.mps import MpsDaemon
+from partage.kube.clock import end
 from partage.model.errors import InvalidValue
 from partage.model.node import Node
 from partage.serving.limits import Limits, guard
@@ -269,9 +270,7 @@ class AgentDaemon:
         try:
             await self.asked.run(stop)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            await end(*tasks)
         for task in tasks:
             if not task.cancelled():
                 task.result()

@@ -22,7 +22,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from partage.controllers.heartbeats import Heartbeats, Heeded
 from partage.extender.books import Books
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.errors import Conflict, Invalid, KubeError, NotFound
 from partage.kube.events import EventRecorder
 from partage.kube.objects import Meta
@@ -182,9 +182,7 @@ class AgentSilence:
         metadata: dict[str, Any] = {"annotations": {names.AGENT_SILENT: text}}
         body = {"metadata": {**metadata, **({"uid": node.uid} if node.uid else {})}}
         try:
-            await self._client.patch(
-                NODES, node.name, body, kind=PatchKind.MERGE, into=msgspec.Raw
-            )
+            await self._client.patch(NODES, node.name, body, into=msgspec.Raw)
         except (NotFound, Conflict, Invalid):
             return  # the node is gone, or another node has its name
         except KubeError as error:

@@ -13,7 +13,7 @@ import msgspec
 
 from partage.daemon.watched import LivePod, as_document
 from partage.extender.ports import Answered, Binding, Outcome
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.clock import time_text
 from partage.kube.errors import Conflict, KubeError, NotFound, RequestError
 from partage.kube.errors import Outcome as Known
@@ -97,7 +97,6 @@ class ApiPods:
                 PODS,
                 pod.name,
                 {"metadata": metadata},
-                kind=PatchKind.MERGE,
                 namespace=pod.namespace,
                 into=msgspec.Raw,
                 until=until,
@@ -184,7 +183,7 @@ class ApiNodeLocks:
 
     async def _write(self, node: str, version: str, annotations: Mapping[str, Any]) -> None:
         body = {"metadata": {"resourceVersion": version, "annotations": annotations}}
-        await self._client.patch(NODES, node, body, kind=PatchKind.MERGE, into=_Node)
+        await self._client.patch(NODES, node, body, into=_Node)
 
 
 def answer_of(error: RequestError) -> Answered:

@@ -26,7 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.kube.client import Client
-from partage.kube.clock import Clock
+from partage.kube.clock import Clock, end
 from partage.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from partage.kube.objects import Meta
 from partage.kube.resources import Resource
@@ -202,8 +202,7 @@ async def mutual_tls(
             files = (folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
             yield ServerTls(*files, required=required)
         finally:
-            task.cancel()
-            await asyncio.wait((task,))
+            await end(task)
 
 
 async def first(renew: Callable[[], Awaitable[None]], clock: Clock) -> None:

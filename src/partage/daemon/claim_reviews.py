@@ -28,7 +28,7 @@ from aiohttp import web
 from partage.daemon.watched import CLAIMS, RESOURCE_CLAIMS, LiveClaim, as_document
 from partage.extender.claim_arbiter import Outdate
 from partage.extender.service import SchedulerService
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.errors import Conflict, Forbidden, Invalid, NotFound, UnknownOutcome
 from partage.model.errors import UNREADABLE, InvalidDocument
@@ -164,12 +164,7 @@ def outdater(
 
     async def write(namespace: str, name: str, **metadata: object) -> Document:
         found = await client.patch(
-            RESOURCE_CLAIMS,
-            name,
-            {"metadata": metadata},
-            kind=PatchKind.MERGE,
-            namespace=namespace,
-            into=LiveClaim,
+            RESOURCE_CLAIMS, name, {"metadata": metadata}, namespace=namespace, into=LiveClaim
         )
         return as_document(CLAIMS.kind, found)
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from partage.extender.ports import Hooks
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.kube.events import EventRecorder
 from partage.kube.recorder import Regarding
@@ -160,12 +160,7 @@ class Notices:
         body = {"metadata": {"uid": pod.uid, "annotations": {names.WOKEN: moment}}}
         try:
             await self._client.patch(
-                PODS,
-                pod.name,
-                body,
-                kind=PatchKind.MERGE,
-                namespace=pod.namespace,
-                into=msgspec.Raw,
+                PODS, pod.name, body, namespace=pod.namespace, into=msgspec.Raw
             )
         except NotFound:
             return True

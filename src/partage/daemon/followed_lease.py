@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from partage.kube.client import Client
-from partage.kube.clock import sleep_until
+from partage.kube.clock import end, sleep_until
 from partage.kube.election import LONGEST, Lease, LeaseSpec
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.mirror import is_newer, is_older
@@ -128,8 +128,7 @@ class FollowedLease:
                 await self._look()
         finally:
             ended = lead.done()
-            lead.cancel()
-            await asyncio.wait((lead,))
+            await end(lead)
         if ended:
             lead.result()
         return ended

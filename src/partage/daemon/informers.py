@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from partage.daemon.watched import Watched, as_document
 from partage.kube.client import Client
-from partage.kube.clock import Clock, sleep_until
+from partage.kube.clock import Clock, race, sleep_until
 from partage.kube.errors import KubeError, NotFound, NotServed
 from partage.kube.informer import Informer
 from partage.kube.mirror import Change, Gone, Interrupted, Odd, Seen, Synced, WentBack
@@ -179,12 +179,7 @@ class _Followed:
         self.settled.clear()
         listed = asyncio.create_task(self.informer.refresh(), name=f"refresh:{self.watched.kind}")
         settled = asyncio.create_task(self.settled.wait(), name=f"settle:{self.watched.kind}")
-        try:
-            await asyncio.wait((listed, settled), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (listed, settled):
-                task.cancel()
-            await asyncio.wait((listed, settled))
+        await race(listed, settled)
 
     def _passed_on(self, item: HasMeta, before: HasMeta | None) -> bool:
         if self._pace is None or self.watched.paced is None:

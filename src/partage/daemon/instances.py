@@ -36,7 +36,7 @@ from partage.agent.reporting import DEVICES
 from partage.agent.stories import InstanceStories
 from partage.agent.trouble import Rounds
 from partage.daemon.node_pods import NodePods
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.clock import sleep_until
 from partage.kube.errors import KubeError, NotFound, NotServed
 from partage.model.allocation import Allocation
@@ -104,7 +104,7 @@ class ForeignReport:
             return False
         # The uid prevents a write to an object that was created meanwhile.
         body = {"metadata": {"uid": metadata.get("uid"), "annotations": changes}}
-        await self._client.patch(DEVICES, self._node, body, kind=PatchKind.MERGE, into=Body)
+        await self._client.patch(DEVICES, self._node, body, into=Body)
         return True
 
 

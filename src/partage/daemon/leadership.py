@@ -22,7 +22,8 @@ import msgspec
 from partage.daemon.followed_lease import FollowedLease
 from partage.daemon.options import ElectionOptions
 from partage.extender.bindings import BindLimits
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
+from partage.kube.clock import end
 from partage.kube.election import Lease, LeaseSettings
 from partage.kube.errors import KubeError, NotFound
 from partage.kube.lease import Candidacy, Elected, LeaderElector
@@ -182,8 +183,7 @@ class Leadership:
         try:
             await self._own.run()
         finally:
-            telling.cancel()
-            await asyncio.wait((telling,))
+            await end(telling)
 
     async def _tell_who_leads(self) -> None:
         """Log again and again that our own Lease is another's."""
@@ -241,9 +241,7 @@ class LeaderLabel:
     async def _write(self, namespace: str, name: str, value: str | None) -> None:
         body = {"metadata": {"labels": {names.LEADER: value}}}
         with contextlib.suppress(NotFound):
-            await self._client.patch(
-                PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, into=msgspec.Raw
-            )
+            await self._client.patch(PODS, name, body, namespace=namespace, into=msgspec.Raw)
 
 
 class Memory:

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Self
 
+from partage.kube.clock import end, race
+
 
 class Life:
     """The task of one daemon, which sets `ready` once it serves."""
@@ -30,8 +32,7 @@ class Life:
         try:
             await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait((task,))
+            await end(task)
             raise
         finally:
             ready.cancel()
@@ -64,11 +65,6 @@ async def until(stop: asyncio.Event, work: Coroutine[None, None, None], name: st
     """Do the work until the event is set, and cancel it then; it has ended on return. Raises `Exception`."""
     task = asyncio.create_task(work, name=f"{name}:work")
     waiting = asyncio.create_task(stop.wait(), name=f"{name}:stop")
-    try:
-        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one in (waiting, task):
-            one.cancel()
-        await asyncio.wait((waiting, task))
+    await race(task, waiting)
     if not task.cancelled():
         task.result()

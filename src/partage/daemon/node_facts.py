@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from partage.agent.reporting import ReportingSettings, renew_lease
 from partage.daemon.watched import DEVICES, LiveDevice, LiveNode, as_document
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.errors import KubeError, NotFound, NotServed
 from partage.kube.resources import NODES
 from partage.model.errors import InvalidDocument
@@ -138,7 +138,5 @@ class Heartbeat:
         }
         if wanted and traits_of(labels.get(names.GPU_VENDOR, "")) is NVIDIA:
             body = {"metadata": {"uid": metadata["uid"], "labels": wanted}}
-            await self._client.patch(
-                NODES, self._node, body, kind=PatchKind.MERGE, into=dict[str, Any]
-            )
+            await self._client.patch(NODES, self._node, body, into=dict[str, Any])
         return str(metadata["uid"])

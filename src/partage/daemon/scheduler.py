@@ -45,7 +45,7 @@ from partage.extender.server import probe_routes, scheduler_site
 from partage.extender.service import SchedulerService
 from partage.extender.stories import Stories
 from partage.kube.client import Client
-from partage.kube.clock import sleep_until
+from partage.kube.clock import end, sleep_until
 from partage.model.node import Node
 from partage.scheduler.engine import Engine
 from partage.serving.site import Site, probe_site
@@ -288,8 +288,7 @@ class SchedulerDaemon(Beside):
                 await self._plugin.stop()
             await self._site.stop()
             await self._probes.stop()
-            recording.cancel()
-            await asyncio.wait((recording,))
+            await end(recording)
             _LOG.info("stopped")
 
     async def _record(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from partage.controllers.withdrawal import claimed, removals, reported_by, running, users
 from partage.daemon.watched import DEVICES, RESOURCE_CLAIMS
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.errors import NotFound, NotServed, UndecodableAnswer
 from partage.kube.resources import LEASES, NODES, PODS, Resource, Scope
 from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX
@@ -116,13 +116,7 @@ async def _taken(
     for one in removals(value):
         try:
             await client.patch(
-                kind,
-                name,
-                one.body,
-                kind=PatchKind.MERGE,
-                subresource=one.subresource,
-                dry_run=dry_run,
-                into=Object,
+                kind, name, one.body, subresource=one.subresource, dry_run=dry_run, into=Object
             )
         except NotFound:
             return

@@ -276,8 +276,8 @@ class Client:
         name: str,
         body: Any,
         *,
-        kind: PatchKind,
         into: type[T],
+        kind: PatchKind = PatchKind.MERGE,
         namespace: str | None = None,
         subresource: str = "",
         dry_run: bool = False,
@@ -358,34 +358,29 @@ class Client:
         body = encode(
             binding(namespace, pod, node, uid=uid, annotations=annotations, labels=labels)
         )
-        path = PODS.path(namespace, pod, "binding")
-        answer = await self._sender.send(Request("POST", path, self._change(), body, until=until))
-        if not says_success(answer):
-            raise UnknownOutcome(UndecodableAnswer("POST", path, "no Status of success"))
+        await self._post(PODS.path(namespace, pod, "binding"), body, until)
 
     async def patch_pod_status(
         self, namespace: str, pod: str, body: Mapping[str, Any], *, into: type[T]
     ) -> T:
         """Change a pod's status and leave its other conditions untouched; otherwise as `patch`."""
+        kind = PatchKind.STRATEGIC
         return await self.patch(
-            PODS,
-            pod,
-            body,
-            kind=PatchKind.STRATEGIC,
-            namespace=namespace,
-            subresource="status",
-            into=into,
+            PODS, pod, body, kind=kind, namespace=namespace, subresource="status", into=into
         )
 
     async def evict(self, namespace: str, pod: str, *, uid: str | None = None) -> None:
         """Evict a pod, as far as disruption budgets allow. Raises `EvictionBlocked`."""
         body = encode(eviction(namespace, pod, uid))
-        path = PODS.path(namespace, pod, "eviction")
-        answer = await self._sender.send(Request("POST", path, self._change(), body))
-        if not says_success(answer):
-            raise UnknownOutcome(UndecodableAnswer("POST", path, "no Status of success"))
+        await self._post(PODS.path(namespace, pod, "eviction"), body)
 
     # How
+
+    async def _post(self, path: str, body: bytes, until: float | None = None) -> None:
+        """Send what the server answers with a Status of success."""
+        answer = await self._sender.send(Request("POST", path, self._change(), body, until=until))
+        if not says_success(answer):
+            raise UnknownOutcome(UndecodableAnswer("POST", path, "no Status of success"))
 
     def _changed(self, request: Request, answer: bytes, into: type[T]) -> T:
         """The changed object. A proxy may answer 200 with anything, such as a login page."""

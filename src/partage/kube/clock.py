@@ -56,6 +56,21 @@ async def sleep_until(
             one.cancel()
 
 
+async def race(*tasks: asyncio.Future[Any]) -> None:
+    """Wait until one of these tasks has ended; then, or if the caller is cancelled, end the others too."""
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await end(*tasks)
+
+
+async def end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel these tasks, and wait until they have ended; an exception stays in its task."""
+    for one in tasks:
+        one.cancel()
+    await asyncio.wait(tasks)
+
+
 def _steady() -> Callable[[], float]:
     """Linux' clock that goes on while the machine is suspended, if the system has it."""
     which = getattr(time, "CLOCK_BOOTTIME", None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,6 +15,14 @@ def is_url(text: str, schemes: Collection[str] = WEB) -> bool:
     try:
         parts = urlsplit(text)
         return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def is_here(host: str) -> bool:
+    """Whether a host name or address is this machine's alone."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -12,12 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from partage.kube.clock import Clock
-from partage.kube.config import Config, UserConfig
+from partage.kube.config import Config, UserConfig, is_here
 from partage.kube.errors import ConfigError
 from partage.kube.exec_plugin import Credential, run_plugin
 from partage.kube.files import read_small
@@ -149,17 +148,10 @@ def _check_way(config: Config) -> None:
         user.token or user.token_file or user.plugin or user.username
     ):
         return
-    if not _here(urlsplit(config.cluster.server).hostname or ""):
+    if not is_here(urlsplit(config.cluster.server).hostname or ""):
         raise ConfigError(
             f"{config.cluster.server}: no token or password is sent by plain HTTP; use https"
         )
-
-
-def _here(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _headers(user: UserConfig, token: str | None) -> tuple[tuple[str, str], ...]:

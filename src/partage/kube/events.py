@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
 from partage.kube.clock import sleep_until, time_text
 from partage.kube.errors import AlreadyExists, KubeError, NotFound
 from partage.kube.recorder import EventBook, EventSettings, Record, Regarding, Topic
@@ -125,12 +125,7 @@ class EventRecorder:
             "lastTimestamp": time_text(record.last),
         }
         await self._client.patch(
-            EVENTS,
-            record.name,
-            body,
-            kind=PatchKind.MERGE,
-            namespace=_namespace(record),
-            into=msgspec.Raw,
+            EVENTS, record.name, body, namespace=_namespace(record), into=msgspec.Raw
         )
 
     async def _create(self, record: Record) -> str:

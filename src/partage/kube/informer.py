@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from partage.kube.client import Client
+from partage.kube.clock import race
 from partage.kube.mirror import Change, Mirror, Synced
 from partage.kube.objects import HasMeta, Key, Listing
 from partage.kube.resources import Scope
@@ -73,12 +74,7 @@ class Informer(Generic[T]):
             self._begun.set()
             following = asyncio.create_task(self._follow(), name=name)
             asked = asyncio.create_task(self._refreshing.wait(), name=f"{name}:refresh")
-            try:
-                await asyncio.wait((following, asked), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (following, asked):
-                    task.cancel()
-                await asyncio.wait((following, asked))
+            await race(following, asked)
             if not following.cancelled():
                 following.result()
 

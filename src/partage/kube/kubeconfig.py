@@ -7,7 +7,7 @@ credentials, because every machine on the way to a plain HTTP server could read 
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -118,22 +118,17 @@ def parse_kubeconfig(
     and never quotes a value that may be secret.
     """
     parsed = [(path, _decode(path, data)) for path, data in documents]
-    contexts = _by_name((path, doc.contexts) for path, doc in parsed)
     name = context or next((d.current_context for _, d in parsed if d.current_context), None)
     if not name:
         raise ConfigError(f"{_files(parsed)}: no current-context, and none was named")
-    _, named = _find(contexts, name, "context", parsed)
+    _, named = _find(parsed, "context", name, lambda one: one.contexts)
     chosen = named.context or _Context()
-    cluster_path, cluster = _find(
-        _by_name((path, doc.clusters) for path, doc in parsed), chosen.cluster, "cluster", parsed
-    )
+    path, cluster = _find(parsed, "cluster", chosen.cluster, lambda one: one.clusters)
+    server = _cluster(path, cluster.name, cluster.cluster or _Cluster())
     user = UserConfig()
     if chosen.user:
-        user_path, found = _find(
-            _by_name((path, doc.users) for path, doc in parsed), chosen.user, "user", parsed
-        )
-        user = _user(user_path, found.name, found.user or _User())
-    server = _cluster(cluster_path, cluster.name, cluster.cluster or _Cluster())
+        path, found = _find(parsed, "user", chosen.user, lambda one: one.users)
+        user = _user(path, found.name, found.user or _User())
     return Config(server, user if server.by_tls else UserConfig(), chosen.namespace or "default")
 
 
@@ -152,24 +147,18 @@ def _decode(path: Path, data: bytes) -> _Document:
         raise ConfigError(f"{path}: not a kubeconfig: {error}") from error
 
 
-def _by_name(lists: Iterator[tuple[Path, list[E] | None]]) -> dict[str, tuple[Path, E]]:
-    found: dict[str, tuple[Path, E]] = {}
-    for path, entries in lists:
-        for entry in entries or ():
-            found.setdefault(entry.name, (path, entry))
-    return found
-
-
 def _find(
-    entries: Mapping[str, tuple[Path, E]],
-    name: str,
-    kind: str,
     parsed: Sequence[tuple[Path, _Document]],
+    kind: str,
+    name: str,
+    entries: Callable[[_Document], list[E] | None],
 ) -> tuple[Path, E]:
-    if name not in entries:
-        known = ", ".join(sorted(entries)) or "none"
-        raise ConfigError(f"{_files(parsed)}: no {kind} named {name!r} (there are: {known})")
-    return entries[name]
+    there = [(path, one) for path, document in parsed for one in entries(document) or ()]
+    for path, one in there:
+        if one.name == name:
+            return path, one
+    known = ", ".join(sorted({one.name for _, one in there})) or "none"
+    raise ConfigError(f"{_files(parsed)}: no {kind} named {name!r} (there are: {known})")
 
 
 def _files(parsed: Sequence[tuple[Path, _Document]]) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from partage.kube.client import Client, PatchKind
+from partage.kube.client import Client
+from partage.kube.clock import end, race
 from partage.kube.election import (
     SETTLED,
     UNSETTLED,
@@ -161,7 +162,7 @@ class LeaderElector:
                 if not self.leading:
                     await self._within(self._pause(), self._changed.wait())
         finally:
-            await _stop(listening)
+            await end(listening)
 
     async def _listen(self) -> None:
         """Look at the lease whenever a watch reports a change, if the server allows a watch."""
@@ -180,8 +181,8 @@ class LeaderElector:
         finally:
             # The order matters: first the work ends, then the lease is released.
             ended = lead.done()
-            await _stop(lead)
-            await _stop(renew)
+            await end(lead)
+            await end(renew)
             await self._release()
         if ended:
             lead.result()
@@ -313,12 +314,7 @@ class LeaderElector:
         """Change the lease if it is still as we saw it; other programs' fields stay."""
         body = {"metadata": {"resourceVersion": self._version, **(metadata or {})}, "spec": spec}
         return await self._client.patch(
-            LEASES,
-            self._name,
-            body,
-            kind=PatchKind.MERGE,
-            namespace=self._namespace,
-            into=Lease,
+            LEASES, self._name, body, namespace=self._namespace, into=Lease
         )
 
     async def _release(self) -> None:
@@ -345,12 +341,7 @@ class LeaderElector:
         """Let an attempt run for at most this long, by our clock."""
         task = asyncio.create_task(attempt, name=f"lease:{self._name}:attempt")
         timer = asyncio.create_task(self._clock.sleep(seconds), name=f"lease:{self._name}:timer")
-        try:
-            await asyncio.wait((task, timer), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            if not task.done():
-                await _stop(task)
+        await race(task, timer)
         if not task.cancelled():
             task.result()
 
@@ -363,9 +354,3 @@ class LeaderElector:
 
 async def _run(lead: Callable[[], Awaitable[None]]) -> None:
     await lead()
-
-
-async def _stop(task: asyncio.Task[Any]) -> None:
-    """Cancel and wait for the end; its exception stays in the task."""
-    task.cancel()
-    await asyncio.wait((task,))

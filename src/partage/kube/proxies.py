@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import SplitResult, urlsplit
 
-from partage.kube.config import is_url
+from partage.kube.config import is_here, is_url
 from partage.kube.errors import ConfigError
 
 
@@ -37,9 +37,9 @@ def _value(environ: Mapping[str, str], name: str) -> str:
 def _bypassed(server: SplitResult, listed: str) -> bool:
     host = (server.hostname or "").rstrip(".")
     port = str(server.port or (443 if server.scheme == "https" else 80))
-    address = _address(host)
-    if host == "localhost" or (address is not None and address.is_loopback):
+    if is_here(host):
         return True
+    address = _address(host)
     entries = (entry.strip().lower() for entry in listed.split(","))
     return any(_matches(entry, host, port, address) for entry in entries if entry)
 

@@ -135,7 +135,7 @@ class EventBook:
             # Another topic of the object may have spent its budget since, or the record was just written.
             moment = self._when(record, now)
             if moment is not None and moment <= now:
-                self._spend(record.topic.regarding, now)
+                self._refilled(record.topic.regarding, now).tokens -= 1
                 writes.append(record)
             else:
                 self._plan(record, now)
@@ -190,19 +190,12 @@ class EventBook:
         wanted = record.heard_at
         if record.written_message == record.message:
             wanted = record.written_at + self._settings.quiet
-        return max(wanted, self._affordable(record.topic.regarding, now))
-
-    def _affordable(self, regarding: Regarding, now: float) -> float:
-        if regarding not in self._budgets:
-            return now
-        budget = self._refilled(regarding, now)
-        enough = 1 - _ROUNDING
-        return (
-            now if budget.tokens >= enough else now + (1 - budget.tokens) * self._settings.refill
-        )
-
-    def _spend(self, regarding: Regarding, now: float) -> None:
-        self._refilled(regarding, now).tokens -= 1
+        regarding, affordable = record.topic.regarding, now
+        if regarding in self._budgets:
+            tokens = self._refilled(regarding, now).tokens
+            if tokens < 1 - _ROUNDING:
+                affordable = now + (1 - tokens) * self._settings.refill
+        return max(wanted, affordable)
 
     def _refilled(self, regarding: Regarding, now: float) -> _Budget:
         full = float(self._settings.burst)

@@ -285,21 +285,13 @@ def _mapped(request: Request) -> Iterator[None]:
         # From a proxy. Its cause is dropped, because it contains the headers of the request and so the token.
         text = f"{type(error).__name__}: {error.status} {error.message}"
         raise TransportError(request.method, request.path, text, Outcome.REFUSED) from None
-    except aiohttp.ConnectionTimeoutError as error:
-        text = "no connection in time"
-        raise TimedOut(request.method, request.path, text, Outcome.REFUSED) from error
-    except aiohttp.ClientConnectorError as error:
-        raise TransportError(
-            request.method, request.path, _said(error), Outcome.REFUSED
-        ) from error
-    except TimeoutError as error:
-        raise TimedOut(
-            request.method, request.path, "no answer in time", Outcome.UNKNOWN
-        ) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise TransportError(
-            request.method, request.path, _said(error), Outcome.UNKNOWN
-        ) from error
+        early = isinstance(error, aiohttp.ConnectionTimeoutError | aiohttp.ClientConnectorError)
+        outcome = Outcome.REFUSED if early else Outcome.UNKNOWN
+        if isinstance(error, TimeoutError):
+            text = f"no {'connection' if early else 'answer'} in time"
+            raise TimedOut(request.method, request.path, text, outcome) from error
+        raise TransportError(request.method, request.path, _said(error), outcome) from error
 
 
 def _said(error: Exception) -> str:
