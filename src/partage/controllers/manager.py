@@ -253,7 +253,7 @@ class Controllers:
             return
         await self._locked(key, node)
         changes = node_label_changes(node, device)
-        await self._correct(key, node, changes, "labels", self._writer.node_labels)
+        await self._correct(key, node, changes, "labels", self._writer.labels)
         if self._settings.totals:
             await self._totals(key)
         read = self.picture.read_node(key.name)
@@ -365,7 +365,7 @@ class Controllers:
         if node is not None and not self._may_pass(key, flag):
             await self._flag(document, flag)
         changes = pods.label_changes(entry, node, self.picture.context) if node else {}
-        await self._correct(key, document, changes, "labels", self._writer.pod_labels)
+        await self._correct(key, document, changes, "labels", self._writer.labels)
 
     async def _flag(self, document: Document, flag: pods.Flag | None) -> None:
         """Write on the pod the problem of its devices, or that the problem is over."""

@@ -6,7 +6,7 @@ operators. The report on a ConfigMap that is not in force has the reason.
 """
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -18,6 +18,12 @@ from partage.serving.limits import json_response
 from partage.vendors.settings import HamiSettings, Settings
 from partage.vendors.traits import METAX
 from partage.wire.nodes import device_totals
+
+_SHOWN: Final = (
+    *("type", "minor", "uuid", "healthy", "cordoned"),
+    *("mode", "core_milli", "memory_bytes", "slots"),
+)
+"""What an answer has of each device."""
 
 
 def effective(picture: Picture, name: str, policy: Policy | None = None) -> dict[str, Any] | None:
@@ -79,18 +85,8 @@ def _hami(hami: HamiSettings, name: str) -> dict[str, Any]:
 
 
 def _device(device: Device) -> dict[str, Any]:
-    return {
-        "type": device.type.value,
-        "minor": device.minor,
-        "uuid": device.uuid,
-        "healthy": device.healthy,
-        "cordoned": device.cordoned,
-        "mode": device.mode.value,
-        "core_milli": device.core_milli,
-        "memory_bytes": device.memory_bytes,
-        "slots": device.slots,
-        "hidden_from": sorted(device.hidden_from),
-    }
+    shown = {name: getattr(device, name) for name in _SHOWN}
+    return {**shown, "hidden_from": sorted(device.hidden_from)}
 
 
 def config_routes(picture: Picture, policy: Policy | None = None) -> list[web.RouteDef]:

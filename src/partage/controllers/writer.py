@@ -6,7 +6,7 @@ at once, before the watch reports it.
 """
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -14,12 +14,17 @@ from partage.controllers.meters import ControllerMeters
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import time_text
 from partage.kube.errors import Conflict, Invalid, KubeError, NotFound
-from partage.kube.resources import NODES, PODS
+from partage.kube.resources import NODES, PODS, Resource
 from partage.wire import shapes
 from partage.wire.documents import Document
 from partage.wire.pod_phase import finished
 
 T = TypeVar("T")
+
+_KINDS: Final[Mapping[str, tuple[Resource, type[shapes.Shape]]]] = {
+    "Node": (NODES, shapes.Node),
+    "Pod": (PODS, shapes.Pod),
+}
 
 
 class Writer:
@@ -32,17 +37,12 @@ class Writer:
 
     async def node_status(self, node: Document, status: Mapping[str, Any]) -> Document | None:
         """Change a node's status; its new state, or None if the node is gone. Raises `KubeError`: look again."""
-        body = _patch(node, {"status": status})
-        request = self._client.patch(
-            NODES, node.name, body, subresource="status", into=shapes.Node
-        )
-        return _document("Node", await self._counted("node_status", request))
+        return await self._changed("node_status", node, {"status": status}, "status")
 
-    async def node_labels(self, node: Document, labels: Mapping[str, str]) -> Document | None:
-        """Set labels of a node; otherwise as `node_status`."""
-        body = _patch(node, {}, {"labels": dict(labels)})
-        request = self._client.patch(NODES, node.name, body, into=shapes.Node)
-        return _document("Node", await self._counted("node_labels", request))
+    async def labels(self, document: Document, labels: Mapping[str, str]) -> Document | None:
+        """Set labels of a node or pod; otherwise as `node_status`."""
+        what = f"{document.kind.lower()}_labels"
+        return await self._changed(what, document, {"metadata": {"labels": dict(labels)}})
 
     async def unlock(self, node: Document, annotation: str, text: str) -> None:
         """Remove a vendor's lock from a node, if it still is this one. Raises `KubeError`: see `node_status`."""
@@ -53,22 +53,12 @@ class Writer:
             self._client.patch(NODES, node.name, steps, kind=PatchKind.JSON, into=msgspec.Raw),
         )
 
-    async def pod_labels(self, pod: Document, labels: Mapping[str, str]) -> Document | None:
-        """Set labels of a pod; otherwise as `node_status`."""
-        body = _patch(pod, {}, {"labels": dict(labels)})
-        request = self._client.patch(
-            PODS, pod.name, body, namespace=pod.namespace, into=shapes.Pod
-        )
-        return _document("Pod", await self._counted("pod_labels", request))
-
     async def pod_condition(self, pod: Document, condition: Mapping[str, str]) -> Document | None:
         """Set a condition of a pod and leave the others; otherwise as `node_status`."""
         now = time_text(self._client.clock.now())
         status = {"conditions": [{**condition, "lastTransitionTime": now}]}
-        request = self._client.patch_pod_status(
-            pod.namespace, pod.name, _patch(pod, {"status": status}), into=shapes.Pod
-        )
-        return _document("Pod", await self._counted("pod_condition", request))
+        kind = PatchKind.STRATEGIC
+        return await self._changed("pod_condition", pod, {"status": status}, "status", kind)
 
     async def is_over(self, namespace: str, name: str) -> bool:
         """Whether a pod is gone or finished by the API server's present answer. Raises `KubeError`."""
@@ -78,6 +68,29 @@ class Writer:
         except NotFound:
             return True
         return finished(pod)
+
+    async def _changed(
+        self,
+        what: str,
+        document: Document,
+        body: Mapping[str, Any],
+        subresource: str = "",
+        kind: PatchKind = PatchKind.MERGE,
+    ) -> Document | None:
+        """Apply a patch to this very object only."""
+        (resource, into), uid = _KINDS[document.kind], document.metadata.uid
+        head = {**({"uid": uid} if uid else {}), **body.get("metadata", {})}
+        request = self._client.patch(
+            resource,
+            document.name,
+            {**body, "metadata": head} if head else body,
+            kind=kind,
+            namespace=document.namespace or None,
+            subresource=subresource,
+            into=into,
+        )
+        found = await self._counted(what, request)
+        return None if found is None else Document(document.kind, "api", 1, found)
 
     async def _counted(self, what: str, request: Awaitable[T]) -> T | None:
         self.sent += 1
@@ -94,21 +107,8 @@ class Writer:
         return found
 
 
-def _document(kind: str, found: shapes.Shape | None) -> Document | None:
-    return None if found is None else Document(kind, "api", 1, found)
-
-
 def _is_another(error: KubeError) -> bool:
     """Whether the object is another one than intended; kube-apiserver reports this in either way."""
     return isinstance(error, Conflict) or (
         isinstance(error, Invalid) and "metadata.uid" in error.text
     )
-
-
-def _patch(
-    document: Document, body: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """A patch that applies to this very object only."""
-    uid = document.metadata.uid
-    meta = {**({"uid": uid} if uid else {}), **(metadata or {})}
-    return {**body, "metadata": meta} if meta else dict(body)

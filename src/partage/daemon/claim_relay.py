@@ -151,7 +151,7 @@ async def _passed_on(question: str, url: str, body: bytes) -> web.Response:
                 return _refused(question, "the scheduler service's answer has no end")
         if answer.status == 200:
             told = {RESERVED: "true"} if RESERVED in answer.headers else {}
-            return web.Response(body=bytes(found), content_type=_JSON, headers=told)
+            return json_response(bytes(found), headers=told)
         shown = found[:_SHOWN].decode(errors="replace")
         return _refused(question, f"the scheduler service answers {answer.status}: {shown}")
 
@@ -170,4 +170,4 @@ async def _taken_back(url: str, question: str) -> None:
 def _refused(question: str, why: str) -> web.Response:
     """A refusal with a reason; an error of the webhook would show people less."""
     verdict = Verdict(question, allowed=False, message=why, code=503)
-    return web.Response(body=encode_verdict(verdict), content_type=_JSON)
+    return json_response(encode_verdict(verdict))

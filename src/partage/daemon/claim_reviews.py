@@ -47,7 +47,6 @@ from partage.wire.claims import (
 )
 from partage.wire.documents import Document, explain, precedes, typed
 
-_JSON: Final = "application/json"
 _LATE: Final = 2.0
 """Seconds by which news of a claim may be late; the allocating scheduler gets the news at the same time."""
 _SOON: Final = 0.2
@@ -219,9 +218,7 @@ class ClaimDesk:
             except InvalidDocument as error:
                 return json_response({"message": str(error)}, 400)
             told = {RESERVED: "true"} if first else {}
-            body = encode_verdict(verdict)
-            answer = web.Response(body=body, content_type=_JSON, headers=told)
-            return self._away() or answer
+            return self._away() or json_response(encode_verdict(verdict), headers=told)
 
         async def withdrawn(request: web.Request) -> web.Response:
             body = await read_body(request, limits)

@@ -7,6 +7,7 @@ documented answer. Any other exception is a bug, which is logged and answered wi
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -56,11 +57,12 @@ def holder_of(request: web.BaseRequest) -> Holder | None:
     return cast("Holder", protocol) if hasattr(protocol, "holds") else None
 
 
-def json_response(data: object, status: int = 200) -> web.Response:
-    """A JSON answer."""
-    return web.Response(
-        body=msgspec.json.encode(data), status=status, content_type="application/json"
-    )
+def json_response(
+    data: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """A JSON answer; bytes are JSON already."""
+    body = data if isinstance(data, bytes) else msgspec.json.encode(data)
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
 async def read_body(request: web.BaseRequest, limits: Limits) -> bytes:

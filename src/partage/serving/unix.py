@@ -41,35 +41,11 @@ class Talk(Protocol):
         """Handle the end of the connection."""
 
 
-class _Door:
-    """The users that may connect, and the open connections."""
-
-    def __init__(self, users: Collection[int]) -> None:
-        self.links: set[Link] = set()
-        self._users = frozenset(users)
-        self._quiet = 0.0
-
-    def lets_in(self, user: int) -> bool:
-        """Whether to serve a user's new connection; now and then logs the reason for a refusal."""
-        why = ""
-        if user not in self._users:
-            why = f"user {user} is not one of the users that may connect: {sorted(self._users)}"
-        elif len(self.links) >= _MOST_LINKS:
-            why = f"{_MOST_LINKS} connections are open already"
-        now = asyncio.get_running_loop().time()
-        if why and now >= self._quiet:
-            self._quiet = now + _TELL
-            _LOG.warning("a caller of the unix socket is refused: %s", why)
-        return not why
-
-
 class Link(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, begin: Callable[["Link"], Talk], most: int, door: _Door) -> None:
-        self._begin = begin
-        self._most = most
-        self._door = door
+    def __init__(self, server: "UnixServer") -> None:
+        self._server = server
         self._talk: Talk | None = None
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()
@@ -96,12 +72,12 @@ class Link(asyncio.Protocol):
             socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
         )
         _, user, _ = _CREDENTIALS.unpack(given)
-        if not self._door.lets_in(user):
+        if not self._server.lets_in(user):
             stream.abort()
             return
         self._transport = stream
-        self._door.links.add(self)
-        self._talk = self._begin(self)
+        self._server.links.add(self)
+        self._talk = self._server.begin(self)
 
     def data_received(self, data: bytes) -> None:
         """Handle the complete frames."""
@@ -121,8 +97,8 @@ class Link(asyncio.Protocol):
         if len(held) < _HEAD:
             return None
         end = _HEAD + int.from_bytes(held[:_HEAD], "big")
-        if end > _HEAD + self._most:
-            self._broken(f"a frame of {end - _HEAD} bytes; {self._most} at most")
+        if end > _HEAD + self._server.most:
+            self._broken(f"a frame of {end - _HEAD} bytes; {self._server.most} at most")
             return None
         if len(held) < end:
             return None
@@ -138,14 +114,14 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """Handle the loss of the other end."""
-        self._door.links.discard(self)
+        self._server.links.discard(self)
         talk, self._talk = self._talk, None
         if talk is not None:
             talk.ended()
 
 
 class UnixServer:
-    """Listens at a path."""
+    """Listens at a path; `links` are the open connections."""
 
     def __init__(
         self, path: Path, begin: Callable[[Link], Talk], users: Collection[int], most: int
@@ -158,11 +134,24 @@ class UnixServer:
             users: the users that may connect, by user id.
             most: bytes of one frame.
         """
-        self._path = path
-        self._begin = begin
-        self._door = _Door(users)
-        self._most = most
+        self._path, self._users = path, frozenset(users)
+        self.begin, self.most = begin, most
+        self.links: set[Link] = set()
+        self._quiet = 0.0
         self._server: asyncio.Server | None = None
+
+    def lets_in(self, user: int) -> bool:
+        """Whether to serve a user's new connection; now and then logs the reason for a refusal."""
+        why = ""
+        if user not in self._users:
+            why = f"user {user} is not one of the users that may connect: {sorted(self._users)}"
+        elif len(self.links) >= _MOST_LINKS:
+            why = f"{_MOST_LINKS} connections are open already"
+        now = asyncio.get_running_loop().time()
+        if why and now >= self._quiet:
+            self._quiet = now + _TELL
+            _LOG.warning("a caller of the unix socket is refused: %s", why)
+        return not why
 
     async def start(self) -> None:
         """Listen. Raises `OSError`: the path has something else, or cannot be written."""
@@ -173,7 +162,7 @@ class UnixServer:
         before = os.umask(0o117)  # the owner and the folder's group may connect
         try:  # no other task runs meanwhile, since whatever it makes would have this mask
             self._server = await asyncio.get_running_loop().create_unix_server(
-                lambda: Link(self._begin, self._most, self._door), self._path, start_serving=False
+                lambda: Link(self), self._path, start_serving=False
             )
         finally:
             os.umask(before)
@@ -184,7 +173,7 @@ class UnixServer:
         if self._server is None:
             return
         await end_listening(self._server)
-        for link in list(self._door.links):
+        for link in list(self.links):
             link.close()
         self._server = None
         with contextlib.suppress(OSError):

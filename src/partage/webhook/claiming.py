@@ -20,11 +20,10 @@ from partage.webhook.manifest import (
     crowded,
     device_names,
     mapping,
-    names_devices,
     parts,
     texts_of,
 )
-from partage.webhook.mutating import not_ours, translated
+from partage.webhook.mutating import new_pod, not_ours, translated
 from partage.webhook.patch import Patch
 from partage.webhook.review import Review, Verdict
 from partage.webhook.settings import Admission
@@ -37,12 +36,9 @@ _LONGEST: Final = 512
 
 def translate(review: Review, context: Context, admission: Admission) -> Verdict:
     """The answer of the translating webhook, which runs after the mutating one."""
-    pod = mapping(review.object)
+    pod = new_pod(review, context, admission)
     if (
-        review.resource != "pods"
-        or review.operation != "CREATE"
-        or review.namespace in admission.excluded
-        or not names_devices(pod, context)
+        pod is None
         or not_ours(pod, admission)
         or crowded(pod)
         or not validate(review, context, admission).allowed

@@ -11,7 +11,7 @@ Partage's own and the system's namespaces are left out, so the programs that Par
 Source: docs/decisions/0011; Kubernetes 1.36, admissionregistration.k8s.io/v1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -77,14 +77,8 @@ class Endpoint:
         """The API server's client configuration for one of its paths."""
         if self.url:
             return {"url": f"{self.url.rstrip('/')}{path}"}
-        return {
-            "service": {
-                "namespace": self.namespace,
-                "name": self.service,
-                "path": path,
-                "port": self.port,
-            }
-        }
+        service = {"namespace": self.namespace, "name": self.service}
+        return {"service": {**service, "path": path, "port": self.port}}
 
 
 def installation(
@@ -213,13 +207,8 @@ def _policy(name: str, admission: Admission, rules: dict[str, Any]) -> list[dict
     kind = "ValidatingAdmissionPolicy"
     binding = {"policyName": name, "validationActions": ["Deny"]}
     return [
-        {"apiVersion": _API, "kind": kind, "metadata": {"name": name}, "spec": spec},
-        {
-            "apiVersion": _API,
-            "kind": f"{kind}Binding",
-            "metadata": {"name": name},
-            "spec": binding,
-        },
+        {"apiVersion": _API, "kind": word, "metadata": {"name": name}, "spec": part}
+        for word, part in ((kind, spec), (f"{kind}Binding", binding))
     ]
 
 
@@ -227,54 +216,49 @@ def _written(*resources: str, group: str = "") -> dict[str, Any]:
     return {"resourceRules": [_rule(group, ["CREATE", "UPDATE"], *resources)]}
 
 
-def _forging(admission: Admission) -> dict[str, Any]:
-    writers = expressions.may_not_write(admission.writers, admission.break_glass)
-    carries = expressions.carries_reserved(RESERVED)
+def _rules(
+    constraints: Mapping[str, Any],
+    conditions: Mapping[str, str],
+    rules: Iterable[tuple[str, str]],
+    reason: str,
+) -> dict[str, Any]:
+    """A policy's rules, each with the message for a violation, for requests of which all conditions hold."""
     return {
-        # Subresources too, because a write of a pod's status contains its annotations.
-        "matchConstraints": _written("pods", "pods/*", "bindings"),
+        "matchConstraints": constraints,
         "matchConditions": [
-            {"name": "may-not-write", "expression": writers},
-            {"name": "carries-a-reserved-key", "expression": carries},
+            {"name": name, "expression": text} for name, text in conditions.items()
         ],
         "validations": [
-            {"expression": rule, "message": message, "reason": "Forbidden"}
-            for rule, message in expressions.forges_nothing(RESERVED)
+            {"expression": rule, "message": message, "reason": reason} for rule, message in rules
         ],
     }
+
+
+def _forging(admission: Admission) -> dict[str, Any]:
+    conditions = {
+        "may-not-write": expressions.may_not_write(admission.writers, admission.break_glass),
+        "carries-a-reserved-key": expressions.carries_reserved(RESERVED),
+    }
+    # Subresources too, because a write of a pod's status contains its annotations.
+    written = _written("pods", "pods/*", "bindings")
+    return _rules(written, conditions, expressions.forges_nothing(RESERVED), "Forbidden")
 
 
 def _node_name(context: Context) -> dict[str, Any]:
-    placed, own = expressions.comes_with_a_node(), expressions.is_not_its_own_node()
-    return {
-        "matchConstraints": _written("pods"),
-        "matchConditions": [
-            {"name": "comes-with-a-node", "expression": placed},
-            {"name": "is-not-its-own-node", "expression": own},
-        ],
-        "validations": [
-            # This looks at all containers, but few pods get this far.
-            {
-                "expression": f"!({_devices(context)})",
-                "message": NAMES_ITS_NODE,
-                "reason": "Invalid",
-            }
-        ],
+    conditions = {
+        "comes-with-a-node": expressions.comes_with_a_node(),
+        "is-not-its-own-node": expressions.is_not_its_own_node(),
     }
+    # The rule looks at all containers, but few pods get this far.
+    rule = f"!({_devices(context)})", NAMES_ITS_NODE
+    return _rules(_written("pods"), conditions, [rule], "Invalid")
 
 
 def _labels() -> dict[str, Any]:
     """Containerd 2 lists a node's pods to no plugin if eight pods and containers are too long for one message."""
     told = f"a pod has more than {_MOST_LABELS} labels, which a container runtime may not list to the node's agent"
-    return {
-        "matchConstraints": _written("pods"),
-        "matchConditions": [
-            {"name": "has-many-labels", "expression": expressions.has_more_labels(_MOST_LABELS)}
-        ],
-        "validations": [
-            {"expression": expressions.adds_no_label(), "message": told, "reason": "Invalid"}
-        ],
-    }
+    conditions = {"has-many-labels": expressions.has_more_labels(_MOST_LABELS)}
+    return _rules(_written("pods"), conditions, [(expressions.adds_no_label(), told)], "Invalid")
 
 
 def _begun() -> dict[str, Any]:
@@ -283,36 +267,18 @@ def _begun() -> dict[str, Any]:
     A claim that is deleted while containers use its devices makes them look free. Its pods keep them, and all pods that
     are then placed there cannot start.
     """
-    begins, unprotects = (
-        expressions.begins_an_allocation(),
-        expressions.unprotects_an_allocation(),
-    )
+    begins = expressions.begins_an_allocation()
+    unprotects = expressions.unprotects_an_allocation()
     told = (
         f"the finalizer {CLAIM_FINALIZER} is for schedulers: a user who sets it, or removes it from an allocated claim, "
         "needs the right to update resourceclaims/status"
     )
-    return {
-        "matchConstraints": _written("resourceclaims", group="resource.k8s.io"),
-        "matchConditions": [
-            {
-                "name": "begins-or-unprotects-an-allocation",
-                "expression": f"({begins}) || ({unprotects})",
-            }
-        ],
-        "validations": [
-            {"expression": expressions.may_allocate(), "message": told, "reason": "Forbidden"}
-        ],
-    }
+    conditions = {"begins-or-unprotects-an-allocation": f"({begins}) || ({unprotects})"}
+    written = _written("resourceclaims", group="resource.k8s.io")
+    return _rules(written, conditions, [(expressions.may_allocate(), told)], "Forbidden")
 
 
 def _elsewhere(admission: Admission) -> Mapping[str, Any]:
     """Every namespace but the system's and Partage's own."""
-    return {
-        "matchExpressions": [
-            {
-                "key": _NAMESPACE_NAME,
-                "operator": "NotIn",
-                "values": sorted(admission.excluded),
-            }
-        ]
-    }
+    values = sorted(admission.excluded)
+    return {"matchExpressions": [{"key": _NAMESPACE_NAME, "operator": "NotIn", "values": values}]}

@@ -51,13 +51,8 @@ def mutate(
 
     `trace`: the span for the pod's annotation; None writes none. `ignored`: reason why its present span is replaced.
     """
-    pod = mapping(review.object)
-    if (
-        review.resource != "pods"
-        or review.operation != "CREATE"
-        or review.namespace in admission.excluded
-        or not names_devices(pod, context)
-    ):
+    pod = new_pod(review, context, admission)
+    if pod is None:
         return Verdict(review.uid)
     foreign = not_ours(pod, admission)
     if foreign:
@@ -82,6 +77,18 @@ def mutate(
         patch.put(("metadata", "annotations", names.TRACEPARENT), str(trace))
     warnings = (f"annotation {names.TRACEPARENT} is ignored: {ignored}",) if ignored else ()
     return Verdict(review.uid, patch=patch.operations, warnings=warnings)
+
+
+def new_pod(review: Review, context: Context, admission: Admission) -> Mapping[str, Any] | None:
+    """The pod with devices that a request creates; None for any other request, and in an exempt namespace."""
+    pod = mapping(review.object)
+    if (
+        (review.resource, review.operation) != ("pods", "CREATE")
+        or review.namespace in admission.excluded
+        or not names_devices(pod, context)
+    ):
+        return None
+    return pod
 
 
 def not_ours(pod: Mapping[str, Any], admission: Admission) -> str:

@@ -27,7 +27,6 @@ from partage.webhook.settings import Admission
 from partage.webhook.tracing import Decide, mutating, validating
 from partage.wire.context import Context
 
-_JSON: Final = "application/json"
 _LARGE: Final = 64 * 2**10
 """Least bytes of a review that is decided in a thread."""
 _HELD: Final = 48 * 2**20
@@ -68,7 +67,7 @@ def review_routes(
                 raise web.HTTPServiceUnavailable(
                     text="too many large reviews at once; try again"
                 ) from error
-            return web.Response(body=found, content_type=_JSON)
+            return json_response(found)
 
         return handler
 

@@ -12,8 +12,8 @@ from partage.tracing.context import TraceContext, read_traceparent, trace_of
 from partage.tracing.spans import ADMIT, VALIDATE, Kind, Span, Value, cut
 from partage.tracing.tracer import Tracer
 from partage.vendors import names
-from partage.webhook.manifest import mapping, names_devices, texts_of
-from partage.webhook.mutating import mutate, not_ours
+from partage.webhook.manifest import mapping, texts_of
+from partage.webhook.mutating import mutate, new_pod, not_ours
 from partage.webhook.review import Review, Verdict
 from partage.webhook.settings import Admission
 from partage.webhook.validating import validate
@@ -81,13 +81,8 @@ def _begun(review: Review, tracer: Tracer) -> tuple[TraceContext | None, TraceCo
 
 def _ours(review: Review, context: Context, admission: Admission) -> bool:
     """Whether the review concerns a new pod that Partage places."""
-    pod = mapping(review.object)
-    return (
-        (review.resource, review.operation) == ("pods", "CREATE")
-        and review.namespace not in admission.excluded
-        and names_devices(pod, context)
-        and not not_ours(pod, admission)
-    )
+    pod = new_pod(review, context, admission)
+    return pod is not None and not not_ours(pod, admission)
 
 
 def _span(
