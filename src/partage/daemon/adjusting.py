@@ -16,8 +16,8 @@ from typing import Any, Final
 from partage.agent.adjustment import Aim, aim, as_asked, beyond, in_force
 from partage.agent.container_admission import Keeper
 from partage.agent.trouble import Rounds
+from partage.kube import bodies
 from partage.kube.client import Client
-from partage.kube.clock import time_text
 from partage.kube.errors import Conflict, KubeError, NotFound
 from partage.model.adjustment import Grants, adjustable, most, within
 from partage.model.allocation import Allocation
@@ -223,18 +223,13 @@ class Adjusting:
             raised = raised or (metadata.annotations or {}).get(names.ENFORCED) != text
             body["metadata"]["annotations"] = {names.ENFORCED: text}
         if answer is not None:
-            status, reason, message = answer[0], answer[1], answer[2][:_SHOWN]
+            told = answer[0], answer[1], answer[2][:_SHOWN]
             known = condition(pod, names.ADJUSTED_CONDITION)
-            said = known and (known.status, known.reason, known.message)
-            if (status, reason, message) != said:
-                told = {
-                    "type": names.ADJUSTED_CONDITION,
-                    "status": status,
-                    "reason": reason,
-                    "message": message,
-                    "lastTransitionTime": time_text(self._client.clock.now()),
+            if told != (known and (known.status, known.reason, known.message)):
+                now = self._client.clock.now()
+                body["status"] = {
+                    "conditions": [bodies.condition(names.ADJUSTED_CONDITION, *told, now)]
                 }
-                body["status"] = {"conditions": [told]}
         if not raised and "status" not in body:
             return
         await self._client.patch_pod_status(

@@ -23,9 +23,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from partage.controllers.heartbeats import Heartbeats, Heeded
 from partage.extender.books import Books
 from partage.kube.client import Client
+from partage.kube.election import Lease
 from partage.kube.errors import Conflict, Invalid, KubeError, NotFound
 from partage.kube.events import EventRecorder
-from partage.kube.objects import Meta
 from partage.kube.recorder import Regarding
 from partage.kube.resources import LEASES, NODES, Scope
 from partage.model.node import Node
@@ -53,15 +53,6 @@ class SilenceSettings:
     limit: float = 60.0
     period: float = 10.0
     namespace: str = LEASE_NAMESPACE
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel"):
-    renew_time: str | None = None
-
-
-class _Lease(msgspec.Struct, frozen=True):
-    metadata: Meta
-    spec: _Spec = _Spec()
 
 
 class AgentSilence:
@@ -152,7 +143,7 @@ class AgentSilence:
         if not self._settings.limit:
             return {}
         scope = Scope(LEASES, self._settings.namespace, labels=names.AGENT)
-        listed = await self._client.list_all(scope, into=_Lease)
+        listed = await self._client.list_all(scope, into=Lease)
         # An unreadable lease never changes here, so its agent becomes silent.
         found = {odd.meta.name or "": "" for odd in listed.undecodable}
         found |= {one.metadata.name: one.spec.renew_time or "" for one in listed.items}

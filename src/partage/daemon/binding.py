@@ -13,8 +13,8 @@ import msgspec
 
 from partage.daemon.watched import LivePod, as_document
 from partage.extender.ports import Answered, Binding, Outcome
+from partage.kube.bodies import condition
 from partage.kube.client import Client
-from partage.kube.clock import time_text
 from partage.kube.errors import Conflict, KubeError, NotFound, RequestError
 from partage.kube.errors import Outcome as Known
 from partage.kube.objects import Annotated
@@ -111,14 +111,9 @@ class ApiPods:
         """Report on a pod why it is not adjusted; a failed write is not repeated before the next reason."""
         if not self._may_write():
             return
-        condition = {
-            "type": names.ADJUSTED_CONDITION,
-            "status": "False",
-            "reason": reason,
-            "message": message[:_SHOWN],
-            "lastTransitionTime": time_text(self._client.clock.now()),
-        }
-        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
+        now = self._client.clock.now()
+        told = condition(names.ADJUSTED_CONDITION, "False", reason, message[:_SHOWN], now)
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [told]}}
         try:
             await self._client.patch_pod_status(pod.namespace, pod.name, body, into=msgspec.Raw)
         except KubeError as error:

@@ -37,7 +37,8 @@ from partage.webhook.certificates import Bundle, read_bundle, renewed
 _LOG: Final = logging.getLogger("partage.daemon")
 SECRETS: Final = Resource("", "v1", "secrets")
 _TRIES: Final = 8
-
+_PARTS: Final = ("ca.crt", "ca.key", "tls.crt", "tls.key")
+"""Keys of the Secret's data, in the order of `read_bundle`."""
 
 _KEPT: Final = ("annotations", "ownerReferences", "finalizers")
 _MANAGER: Final = "app.kubernetes.io/part-of"
@@ -117,11 +118,9 @@ class CertificateStore:
         if not data:
             return Bundle()
         try:
-            parts = [
-                base64.b64decode(data.get(key, ""), validate=True)
-                for key in ("ca.crt", "ca.key", "tls.crt", "tls.key")
-            ]
-            return read_bundle(*parts)
+            return read_bundle(
+                *(base64.b64decode(data.get(key, ""), validate=True) for key in _PARTS)
+            )
         except (InvalidValue, binascii.Error) as error:
             if (held.metadata.labels or {}).get(_MANAGER) != _WHO:
                 raise InvalidValue(
@@ -133,21 +132,16 @@ class CertificateStore:
 
     def _body(self, bundle: Bundle, held: _Secret | None = None) -> dict[str, Any]:
         labels = {**((held.metadata.labels if held else None) or {}), _MANAGER: _WHO}
-        metadata: dict[str, Any] = {
-            "name": self.name,
-            "namespace": self.namespace,
-            "labels": labels,
-        }
+        metadata: dict[str, Any] = {"name": self.name, "namespace": self.namespace}
+        metadata["labels"] = labels
         if held is not None:
             # Kept, because helm removes only objects whose annotations still name helm's release.
             known = msgspec.to_builtins(held.metadata)
             metadata |= {key: known[key] for key in _KEPT if known.get(key)}
             metadata["resourceVersion"] = held.metadata.resource_version or ""
-        parts = {
-            "ca.crt": bundle.trusted,
-            "ca.key": bundle.keys,
-            "tls.crt": bundle.certificate,
-            "tls.key": bundle.key,
+        parts = bundle.trusted, bundle.keys, bundle.certificate, bundle.key
+        data = {
+            key: base64.b64encode(part).decode() for key, part in zip(_PARTS, parts, strict=True)
         }
         return {
             "apiVersion": "v1",
@@ -155,7 +149,7 @@ class CertificateStore:
             "metadata": metadata,
             # The chart's type: operators empty the Secret to get new certificates, which the type for TLS forbids.
             "type": (held.type if held else None) or "Opaque",
-            "data": {key: base64.b64encode(part).decode() for key, part in parts.items()},
+            "data": data,
         }
 
 

@@ -100,10 +100,8 @@ class _Pace:
             if found:
                 return found
             self._news.clear()
-            if self._queue:
-                await sleep_until(self._clock, self._queue[0][0] - now, self._news)
-            else:
-                await self._news.wait()
+            left = self._queue[0][0] - now if self._queue else None
+            await sleep_until(self._clock, left, self._news)
 
     def _is_late(self, at: float, key: Key) -> bool:
         return self._late.get(key) == at

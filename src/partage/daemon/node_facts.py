@@ -4,11 +4,11 @@ A watch of all nodes would send each agent the changes of the whole cluster; two
 first read succeeds the agent knows nothing of the node, and refuses records of devices.
 """
 
-import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 from partage.agent.reporting import ReportingSettings, renew_lease
+from partage.agent.trouble import Rounds
 from partage.daemon.watched import DEVICES, LiveDevice, LiveNode, as_document
 from partage.kube.client import Client
 from partage.kube.errors import KubeError, NotFound, NotServed
@@ -21,7 +21,6 @@ from partage.wire.context import Context
 from partage.wire.documents import Document
 from partage.wire.nodes import translate_node
 
-_LOG: Final = logging.getLogger("partage.daemon")
 _READ: Final = 6
 """Renewals of the lease between two readings of the Node, which may be another one by then, or have lost its labels."""
 
@@ -75,17 +74,12 @@ class NodeFacts:
 
     async def run(self) -> None:
         """Read and pass on until cancelled; a failed reading changes nothing."""
-        problem = ""
+        rounds = Rounds(f"node {self._node} cannot be read", KubeError, InvalidDocument)
         while True:
-            try:
+            with rounds:
                 self._tell(await self.read())
-                problem = ""
-            except (KubeError, InvalidDocument) as error:
-                if str(error) != problem:
-                    _LOG.warning("node %s cannot be read: %s", self._node, error)
-                problem = str(error)
             pause = self._period * (1 - self._client.chance() / 5)
-            await self._client.clock.sleep(min(pause, 1.0) if problem else pause)
+            await self._client.clock.sleep(min(pause, 1.0) if rounds.problem else pause)
 
 
 class Heartbeat:
@@ -108,20 +102,14 @@ class Heartbeat:
 
         The Lease is renewed although the known Node cannot be read: the two have rights and rate limits of their own.
         """
-        problem = uid = ""
-        renewed = 0
+        rounds, uid, renewed = Rounds("the agent's lease cannot be renewed", KubeError), "", 0
         while True:
-            try:
+            with rounds:
                 uid = uid or await self._uid()
                 await renew_lease(self._client, self._node, self._settings, uid)
                 renewed += 1
                 if renewed % _READ == 0:
                     uid = await self._uid()
-                problem = ""
-            except KubeError as error:
-                if str(error) != problem:
-                    _LOG.warning("the agent's lease cannot be renewed: %s", error)
-                problem = str(error)
             chance = self._settings.jitter * self._client.chance()
             await self._client.clock.sleep(self._settings.lease_period * (1 + chance))
 

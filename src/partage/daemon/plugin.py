@@ -9,7 +9,7 @@ service repeats wake-ups anyway.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -198,7 +198,7 @@ class _Talk:
             case wire.Propose():
                 self._answer(attempts.propose(question))
             case wire.Preempt():
-                self._later(self._preempt(question), question)
+                self._later(self._sent(attempts.preempt(question)), question)
             case wire.Reserve():
                 self._answer(attempts.reserve(question))
             case wire.Unreserve():
@@ -206,7 +206,7 @@ class _Talk:
             case wire.Another():
                 self._answer(attempts.another(question))
             case wire.Bind():
-                self._later(self._bind(question), question)
+                self._later(self._sent(attempts.bind(question, self.send)), question)
             case wire.Bound() if not question.id:
                 attempts.bound(question)
             case wire.Bound():
@@ -247,13 +247,10 @@ class _Talk:
         self.send(wire.Answer(hello.id, protocol=wire.PROTOCOL, ready=self._ready))
         self._server.greet()
 
-    async def _bind(self, question: wire.Bind) -> None:
-        answer = await self._server.attempts.bind(question, self.send)
+    async def _sent(self, work: Awaitable[wire.Answer | None]) -> None:
+        answer = await work
         if answer is not None:
             self.send(answer)
-
-    async def _preempt(self, question: wire.Preempt) -> None:
-        self.send(await self._server.attempts.preempt(question))
 
     async def _bound(self, question: wire.Bound) -> None:
         attempts = self._server.attempts

@@ -27,8 +27,8 @@ from partage.extender.books import Books
 from partage.extender.preemption import MOST_PLANNING, Planner, abandoned, again, preemptors
 from partage.extender.stories import SILENT, Stories
 from partage.extender.unschedulable_pods import WaitingPod
+from partage.kube.bodies import condition
 from partage.kube.client import Client
-from partage.kube.clock import time_text
 from partage.kube.errors import EvictionBlocked, KubeError, NotFound
 from partage.kube.events import EventRecorder
 from partage.kube.resources import PODS, Scope
@@ -215,14 +215,10 @@ class Preempting:
             if _asked(victim, plan):
                 await self._client.evict(pod.namespace, pod.name, uid=pod.uid)
             else:
-                condition = {
-                    "type": "DisruptionTarget",
-                    "status": "True",
-                    "reason": _REASON,
-                    "message": f"{by.pod.priority} is the priority of the pod that gets its devices",
-                    "lastTransitionTime": time_text(self._client.clock.now()),
-                }
-                await self._status(other, {"conditions": [condition]})
+                why = f"{by.pod.priority} is the priority of the pod that gets its devices"
+                now = self._client.clock.now()
+                told = condition("DisruptionTarget", "True", _REASON, why, now)
+                await self._status(other, {"conditions": [told]})
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid)
         except NotFound:
             return  # gone already

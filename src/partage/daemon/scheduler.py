@@ -46,12 +46,10 @@ from partage.extender.service import SchedulerService
 from partage.extender.stories import Stories
 from partage.kube.client import Client
 from partage.kube.clock import end, sleep_until
-from partage.model.node import Node
 from partage.scheduler.engine import Engine
 from partage.serving.site import Site, probe_site
 from partage.tracing.tracer import SpanSeries
 from partage.wire.documents import Document
-from partage.wire.translation import PodEntry
 
 _LOG: Final = logging.getLogger("partage.daemon")
 _RENEWAL: Final = 60.0
@@ -111,7 +109,7 @@ class SchedulerDaemon(Beside):
         self._notices = Notices(
             client.paced(writes.wake_ups),
             self.options.identity,
-            self._pod,
+            lambda uid: self.service.books.cluster_cache.pods.get(uid),  # noqa: PLW0108 # other books come
             self.may_bind,
             client.paced(writes.events),
         )
@@ -217,14 +215,9 @@ class SchedulerDaemon(Beside):
             return None
         # Without an election this instance leads whatever kube-scheduler reports.
         claimed = self._leadership.claim if self._leadership is not None else lambda _: None
-        preempts = self.options.preemption is not None
+        preempts, claims = self.options.preemption is not None, self.options.claims
         return PluginServer(
-            options,
-            self.service,
-            self.may_bind,
-            claimed,
-            preempts=preempts,
-            claims=self.options.claims,
+            options, self.service, self.may_bind, claimed, preempts=preempts, claims=claims
         )
 
     def _wake(self, uids: Sequence[str]) -> None:
@@ -240,16 +233,14 @@ class SchedulerDaemon(Beside):
         given = self.options.controllers
         if given is None:
             return ()
-        settings = replace(given, namespaces=self.options.config_namespaces)
-        registry = self.service.meters.registry
         return (
             Controllers(
                 self._objects,
                 self._notices.recorder,
-                settings=settings,
-                registry=registry,
-                read=self._as_read,
-                node=self._node_as_read,
+                settings=replace(given, namespaces=self.options.config_namespaces),
+                registry=self.service.meters.registry,
+                read=lambda pod: self.service.books.cluster_cache.taken_in(pod),  # noqa: PLW0108 # other books come
+                node=lambda name: self.service.books.cluster_cache.as_read(name),  # noqa: PLW0108 # other books come
             ),
         )
 
@@ -518,19 +509,8 @@ class SchedulerDaemon(Beside):
         if self._plugin is not None:
             self._plugin.ready_changed()
 
-    def _as_read(self, document: Document) -> PodEntry | None:
-        """A pod as the books have read it from this very document; None if they read another one."""
-        return self.service.books.cluster_cache.taken_in(document)
-
-    def _node_as_read(self, name: str) -> Node | None:
-        """A node as the books have read it; None if they have not."""
-        return self.service.books.cluster_cache.as_read(name)
-
     def _claim(self, namespace: str, name: str) -> Document | None:
         return self._feed.document("ResourceClaim", namespace, name)
-
-    def _pod(self, uid: str) -> PodEntry | None:
-        return self.service.books.cluster_cache.pods.get(uid)
 
     # --- facts -------------------------------------------------------------------------------
 

@@ -1,9 +1,12 @@
 """The documents that the client writes itself: binding, eviction and delete options."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+
+from partage.kube.clock import time_text
 
 
 class _OnlyKeys(msgspec.Struct):
@@ -53,6 +56,19 @@ def eviction(namespace: str, pod: str, uid: str | None) -> dict[str, Any]:
         "kind": "Eviction",
         "metadata": {"name": pod, "namespace": namespace},
         "deleteOptions": delete_options(uid),
+    }
+
+
+def condition(
+    kind: str, status: str, reason: str, message: str, moment: datetime
+) -> dict[str, str]:
+    """A condition of an object's status, which changes at this moment."""
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": time_text(moment),
     }
 
 

@@ -45,10 +45,12 @@ def time_text(moment: datetime) -> str:
 
 
 async def sleep_until(
-    clock: Clock, seconds: float, event: asyncio.Event, *others: asyncio.Future[Any]
+    clock: Clock, seconds: float | None, event: asyncio.Event, *others: asyncio.Future[Any]
 ) -> None:
-    """Wait this long, or until the event is set or one of the other tasks has ended; those tasks go on."""
-    mine = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))]
+    """Wait this long (None: without an end), or until the event is set or one of the other tasks has ended; those go on."""
+    mine: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait())]
+    if seconds is not None:
+        mine.append(asyncio.ensure_future(clock.sleep(seconds)))
     try:
         await asyncio.wait([*mine, *others], return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -66,8 +66,9 @@ class EventRecorder:
         """Write until cancelled; events that are due by then are left to `flush`."""
         while True:
             self._changed.clear()
-            following = await self.flush()
-            await self._until(following)
+            following, clock = await self.flush(), self._client.clock
+            left = None if following is None else following - clock.monotonic()
+            await sleep_until(clock, left, self._changed)
 
     async def flush(self) -> float | None:
         """Write all due events; returns the moment of the next look, None if nothing waits."""
@@ -89,13 +90,6 @@ class EventRecorder:
         clock = self._client.clock
         self._book.note(topic, message, clock.monotonic(), clock.now())
         self._changed.set()
-
-    async def _until(self, moment: float | None) -> None:
-        if moment is None:
-            await self._changed.wait()
-            return
-        clock = self._client.clock
-        await sleep_until(clock, moment - clock.monotonic(), self._changed)
 
     async def _write(self, record: Record) -> None:
         message, count = record.message, record.count

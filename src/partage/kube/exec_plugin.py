@@ -68,11 +68,10 @@ async def run_plugin(
     Raises:
         ConfigError: it cannot be started, fails, takes too long or prints no credential.
     """
+    where = f"credential plugin {plugin.command}"
     asks = heard and plugin.interactive != "Never" and sys.stdin is not None and sys.stdin.isatty()
     if plugin.interactive == "Always" and not asks:
-        raise ConfigError(
-            f"credential plugin {plugin.command}: exec.interactiveMode Always needs a terminal"
-        )
+        raise ConfigError(f"{where}: exec.interactiveMode Always needs a terminal")
     info = msgspec.json.encode(_exec_info(plugin, cluster, asks=asks)).decode()
     variables = {**environ, **plugin.environment, "KUBERNETES_EXEC_INFO": info}
     try:
@@ -87,25 +86,19 @@ async def run_plugin(
     except (OSError, ValueError) as error:  # ValueError: a NUL, or a variable with `=` in its name
         hint = f" ({plugin.install_hint})" if plugin.install_hint else ""
         why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(
-            f"credential plugin {plugin.command}: cannot be run: {why}{hint}"
-        ) from error
+        raise ConfigError(f"{where}: cannot be run: {why}{hint}") from error
     try:
         async with asyncio.timeout(seconds):
             output = await _output(process)
             if len(output) > _MOST:
-                raise ConfigError(
-                    f"credential plugin {plugin.command}: prints more than {_MOST >> 20} MiB"
-                )
+                raise ConfigError(f"{where}: prints more than {_MOST >> 20} MiB")
             await process.wait()
     except TimeoutError as error:
-        raise ConfigError(
-            f"credential plugin {plugin.command}: no answer in {seconds:g} s"
-        ) from error
+        raise ConfigError(f"{where}: no answer in {seconds:g} s") from error
     finally:
         await _reap(process)
     if process.returncode:
-        raise ConfigError(f"credential plugin {plugin.command}: exit status {process.returncode}")
+        raise ConfigError(f"{where}: exit status {process.returncode}")
     return _credential(plugin, output)
 
 

@@ -109,7 +109,9 @@ class WorkQueue(Generic[K]):
                 self._wanted.discard(key)
                 self._working.add(key)
                 return key
-            await self._wait()
+            self._changed.clear()
+            left = self._delayed[0][0] - self._clock.monotonic() if self._delayed else None
+            await sleep_until(self._clock, left, self._changed)
 
     def done(self, key: K) -> None:
         """End the work on the key; if it was added meanwhile, it is ready again."""
@@ -125,15 +127,6 @@ class WorkQueue(Generic[K]):
             due, _, key = heapq.heappop(self._delayed)
             if self._due.get(key) == due:
                 self.add(key)
-
-    async def _wait(self) -> None:
-        """Wait until a key is added, done or due."""
-        self._changed.clear()
-        if not self._delayed:
-            await self._changed.wait()
-            return
-        delay = self._delayed[0][0] - self._clock.monotonic()
-        await sleep_until(self._clock, delay, self._changed)
 
 
 async def work(

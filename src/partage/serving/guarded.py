@@ -191,7 +191,7 @@ class Guarded(asyncio.Protocol):
         self._transport.abort()
 
     def holds(self, size: int) -> None:
-        """See `Holder`; adds what came ahead of its turn, the unread answers that were written, and what TLS keeps."""
+        """Count the kept bytes of an incomplete request or unread answer; adds what came ahead of its turn, the unread answers that were written, and what TLS keeps."""
         self._counted = size
         ahead = len(self._framing.held) if self._framing.whole else 0
         unread = 0
@@ -240,7 +240,7 @@ def _refusal(error: Refused) -> bytes:
 @contextlib.contextmanager
 def asking(request: web.BaseRequest) -> Iterator[None]:
     """Mark the request's connection as answering."""
-    connection = _connection_of(request)
+    connection = connection_of(request)
     if connection is None:
         yield
         return
@@ -256,7 +256,7 @@ def at_end_of(request: web.BaseRequest, call: Callable[[], object]) -> Iterator[
     """Call if the connection of a request ends meanwhile, or has ended, because its client no longer waits."""
     if request.transport is None:
         call()
-    connection = _connection_of(request)
+    connection = connection_of(request)
     if connection is None:
         yield
         return
@@ -275,7 +275,8 @@ def at_end_of(request: web.BaseRequest, call: Callable[[], object]) -> Iterator[
         connection.closed.remove_done_callback(ended)
 
 
-def _connection_of(request: web.BaseRequest) -> Guarded | None:
+def connection_of(request: web.BaseRequest) -> Guarded | None:
+    """The connection of a request; None if it is gone, or none of ours."""
     transport = request.transport
     protocol = transport.get_protocol() if transport is not None else None
     return protocol if isinstance(protocol, Guarded) else None
@@ -297,26 +298,18 @@ async def in_pieces(request: web.BaseRequest, response: web.StreamResponse) -> w
     body = response.body if isinstance(response, web.Response) else None
     if not isinstance(body, bytes) or len(body) <= _PIECE or request.method == "HEAD":
         return response
-    return response if _connection_of(request) is None else await _sent(request, response, body)
-
-
-async def _sent(
-    request: web.BaseRequest, response: web.StreamResponse, body: bytes
-) -> web.StreamResponse:
-    """Send an answer as its client reads it, and count it meanwhile.
-
-    aiohttp would write it at once. Then each connection would have a copy of its own, which no limit counts, and by TLS
-    no one would notice that its client does not read.
-    """
+    connection = connection_of(request)
+    if connection is None:
+        return response
+    # aiohttp would write it at once. Then each connection would have a copy of its own, which no limit counts, and by
+    # TLS no one would notice that its client does not read.
     sent = web.StreamResponse(
         status=response.status, reason=response.reason, headers=response.headers
     )
     sent.content_length = len(body)
     if response.keep_alive is False:
         sent.force_close()
-    connection = _connection_of(request)
-    if connection is not None:
-        connection.holds(len(body))
+    connection.holds(len(body))
     try:
         with contextlib.suppress(ConnectionError):  # the client went away
             await sent.prepare(request)
@@ -324,6 +317,5 @@ async def _sent(
                 await sent.write(body[start : start + _PIECE])
                 await asyncio.sleep(0)  # others have their turn, and a lost connection is noticed
     finally:
-        if connection is not None:
-            connection.holds(0)
+        connection.holds(0)
     return sent

@@ -7,9 +7,8 @@ documented answer. Any other exception is a bug, which is logged and answered wi
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
 
 import msgspec
 from aiohttp import web
@@ -43,20 +42,6 @@ class Limits:
     held: int = 64 * 2**20
 
 
-class Holder(Protocol):
-    """A connection that counts its bytes of a request and of an answer."""
-
-    def holds(self, size: int) -> None:
-        """Record the kept bytes of an incomplete request, or of an unread answer."""
-
-
-def holder_of(request: web.BaseRequest) -> Holder | None:
-    """The connection of a request, if it counts."""
-    transport = request.transport
-    protocol = transport.get_protocol() if transport is not None else None
-    return cast("Holder", protocol) if hasattr(protocol, "holds") else None
-
-
 def json_response(
     data: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
@@ -80,7 +65,9 @@ async def read_body(request: web.BaseRequest, limits: Limits) -> bytes:
         )
     chunks: list[bytes] = []
     size = 0
-    holder = holder_of(request)
+    transport = request.transport
+    protocol = transport.get_protocol() if transport is not None else None
+    holds: Callable[[int], None] = getattr(protocol, "holds", lambda _size: None)  # if it counts
     try:
         async with asyncio.timeout(limits.patience):
             async for chunk in request.content.iter_any():
@@ -88,8 +75,7 @@ async def read_body(request: web.BaseRequest, limits: Limits) -> bytes:
                 if size > limits.body:
                     raise web.HTTPRequestEntityTooLarge(limits.body, size)  # noqa: TRY301 # seen here only
                 chunks.append(chunk)
-                if holder is not None:
-                    holder.holds(size)
+                holds(size)
     except TimeoutError:
         raise web.HTTPRequestTimeout(text="the body did not come in time") from None
     except web.HTTPException:
@@ -97,8 +83,7 @@ async def read_body(request: web.BaseRequest, limits: Limits) -> bytes:
     except Exception as error:  # the client causes all errors of a broken stream
         raise web.HTTPBadRequest(text=f"the body cannot be read: {error}") from error
     finally:
-        if holder is not None:
-            holder.holds(0)
+        holds(0)
     return b"".join(chunks)
 
 

@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from partage.model.errors import PartageError
-from partage.serving.guarded import Guarded
+from partage.serving.guarded import connection_of
 
 _A_ROUND: Final = 4
 """Callers that go on in one round; the work of each may take some milliseconds."""
@@ -259,15 +259,14 @@ async def at_work(request: web.Request) -> AsyncIterator[None]:
         yield
         return
     asker = request.remote or ""
-    transport = request.transport
-    protocol = transport.get_protocol() if transport is not None else None
-    if isinstance(protocol, Guarded):
-        protocol.lined = True  # if the port is full, it may be closed like an idle one
+    connection = connection_of(request)
+    if connection is not None:
+        connection.lined = True  # if the port is full, it may be closed like an idle one
     try:
         await _again(turns, asker)
     finally:
-        if isinstance(protocol, Guarded):
-            protocol.lined = False
+        if connection is not None:
+            connection.lined = False
     turns.at_work[id(request)] = asker
     try:
         if request.transport is None or request.transport.is_closing():
