@@ -1,14 +1,27 @@
 """The starter of a daemon goes on once it serves, gets the error of a failed start, and waits for its end."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from partage.daemon.lifecycle import Life, until
+from partage.daemon.lifecycle import Beside, until
+
+
+class It(Beside):
+    """A daemon that runs what it is given."""
+
+    def __init__(self, work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+        super().__init__()
+        self._work = work
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """See `Beside`."""
+        await self._work(stop)
 
 
 def test_it_is_started_once_it_serves_and_stopped_once_it_has_ended() -> None:
-    """Neither `start` nor `stop` returns earlier."""
+    """Neither its start nor its end returns earlier."""
     told: list[str] = []
 
     async def scene() -> None:
@@ -19,10 +32,10 @@ def test_it_is_started_once_it_serves_and_stopped_once_it_has_ended() -> None:
             await asyncio.sleep(0)
             told.append("ended")
 
-        life = Life("it", run)
-        await life.start()
+        life = It(run)
+        await life.__aenter__()
         told.append("started")
-        await life.stop()
+        await life.__aexit__()
         told.append("stopped")
 
     asyncio.run(scene())
@@ -30,13 +43,13 @@ def test_it_is_started_once_it_serves_and_stopped_once_it_has_ended() -> None:
 
 
 def test_why_it_did_not_serve_is_raised() -> None:
-    """`start` raises the error."""
+    """Its start raises the error."""
 
     async def run(_stop: asyncio.Event) -> None:
         raise OSError("the port is taken")
 
     with pytest.raises(OSError, match="the port is taken"):
-        asyncio.run(Life("it", run).start())
+        asyncio.run(It(run).__aenter__())
 
 
 def test_who_gives_up_waiting_takes_it_along() -> None:
@@ -53,7 +66,7 @@ def test_who_gives_up_waiting_takes_it_along() -> None:
                 ended.set()
 
         begun = asyncio.Event()
-        starting = asyncio.create_task(Life("it", run).start())
+        starting = asyncio.create_task(It(run).__aenter__())
         await begun.wait()
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -69,7 +82,7 @@ def test_one_that_never_ran_can_be_stopped() -> None:
     async def run(_stop: asyncio.Event) -> None:
         raise AssertionError("it was not started")
 
-    asyncio.run(Life("it", run).stop())
+    asyncio.run(It(run).__aexit__())
 
 
 def test_work_is_done_until_it_is_to_stop() -> None:

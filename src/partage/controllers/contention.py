@@ -16,8 +16,6 @@ _FIGHT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The last written value of one name."""
-
     value: Any
     at: float
     repeats: int = 0
@@ -68,7 +66,6 @@ class Contention:
 
 
 def _left(last: _Written | None, value: Any, now: float) -> float:
-    """Seconds until a value may be written."""
     if last is None or not last.undone(value, now):
         return 0.0
     return max(0.0, last.at + min(_LONGEST, _FIRST * 2.0 ** min(last.repeats, 16)) - now)

@@ -266,7 +266,6 @@ class Controllers:
             self._look_at_pods(key.name)
 
     async def _totals(self, key: _Key) -> None:
-        """Correct the node's totals by its devices."""
         node, device = self.picture.node(key.name)
         read = self.picture.read_node(key.name)
         if node is None or read is None:
@@ -420,6 +419,5 @@ def _is_over(pod: Document) -> bool:
 
 
 def _regarding(document: Document, kind: str) -> Regarding:
-    """An event's object."""
     uid = document.metadata.uid or ""
     return Regarding("v1", kind, document.name, document.namespace, uid)

@@ -52,7 +52,6 @@ def effective(picture: Picture, name: str, policy: Policy | None = None) -> dict
 
 
 def _in_force(picture: Picture, policy: Policy | None) -> dict[str, Any]:
-    """The part of an answer that is the same for all nodes."""
     configs = picture.configs
     return {
         "policy": str(configs.configuration.policy or policy or Policy()),

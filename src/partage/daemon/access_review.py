@@ -180,7 +180,6 @@ class AccessReviews:
 
 
 def _put(kept: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:
-    """Keep a value as the newest of at most `most` values."""
     kept[key] = value
     kept.move_to_end(key)
     if len(kept) > most:

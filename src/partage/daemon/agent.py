@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -185,8 +186,8 @@ class AgentDaemon:
         self.tallies.registry.register(NodeSeries(self._books))
         if chosen.mps is not None:
             chosen.mps.tell(self.tallies, self.notes)
-        tidying = None if folders is None else _Tidying(folders)
-        more = tidying, self.instances, chosen.mps
+        self._folders = folders
+        more = self.instances, chosen.mps
         self._companions = [*beside(self), *(one for one in more if one is not None)]
 
     def _opened(self) -> Journal:
@@ -261,10 +262,14 @@ class AgentDaemon:
 
     async def _serve(self, stop: asyncio.Event) -> None:
         """Inject, with all companions. A fault in a companion ends the agent, so that it is not hidden."""
-        tasks = {
-            asyncio.create_task(one.run(), name=f"agent:{one.name}") for one in self._companions
-        }
-        tasks.add(asyncio.create_task(self._watch_drivers(), name="agent:drivers"))
+        works = {one.name: one.run() for one in self._companions}
+        # Often enough to add all samples up, even if no program reads the metrics.
+        drivers = Rounds("what drivers sample cannot be read")
+        works["drivers"] = drivers.every(self.options.isolation.period, self._look_at_drivers)
+        if self._folders is not None:
+            tidying = Rounds("folders of ended containers cannot be removed")
+            works["tidying"] = tidying.every(2.0, partial(self._tidy, self._folders))
+        tasks = {asyncio.create_task(work, name=f"agent:{name}") for name, work in works.items()}
         for task in tasks:
             task.add_done_callback(lambda _task: stop.set())
         try:
@@ -275,10 +280,13 @@ class AgentDaemon:
             if not task.cancelled():
                 task.result()
 
-    async def _watch_drivers(self) -> None:
-        """Read the drivers' samples often enough to add them all up, even if no program reads the metrics."""
-        rounds = Rounds("what drivers sample cannot be read")
-        await rounds.every(self.options.isolation.period, self._look_at_drivers)
+    async def _tidy(self, folders: Folders) -> None:
+        """Remove some thousand files of ended containers, of which a tenant may have written any number.
+
+        A thread of its own does it, so that no container waits for it and the agent can end in time.
+        """
+        if folders.pending:
+            await asyncio.to_thread(folders.sweep)
 
     async def _look_at_drivers(self) -> None:
         async with self._looking:
@@ -305,24 +313,3 @@ class AgentDaemon:
             registry = Nameless(registry)
         data = generate_latest(registry)
         return web.Response(body=data, headers={"Content-Type": _METRICS})
-
-
-class _Tidying:
-    """Removes the folders of ended containers, beside all other work.
-
-    A tenant may have written any number of files there. A separate thread removes some thousands at a time, so that
-    no container waits for it and the agent can end in time.
-    """
-
-    name: Final = "tidying"
-
-    def __init__(self, folders: Folders) -> None:
-        self._folders = folders
-
-    async def run(self) -> None:
-        """Remove until cancelled."""
-        await Rounds("folders of ended containers cannot be removed").every(2.0, self._round)
-
-    async def _round(self) -> None:
-        if self._folders.pending:
-            await asyncio.to_thread(self._folders.sweep)

@@ -303,7 +303,6 @@ class ClaimDesk:
         return precedes(version, newest)
 
     async def _news(self, claim: Document, seconds: float, asker: str) -> None:
-        """Wait for news of a claim, at most so many seconds."""
         key, news = (claim.namespace, claim.name), asyncio.Event()
         self._waiting.setdefault(key, []).append(news)
         with counted(self._there, asker):

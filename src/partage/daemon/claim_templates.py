@@ -227,7 +227,6 @@ class ClaimTemplates:
             await asyncio.sleep(0)  # other tasks have their turn
 
     def _count(self, books: Books) -> None:
-        """Count the cluster's cards. What the former ones could not give is tried again."""
         cards = dict(self._cards.of(books.engine.ledger.nodes))
         if cards.keys() != self._kinds.keys():
             self._impossible.clear()

@@ -189,7 +189,6 @@ class ResourceDriver:
     # --- the kubelet -------------------------------------------------------------------------
 
     async def _prepare(self, claim: said.Claim) -> Prepared:
-        """Prepare a claim, if it is not prepared yet."""
         self._asked.add(claim.uid)
         with self._timed("prepare") as end:
             try:
@@ -240,7 +239,6 @@ class ResourceDriver:
         return known
 
     async def _instances_of(self, made: Prepared) -> None:
-        """Wait until the claim's hardware instances exist."""
         grants = [
             grant
             for allocation in self._claims.allocations
@@ -265,7 +263,6 @@ class ResourceDriver:
                 await self._client.clock.sleep(_LOOK)
 
     async def _unprepare(self, claim: said.Claim) -> None:
-        """Forget a claim."""
         with self._timed("unprepare") as end:
             await asyncio.to_thread(self._admission.unprepare, claim.uid)
             end.result = "done"

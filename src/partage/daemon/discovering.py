@@ -160,7 +160,6 @@ class NodeDiscovery:
         self._search.health.restore(device, time.monotonic(), booted(self._options.roots))
 
     def _dropped(self, fields: Sequence[str]) -> None:
-        """Note the fields of devices that the API server drops."""
         told = (
             f"the API server drops {', '.join(fields)} of devices, because the definition "
             f"{DEVICES.plural}.{DEVICES.group} is older than this agent"

@@ -134,7 +134,6 @@ class FollowedLease:
         return ended
 
     async def _pause(self, *others: "asyncio.Future[Any]") -> None:
-        """Wait until the next look is due, by time or by a change."""
         try:
             await sleep_until(self._clock, _LOOK, self._changed, *others)
         finally:

@@ -108,8 +108,6 @@ class _Pace:
 
 
 class _Followed:
-    """One kind and its informer."""
-
     def __init__(
         self,
         client: Client,

@@ -296,7 +296,6 @@ class NodeInstances:
                 self.want()
 
     def _changed(self, card: str) -> None:
-        """Report the instances of a card, in the log and as metrics."""
         outcome = self._service.outcome(card)
         if outcome is None:
             return

@@ -186,7 +186,6 @@ class Leadership:
             await end(telling)
 
     async def _tell_who_leads(self) -> None:
-        """Log again and again that our own Lease is another's."""
         while True:
             await self._clock.sleep(_TOLD)
             if not self._own.leading:

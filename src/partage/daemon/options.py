@@ -1,6 +1,5 @@
 """The options of the scheduler's process."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from partage.controllers.manager import ControllerSettings
@@ -9,7 +8,6 @@ from partage.daemon.learning import LearningSettings
 from partage.daemon.plugin import PluginOptions
 from partage.daemon.preempting import PreemptionSettings
 from partage.daemon.recording import RecordSettings
-from partage.extender.cluster_cache import ClusterCache
 from partage.extender.server import Faces
 from partage.extender.service import ServiceSettings
 from partage.kube.election import LeaseSettings
@@ -108,8 +106,3 @@ class SchedulerOptions:
     plugin: PluginOptions | None = None
     claims: bool = False
     claim_templates: bool = False
-
-    @property
-    def cluster_cache(self) -> Callable[[], ClusterCache]:
-        """Makes the cluster cache of new books."""
-        return lambda: ClusterCache(policy=self.policy, namespaces=self.config_namespaces)

@@ -160,8 +160,6 @@ class PluginServer:
 
 
 class _Talk:
-    """One connection."""
-
     def __init__(self, server: PluginServer, link: Link) -> None:
         self._server = server
         self._link = link
@@ -218,7 +216,6 @@ class _Talk:
                 self._answer(wire.Answer(question.id, ready=self._ready))
 
     def _answer(self, answer: wire.Answer) -> None:
-        """Send an answer, if the question wants one."""
         if answer.id:
             self.send(answer)
 

@@ -177,7 +177,6 @@ class Preempting:
     async def _carry_out(
         self, entry: PodEntry, plan: Plan, victims: Sequence[tuple[Occupant, PodEntry]]
     ) -> None:
-        """Nominate the pod and evict the victims."""
         pod = entry.pod
         going = [other.pod for _, other in victims]
         told = room_made(plan.node, going, pod.namespace)
@@ -199,7 +198,6 @@ class Preempting:
                 raise
 
     def _refuse(self, uid: str) -> None:
-        """Remember a victim that was not evicted."""
         self._refused.pop(uid, None)
         self._refused[uid] = self._client.clock.monotonic() + _SPARED
         if len(self._refused) > _MOST_REFUSED:

@@ -31,7 +31,7 @@ from partage.daemon.gc_tuning import collecting_later
 from partage.daemon.informers import Facts, Feed
 from partage.daemon.leadership import LeaderLabel, Leadership, Memory, Sole, quiet_period
 from partage.daemon.learning import Learning
-from partage.daemon.lifecycle import Beside, Life, until
+from partage.daemon.lifecycle import Beside, until
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.plugin import PluginServer
 from partage.daemon.preempting import Preempting
@@ -41,6 +41,7 @@ from partage.dashboard.history import History
 from partage.dashboard.pages import page_routes
 from partage.dashboard.routes import document_routes
 from partage.extender.books import Books
+from partage.extender.cluster_cache import ClusterCache
 from partage.extender.server import probe_routes, scheduler_site
 from partage.extender.service import SchedulerService
 from partage.extender.stories import Stories
@@ -94,6 +95,7 @@ class SchedulerDaemon(Beside):
             wake: has kube-scheduler try pods again that may fit now, by their UIDs; None has the plugin
                 do that if there is one, and otherwise changes each pod.
         """
+        super().__init__()
         self.options = options or SchedulerOptions()
         self._client = client
         self._woken_by = wake
@@ -147,7 +149,6 @@ class SchedulerDaemon(Beside):
         self._restored = asyncio.Event()
         self._reigning = False
         self._predecessor_is_over = self._leadership is None
-        self._life = Life("scheduler", self.run)
         self._stop = asyncio.Event()
 
     def _lead(self, client: Client) -> Leadership | None:
@@ -174,7 +175,9 @@ class SchedulerDaemon(Beside):
             locks=ApiNodeLocks(client),
             settings=replace(
                 self.options.service,
-                cluster_cache=self.options.cluster_cache,
+                cluster_cache=lambda: ClusterCache(
+                    policy=self.options.policy, namespaces=self.options.config_namespaces
+                ),
                 engine=Engine if self._recorder is None else self._recorder.engine,
                 known=lambda *key: self._feed.document(*key) if self.options.claims else None,
                 amender=pods,
@@ -193,7 +196,6 @@ class SchedulerDaemon(Beside):
     def _listening(
         self, controllers: Iterable[Controllers], routes: Iterable[web.RouteDef]
     ) -> Site:
-        """The port, with all routes on it."""
         faces, client = self.options.faces, self._client
         if self.options.authorize and faces.readers is None:
             reviews = AccessReviews(client.paced(self.options.writes.reviews))
@@ -304,12 +306,11 @@ class SchedulerDaemon(Beside):
                 await self._outdate_claims()
                 await self._serve()
             else:
-                self._life.ready.set()
+                self.ready.set()
                 await self._label.take_off()
                 await self._leadership.run()
 
     async def _load(self) -> None:
-        """List everything again and rebuild the books."""
         async with self._loading:
             await self._load_alone()
 
@@ -375,7 +376,7 @@ class SchedulerDaemon(Beside):
         self._reigning = self._notices.speaks = True
         if not self._doubt.is_set():  # otherwise it leads after the rebuild
             self.service.lead()
-        self._life.ready.set()
+        self.ready.set()
         waiting = [
             entry.pod.uid
             for entry in self.service.books.cluster_cache.pods.values()
@@ -505,7 +506,6 @@ class SchedulerDaemon(Beside):
                 self._serves()
 
     def _serves(self) -> None:
-        """Report to the plugin whether the service answers questions about pods."""
         if self._plugin is not None:
             self._plugin.ready_changed()
 

@@ -123,7 +123,6 @@ class LiveBudget(shapes.DisruptionBudget, frozen=True):
 
 
 def _lighten(one: Any) -> None:
-    """Drop annotations that nothing reads."""
     msgspec.structs.force_setattr(one, "metadata", lightened(one.metadata))
 
 

@@ -29,7 +29,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from partage.daemon.certificates import CertificateStore, again, first, write_files
 from partage.daemon.claim_relay import relay_route
 from partage.daemon.informers import Feed
-from partage.daemon.lifecycle import Beside, Life, until
+from partage.daemon.lifecycle import Beside, until
 from partage.daemon.watched import config_maps
 from partage.kube.client import Client, PatchKind
 from partage.kube.clock import sleep_until
@@ -172,6 +172,7 @@ class WebhookDaemon(Beside):
     """One replica; use it as an async context manager, or `run` it. It reads pods with its present `context`."""
 
     def __init__(self, client: Client, options: WebhookOptions | None = None) -> None:
+        super().__init__()
         self.options = options or WebhookOptions()
         self._client = client
         self._clock = client.clock
@@ -189,7 +190,6 @@ class WebhookDaemon(Beside):
         self._renamed = asyncio.Event()
         self._site: Site | None = None
         self._probes = probe_site(probe_routes())
-        self._life = Life("webhook", self.run)
 
     # --- life --------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class WebhookDaemon(Beside):
         if self.options.health_port is not None:
             await self._probes.start(self.options.host, self.options.health_port)
         _LOG.info("listening on %s", site.url)
-        self._life.ready.set()
+        self.ready.set()
 
     # --- certificates ------------------------------------------------------------------------
 
@@ -260,7 +260,6 @@ class WebhookDaemon(Beside):
         self._meters.end.set(end_of(bundle).timestamp())
 
     async def _pause(self) -> None:
-        """Wait for a period, or until resources are renamed."""
         seconds = self.options.period * (1.0 - 0.5 * self._client.chance())
         try:
             await sleep_until(self._clock, seconds, self._renamed)
@@ -298,8 +297,6 @@ class WebhookDaemon(Beside):
 
 
 class _Meters:
-    """The series of one replica."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self.end = Gauge(

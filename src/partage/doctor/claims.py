@@ -149,7 +149,6 @@ def _kept(facts: ClusterFacts) -> set[str]:
 
 
 def _run(facts: ClusterFacts, program: str) -> Iterator[tuple[Object, list[str]]]:
-    """Pods that run one of our programs, with its arguments."""
     for pod in facts.programs:
         for container in pod.get("spec", {}).get("containers") or ():
             given = [str(one) for one in container.get("args") or ()]

@@ -1,23 +1,5 @@
 """Errors between us and an API server, and the known effect of the request after each.
 
-    KubeError
-    ├── ConfigError              a kubeconfig, token, plugin or certificate cannot be used
-    ├── ProtocolError            a watch stream that is not one
-    └── RequestError             a request that did not bring what was asked
-        ├── TransportError       no complete answer
-        │   └── TimedOut         none in time
-        ├── UnknownOutcome       a change that may or may not have been made: read back, then decide
-        ├── UndecodableAnswer    success, but the answer is not of the type asked for
-        └── ApiError             the server refused
-            ├── BadRequest 400   ├── Unauthorized 401   ├── Forbidden 403
-            ├── NotFound 404     the object of the path, by the API server
-            │   └── NamespaceNotFound    its namespace: no object can be made there
-            ├── NotServed 404    any other: of an unknown path, or a proxy's
-            ├── Conflict 409     ├── AlreadyExists 409  ├── Expired 410     ├── Invalid 422
-            ├── TooManyRequests 429
-            │   └── EvictionBlocked      by a disruption budget; only time helps
-            └── ServerError 5xx
-
 Every RequestError has an `Outcome`, and the retry rules look at nothing else. A refused request may
 be sent again. A request with an unknown outcome may be sent again only if a second execution has no
 further effect. Errors are raised `from` their cause. Messages contain method, path, status and a shortened text from

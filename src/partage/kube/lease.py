@@ -153,7 +153,6 @@ class LeaderElector:
                 return
 
     async def _campaign(self) -> None:
-        """Try until we lead."""
         listening = asyncio.create_task(self._listen(), name=f"lease:{self._name}:listen")
         try:
             while not self.leading:

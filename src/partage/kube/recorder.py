@@ -163,7 +163,6 @@ class EventBook:
             self.dropped += 1
 
     def _leave(self, record: Record) -> None:
-        """Remove a record from the queue."""
         namespace = record.topic.regarding.namespace
         if self._turns.get(namespace, {}).pop(record.topic, None) is not None:
             self._waiting -= 1

@@ -276,7 +276,6 @@ async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncIt
 
 @contextlib.contextmanager
 def _mapped(request: Request) -> Iterator[None]:
-    """Turn the HTTP library's errors into ours."""
     try:
         yield
     except aiohttp.InvalidURL as error:

@@ -121,7 +121,6 @@ class WorkQueue(Generic[K]):
             self._changed.set()
 
     def _ripen(self) -> None:
-        """Make due keys ready."""
         now = self._clock.monotonic()
         while self._delayed and self._delayed[0][0] <= now:
             due, _, key = heapq.heappop(self._delayed)

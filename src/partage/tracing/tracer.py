@@ -170,7 +170,6 @@ class LiveTracer(Tracer):
             self._due.set()
 
     def _each(self, trace: str, span: Span, parent: str) -> Iterator[Sent]:
-        """The span and its descendants."""
         sent = Sent(trace, span.id or self._id(64), parent, span)
         yield sent
         for child in span.children:
@@ -192,7 +191,6 @@ class LiveTracer(Tracer):
         self._send()
 
     def _send(self) -> None:
-        """Send all waiting spans, a batch at a time."""
         for _ in range(-(-len(self._queue) // self._settings.batch)):
             count = min(len(self._queue), self._settings.batch)
             batch = [self._queue.popleft() for _ in range(count)]

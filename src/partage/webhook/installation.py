@@ -171,7 +171,6 @@ def _webhook(
 
 
 def _rule(group: str, operations: Sequence[str], *resources: str) -> dict[str, Any]:
-    """The requests that a policy or webhook examines."""
     return {
         "apiGroups": [group],
         "apiVersions": ["v1"],
