@@ -144,30 +144,26 @@ class Controllers:
         """Take in an object's deletion."""
         match document.kind:
             case "Node":
+                name = document.name
                 self.picture.node_gone(document)
-                self._node_gone(document.name)
+                self._contention.forget(_Key("node", name))
+                self._devices.pop(name, None)
+                self._locks = {key: at for key, at in self._locks.items() if key[0] != name}
+                self._look_at_pods(name)
             case "Device":
                 self.picture.node_gone(document)
                 self._look("node", document.name)
             case "Pod":
-                self._pod_gone(document.metadata.uid or "")
+                uid = document.metadata.uid or ""
+                known = self.picture.pods.get(uid)
+                self.picture.pod_gone(uid)
+                self._flags.pop(uid, None)
+                self._away.pop(uid, None)
+                self._contention.forget(_Key("pod", uid))
+                if known is not None:
+                    self._unlock(known)
             case "ConfigMap":
                 self._configured(document, gone=True)
-
-    def _node_gone(self, name: str) -> None:
-        self._contention.forget(_Key("node", name))
-        self._devices.pop(name, None)
-        self._locks = {key: at for key, at in self._locks.items() if key[0] != name}
-        self._look_at_pods(name)
-
-    def _pod_gone(self, uid: str) -> None:
-        known = self.picture.pods.get(uid)
-        self.picture.pod_gone(uid)
-        self._flags.pop(uid, None)
-        self._away.pop(uid, None)
-        self._contention.forget(_Key("pod", uid))
-        if known is not None:
-            self._unlock(known)
 
     def _configured(self, document: Document, *, gone: bool) -> None:
         self._look("config", document.label)

@@ -157,20 +157,19 @@ class ApiNodeLocks:
 
     async def give_back(self, node: str, annotations: Mapping[str, str]) -> bool:
         """Remove the annotations that still have these values. Returns whether any had. Raises `KubeError`."""
-        for attempt in range(_TRIES):
+        for left in reversed(range(_TRIES)):
             try:
                 version, held = await self._read(node)
                 ours = {k: None for k, value in annotations.items() if held.get(k) == value}
                 if ours:
                     await self._write(node, version, ours)
+                return bool(ours)
             except NotFound:
-                return False
+                break
             except Conflict:
-                if attempt + 1 == _TRIES:
+                if not left:
                     raise
-                continue
-            return bool(ours)
-        raise AssertionError("every try returns, raises or is followed by another")
+        return False
 
     async def _read(self, node: str) -> tuple[str, dict[str, str]]:
         found = await self._client.get(NODES, node, into=_Node)

@@ -149,12 +149,9 @@ class Recorder:
     def _begin(self) -> IO[bytes]:
         self._settings.path.parent.mkdir(parents=True, exist_ok=True)
         if self._settings.path.exists():
-            self._settings.path.replace(self._settings.path.with_name(self._before))
+            before = f"{self._settings.path.name}.1"
+            self._settings.path.replace(self._settings.path.with_name(before))
         return self._settings.path.open("wb")
-
-    @property
-    def _before(self) -> str:
-        return f"{self._settings.path.name}.1"
 
     def _store(self, batch: Sequence[tuple[JournalledEngine, Entry]]) -> bool:
         """Write a batch. Returns whether the file is full now."""

@@ -5,7 +5,7 @@ totals the kubelet may end such pods at a restart. In either case a scheduler th
 allocate the pods' cards again.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,7 +92,8 @@ async def _done(client: Client, held: set[str], *, dry_run: bool) -> AsyncIterat
         name = lease["metadata"]["name"]
         if name.startswith(LEASE_PREFIX):
             uid = lease["metadata"]["uid"]
-            if await _deleted(client, LEASES, name, uid, _LEASES.namespace, dry_run=dry_run):
+            space = _LEASES.namespace
+            if await _made(client.delete(LEASES, name, namespace=space, uid=uid, dry_run=dry_run)):
                 yield f"lease {name}: deleted"
     for device in await _listed(client, Scope(DEVICES)):
         name, uid = device["metadata"]["name"], device["metadata"]["uid"]
@@ -101,7 +102,7 @@ async def _done(client: Client, held: set[str], *, dry_run: bool) -> AsyncIterat
         if not reported_by(device):
             async for line in _taken(client, DEVICES, "device", device, dry_run=dry_run):
                 yield line
-        elif await _deleted(client, DEVICES, name, uid, None, dry_run=dry_run):
+        elif await _made(client.delete(DEVICES, name, uid=uid, dry_run=dry_run)):
             yield f"device {name}: deleted"
     for node in await _listed(client, Scope(NODES)):
         if node["metadata"]["name"] not in held:
@@ -114,20 +115,18 @@ async def _taken(
 ) -> AsyncIterator[str]:
     name = value["metadata"]["name"]
     for one in removals(value):
-        try:
-            await client.patch(
-                kind, name, one.body, subresource=one.subresource, dry_run=dry_run, into=Object
-            )
-        except NotFound:
+        change = client.patch(
+            kind, name, one.body, subresource=one.subresource, dry_run=dry_run, into=Object
+        )
+        if not await _made(change):
             return
         yield f"{word} {name}: removed {', '.join(one.keys)}"
 
 
-async def _deleted(
-    client: Client, kind: Resource, name: str, uid: str, namespace: str | None, *, dry_run: bool
-) -> bool:
+async def _made(change: Awaitable[object]) -> bool:
+    """Whether a change was made; False if its object is gone."""
     try:
-        await client.delete(kind, name, namespace=namespace, uid=uid, dry_run=dry_run)
+        await change
     except NotFound:
         return False
     return True

@@ -73,8 +73,7 @@ class Credentials:
             self._identity = self._read_token()
         elif self._check.changed():
             self._reread_token()
-        if self._identity is None:  # pragma: no cover - every branch above sets it or raises
-            raise ConfigError("no credentials")
+        assert self._identity is not None  # noqa: S101 # every branch above sets it or raises
         return self._identity
 
     async def renew(self, rejected: Identity) -> bool:
@@ -111,8 +110,7 @@ class Credentials:
 
     async def _run_plugin(self) -> None:
         user, cluster = self._config.user, self._config.cluster
-        if user.plugin is None:  # pragma: no cover - callers have checked
-            return
+        assert user.plugin is not None  # noqa: S101 # callers have checked
         found = await run_plugin(
             user.plugin, cluster, self._environ, self._plugin_timeout, heard=self._heard
         )

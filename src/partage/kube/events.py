@@ -123,17 +123,16 @@ class EventRecorder:
         )
 
     async def _create(self, record: Record) -> str:
-        name = self._name(record)
         try:
-            await self._client.create(
-                EVENTS, self._body(record, name), namespace=_namespace(record), into=msgspec.Raw
-            )
+            return await self._create_once(record)
         except AlreadyExists:
             # Another process used the same moment for the same object. The next name is free.
-            name = self._name(record)
-            await self._client.create(
-                EVENTS, self._body(record, name), namespace=_namespace(record), into=msgspec.Raw
-            )
+            return await self._create_once(record)
+
+    async def _create_once(self, record: Record) -> str:
+        name = self._name(record)
+        body, space = self._body(record, name), _namespace(record)
+        await self._client.create(EVENTS, body, namespace=space, into=msgspec.Raw)
         return name
 
     def _name(self, record: Record) -> str:

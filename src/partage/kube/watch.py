@@ -94,15 +94,11 @@ async def watch_once(
         yield []
         async for piece in pieces:
             frames = decoder.feed(piece)
-            ended = next((i for i, frame in enumerate(frames) if isinstance(frame, Failed)), None)
-            if ended is None:
-                if frames:
-                    yield frames
-                continue
-            if ended:
-                yield frames[:ended]
-            last = frames[ended]
-            if isinstance(last, Failed):
+            last = next((frame for frame in frames if isinstance(frame, Failed)), None)
+            before = frames if last is None else frames[: frames.index(last)]
+            if before:
+                yield before
+            if last is not None:
                 raise error_of_status("GET", scope.path, last.object)
 
 
