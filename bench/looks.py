@@ -32,7 +32,8 @@ from partage.agent.isolation.providers import Isolation, OwnLibrary
 from partage.agent.journal import Entry, Journal
 from partage.agent.metrics import Tallies
 from partage.agent.uses import Meter
-from partage.daemon.isolation_status import Statements, StatementSettings
+from partage.daemon.agent import IsolationOptions
+from partage.daemon.isolation_status import Statements
 from partage.model.device import Device, DeviceType
 from partage.model.node import Node
 from partage.vendors.catalog import FAMILIES
@@ -129,8 +130,8 @@ def _statements(folder: Path, containers: int, processes: int, pids: list[int]) 
         use = CardUse(GIB, processes=dict.fromkeys(used, GIB // 8))
         return Inventory(tuple(Found(card, use=use) for card in cards))
 
-    settings = StatementSettings(proc=table)
-    return Statements(keeper, tallies, Meter(time.monotonic), None, settings, found=found)
+    meter = Meter(time.monotonic)
+    return Statements(keeper, tallies, meter, None, IsolationOptions(), proc=table, found=found)
 
 
 def _measure(containers: int, processes: int, others: int) -> dict[str, object]:

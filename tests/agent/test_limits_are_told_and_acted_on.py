@@ -40,7 +40,7 @@ from partage.agent.nri.plugin import PluginOptions
 from partage.agent.uses import DriverMeter, Meter, Use, told_by_drivers
 from partage.apiserver import ApiServer, serve
 from partage.daemon.agent import AgentDaemon, AgentOptions, IsolationOptions
-from partage.daemon.isolation_status import Statements, StatementSettings, condition_of
+from partage.daemon.isolation_status import Statements, condition_of
 from partage.kube.client import Client
 from partage.kube.config import ClusterConfig, Config
 from partage.model import device as model
@@ -127,8 +127,10 @@ class World:
 
     def statements(self, *, evict: bool = False) -> Statements:
         """The loop that looks after limits."""
-        settings = StatementSettings(0.01, evict, proc=self.proc)
-        return Statements(self.keeper, self.tallies, self.meter, self.client, settings)
+        settings = IsolationOptions(period=0.01, evict=evict)
+        return Statements(
+            self.keeper, self.tallies, self.meter, self.client, settings, proc=self.proc
+        )
 
     def condition(self, pod: str) -> dict[str, Any]:
         """The condition of a pod; empty without one."""

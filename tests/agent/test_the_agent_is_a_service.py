@@ -17,7 +17,7 @@ from fakes.nri_runtime import fake_runtime
 from fakes.ports import free_port
 from partage.agent.nri.messages import Container, PodSandbox, Status
 from partage.cli.agent import agent
-from partage.daemon.isolation_status import StatementSettings
+from partage.daemon.agent import IsolationOptions
 from partage.model.errors import InvalidDocument
 from partage.vendors import names
 
@@ -72,7 +72,7 @@ def test_how_far_contexts_may_grow_reaches_who_looks_after_limits(
     said = []
 
     def statements(*given: object, **_: object) -> None:
-        said.extend(one.slack for one in given if isinstance(one, StatementSettings))
+        said.extend(one.slack for one in given if isinstance(one, IsolationOptions))
         raise InvalidDocument("that is all")
 
     monkeypatch.setattr("partage.cli.agent.Statements", statements)

@@ -17,7 +17,8 @@ from partage.embedded.definitions import DEFINITIONS
 from partage.kube.client import Client, PatchKind
 from partage.kube.config import ClusterConfig, Config
 from partage.kube.errors import NotServed, UndecodableAnswer, api_error
-from partage.kube.resources import NODES, Resource
+from partage.kube.resources import NODES, PODS, Resource, Scope
+from partage.kube.transport import Request
 
 Manifest = dict[str, Any]
 DEVICES = "devices.scheduling.koordinator.sh"
@@ -358,12 +359,13 @@ async def test_an_answer_of_a_proxy_does_not_look_as_if_nobody_held_a_card(statu
     """Nothing is removed while the pods cannot be listed."""
 
     class Behind(Client):
-        async def read(self, path: str, **more: Any) -> Any:
-            if path.endswith("/pods"):
+        async def list_all(self, scope: Scope, *, into: Any) -> Any:
+            if scope.resource == PODS:
                 if status == 404:
-                    raise api_error("GET", path, status, b"404 page not found")
-                return {"message": "log in"}
-            return await super().read(path, **more)
+                    raise api_error("GET", scope.path, status, b"404 page not found")
+                request = Request("GET", scope.path)
+                return await self._decoders.page(request, b'{"message": "log in"}', into)
+            return await super().list_all(scope, into=into)
 
     told: list[str] = []
     server = ApiServer()

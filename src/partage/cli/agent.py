@@ -47,7 +47,7 @@ from partage.cli.traces import sent_traces, trace_options
 from partage.daemon.agent import AgentDaemon, AgentOptions, Companion
 from partage.daemon.discovering import DiscoveryOptions, NodeDiscovery
 from partage.daemon.instances import InstanceOptions, NodeInstances, open_node
-from partage.daemon.isolation_status import Statements, StatementSettings
+from partage.daemon.isolation_status import Statements
 from partage.daemon.node_facts import Heartbeat, NodeFacts
 from partage.daemon.orphans import Orphans
 from partage.daemon.settings import NodeSettings
@@ -343,8 +343,7 @@ def _statements(plan: _Plan, client: Client | None, daemon: AgentDaemon) -> Stat
         daemon.tallies,
         daemon.meter,
         client,
-        StatementSettings(isolation.period, isolation.evict, isolation.slack),
-        away=lambda: "" if isolation.mps is None else isolation.mps.problem,
+        isolation,
         notes=daemon.notes,
         found=lambda: daemon.found(),  # noqa: PLW0108 # it is set after this
     )

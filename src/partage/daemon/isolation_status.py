@@ -12,7 +12,6 @@ longer pauses.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -24,7 +23,7 @@ from partage.agent.container_admission import Keeper
 from partage.agent.discovery.found import Inventory
 from partage.agent.isolation.lookers import Lookers
 from partage.agent.isolation.node_scan import Seen, Sight, see
-from partage.agent.isolation.overhead import SLACK, Overheads
+from partage.agent.isolation.overhead import Overheads
 from partage.agent.isolation.statements import (
     NOT_ENFORCED,
     Answer,
@@ -38,6 +37,7 @@ from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.trouble import Rounds
 from partage.agent.uses import Meter
+from partage.daemon.agent import IsolationOptions
 from partage.daemon.evicting import Pauses
 from partage.kube.client import Client
 from partage.kube.clock import time_text
@@ -62,21 +62,6 @@ def used_by_processes(inventory: Inventory) -> dict[str, Mapping[int, int]]:
         for one in inventory.found
         if one.use is not None and one.use.processes is not None
     }
-
-
-@dataclass(frozen=True, slots=True)
-class StatementSettings:
-    """How limits are checked.
-
-    Attributes:
-        evict: whether pods whose limits are not in force are evicted.
-        slack: bytes by which the context of a process may grow beyond a container's memory.
-    """
-
-    period: float = 10.0
-    evict: bool = False
-    slack: int = SLACK
-    proc: Path = Path("/proc")
 
 
 class StatementSeries:
@@ -125,11 +110,11 @@ class Statements:
         tallies: Tallies,
         meter: Meter,
         client: Client | None,
-        settings: StatementSettings = StatementSettings(),
+        settings: IsolationOptions,
         *,
+        proc: Path = Path("/proc"),
         found: Callable[[], Inventory] = Inventory,
         notes: Notes | None = None,
-        away: Callable[[], str] = str,
     ) -> None:
         """Start without statements.
 
@@ -139,9 +124,8 @@ class Statements:
             client: of the API server; None writes no conditions.
             found: the result of the last search for devices, with the memory of processes.
             notes: get the drivers on which the library was not tried.
-            away: why NVIDIA's MPS daemon does not answer; empty if it does.
         """
-        self._found, self._overheads, self._away = found, Overheads(settings.slack), away
+        self._found, self._overheads, self._proc = found, Overheads(settings.slack), proc
         self._strangers = Strangers()
         self._sight = Sight()
         self._inventory = Inventory()
@@ -190,7 +174,7 @@ class Statements:
             self._inventory, self._used = inventory, used_by_processes(inventory)
             self._warn(inventory)
         whose = {key: one.pod.partition("/")[0] for key, one in entries.items()}
-        sight = self._sight = see(rooms, self._settings.proc, self._sight, self._lookers, whose)
+        sight = self._sight = see(rooms, self._proc, self._sight, self._lookers, whose)
         now = self._keeper.entries.keys()  # the files of those that ended during the look are gone
         entries = {key: one for key, one in entries.items() if key in now}
         self._overheads.look(rooms, self._used, sight)
@@ -204,7 +188,7 @@ class Statements:
             self._strangers.found,
             self._overheads.grown,
             self._untried,
-            self._away(),
+            "" if self._settings.mps is None else self._settings.mps.problem,
         )
         if self._keeper.isolation is not None:
             self._keeper.isolation.rooms.mend()

@@ -12,7 +12,7 @@ from typing import Any, Final
 from partage.controllers.withdrawal import claimed, removals, reported_by, running, users
 from partage.daemon.watched import DEVICES, RESOURCE_CLAIMS
 from partage.kube.client import Client
-from partage.kube.errors import NotFound, NotServed, UndecodableAnswer
+from partage.kube.errors import NotFound, NotServed
 from partage.kube.resources import LEASES, NODES, PODS, Resource, Scope
 from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX
 
@@ -134,20 +134,10 @@ async def _made(change: Awaitable[object]) -> bool:
 
 async def _listed(client: Client, scope: Scope) -> list[Object]:
     """All objects of a kind; none if the cluster does not have the kind."""
-    found: list[Object] = []
-    query = scope.query | {"limit": "500"}
-    while True:
-        try:
-            page = await client.read(scope.path, into=Object, query=query)
-        except (NotFound, NotServed):
-            if await client.serves(scope.resource):
-                raise  # a proxy's: it must not look as if no pod held anything
-            return found
-        head = page.get("metadata") or {}
-        if not head.get("resourceVersion"):
-            raise UndecodableAnswer("GET", scope.path, "a list without a version")
-        found += page.get("items") or []
-        again = head.get("continue")
-        if not again:
-            return found
-        query["continue"] = again
+    into: Any = Object
+    try:
+        return list((await client.list_all(scope, into=into)).items)
+    except (NotFound, NotServed):
+        if await client.serves(scope.resource):
+            raise  # a proxy's: it must not look as if no pod held anything
+        return []
