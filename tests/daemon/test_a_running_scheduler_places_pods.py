@@ -1,9 +1,12 @@
 """One instance beside an API server: it places pods, makes them wait, wakes them, and releases their devices."""
 
 import json
+import socket
 
+import pytest
 from daemon_world import pod, until, world
 
+from fakes.ports import free_port
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.vendors import names
@@ -132,3 +135,15 @@ async def test_the_configuration_is_shown_and_explanations_can_be_bound_to_reade
                 assert (await answer.json())["totals"]["kubernetes.io/gpu"] == "200"
             async with cluster.http.get(f"{daemon.url}/api/explain/default/a") as answer:
                 assert answer.status == 403
+
+
+async def test_a_port_that_is_taken_leaves_no_other_open() -> None:
+    """A process that goes on without the service does not answer on a port of it."""
+    async with world() as cluster:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = free_port()
+            options = SchedulerOptions(port=port, read_port=taken.getsockname()[1])
+            with pytest.raises(OSError, match="address already in use"):
+                await SchedulerDaemon(await cluster.client(), options).__aenter__()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))

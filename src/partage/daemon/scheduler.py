@@ -264,16 +264,16 @@ class SchedulerDaemon(Beside):
         Raises `OSError`: the port is taken; `InvalidValue`: a TLS file is missing or broken.
         """
         self._stop = stop
-        await self._site.start(self.options.host, self.options.port)
-        if self.options.read_port is not None:
-            await self._site.start_second(self.options.host, self.options.read_port)
-        if self.options.health_port is not None:
-            await self._probes.start(self.options.host, self.options.health_port)
-        if self._plugin is not None:
-            await self._plugin.start()
-        _LOG.info("listening on %s", self.url)
         recording = asyncio.create_task(self._record(), name="scheduler:record")
         try:
+            await self._site.start(self.options.host, self.options.port)
+            if self.options.read_port is not None:
+                await self._site.start_second(self.options.host, self.options.read_port)
+            if self.options.health_port is not None:
+                await self._probes.start(self.options.host, self.options.health_port)
+            if self._plugin is not None:
+                await self._plugin.start()
+            _LOG.info("listening on %s", self.url)
             await until(stop, self._work(), "scheduler")
         finally:
             await self._drained()
