@@ -125,9 +125,9 @@ def test_half_a_line_is_held() -> None:
     lines = LineSplitter()
 
     assert lines.feed(b"abc") == []
-    assert lines.held == 3
+    assert lines._held == 3
     assert lines.feed(b"d\ne") == [b"abcd"]
-    assert lines.held == 1
+    assert lines._held == 1
 
 
 @given(data=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200), max_size=8))
@@ -142,7 +142,7 @@ def test_lines_do_not_depend_on_how_the_network_cuts(data: bytes, cuts: list[int
     ]
 
     assert found == expected
-    assert splitter.held == len(data.rpartition(b"\n")[2])
+    assert splitter._held == len(data.rpartition(b"\n")[2])
 
 
 KINDS = st.sampled_from(["ADDED", "MODIFIED", "DELETED", "BOOKMARK"])

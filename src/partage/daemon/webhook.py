@@ -84,38 +84,24 @@ class Registration:
         return all([await self._keep(one, trusted, context) for one in CONFIGURATIONS])
 
     async def _keep(self, resource: Resource, trusted: bytes, context: Context) -> bool:
-        try:
-            for left in reversed(range(_TRIES)):
+        name, kind, why = f"{resource.plural} {self.name}", PatchKind.JSON, ""
+        for _ in range(_TRIES):
+            try:
                 held = await self.client.get(resource, self.name, into=_Configuration)
                 steps = _steps(held, base64.b64encode(trusted).decode(), context)
-                if not steps:
-                    return True
-                try:
+                if steps:
                     await self.client.patch(
-                        resource, self.name, steps, kind=PatchKind.JSON, into=msgspec.Raw
+                        resource, self.name, steps, kind=kind, into=msgspec.Raw
                     )
-                    break
-                except (Conflict, Invalid):
-                    if not left:
-                        raise
-        except NotFound:
-            _LOG.warning(
-                "%s %s is not installed; the API server does not ask the webhook",
-                resource.plural,
-                self.name,
-            )
-            return False
-        except (Conflict, Invalid) as error:
-            _LOG.info(
-                "%s %s was changed by another; next time: %s", resource.plural, self.name, error
-            )
-            return False
-        _LOG.info(
-            "%s %s: has the authority and the rules of this webhook now",
-            resource.plural,
-            self.name,
-        )
-        return True
+                    _LOG.info("%s: has the authority and the rules of this webhook now", name)
+                return True  # noqa: TRY300 # of the tries
+            except NotFound:
+                _LOG.warning("%s is not installed; the API server does not ask the webhook", name)
+                return False
+            except (Conflict, Invalid) as error:
+                why = str(error)
+        _LOG.info("%s was changed by another; next time: %s", name, why)
+        return False
 
 
 def _steps(held: _Configuration, bundle: str, context: Context) -> list[dict[str, Any]]:

@@ -92,11 +92,6 @@ class LineSplitter:
         self._pieces: list[bytes] = []
         self._held = 0
 
-    @property
-    def held(self) -> int:
-        """Bytes of the incomplete line."""
-        return self._held
-
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that this piece completes, without ends and empty ones. Raises `ProtocolError`: one is too long."""
         lines = piece.split(b"\n")

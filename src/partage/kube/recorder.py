@@ -94,9 +94,6 @@ class EventBook:
         self._order = count()
         self.dropped = 0
 
-    def __len__(self) -> int:
-        return len(self._records)
-
     def note(self, topic: Topic, message: str, now: float, moment: datetime) -> None:
         """Record an event at `now`; `moment` is the wall clock's."""
         longest = self._settings.longest_message

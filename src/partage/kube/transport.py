@@ -19,7 +19,7 @@ from yarl import URL
 
 from partage.kube.clock import Clock
 from partage.kube.config import Config
-from partage.kube.credentials import Credentials
+from partage.kube.credentials import Credentials, Identity
 from partage.kube.errors import (
     AnswerTooLarge,
     ApiError,
@@ -194,7 +194,7 @@ class Transport:
         """A successful answer; after one 401, tries again with fresh credentials."""
         identity = await self._credentials.current()
         for last in (False, True):
-            async with self._sent(request, identity.headers, identity.certificate, limits) as got:
+            async with self._sent(request, identity, limits) as got:
                 if got.status < 300:
                     yield got
                     return
@@ -204,24 +204,22 @@ class Transport:
             identity = await self._credentials.current()
 
     def _sent(
-        self,
-        request: Request,
-        headers: tuple[tuple[str, str], ...],
-        certificate: tuple[bytes, bytes] | None,
-        limits: aiohttp.ClientTimeout,
+        self, request: Request, identity: Identity, limits: aiohttp.ClientTimeout
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("the client is not open; use it with `async with`")
         if request.until is not None:
             request, limits = _hurried(request, request.until - self._clock.monotonic(), limits)
-        context: ssl.SSLContext | None = self._tls.context(certificate)
+        context: ssl.SSLContext | None = self._tls.context(identity.certificate)
+        sent = [*identity.headers]
         # Only a tunnel has its own headers; without TLS the proxy reads those of the request.
-        sent = [*headers] if context is not None else [*headers, *self._proxy_headers.items()]
+        sent += self._proxy_headers.items() if context is None else ()
         if request.body is not None:
             sent.append(("Content-Type", request.content_type))
+        query = urlencode(request.query, quote_via=quote) if request.query else ""
         return self._session.request(
             request.method,
-            self._url(request),
+            URL(f"{self._server}{request.path}{'?' if query else ''}{query}", encoded=True),
             data=request.body,
             headers=sent,
             timeout=limits,
@@ -230,13 +228,6 @@ class Transport:
             server_hostname=self._server_name if context is not None else None,
             proxy=self._proxy,
             proxy_headers={**self._proxy_headers} if context is not None else None,
-        )
-
-    def _url(self, request: Request) -> URL:
-        query = urlencode(request.query, quote_via=quote) if request.query else ""
-        return URL(
-            f"{self._server}{request.path}{'?' if query else ''}{query}",
-            encoded=True,
         )
 
     async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> ApiError:
