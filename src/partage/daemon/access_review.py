@@ -146,15 +146,11 @@ class AccessReviews:
         except KubeError as error:
             _LOG.warning("cannot find out whether a user may read namespace %s: %s", key[1], error)
             return False
-        self._keep(key, allowed=allowed)
-        return allowed
-
-    def _keep(self, key: _Key, *, allowed: bool) -> None:
-        span = self._settings.allowed if allowed else self._settings.denied
+        mine = self._settings
+        until = self._client.clock.monotonic() + (mine.allowed if allowed else mine.denied)
         self._answers[not allowed].pop(key, None)
-        _put(
-            self._answers[allowed], key, self._client.clock.monotonic() + span, self._settings.kept
-        )
+        _put(self._answers[allowed], key, until, mine.kept)
+        return allowed
 
     async def _review(self, key: _Key, token: str) -> bool:
         told = await self._client.create(

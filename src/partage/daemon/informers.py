@@ -10,7 +10,7 @@ other nodes and namespaces do not wait, nor do new objects and what `Watched.pac
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
@@ -166,10 +166,6 @@ class _Followed:
                     self.informer.forget()
                 self.settled.set()
 
-    def documents(self) -> Iterator[Document]:
-        kind = self.watched.kind
-        return (as_document(kind, item) for item in self.informer.objects.values())
-
     async def refresh(self) -> None:
         """List again; a kind that the server does not have, by its own list of kinds, counts as empty."""
         self.settled.clear()
@@ -269,8 +265,8 @@ class Feed:
     def documents(self, *kinds: str) -> list[Document]:
         """All objects of these kinds, or of all kinds, in their last known state."""
         return [
-            document
+            as_document(followed.watched.kind, item)
             for followed in self._followed
             if not kinds or followed.watched.kind in kinds
-            for document in followed.documents()
+            for item in followed.informer.objects.values()
         ]

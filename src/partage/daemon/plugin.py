@@ -78,20 +78,12 @@ class PluginServer:
         self._claims = claims
         self.claimed = claimed
         self.attempts = Attempts(service, may_bind, preempts=preempts)
-        self._server = UnixServer(
-            options.path, partial(_Talk, self), options.users, wire.MAX_FRAME
-        )
+        begin = partial(_Talk, self)
+        server = UnixServer(options.path, begin, options.users, wire.MAX_FRAME)
+        self.start, self.stop = server.start, server.stop
         self._talk: _Talk | None = None
         self._incarnation = ""
         self._vocabulary: wire.Vocabulary | None = None
-
-    async def start(self) -> None:
-        """Listen. Raises `OSError`."""
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """End the connection."""
-        await self._server.stop()
 
     def activate(self, uids: Sequence[str]) -> None:
         """Have kube-scheduler try these pods again now."""

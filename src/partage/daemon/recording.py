@@ -165,7 +165,12 @@ class Recorder:
             if not begin:
                 self._file.write(header_line(Header(self._instance, __version__, now)))
             self._file.write(time_line(now))
-            self._put(batch, most)
+            for engine, entry in batch:
+                line = encode_entry(engine.label, entry)
+                most -= len(line)
+                if most < 0:
+                    raise _TooLarge("they are larger than a file may be")  # noqa: TRY301 # seen here only
+                self._file.write(line)
             self._file.flush()
         except Exception as error:
             with contextlib.suppress(OSError):
@@ -180,14 +185,6 @@ class Recorder:
             self._file = self._settings.path.open("ab")
             raise
         return self._file.tell() > self._settings.limit
-
-    def _put(self, batch: Sequence[tuple[JournalledEngine, Entry]], most: int) -> None:
-        for engine, entry in batch:
-            line = encode_entry(engine.label, entry)
-            most -= len(line)
-            if most < 0:
-                raise _TooLarge("they are larger than a file may be")
-            self._file.write(line)
 
     def _turn(
         self,

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, warning
+from partage.doctor.finding import ClusterFacts, Finding, Object, error, named, node_of, warning
 from partage.doctor.scheduling import switched_off
 from partage.vendors import names
 from partage.webhook.installation import CLAIMS
@@ -125,7 +125,7 @@ def slices(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.slices is None:
         return
     for pod, given in _run(facts, "agent"):
-        node = str(pod.get("spec", {}).get("nodeName", ""))
+        node = node_of(pod)
         if "--dra" in given and node in facts.known and node not in by_node and _runs(pod):
             yield warning(
                 "claims-nothing-offered",
@@ -139,13 +139,8 @@ def slices(facts: ClusterFacts) -> Iterator[Finding]:
 def _kept(facts: ClusterFacts) -> set[str]:
     """Nodes whose slices an agent maintains: one in a pod with --dra, or one outside of pods that renews its Lease."""
     pods = list(_run(facts, "agent"))
-    of = {str(pod.get("spec", {}).get("nodeName", "")) for pod, _ in pods}
-    keeping = {
-        str(pod.get("spec", {}).get("nodeName", ""))
-        for pod, given in pods
-        if "--dra" in given and _runs(pod)
-    }
-    return keeping | (facts.agents.keys() - of)
+    keeping = {node_of(pod) for pod, given in pods if "--dra" in given and _runs(pod)}
+    return keeping | (facts.agents.keys() - {node_of(pod) for pod, _ in pods})
 
 
 def _run(facts: ClusterFacts, program: str) -> Iterator[tuple[Object, list[str]]]:

@@ -103,6 +103,11 @@ def named(one: Object) -> str:
     return f"{namespace}/{meta.get('name')}" if namespace else str(meta.get("name"))
 
 
+def node_of(pod: Object) -> str:
+    """The node of a pod; empty if it has none."""
+    return str(pod.get("spec", {}).get("nodeName", ""))
+
+
 def ours(pod: Object) -> bool:
     """Whether a pod is of Partage's own chart, with any profile's names."""
     labels = pod.get("metadata", {}).get("labels") or {}

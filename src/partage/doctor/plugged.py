@@ -1,13 +1,12 @@
 """Checks that kube-scheduler's plugin and its engine exist, reach each other, and are of one release."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from partage.doctor.finding import ClusterFacts, Finding, Object, error, named
-from partage.doctor.scheduling import has_plugin, option
+from partage.doctor.scheduling import enabled, has_plugin, option
 from partage.wire.plugin import SAME_RELEASE as _SAME_RELEASE
 
-_NAME: Final = "Partage"
 _WEIGHT: Final = 20
 _SOCKET: Final = "PARTAGE_SOCKET"
 _SHOWN: Final = 3
@@ -44,19 +43,13 @@ def configuration(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _wrong(profile: Object) -> str:
-    plugins: Any = profile.get("plugins") or {}
-    weights = [one.get("weight") for one in _enabled(plugins, "multiPoint")]
+    weights = [one.get("weight") for one in enabled(profile, "multiPoint")]
     if not weights:
         return "multiPoint does not name it"
     if weights != [_WEIGHT]:
         return f"its weight is {weights[0]}"
-    missing = [point for point in _ALONE if not _enabled(plugins, point)]
+    missing = [point for point in _ALONE if not enabled(profile, point)]
     return f"not named at {', '.join(missing)}" if missing else ""
-
-
-def _enabled(plugins: Any, point: str) -> list[Object]:  # as the document has it
-    found = (plugins.get(point) or {}).get("enabled") or ()
-    return [one for one in found if one.get("name") == _NAME]
 
 
 def pods(facts: ClusterFacts) -> Iterator[Finding]:

@@ -45,11 +45,13 @@ def _asks_us(extender: Object) -> bool:
 
 def has_plugin(config: Object) -> bool:
     """Whether a profile of the configuration has Partage's plugin."""
-    return any(
-        one.get("name") == "Partage"
-        for profile in config.get("profiles") or ()
-        for one in ((profile.get("plugins") or {}).get("multiPoint") or {}).get("enabled") or ()
-    )
+    return any(enabled(profile, "multiPoint") for profile in config.get("profiles") or ())
+
+
+def enabled(profile: Object, point: str) -> list[Object]:
+    """The entries of Partage's plugin at an extension point of a profile."""
+    found = ((profile.get("plugins") or {}).get(point) or {}).get("enabled") or ()
+    return [one for one in found if one.get("name") == "Partage"]
 
 
 def _ours(facts: ClusterFacts) -> Iterator[tuple[str, Object, Object]]:

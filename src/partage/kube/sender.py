@@ -99,19 +99,12 @@ class Sender:
                 delay = settings.backoff.delay(len(failures) - 1, self.chance())
                 wait = wait_before_retry(error, delay)
                 spent = len(failures) >= settings.attempts or wait > settings.longest_wait
-                if (
-                    spent
-                    or self._too_late(request, wait)
-                    or not may_retry(error, idempotent=idempotent)
-                ):
+                late = request.until is not None and self.clock.monotonic() + wait >= request.until
+                if spent or late or not may_retry(error, idempotent=idempotent):
                     if _in_doubt(request, failures):
                         raise UnknownOutcome(error) from error
                     raise
             await self.clock.sleep(wait)
-
-    def _too_late(self, request: Request, wait: float) -> bool:
-        """Whether the request's time is over after this wait."""
-        return request.until is not None and self.clock.monotonic() + wait >= request.until
 
 
 def _in_doubt(request: Request, failures: list[RequestError]) -> bool:
