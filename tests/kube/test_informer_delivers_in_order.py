@@ -33,7 +33,7 @@ async def informed(
     server: KubeServer, *, clock: SteppedClock | None = None, **options: Any
 ) -> AsyncIterator[Informer[Pod]]:
     """A running informer that has synced."""
-    options.setdefault("settings", QUICK)
+    options = {"settings": QUICK, "observer": lambda _: None, **options}
     async with client_of(server, clock=clock) as client:
         informer = Informer(client, ALL, into=Pod, **options)
         task = started(informer.run())

@@ -35,7 +35,6 @@ from partage.wire.pod_phase import finished
 from partage.wire.translation import PodEntry
 
 _LOG = logging.getLogger("partage.controllers")
-_CONFIG: Final = "ConfigMap"
 _CONDITION: Final = "condition"
 _LOCK_SECONDS: Final = 300.0
 """Since a vendor's lock was first seen here: after this time HAMi's own scheduler takes a lock away from its holder. The
@@ -270,7 +269,7 @@ class Controllers:
         if await self._correct(key, node, patch, "totals", self._writer.node_status):
             self.meters.contended.inc()
             self._notices.warning(
-                _regarding(node, "Node"),
+                _regarding(node),
                 "TotalsContended",
                 "another writer overwrites the node's device totals again and again; stop the "
                 f"other manager: {', '.join(sorted({n for part in patch.values() for n in part}))}",
@@ -376,7 +375,7 @@ class Controllers:
         if await self._correct(key, document, condition, _CONDITION, write) is None:
             return
         tell = self._notices.normal if flag is None else self._notices.warning
-        tell(_regarding(document, "Pod"), condition["reason"], condition["message"])
+        tell(_regarding(document), condition["reason"], condition["message"])
 
     def _may_pass(self, key: _Key, flag: pods.Flag | None) -> bool:
         """Whether the problem is so new that the device may come back by itself."""
@@ -405,15 +404,15 @@ class Controllers:
         if problem and problem != before:
             message = f"{problem}; the former settings stay in force"
             _LOG.error("%s refused: %s", label, message)
-            self._notices.warning(_regarding(document, _CONFIG), "ConfigRefused", message)
+            self._notices.warning(_regarding(document), "ConfigRefused", message)
         elif before and not problem:
-            self._notices.normal(_regarding(document, _CONFIG), "ConfigApplied", "it is in force")
+            self._notices.normal(_regarding(document), "ConfigApplied", "it is in force")
 
 
 def _is_over(pod: Document) -> bool:
     return isinstance(pod.shape, shapes.Pod) and finished(pod.shape)
 
 
-def _regarding(document: Document, kind: str) -> Regarding:
+def _regarding(document: Document) -> Regarding:
     uid = document.metadata.uid or ""
-    return Regarding("v1", kind, document.name, document.namespace, uid)
+    return Regarding("v1", document.kind, document.name, document.namespace, uid)

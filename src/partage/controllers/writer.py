@@ -96,10 +96,10 @@ class Writer:
         self.sent += 1
         try:
             found = await request
+        except NotFound:
+            self._meters.writes.labels(what, "gone").inc()
+            return None
         except KubeError as error:
-            if isinstance(error, NotFound):
-                self._meters.writes.labels(what, "gone").inc()
-                return None
             outcome = "conflict" if _is_another(error) else "failed"
             self._meters.writes.labels(what, outcome).inc()
             raise

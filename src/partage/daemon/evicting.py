@@ -75,10 +75,9 @@ class Evictions:
     async def _evict(self, one: Unprotected) -> None:
         try:
             await self._client.evict(one.namespace, one.pod, uid=one.uid)
+        except (Conflict, NotFound):
+            self._done.add(one.uid)  # it is gone, and another pod may have its name
         except KubeError as error:
-            if isinstance(error, Conflict | NotFound):
-                self._done.add(one.uid)  # it is gone, and another pod may have its name
-                return
             if self._problems.get(one.uid) != str(error):
                 _LOG.warning("pod %s/%s cannot be evicted: %s", one.namespace, one.pod, error)
             self._problems[one.uid] = str(error)

@@ -94,9 +94,12 @@ class Leadership:
         self._quiet_period = quiet_period(send, options)
         # Any program may have held kube-scheduler's Lease, and with the extender a Binding takes longer.
         self._longest = max(self._quiet_period, quiet_period(BindLimits().send, options))
-        elected = None
+        elected = self._followed = None
         if followed is not None:
             elected = Elected(names.LEASE_ELECTED, followed, self._longest)
+            self._followed = FollowedLease(
+                client, options.namespace, followed, self._campaign, went_back
+            )
         self._own = LeaderElector(
             client,
             Candidacy(
@@ -117,11 +120,6 @@ class Leadership:
                 seconds,
                 options.name,
             ),
-        )
-        self._followed = (
-            FollowedLease(client, options.namespace, followed, self._campaign, went_back)
-            if followed is not None
-            else None
         )
 
     @property

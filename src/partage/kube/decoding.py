@@ -63,11 +63,10 @@ class Decoders:
         """An answer as a page of a list; items of another type are set aside. Raises `UndecodableAnswer`: no list."""
         try:
             typed: _Envelope[H] = await _decode_page(self._for(_envelope_of(into)), data)
+            head = typed.metadata
+            page = Page(tuple(typed.items or ()), head.resource_version, head.continue_)
         except UNDECODABLE:
             page = await self._one_by_one(request, data, into)
-        else:
-            version, following = typed.metadata.resource_version, typed.metadata.continue_
-            page = Page(tuple(typed.items or ()), version, following)
         version = page.resource_version
         if not version or not version.isascii() or not version.isdecimal():
             # A Status, or the answer of a proxy: decoded as a list, it would be an empty one.

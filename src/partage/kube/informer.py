@@ -28,7 +28,7 @@ class Informer(Generic[T]):
         scope: Scope,
         *,
         into: type[T],
-        observer: Callable[[Change[T]], None] | None = None,
+        observer: Callable[[Change[T]], None],
         settings: WatchSettings = WatchSettings(),  # noqa: B008 - a frozen value
     ) -> None:
         """An informer that is not yet running; an exception of its `observer` ends `run`."""
@@ -60,7 +60,7 @@ class Informer(Generic[T]):
     def forget(self) -> None:
         """Drop all objects because the server does not have the kind; each is reported gone."""
         for change in self._mirror.replace(Listing((), "")):
-            if self._observer is not None and not isinstance(change, Synced):
+            if not isinstance(change, Synced):
                 self._observer(change)
 
     async def run(self) -> None:
@@ -91,5 +91,4 @@ class Informer(Generic[T]):
                 for change in batch:
                     if isinstance(change, Synced):
                         self.synced.set()
-                    if self._observer is not None:
-                        self._observer(change)
+                    self._observer(change)
