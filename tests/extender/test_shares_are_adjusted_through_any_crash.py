@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 from adjusting_world import GIB, AdjustingWorld, dying
-from world import World, device, document, half, node, pod
+from world import DONE, World, device, document, half, node, pod
 
 from fakes.clock import InstantClock
 from partage.agent.adjustment import beyond
@@ -461,6 +461,54 @@ async def test_a_wish_of_a_moment_without_a_leader_is_answered_by_the_next() -> 
     await world.service.tick()
 
     assert answered == ["web"]
+
+
+def wish(world: World, name: str, text: str) -> None:
+    """A pod asks for other amounts, and the service hears of it."""
+    meta = world.api.pods[name]["metadata"]
+    meta["annotations"][names.ADJUST] = text
+    meta["resourceVersion"] = str(int(meta.get("resourceVersion", "1")) + 1)
+    world.seen(name)
+
+
+async def test_a_wish_on_a_node_that_is_gone_waits_until_the_node_is_back() -> None:
+    """A cluster may delete a Node before its pods; neither a tick nor a change of the pod fails meanwhile."""
+    answered: list[str] = []
+    amended: list[str] = []
+
+    class Answering:
+        """Notes answers and records."""
+
+        async def answer(self, _pod: Document, _reason: str, message: str) -> None:
+            """Why not."""
+            answered.append(message)
+
+        async def amend(self, _pod: Document, annotations: Mapping[str, str]) -> Answered:
+            """A record."""
+            amended.append(annotations[names.ALLOCATION])
+            return DONE
+
+    machine = node(labels={names.ISOLATION_PROVIDER: "partage"})
+    world = await World(amender=Answering()).start(machine, device())
+    await world.place(pod("big", half()))
+    await world.place(pod("web", half()))
+    wish(world, "web", "compute=60")
+    await world.service.tick()
+    assert "NoRoom" in str(world.service.adjustments.refused["uid-web"])  # type: ignore[union-attr]
+
+    world.service.gone(document(machine))
+    await world.service.tick()
+    wish(world, "web", "compute=70")
+    await world.service.tick()
+    assert "node n1 is gone" in answered[-1]
+
+    world.service.pod_gone("uid-big")
+    world.service.changed(document(machine))
+    world.clock.pass_time(60.0)
+    await world.service.tick()
+    await world.service.adjustments.drain()  # type: ignore[union-attr]
+    assert len(amended) == 1
+    assert '"milli":700' in amended[0]
 
 
 async def test_a_container_that_starts_later_has_the_amounts_of_now(tmp_path: Path) -> None:

@@ -249,6 +249,10 @@ class Adjustments:
         record, pod = entry.pod.record, entry.pod
         if names.ALLOCATION not in document.annotations or record is None or record.problem:
             raise InvalidValue("only a pod with a sound record of Partage can be adjusted")
+        if held.node not in books.engine.ledger.index:
+            raise InvalidValue(
+                f"node {held.node} is gone; shares there can change once it is back"
+            )
         if record.grants != held.grants:
             return {}, ()  # the books take in the new record soon
         node = books.engine.ledger.node_at(books.engine.ledger.index[held.node])
