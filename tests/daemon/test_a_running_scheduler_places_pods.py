@@ -42,6 +42,26 @@ async def test_what_runs_already_is_taken_over() -> None:
         assert set(cluster.taken().values()) == {1000}
 
 
+async def test_a_fault_in_the_periodic_work_ends_no_service() -> None:
+    """It costs a rebuild of the ledger, as a fault in reading a fact does."""
+    faults = [RuntimeError("a fault of ours")]
+
+    def periodic(_now: float) -> None:
+        if faults:
+            raise faults.pop()
+
+    async with (
+        world(nodes=1) as cluster,
+        SchedulerDaemon(await cluster.client(), SchedulerOptions(tick=0.05)) as daemon,
+    ):
+        before = daemon.service.books
+        daemon.service.periodic = periodic
+        await until(lambda: daemon.service.books is not before and not daemon.service.closed)
+
+        await cluster.pod("a")
+        assert await cluster.schedule(daemon.url, "a") == "n0"
+
+
 async def test_a_pod_whose_wish_is_cut_down_is_told() -> None:
     """The pod gets one event, and its permit beside its record."""
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "partage-config"}}

@@ -452,7 +452,11 @@ class SchedulerDaemon(Beside):
         looked = self._clock.monotonic()
         while True:
             await self._clock.sleep(self.options.tick)
-            await self.service.tick()
+            try:
+                await self.service.tick()
+            except Exception:  # noqa: BLE001 # logged, and the books are rebuilt
+                _LOG.exception("the periodic work failed")
+                self._doubt.set()
             if self.options.tls is not None and self._clock.monotonic() > looked + _RENEWAL:
                 looked = self._clock.monotonic()
                 self.options.tls.refresh()
