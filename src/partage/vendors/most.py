@@ -18,16 +18,7 @@ from partage.vendors.traits import ROWS
 
 _PERCENT: Final = 100
 
-_HUNDREDTHS: Final = frozenset(
-    {
-        names.KOORD_GPU,
-        names.KOORD_GPU_CORE,
-        names.KOORD_GPU_MEMORY_RATIO,
-        names.KOORD_RDMA,
-        names.KOORD_FPGA,
-        names.QGPU_CORE,
-    }
-)
+_HUNDREDTHS: Final = {*KOORDINATOR_ALIASES.values(), names.QGPU_CORE} - {names.KOORD_GPU_MEMORY}
 _COUNTS: Final = frozenset({names.KOORD_GPU_SHARED}).union(*(row.counts for row in ROWS))
 _TYPES: Final[Mapping[str, DeviceType]] = {
     names.KOORD_RDMA: DeviceType.RDMA,
@@ -53,7 +44,7 @@ def most_devices(
         return tuple((type_, EVERY) for type_ in DeviceType)
     hami = settings.hami
     counts = _COUNTS | {hami.count_name}
-    parts = {hami.memory_name, hami.percentage_name, hami.cores_name} - {""}
+    parts = {*hami.amounts} - {""}
     asked = []
     for container in containers:
         most: dict[DeviceType, int] = {}

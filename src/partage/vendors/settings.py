@@ -71,10 +71,14 @@ class HamiSettings:
     nodes: Mapping[str, HamiNodeSettings] = field(default_factory=dict)
 
     @property
+    def amounts(self) -> tuple[str, str, str]:
+        """The names of a card's amounts: memory, percentage, cores."""
+        return self.memory_name, self.percentage_name, self.cores_name
+
+    @property
     def resources(self) -> tuple[str, ...]:
         """The names of its resources, without empty ones."""
-        amounts = self.count_name, self.memory_name, self.percentage_name, self.cores_name
-        return tuple(name for name in (*amounts, self.priority_name) if name)
+        return tuple(filter(None, (self.count_name, *self.amounts, self.priority_name)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from partage.model.errors import InvalidRecord, InvalidValue
+from partage.model.errors import InvalidRecord
 
 NVIDIA: Final = "NVIDIA"
 """HAMi's word for the vendor in every encoded device."""
@@ -36,12 +36,6 @@ class ContainerDevice:
     memory_mib: int
     cores: int
     type: str = NVIDIA
-
-    def __post_init__(self) -> None:
-        if not self.uuid or not self.type:
-            raise InvalidValue("an encoded device needs a UUID and a type")
-        if not (0 <= self.memory_mib < 10**10 and 0 <= self.cores < 10**10):
-            raise InvalidValue(f"device {self.uuid!r}: memory or cores out of range")
 
 
 @dataclass(frozen=True, slots=True)

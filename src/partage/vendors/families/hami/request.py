@@ -7,12 +7,13 @@ waits with a message that names the container, the resource, the value and the r
 Source: docs/sources/hami.md 1.1 to 1.4 and 4.6; the HAMi document for the names.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from partage.model.device import MILLI, DeviceType
 from partage.model.policy import Scoring
-from partage.model.quantity import Quantity
 from partage.model.reason import ReasonCode
 from partage.model.request import (
     ContainerAsk,
@@ -130,49 +131,52 @@ def percentage_of(container: ContainerView, hami: HamiSettings) -> int:
 
 def _amounts(container: ContainerView, hami: HamiSettings, notes: list[str]) -> _Amounts | None:
     """The published computation for one container; None if it asks for no device."""
-    count = _count(container, hami, notes)
-    memory = _memory(container, hami)
-    percentage = _percentage(container, hami)
-    cores = _cores(container, hami, notes)
-    if container.ask(hami.priority_name) is not None and priority_of(container, hami) is None:
-        raise _Broken(_rule(container, hami.priority_name, "must be a whole number"))
+    said = frozenset(name for name in hami.amounts if container.ask(name) is not None)
+    count = _count(container, hami, said, notes)
+    factor = max(1, hami.memory_factor)
+    most = _INT32 // factor
+    unit = "MiB" if factor == 1 else f"units of {factor} MiB"
+    rule = f"must be a plain whole number of {unit} from 0 to {most}, without a size suffix"
+    memory = (_whole(container, hami.memory_name, rule, 0, most) or 0) * factor
+    rule = "must be a whole number between 0 and 100"
+    percentage = _whole(container, hami.percentage_name, rule, 0, 100) or 0
+    rule = "must be a whole number of percent from 0"
+    cores = _whole(container, hami.cores_name, rule, 0)
+    if cores is not None and cores > 100:
+        asked = container.ask(hami.cores_name)
+        notes.append(f"container {container.name}: {hami.cores_name}: {asked} counts as 100")
+        cores = 100
+    _whole(container, hami.priority_name, "must be a whole number")
     if count is None:
         return None
     # The names written decide: `gpumem: 0` is all memory without a claim to compute.
-    by_part = container.ask(hami.percentage_name) is not None
-    exclusive = percentage == 100 if by_part else container.ask(hami.memory_name) is None
+    by_part = hami.percentage_name in said
+    exclusive = percentage == 100 if by_part else hami.memory_name not in said
     if cores is None:
         cores = 100 if exclusive else min(hami.default_cores, 100)
     if not memory and not percentage:
         memory = max(0, hami.default_memory)
         percentage = 0 if memory else 100
-    amounts = (hami.memory_name, hami.percentage_name, hami.cores_name)
-    said = frozenset(name for name in amounts if container.ask(name) is not None)
     return _Amounts(count, cores, memory, 0 if memory else percentage, said)
 
 
-def _count(container: ContainerView, hami: HamiSettings, notes: list[str]) -> int | None:
+def _count(
+    container: ContainerView, hami: HamiSettings, named: Collection[str], notes: list[str]
+) -> int | None:
     """Number of devices asked; None for none. The stock name alone, times 100, is percent of cards."""
     value = container.ask(hami.count_name)
-    named = [
-        name
-        for name in (hami.memory_name, hami.percentage_name, hami.cores_name)
-        if container.ask(name) is not None
-    ]
     if value is None:
         if named and hami.default_count < 1:
+            first = next(name for name in hami.amounts if name in named)
             notes.append(
-                f"container {container.name}: {named[0]} without {hami.count_name} asks for "
+                f"container {container.name}: {first} without {hami.count_name} asks for "
                 "nothing, because the default count is 0"
             )
         return hami.default_count if named and hami.default_count >= 1 else None
     if value.nano == 0 and not named:
         return None
-    if not value.integral or not 0 < value.nano <= _INT32 * 10**9:
-        raise _Broken(
-            _rule(container, hami.count_name, "must be a whole number of devices from 1 to 2^31-1")
-        )
-    count = value.floor()
+    rule = "must be a whole number of devices from 1 to 2^31-1"
+    count = _whole(container, hami.count_name, rule, 1, _INT32) or 0
     alone = not named and container.ask(hami.priority_name) is None
     if alone and hami.count_name == _SHARED_COUNT_NAME and count % 100 == 0:
         notes.append(
@@ -183,55 +187,16 @@ def _count(container: ContainerView, hami: HamiSettings, notes: list[str]) -> in
     return count
 
 
-def _memory(container: ContainerView, hami: HamiSettings) -> int:
-    """MiB asked of each device, with the memory factor applied; 0 if the percentage decides."""
-    value = container.ask(hami.memory_name)
-    if value is None:
-        return 0
-    factor = max(1, hami.memory_factor)
-    most = _INT32 // factor
-    if not value.integral or not 0 <= value.nano <= most * 10**9:
-        unit = "MiB" if factor == 1 else f"units of {factor} MiB"
-        raise _Broken(
-            _rule(
-                container,
-                hami.memory_name,
-                f"must be a plain whole number of {unit} from 0 to {most}, without a size suffix",
-            )
-        )
-    return value.floor() * factor
-
-
-def _percentage(container: ContainerView, hami: HamiSettings) -> int:
-    """Percent of each card's memory; 0 if not set."""
-    value = container.ask(hami.percentage_name)
-    if value is None:
-        return 0
-    if not value.integral or not 0 <= value.nano <= 100 * 10**9:
-        raise _Broken(
-            _rule(container, hami.percentage_name, "must be a whole number between 0 and 100")
-        )
-    return value.floor()
-
-
-def _cores(container: ContainerView, hami: HamiSettings, notes: list[str]) -> int | None:
-    """Percent of each card's compute; None if not written."""
-    value = container.ask(hami.cores_name)
+def _whole(
+    container: ContainerView, name: str, rule: str, least: float = -inf, most: float = inf
+) -> int | None:
+    """The container's amount of a resource; None if it is not written. Raises `_Broken`: against its rule."""
+    value = container.ask(name)
     if value is None:
         return None
-    if not value.integral or value.nano < 0:
-        raise _Broken(
-            _rule(container, hami.cores_name, "must be a whole number of percent from 0")
-        )
-    if value.nano > 100 * 10**9:
-        notes.append(f"container {container.name}: {hami.cores_name}: {value} counts as 100")
-        return 100
+    if not value.integral or not least <= value.floor() <= most:
+        raise _Broken(f"{name}: {value} {rule}")
     return value.floor()
-
-
-def _rule(container: ContainerView, name: str, rule: str) -> str:
-    value: Quantity | None = container.ask(name)
-    return f"{name}: {value} {rule}"
 
 
 def _group(

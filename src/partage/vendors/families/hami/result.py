@@ -10,7 +10,6 @@ Source: docs/sources/hami.md 1.5, 5, 6 (environment) and 13 (cases 31, 41, 50); 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from partage.model.allocation import Grant, GrantMode
@@ -50,30 +49,22 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
     grants = placed.grants(NAME)
     if not grants:
         return Rendering()
-    by_container = {
-        container.name: tuple(g for g in grants if g.container == container.name)
+    by_container = [
+        (container, tuple(g for g in grants if g.container == container.name))
         for container in placed.pod.containers
-    }
-    cards = {device.uuid: device for device in placed.node.devices}
-    suffixes = settings.hami.mig_record == "suffix"
-    marked = {
-        grant: mark
-        for grant in grants
-        if suffixes
-        and grant.mig is not None
-        and grant.uuid in cards
-        and (mark := slot_uuid(grant, cards[grant.uuid].cutting))
-    }
-    text = encode_pod_devices(
-        [[_encoded(grant, marked) for grant in held] for held in by_container.values()]
-    )
-    listed = [
-        (container, position, grant)
-        for container, held in enumerate(by_container.values())
-        for position, grant in enumerate(held)
-        if grant.mig is not None
     ]
-    exact = {names.HAMI_MIG_ALLOCATIONS: encode_listed(listed)}
+    cuttings = {device.uuid: device.cutting for device in placed.node.devices}
+    instances = [grant for grant in grants if grant.mig is not None]
+    suffixed = instances if settings.hami.mig_record == "suffix" else []
+    marked = {one: mark for one in suffixed if (mark := slot_uuid(one, cuttings.get(one.uuid)))}
+    text = encode_pod_devices(
+        [[_encoded(grant, marked) for grant in held] for _, held in by_container]
+    )
+    listed = encode_listed(
+        (container, position, grant)
+        for container, (_, held) in enumerate(by_container)
+        for position, grant in enumerate(held)
+    )
     node, seconds = placed.allocation.node, str(placed.now // _SECOND)
     return Rendering(
         annotations={
@@ -83,13 +74,14 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
             names.HAMI_ALLOCATED: text,
             names.HAMI_BIND_PHASE: "allocating",
             names.HAMI_BIND_TIME: seconds,
-            **(exact if len(marked) < len(listed) else {}),
+            **({names.HAMI_MIG_ALLOCATIONS: listed} if len(marked) < len(instances) else {}),
         },
         labels=labels(placed, settings),
         env={
-            container.name: _environment(container, by_container[container.name], node, settings)
-            for container in placed.pod.containers
-            if _by_software(by_container[container.name])
+            container.name: _environment(container, held, node, settings)
+            for container, held in by_container
+            # Hardware instances limit themselves.
+            if held and all(grant.mode is not GrantMode.MIG for grant in held)
         },
     )
 
@@ -125,11 +117,6 @@ def _percent(grant: Grant) -> int:
     return _FULL if grant.mode is GrantMode.WHOLE else min(_FULL, grant.core_milli // 10)
 
 
-def _by_software(grants: tuple[Grant, ...]) -> bool:
-    """Whether limits are set by environment; hardware instances limit themselves."""
-    return bool(grants) and all(grant.mode is not GrantMode.MIG for grant in grants)
-
-
 def _environment(
     container: ContainerView, grants: tuple[Grant, ...], node: str, settings: Settings
 ) -> dict[str, str]:
@@ -142,8 +129,7 @@ def _environment(
         env["CUDA_OVERSUBSCRIBE"] = "true"
     if settings.hami.disable_core_limit:
         env["GPU_CORE_UTILIZATION_POLICY"] = "disable"
-    priority = priority_of(container, settings.hami)
-    if priority is not None:
+    if (priority := priority_of(container, settings.hami)) is not None:
         env["CUDA_TASK_PRIORITY"] = str(priority)
     return env
 
@@ -155,24 +141,24 @@ def _recovered(
     if where != node.name:
         raise InvalidRecord(f"it was made for node {where}, the pod is on {node.name}")
     cards = {device.uuid: device for device in node.devices if device.type is DeviceType.GPU}
-    limit = sharers(settings)
     listed = _listed(pod)
-    owners = _owners(pod, len(slots))
-    return tuple(
-        _grant(
-            container,
-            entry,
-            cards,
-            limit,
-            percentage_of(container, settings.hami),
-            _Instance(
-                listed.get((pod.containers.index(container), position)),
-                by_suffix=names.ALLOCATION not in pod.annotations,
-            ),
-        )
-        for container, entries in zip(owners, slots, strict=True)
-        for position, entry in enumerate(entries)
-    )
+    # Without Partage's own record, which has the places, they follow from the slots of today's geometries.
+    by_suffix = names.ALLOCATION not in pod.annotations
+    found = []
+    for container, entries in zip(_owners(pod, len(slots)), slots, strict=True):
+        index = pod.containers.index(container)
+        for position, entry in enumerate(entries):
+            if entry.type != NVIDIA:
+                raise InvalidRecord(f"device {entry.uuid} is of type {entry.type}, not {NVIDIA}")
+            marked = "[" in entry.uuid or "]" in entry.uuid
+            mark = parse_mig_uuid(entry.uuid) if marked else None
+            uuid = entry.uuid if mark is None else mark.uuid
+            card = cards.get(uuid)
+            if card is None:
+                raise InvalidRecord(f"card {uuid} is not on the node")
+            place = _place(listed.get((index, position)), mark if by_suffix else None, card)
+            found.append(_grant(container, entry, card, place, settings))
+    return tuple(found)
 
 
 def _listed(pod: PodView) -> Mapping[tuple[int, int], Listed]:
@@ -185,31 +171,19 @@ def _listed(pod: PodView) -> Mapping[tuple[int, int], Listed]:
         raise InvalidRecord(f"{names.HAMI_MIG_ALLOCATIONS}: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Instance:
-    """An entry's further data in a pod's records.
+def _place(listed: Listed | None, mark: MigMark | None, card: Device) -> MigSlice | None:
+    """The instance's place on its card; None if unrecorded. Raises `InvalidRecord`: the record is another's.
 
-    Attributes:
-        listed: its row in the annotation of HAMi 2.10.
-        by_suffix: whether a geometry's slot determines its place. The table may have changed since, so this is false if
-            Partage's own record has the place.
+    `listed`: its row in the annotation of HAMi 2.10. `mark`: the suffix of its card, if that determines the place.
     """
-
-    listed: Listed | None
-    by_suffix: bool
-
-    def place(self, uuid: str, mark: MigMark | None, card: Device) -> MigSlice | None:
-        """The instance's place on its card; None if unrecorded. Raises `InvalidRecord`: the record is another's."""
-        if self.listed is not None:
-            if self.listed.gpu != uuid:
-                raise InvalidRecord(
-                    f"the instance is on {uuid}, but {names.HAMI_MIG_ALLOCATIONS} says "
-                    f"{self.listed.gpu}"
-                )
-            return self.listed.instance
-        if mark is None or not self.by_suffix:
-            return None
-        return slot_of(mark, card.cutting)
+    if listed is not None:
+        if listed.gpu != card.uuid:
+            raise InvalidRecord(
+                f"the instance is on {card.uuid}, but {names.HAMI_MIG_ALLOCATIONS} says "
+                f"{listed.gpu}"
+            )
+        return listed.instance
+    return None if mark is None else slot_of(mark, card.cutting)
 
 
 def _owners(pod: PodView, slots: int) -> tuple[ContainerView, ...]:
@@ -225,59 +199,40 @@ def _owners(pod: PodView, slots: int) -> tuple[ContainerView, ...]:
 def _grant(
     container: ContainerView,
     entry: ContainerDevice,
-    cards: dict[str, Device],
-    limit: int,
-    percentage: int,
-    instance: _Instance,
+    card: Device,
+    place: MigSlice | None,
+    settings: Settings,
 ) -> Grant:
-    if entry.type != NVIDIA:
-        raise InvalidRecord(f"device {entry.uuid} is of type {entry.type}, not {NVIDIA}")
-    marked = "[" in entry.uuid or "]" in entry.uuid
-    mark = parse_mig_uuid(entry.uuid) if marked else None
-    uuid = entry.uuid if mark is None else mark.uuid
-    card = cards.get(uuid)
-    if card is None:
-        raise InvalidRecord(f"card {uuid} is not on the node")
-    place = instance.place(uuid, mark, card)
-    if (marked or place is not None) and card.mode is SliceMode.SHARE:
+    instance = entry.uuid != card.uuid or place is not None
+    if instance and card.mode is SliceMode.SHARE:
         raise InvalidRecord(
             f"{entry.uuid} is a hardware instance, but the card is not in mode mig"
         )
     if entry.cores > _FULL or entry.memory_mib * MIB > card.memory_bytes:
         raise InvalidRecord(
-            f"{entry.memory_mib} MiB and {entry.cores} % are more than card {uuid} has"
+            f"{entry.memory_mib} MiB and {entry.cores} % are more than card {card.uuid} has"
         )
-    whole = entry.cores == _FULL and entry.memory_mib == card.memory_bytes // MIB
-    mode = _mode(card, whole=whole, instance=marked or place is not None)
+    mode, core, memory = GrantMode.SHARE, entry.cores * 10, entry.memory_mib * MIB
+    if instance or card.mode is SliceMode.MIG:
+        mode = GrantMode.MIG
+    elif entry.cores == _FULL and entry.memory_mib == card.memory_bytes // MIB:
+        mode, core, memory = GrantMode.WHOLE, card.core_milli, card.memory_bytes
+    else:
+        # An entry drops the part of a memory share below one MiB. If the container asked for a share that equals it,
+        # the exact share counts: the books never hold less than the grant, and shares of 100 % in total still fit.
+        exact = card.memory_bytes * percentage_of(container, settings.hami) // _FULL
+        memory = exact if exact // MIB == entry.memory_mib else memory
     return Grant(
         container=container.name,
         phase=container.phase,
         protocol=NAME,
         type=DeviceType.GPU,
         minor=card.minor,
-        uuid=uuid,
-        core_milli=card.core_milli if mode is GrantMode.WHOLE else entry.cores * 10,
-        memory_bytes=card.memory_bytes
-        if mode is GrantMode.WHOLE
-        else _memory(entry, card, 0 if mode is GrantMode.MIG else percentage),
+        uuid=card.uuid,
+        core_milli=core,
+        memory_bytes=memory,
         mode=mode,
         exclusive=entry.cores == _FULL and mode is GrantMode.SHARE,
-        sharers=None if place is not None or card.registrar == NAME else limit,
+        sharers=None if place is not None or card.registrar == NAME else sharers(settings),
         mig=place,
     )
-
-
-def _memory(entry: ContainerDevice, card: Device, percentage: int) -> int:
-    """Bytes for the MiB of an entry, which drops the part of a memory share below one MiB.
-
-    If the container asked for a share that equals that entry, the result is the exact share. So the books never hold
-    less than the grant, and shares of 100 % in total still fit on the card.
-    """
-    exact = card.memory_bytes * percentage // _FULL
-    return exact if exact // MIB == entry.memory_mib else entry.memory_mib * MIB
-
-
-def _mode(card: Device, *, whole: bool, instance: bool) -> GrantMode:
-    if instance or card.mode is SliceMode.MIG:
-        return GrantMode.MIG
-    return GrantMode.WHOLE if whole else GrantMode.SHARE

@@ -37,7 +37,7 @@ HEEDED: Final = frozenset(
 _WEIGHT: Final = re.compile(r"[0-9]{1,9}")
 _WRITTEN: Final = (SliceMode.SHARE, SliceMode.MIG)
 _PROFILE: Final = re.compile(r"[0-9]{1,2}g(?:\.[0-9]{1,4}gb(?:[+-][a-z.]{1,8})?)?")
-_WEIGHT_NAMES: Final = ("slot", "core", "memory")
+_WEIGHT_NAMES: Final = {"slot", "core", "memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,15 @@ class Wishes:
 
 def read_wishes(annotations: Mapping[str, str]) -> Wishes:
     """The wishes in a pod's annotations."""
-    modes, mode_notes, mode_fault = _modes(annotations)
+    notes: list[str] = []
+    modes, mode_fault = _modes(annotations.get(names.HAMI_VGPU_MODE, ""), notes)
     profile = annotations.get(names.MIG_PROFILE, "").strip()
     if profile and mode_fault is None:
         modes, mode_fault = _for_profile(profile, modes)
-    weights, weight_fault = _weights(annotations)
-    numa_bind, numa_notes = _numa_bind(annotations.get(names.HAMI_NUMA_BIND, ""))
-    node_strategy, node_notes = _node_strategy(annotations)
-    order, unused, order_notes = _card_order(annotations)
+    weights, weight_fault = _weights(annotations.get(names.HAMI_WEIGHTS))
+    numa_bind = _numa_bind(annotations.get(names.HAMI_NUMA_BIND, ""), notes)
+    node_strategy = _node_strategy(annotations.get(names.HAMI_NODE_POLICY), notes)
+    order, unused = _card_order(annotations.get(names.HAMI_CARD_POLICY), notes)
     return Wishes(
         filter=CardFilter(
             use_types=split_list(annotations.get(names.HAMI_USE_TYPE, "")),
@@ -100,7 +101,7 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
         card_order=replace(order, by_numa=order.by_numa or numa_bind, weights=weights),
         profile=profile,
         fault=mode_fault or weight_fault,
-        notes=(*mode_notes, *numa_notes, *node_notes, *order_notes),
+        notes=tuple(notes),
     )
 
 
@@ -109,38 +110,27 @@ def split_list(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
-def _numa_bind(text: str) -> tuple[bool, tuple[str, ...]]:
+def _numa_bind(text: str, notes: list[str]) -> bool:
     """Whether all cards must be on one NUMA node, and a note on a text that is no boolean."""
-    if not text or text in BOOLEANS:
-        return BOOLEANS.get(text, False), ()
-    note = f"annotation {names.HAMI_NUMA_BIND} is {text!r}, which counts as false; write true"
-    return False, (note,)
+    if text and text not in BOOLEANS:
+        notes.append(
+            f"annotation {names.HAMI_NUMA_BIND} is {text!r}, which counts as false; write true"
+        )
+    return BOOLEANS.get(text, False)
 
 
-def _modes(
-    annotations: Mapping[str, str],
-) -> tuple[tuple[SliceMode, ...], tuple[str, ...], Fault | None]:
+def _modes(text: str, notes: list[str]) -> tuple[tuple[SliceMode, ...], Fault | None]:
     """Modes that the annotation contains as a substring, and a note on others; if absent, any card is accepted."""
-    text = annotations.get(names.HAMI_VGPU_MODE, "")
-    if not text.strip():
-        return (), (), None
     modes = tuple(mode for mode in _WRITTEN if mode.value in text)
     either = SliceMode.EITHER in text
-    notes: tuple[str, ...] = ()
-    if (modes or either) and not set(split_list(text)) <= {*SliceMode}:
-        counts = "any mode" if either else " or ".join(modes)
-        notes = (f"annotation {names.HAMI_VGPU_MODE} is {text!r}, which counts as {counts}",)
-    if modes or either:
-        return () if either else modes, notes, None
-    known = " or ".join(_WRITTEN)
-    return (
-        (),
-        (),
-        Fault(
-            f"annotation {names.HAMI_VGPU_MODE} is {text!r}: no card has such a mode; write {known}",
-            ReasonCode.MODE_MISMATCH,
-        ),
-    )
+    about = f"annotation {names.HAMI_VGPU_MODE} is {text!r}"
+    if text.strip() and not modes and not either:
+        known = " or ".join(_WRITTEN)
+        fault = f"{about}: no card has such a mode; write {known}"
+        return (), Fault(fault, ReasonCode.MODE_MISMATCH)
+    if not set(split_list(text)) <= {*SliceMode}:
+        notes.append(f"{about}, which counts as {'any mode' if either else ' or '.join(modes)}")
+    return () if either else modes, None
 
 
 def _for_profile(
@@ -160,55 +150,41 @@ def _for_profile(
     return (SliceMode.MIG,), None
 
 
-def _weights(annotations: Mapping[str, str]) -> tuple[CardWeights | None, Fault | None]:
-    text = annotations.get(names.HAMI_WEIGHTS)
+def _weights(text: str | None) -> tuple[CardWeights | None, Fault | None]:
     if text is None:
         return None, None
-    given: dict[str, int] = {}
-    for item in text.split(","):
-        name, equals, value = (part.strip() for part in item.partition("="))
-        if not equals or name in given or not _WEIGHT.fullmatch(value):
-            return None, _weight_fault(text)
-        given[name] = int(value)
-    if set(given) != set(_WEIGHT_NAMES) or not any(given.values()):
-        return None, _weight_fault(text)
-    return CardWeights(slot=given["slot"], core=given["core"], memory=given["memory"]), None
-
-
-def _weight_fault(text: str) -> Fault:
-    return Fault(
+    parts = [[part.strip() for part in item.partition("=")] for item in text.split(",")]
+    given = {name: int(value) for name, _, value in parts if _WEIGHT.fullmatch(value)}
+    if len(parts) == len(given) and given.keys() == _WEIGHT_NAMES and any(given.values()):
+        return CardWeights(**given), None
+    return None, Fault(
         f"annotation {names.HAMI_WEIGHTS} is {text!r}: it needs slot, core and memory, each once, "
         "as whole numbers from 0 with at least one above 0, such as slot=1,core=1,memory=3"
     )
 
 
-def _node_strategy(annotations: Mapping[str, str]) -> tuple[Strategy | None, tuple[str, ...]]:
-    text = annotations.get(names.HAMI_NODE_POLICY)
+def _node_strategy(text: str | None, notes: list[str]) -> Strategy | None:
     if text is None:
-        return None, ()
+        return None
     text = text.strip()
     if text == Strategy.SPREAD:
-        return Strategy.SPREAD, ()
-    if text == Strategy.BINPACK:
-        return Strategy.BINPACK, ()
-    return Strategy.BINPACK, (
-        f"annotation {names.HAMI_NODE_POLICY} is {text!r}, which counts as binpack",
-    )
+        return Strategy.SPREAD
+    if text != Strategy.BINPACK:
+        notes.append(f"annotation {names.HAMI_NODE_POLICY} is {text!r}, which counts as binpack")
+    return Strategy.BINPACK
 
 
-def _card_order(annotations: Mapping[str, str]) -> tuple[CardOrder, bool, tuple[str, ...]]:
-    """Order, whether cards must be unused, and notes.
+def _card_order(text: str | None, notes: list[str]) -> tuple[CardOrder, bool]:
+    """Order, and whether cards must be unused.
 
     The first of binpack and spread decides, because both find the same cards equal. NUMA counts before or after it, in
     the written order. A chain that names none of the three means spread. NUMA alone leaves cards of one NUMA node in
     their order.
     """
-    text = annotations.get(names.HAMI_CARD_POLICY)
     if text is None:
-        return CardOrder(), False, ()
+        return CardOrder(), False
     strategy: Strategy | None = None
     by_numa = then_numa = by_links = unused = False
-    unknown: list[str] = []
     for word in split_list(text):
         match word:
             case "binpack" | "spread":
@@ -221,12 +197,9 @@ def _card_order(annotations: Mapping[str, str]) -> tuple[CardOrder, bool, tuple[
             case "mutex":
                 unused = True
             case _:
-                unknown.append(word)
-    notes = tuple(
-        f"annotation {names.HAMI_CARD_POLICY}: {word!r} is no card policy and is left out"
-        for word in unknown
-    )
+                about = f"annotation {names.HAMI_CARD_POLICY}"
+                notes.append(f"{about}: {word!r} is no card policy and is left out")
     if strategy is None:
         strategy = Strategy.FIRST_FIT if by_numa else Strategy.SPREAD
     order = CardOrder(strategy, by_numa=by_numa, then_numa=then_numa, by_links=by_links)
-    return order, unused, notes
+    return order, unused

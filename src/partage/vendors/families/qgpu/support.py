@@ -25,36 +25,18 @@ DRIVERS: Final[Mapping[int, tuple[int, int, int] | None]] = {
 ARCHITECTURES: Final = ("Volta", "Turing", "Ampere", "Ada")
 """The last one by the later page."""
 
-_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Kepler": ("K10", "K20", "K40", "K40M", "K80"),
-    "Maxwell": ("M4", "M10", "M40", "M60"),
-    "Pascal": ("P4", "P6", "P40", "P100", "1080"),
-    "Volta": ("V100", "V100S"),
-    "Turing": ("T4", "T4G", "T10", "2080"),
-    "Ampere": (
-        "A2",
-        "A10",
-        "A10G",
-        "A10M",
-        "A16",
-        "A30",
-        "A40",
-        "A100",
-        "A800",
-        "A2000",
-        "A4000",
-        "A4500",
-        "A5000",
-        "A5500",
-        "A6000",
-        "3080",
-        "3090",
-    ),
-    "Ada": ("ADA", "L2", "L4", "L20", "L40", "L40S", "4080", "4090", "4090D"),
-    "Hopper": ("H20", "H100", "H200", "H800", "GH200"),
-    "Blackwell": ("BLACKWELL", "B100", "B200", "B300", "GB200", "GB300", "5090"),
+_MODELS: Final[Mapping[str, str]] = {
+    "Kepler": "K10 K20 K40 K40M K80",
+    "Maxwell": "M4 M10 M40 M60",
+    "Pascal": "P4 P6 P40 P100 1080",
+    "Volta": "V100 V100S",
+    "Turing": "T4 T4G T10 2080",
+    "Ampere": "A2 A10 A10G A10M A16 A30 A40 A100 A800 A2000 A4000 A4500 A5000 A5500 A6000 3080 3090",
+    "Ada": "ADA L2 L4 L20 L40 L40S 4080 4090 4090D",
+    "Hopper": "H20 H100 H200 H800 GH200",
+    "Blackwell": "BLACKWELL B100 B200 B300 GB200 GB300 5090",
 }
-_BY_TOKEN: Final = {token: name for name, tokens in _MODELS.items() for token in tokens}
+_BY_TOKEN: Final = {token: name for name, tokens in _MODELS.items() for token in tokens.split()}
 _DECISIVE: Final = ("ADA", "BLACKWELL")
 """Words that decide before numbers, because an RTX 6000 Ada is not a Quadro RTX 6000."""
 
@@ -65,10 +47,8 @@ _VERSION: Final = re.compile(r"([0-9]{1,5})\.([0-9]{1,5})(?:\.([0-9]{1,5}))?")
 def architecture_of(model: str) -> str | None:
     """The architecture of a card by its model name; None if the name is not recognised."""
     tokens = _TOKEN.findall(model.upper())
-    for token in (*(t for t in _DECISIVE if t in tokens), *tokens):
-        if token in _BY_TOKEN:
-            return _BY_TOKEN[token]
-    return None
+    ordered = (*(t for t in _DECISIVE if t in tokens), *tokens)
+    return next((_BY_TOKEN[token] for token in ordered if token in _BY_TOKEN), None)
 
 
 def driver_version(labels: Mapping[str, str]) -> tuple[int, int, int] | None:
