@@ -280,7 +280,7 @@ def _shut(
         key, _, value = text.partition("=")
         absent = absent and key != VISIBLE
         found = opening(key)
-        theirs = found is not None and found.vendor in granted and not found.complete
+        theirs = found is not None and found.name in granted and not found.complete
         if found is not None and value != found.closed and not theirs:
             env[key] = found.closed
     makers = _makers(place)
@@ -419,12 +419,12 @@ def _opened_beside(container: Container, place: Place, mine: Sequence[Grant]) ->
     for grant in mine:
         granted.setdefault(_maker(place, grant.uuid), []).append(grant)
     for vendor, own in granted.items():
-        key = traits_of(vendor).variable
-        found = opening(key)
-        if found is None or found.complete or found.vendor == NVIDIA.name:
+        row = traits_of(vendor)
+        key = row.variable
+        if not key or row.complete or row is NVIDIA:
             continue
         lines = (text.partition("=")[::2] for text in container.env)
-        values = {value for name, value in lines if name == key and not found.is_closed(value)}
+        values = {value for name, value in lines if name == key and not row.is_closed(value)}
         minors = {one.minor for one in own}
         others = None
         if any(one.mode is GrantMode.VENDOR for one in own):

@@ -10,7 +10,7 @@ words; `GrantedCard` holds their amounts, which only this module computes. They 
 upstream's truncation, because readers depend on it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -22,11 +22,13 @@ from partage.model.pod import Record
 from partage.model.quantity import Quantity
 from partage.model.request import (
     DeviceRequest,
+    Fault,
     Phase,
     PodRequest,
     RequestGroup,
 )
 from partage.vendors.settings import Settings
+from partage.vendors.traits import Traits
 
 KOORDINATOR: Final = "koordinator"
 """The name of Koordinator's protocol."""
@@ -305,15 +307,51 @@ def percent_of(part: int, total: int) -> int:
     return int(float(part) / float(total) * 100) if total else 0
 
 
-def asks_any(pod: PodView, triggers: Iterable[str]) -> bool:
-    """Whether a container of the pod asks for one of the resources, with more than zero."""
-    wanted = tuple(triggers)
-    return any(
-        quantity.nano > 0
-        for container in pod.containers
-        for name in wanted
-        if (quantity := container.ask(name)) is not None
-    )
+def wakes(pod: PodView, row: Traits) -> bool:
+    """Whether a container of the pod asks for a resource that wakes the vendor's plugin, with more than zero."""
+    asked = (container.ask(name) for container in pod.containers for name in row.wakes)
+    return any(quantity.nano > 0 for quantity in asked if quantity is not None)
+
+
+def adapted(
+    pod: PodView,
+    reading: Reading,
+    row: Traits,
+    unserved: Callable[[DeviceRequest], bool],
+    problem: Callable[[Sequence[DeviceRequest]], str],
+) -> Reading:
+    """The reading with a vendor's rules: pods that wake its plugin are kept on its cards, others off them.
+
+    `unserved`: whether the plugin cannot serve a request of another pod. `problem`: why it cannot cut these requests
+    for cards; empty if it can.
+    """
+    if reading.fault is not None or not reading.groups:
+        return reading  # without amounts the pod is kube-scheduler's, as any pod of a plugin
+    if not wakes(pod, row):
+        return kept_off(reading, row.name, unserved)
+    groups = tuple(_kept_on(group, row) for group in reading.groups)
+    why = problem([one.request for one in groups if one.request.type is DeviceType.GPU])
+    return replace(reading, fault=Fault(why)) if why else replace(reading, groups=groups)
+
+
+def _kept_on(group: RequestGroup, row: Traits) -> RequestGroup:
+    request = group.request
+    if request.type is not DeviceType.GPU:
+        return group
+    sharers = request.sharers
+    if row.sharers and not request.whole:
+        sharers = min(row.sharers, sharers or row.sharers)
+    cards = replace(request.filter, vendors=(row.name,))
+    return replace(group, request=replace(request, filter=cards, sharers=sharers))
+
+
+def undersized(request: DeviceRequest, row: Traits) -> str:
+    """Why a vendor's plugin cannot cut so small a share, in upstream's words; empty if it can."""
+    if not request.core_milli:
+        return "gpu core resource is required"
+    if not request.memory_milli and request.memory_bytes < row.unit:
+        return f"gpu memory must not be less than {row.unit} bytes"
+    return ""
 
 
 def kept_off(reading: Reading, vendor: str, unserved: Callable[[DeviceRequest], bool]) -> Reading:
@@ -337,10 +375,15 @@ def kept_off(reading: Reading, vendor: str, unserved: Callable[[DeviceRequest], 
     return replace(reading, groups=tuple(map(spared, reading.groups)))
 
 
-def lock_value(placed: PlacedPod) -> str:
-    """The value that a vendor's plugin expects in its lock on the node: time, namespace and pod name."""
+def lock_of(placed: PlacedPod, row: Traits) -> dict[str, str]:
+    """The lock on the node that a vendor's plugin expects, and later removes, for a pod that wakes it.
+
+    Its value is the time, the namespace and the pod's name.
+    """
+    if not wakes(placed.pod, row):
+        return {}
     time = datetime.fromtimestamp(placed.now // _NANO, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return f"{time},{placed.pod.namespace},{placed.pod.name}"
+    return {row.lock: f"{time},{placed.pod.namespace},{placed.pod.name}"}
 
 
 def _card(

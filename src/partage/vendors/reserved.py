@@ -48,15 +48,18 @@ class ReservedKeys:
 
         `annotations`: before and after. `labels`: before and after.
         """
-        found = [
-            f"annotation {key}"
-            for key in self.in_annotations({**annotations[0], **annotations[1]})
-            if annotations[0].get(key) != annotations[1].get(key)
-        ]
-        return found + [
-            f"label {key}"
-            for key in self.in_labels({**labels[0], **labels[1]})
-            if labels[0].get(key) != labels[1].get(key)
+        return [
+            f"{what} {key}"
+            for what, (before, after), keys in (
+                (
+                    "annotation",
+                    annotations,
+                    self.in_annotations({**annotations[0], **annotations[1]}),
+                ),
+                ("label", labels, self.in_labels({**labels[0], **labels[1]})),
+            )
+            for key in keys
+            if before.get(key) != after.get(key)
         ]
 
 

@@ -13,11 +13,10 @@ Ascend's hook; documentation of the others. Read, not run.
 import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from partage.vendors.traits import NVIDIA, ROWS
+from partage.vendors.traits import NVIDIA, ROWS, Traits
 
 VISIBLE: Final = NVIDIA.variable
 VOID: Final = NVIDIA.closed
@@ -40,40 +39,15 @@ _MAKERS: Final[Mapping[str, str]] = MappingProxyType(
 """Domains under which makers of cards have their CDI kinds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A variable that a vendor's runtime reads.
-
-    Attributes:
-        vendor: the maker of the cards that it opens; empty for any.
-        closed: the value that opens none.
-        others: further values that open none.
-        complete: a container with a card of the vendor needs nothing from the runtime.
-    """
-
-    vendor: str
-    closed: str
-    others: frozenset[str] = frozenset()
-    complete: bool = False
-
-    def is_closed(self, value: str) -> bool:
-        """Whether a value opens no card."""
-        return value == self.closed or value in self.others
-
-
-_OPENINGS: Final[Mapping[str, Opening]] = MappingProxyType(
-    {
-        row.variable: Opening(row.name, row.closed, row.others, complete=row.complete)
-        for row in ROWS
-        if row.variable
-    }
+_ROWS: Final[Mapping[str, Traits]] = MappingProxyType(
+    {row.variable: row for row in ROWS if row.variable}
 )
-_ANY: Final = Opening("", "none", frozenset({"", VOID}))
+_ANY: Final = Traits("", others=frozenset({"", VOID}))
 
 
-def opening(variable: str) -> Opening | None:
-    """The effect of a variable; None if no runtime reads it."""
-    return _OPENINGS.get(variable) or (_ANY if _RESOURCE.fullmatch(variable) else None)
+def opening(variable: str) -> Traits | None:
+    """The vendor whose runtime reads a variable, without a name for one that any may read; None for none."""
+    return _ROWS.get(variable) or (_ANY if _RESOURCE.fullmatch(variable) else None)
 
 
 def opens(env: Iterable[str]) -> tuple[str, ...]:

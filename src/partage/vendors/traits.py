@@ -125,6 +125,10 @@ class Traits:
         numbers = {"minor": minor, "render": FIRST_RENDER + minor}
         return tuple(path.format(**numbers) for path in self.own)
 
+    def is_closed(self, value: str) -> bool:
+        """Whether a value of its variable opens no card."""
+        return value == self.closed or value in self.others
+
 
 NVIDIA: Final = Traits(
     "nvidia",

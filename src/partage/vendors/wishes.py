@@ -36,15 +36,12 @@ class Priority(StrEnum):
     ONLINE = "online"
 
 
+SHORT: Final = {"be": Policy.BEST_EFFORT, "fs": Policy.FIXED_SHARE, "bs": Policy.BURST_SHARE}
+"""The qGPU document's policies by abbreviation."""
 POLICIES: Final[Mapping[str, Policy]] = {
-    "best-effort": Policy.BEST_EFFORT,
-    "be": Policy.BEST_EFFORT,
-    "fixed-share": Policy.FIXED_SHARE,
-    "fs": Policy.FIXED_SHARE,
-    "burst-share": Policy.BURST_SHARE,
-    "bs": Policy.BURST_SHARE,
+    spelt: policy for short, policy in SHORT.items() for spelt in (policy.value, short)
 }
-"""The qGPU document's policies, by full name and abbreviation."""
+"""The same, by full name too."""
 _TAKES: Final = (Policy.FIXED_SHARE, Policy.BURST_SHARE, Policy.BEST_EFFORT)
 """Policies by how much of a card a pod may take beside others, the least first."""
 _HAMI_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"

@@ -5,10 +5,10 @@ a quality of service, which the plugin enforces. The ConfigMap `metax-device-con
 way (docs/sources/koordinator.md 5).
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -19,7 +19,7 @@ from partage.model.errors import UNREADABLE, InvalidValue
 from partage.model.node import Node, Verdict
 from partage.model.pod import Record
 from partage.model.reason import ReasonCode
-from partage.model.request import DeviceRequest, Fault, Phase, RequestGroup
+from partage.model.request import DeviceRequest, Phase
 from partage.vendors import names
 from partage.vendors.base import (
     KOORDINATOR,
@@ -30,10 +30,11 @@ from partage.vendors.base import (
     Reading,
     Registration,
     Rendering,
-    asks_any,
+    adapted,
     gpus_of,
-    kept_off,
-    lock_value,
+    lock_of,
+    undersized,
+    wakes,
 )
 from partage.vendors.settings import MetaxSettings, Settings
 from partage.vendors.traits import METAX
@@ -43,35 +44,30 @@ _PERCENT: Final = MILLI // 100
 _POLICIES: Final = ("fixed-share", "best-effort", "burst-share")
 _DEFAULT_POLICY: Final = "best-effort"
 # The document's prose joins each name with "sGPU", so it looks like a plural.
-_SPELLINGS: Final[Mapping[str, str]] = {
-    **{policy: policy for policy in _POLICIES},
-    **{f"{policy}s": policy for policy in _POLICIES},
-}
+_SPELLINGS: Final = {spelt: one for one in _POLICIES for spelt in (one, f"{one}s")}
 _NATIVE: Final = "native"
 _SHARING: Final = "sgpu"
 
 
 def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """The rules of a pod that activates the plugin: quality of service, one card, vendor's cards."""
-    if reading.fault is not None or not reading.groups:
-        return reading  # without amounts the pod is kube-scheduler's, as any pod of a plugin
-    if not asks_any(pod, METAX.wakes):
-        if names.SGPU_QOS_POLICY in pod.annotations:
-            note = f"annotation {names.SGPU_QOS_POLICY} has no effect: no container asks for {names.SGPU}"
-            reading = replace(reading, notes=(*reading.notes, note))
-        return kept_off(reading, METAX.name, lambda request: not request.whole)
-    groups = [_ours(group) for group in reading.groups]
-    requests = [g.request for g in groups if g.request.type is DeviceType.GPU]
-    problem = _policy_problem(pod) or next(filter(None, map(_problem, requests)), "")
-    problem = problem or (_units_problem(pod, requests) if requests else "")
-    if not problem and not requests:
-        problem = (
-            f"{names.SGPU} only wakes the vendor's plugin; ask for {names.KOORD_GPU_SHARED},"
-            f" {names.KOORD_GPU_CORE} and {names.KOORD_GPU_MEMORY} beside it"
+    asks = reading.fault is None and reading.groups
+    if asks and names.SGPU_QOS_POLICY in pod.annotations and not wakes(pod, METAX):
+        note = (
+            f"annotation {names.SGPU_QOS_POLICY} has no effect: no container asks for {names.SGPU}"
         )
-    if problem:
-        return replace(reading, fault=Fault(problem))
-    return replace(reading, groups=tuple(groups))
+        reading = replace(reading, notes=(*reading.notes, note))
+    return adapted(pod, reading, METAX, lambda request: not request.whole, partial(_problem, pod))
+
+
+def _problem(pod: PodView, requests: Sequence[DeviceRequest]) -> str:
+    problem = _policy_problem(pod) or next(filter(None, map(_uncut, requests)), "")
+    if problem or requests:
+        return problem or _units_problem(pod, requests)
+    return (
+        f"{names.SGPU} only wakes the vendor's plugin; ask for {names.KOORD_GPU_SHARED},"
+        f" {names.KOORD_GPU_CORE} and {names.KOORD_GPU_MEMORY} beside it"
+    )
 
 
 def _policy_problem(pod: PodView) -> str:
@@ -103,34 +99,18 @@ def _units_problem(pod: PodView, requests: Sequence[DeviceRequest]) -> str:
     )
 
 
-def _ours(group: RequestGroup) -> RequestGroup:
-    request = group.request
-    if request.type is not DeviceType.GPU:
-        return group
-    cards = replace(request.filter, vendors=(METAX.name,))
-    sharers = (
-        request.sharers if request.whole else min(METAX.sharers, request.sharers or METAX.sharers)
-    )
-    return replace(group, request=replace(request, filter=cards, sharers=sharers))
-
-
-def _problem(request: DeviceRequest) -> str:
+def _uncut(request: DeviceRequest) -> str:
     """Why the plugin could not cut the request; texts contain upstream's."""
-    problem = ""
     if request.whole:
-        return problem
+        return ""
     if request.count > 1:
         return (
             "MetaX does not support virtualisation over several cards:"
             f" a share of {request.count} cards was asked, one is allowed"
         )
-    if not request.core_milli:
-        problem = "gpu core resource is required"
-    elif not request.memory_milli and request.memory_bytes < METAX.unit:
-        problem = f"gpu memory must not be less than {METAX.unit} bytes"
-    if problem:
-        return f'failed to adapt for GPU device plugin of vendor "{METAX.name}": {problem}'
-    return problem
+    problem = undersized(request, METAX)
+    prefix = f'failed to adapt for GPU device plugin of vendor "{METAX.name}": '
+    return problem and prefix + problem
 
 
 def _register(node: NodeView, settings: Settings) -> Registration:
@@ -174,11 +154,14 @@ def _mode(node: NodeView, settings: MetaxSettings) -> str:
 def _verdicts(mode: str) -> tuple[Verdict, ...]:
     if mode in (_SHARING, ""):
         return ()
-    if mode == _NATIVE:
-        message = "the MetaX node is in mode native: whole cards only, no sGPU"
-        return (Verdict("", ReasonCode.NOT_SHAREABLE, message, sharing_only=True),)
-    message = f"the MetaX node is in mode {mode}, which is not supported; use native or sgpu"
-    return (Verdict("", ReasonCode.MODE_MISMATCH, message),)
+    code, message = ReasonCode.NOT_SHAREABLE, "native: whole cards only, no sGPU"
+    if mode != _NATIVE:
+        code, message = (
+            ReasonCode.MODE_MISMATCH,
+            f"{mode}, which is not supported; use native or sgpu",
+        )
+    message = f"the MetaX node is in mode {message}"
+    return (Verdict("", code, message, sharing_only=mode == _NATIVE),)
 
 
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
@@ -193,22 +176,13 @@ def _render(placed: PlacedPod, _settings: Settings) -> Rendering:
         }
         for card in cards
     ]
-    annotations = {
-        names.METAX_DEVICES_ALLOCATED: json.dumps(
-            [entries], separators=(",", ":"), ensure_ascii=False
-        )
-    }
-    woken = asks_any(placed.pod, METAX.wakes)
+    annotations = {names.METAX_DEVICES_ALLOCATED: msgspec.json.encode([entries]).decode()}
     value = placed.pod.annotations.get(names.SGPU_QOS_POLICY)
-    if value is None and woken and not all(card.whole for card in cards):
+    if value is None and wakes(placed.pod, METAX) and not all(card.whole for card in cards):
         value = _DEFAULT_POLICY
     if value is not None and value in _SPELLINGS:
         annotations[names.SGPU_QOS_POLICY] = _SPELLINGS[value]
-    return Rendering(
-        annotations=annotations,
-        # Only a pod that activates the plugin gets the lock that the plugin later removes.
-        node_annotations={names.METAX_LOCK: lock_value(placed)} if woken else {},
-    )
+    return Rendering(annotations=annotations, node_annotations=lock_of(placed, METAX))
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -267,7 +241,7 @@ def _grant(entry: _Entry, pod: PodView, node: Node) -> Grant:
 
 FAMILY: Final = Family(
     name=METAX.name,
-    triggers=frozenset({names.SGPU}),
+    triggers=frozenset(METAX.wakes),
     refine=_refine,
     register=_register,
     render=_render,

@@ -133,22 +133,26 @@ def gather(containers: Iterable[ContainerView]) -> Asked:
         for name, amount in at_most((part.phase, part.nano) for part in parts).items()
     }
     for name, quantity in totals.items():
-        _refuse_beyond(written[name], name, quantity)
+        if quantity.ceil() > most_of(name):
+            raise InvalidValue(
+                f"invalid resource unit {written[name]}: {quantity} (more than any node can have)"
+            )
     old = bool(written) and all(name in ALIASES for name in written.values())
     return Asked(totals, written, tuple(parts), DIALECT_V14 if old else "", tuple(notes))
 
 
 def _outvoted(container: ContainerView) -> list[str]:
     """Notes on names of v1.4 whose amount differs from that of today's name beside them."""
-    notes = []
-    for old in sorted(container.names & ALIASES.keys()):
-        new = ALIASES[old]
-        before, now = container.ask(old), container.ask(new)
-        if before is not None and now is not None and before != now:
-            notes.append(
-                f"container {container.name}: {new}: {now} holds, and not {old}: {before}"
-            )
-    return notes
+    both = (
+        (new, container.ask(new), old, container.ask(old))
+        for old in sorted(container.names & ALIASES.keys())
+        if (new := ALIASES[old]) in container.names
+    )
+    return [
+        f"container {container.name}: {new}: {now} holds, and not {old}: {before}"
+        for new, now, old, before in both
+        if before != now
+    ]
 
 
 def _amounts(container: ContainerView) -> list[tuple[str, Quantity]]:
@@ -175,23 +179,14 @@ def _one(container: ContainerView, name: str) -> Quantity:
     Kubernetes requires both to be equal for extended resources. It takes `kubernetes.io/` names for its own, and for
     these a request may be less than its limit.
     """
-    request, limit = container.requests.get(name), container.limits.get(name)
-    if request is None or limit is None:
-        return next(quantity for quantity in (request, limit) if quantity is not None)
-    apart = request.nano > limit.nano if name in ALIASES else request.nano != limit.nano
-    if apart:
+    request = container.requests.get(name, container.limits.get(name, Quantity(0)))
+    limit = container.limits.get(name, request)
+    if request.nano > limit.nano if name in ALIASES else request.nano != limit.nano:
         raise InvalidValue(
             f"container {container.name}: {name} has request {request} and limit {limit};"
             " Kubernetes requires them to be equal"
         )
     return request
-
-
-def _refuse_beyond(written: str, name: str, quantity: Quantity) -> None:
-    if quantity.ceil() > most_of(name):
-        raise InvalidValue(
-            f"invalid resource unit {written}: {quantity} (more than any node can have)"
-        )
 
 
 def _unit(name: str, quantity: Quantity, container: ContainerView, rule: str) -> str:

@@ -30,6 +30,7 @@ _SCOPES: Final[Mapping[str, Scope]] = {
 _EXCLUSIVE: Final[Mapping[str, Scope]] = {"DeviceLevel": Scope.DEVICE, "PCIeLevel": Scope.PCIE}
 _STRATEGIES: Final = ("ApplyForAll", "RequestsAsCount")
 _SELECTORS: Final = ("selector", "vfSelector")
+_OF_FUNCTIONS: Final = "VFSelector"
 _POLICIES: Final = ("None", "BestEffort", "Restricted", "SingleNUMANode")
 
 _MOST_CONDITIONS: Final = 8
@@ -136,16 +137,17 @@ class Hints:
 
 def hints_of(annotations: Mapping[str, str]) -> Hints:
     """Read the annotations. Raises `InvalidValue`: one is malformed; the message names it and the fault."""
-    by_type, unknown = _allocate(annotations.get(names.DEVICE_ALLOCATE_HINT))
-    joint, same_pcie, strangers = _joint(annotations.get(names.DEVICE_JOINT_ALLOCATE))
-    single_numa, numa_notes = _numa(annotations.get(names.NUMA_TOPOLOGY_SPEC))
+    notes: list[str] = []
+    by_type = _allocate(annotations.get(names.DEVICE_ALLOCATE_HINT), notes)
+    joint, same_pcie = _joint(annotations.get(names.DEVICE_JOINT_ALLOCATE), notes)
+    single_numa = _numa(annotations.get(names.NUMA_TOPOLOGY_SPEC), notes)
     return Hints(
         by_type=by_type,
         joint=joint,
         same_pcie=same_pcie,
         partition=_partition(annotations.get(names.GPU_PARTITION_SPEC)),
         single_numa=single_numa,
-        notes=(*unknown, *strangers, *numa_notes, *islice(_strays(annotations), _MOST_TOLD)),
+        notes=(*notes, *islice(_strays(annotations), _MOST_TOLD)),
     )
 
 
@@ -164,9 +166,9 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def _read(what: str, text: str, kind: type[_Document], empty: _Document) -> _Document:
-    """An annotation's document; JSON's null counts as an empty one, as in Go."""
-    if text.strip() == "null":
+def _read(what: str, text: str | None, kind: type[_Document], empty: _Document) -> _Document:
+    """An annotation's document; no annotation and JSON's null count as an empty one, as in Go."""
+    if text is None or text.strip() == "null":
         return empty
     try:
         return msgspec.convert(_folded(decode(text, object)), kind)
@@ -192,18 +194,15 @@ def _known(what: str, name: str, value: str | None, allowed: tuple[str, ...]) ->
     return value or ""
 
 
-def _allocate(text: str | None) -> tuple[dict[DeviceType, Hint], tuple[str, ...]]:
-    if text is None:
-        return {}, ()
+def _allocate(text: str | None, notes: list[str]) -> dict[DeviceType, Hint]:
     document = _read("DeviceAllocateHint", text, dict[str, _Hint | None], {})
-    result: dict[DeviceType, Hint] = {}
-    notes: list[str] = []
-    for name, hint in document.items():
-        if name not in tuple(DeviceType):
-            notes.append(_stranger(names.DEVICE_ALLOCATE_HINT, name))
-        elif hint is not None:
-            result[DeviceType(name)] = _hint(name, hint)
-    return result, tuple(notes[:_MOST_TOLD])
+    strangers = (name for name in document if name not in tuple(DeviceType))
+    notes += [_stranger(names.DEVICE_ALLOCATE_HINT, one) for one in islice(strangers, _MOST_TOLD)]
+    return {
+        DeviceType(name): _hint(name, hint)
+        for name, hint in document.items()
+        if hint is not None and name in tuple(DeviceType)
+    }
 
 
 def _stranger(key: str, name: str) -> str:
@@ -240,23 +239,12 @@ def _hint(kind: str, hint: _Hint) -> Hint:
     exclusive = _known(what, "exclusivePolicy", hint.exclusive, tuple(_EXCLUSIVE))
     return Hint(
         selector=_selector("Selector", kind, hint.selector),
-        functions=_functions(kind, hint.functions),
+        functions=_selector(_OF_FUNCTIONS, kind, hint.functions),
         every=strategy == "ApplyForAll",
         as_count=strategy == "RequestsAsCount",
         scope=_SCOPES.get(scope),
         exclusive=_EXCLUSIVE.get(exclusive),
     )
-
-
-def _functions(kind: str, given: _LabelSelector | None) -> Selector | None:
-    selector = _selector("VFSelector", kind, given)
-    many = len(selector.requirements) if selector else 0
-    if many > _MOST_CONDITIONS:
-        raise InvalidValue(
-            f"invalid VFSelector of DeviceHint, deviceType: {kind}, err: {many} conditions, "
-            f"{_MOST_CONDITIONS} at most"
-        )
-    return selector
 
 
 def _selector(what: str, kind: str, selector: _LabelSelector | None) -> Selector | None:
@@ -267,36 +255,35 @@ def _selector(what: str, kind: str, selector: _LabelSelector | None) -> Selector
     for expression in selector.match_expressions or ():
         problem = _problem(expression)
         if problem:
-            raise InvalidValue(f"invalid {what} of DeviceHint, deviceType: {kind}, err: {problem}")
-        requirements.append(
-            Requirement(
-                expression.key, Operator(expression.operator), tuple(expression.values or ())
-            )
-        )
+            raise _invalid_selector(what, kind, problem)
+        values = tuple(expression.values or ())
+        requirements.append(Requirement(expression.key, Operator(expression.operator), values))
+    many = len(requirements)
+    if what == _OF_FUNCTIONS and many > _MOST_CONDITIONS:
+        raise _invalid_selector(what, kind, f"{many} conditions, {_MOST_CONDITIONS} at most")
     return Selector(tuple(requirements))
 
 
+def _invalid_selector(what: str, kind: str, problem: str) -> InvalidValue:
+    return InvalidValue(f"invalid {what} of DeviceHint, deviceType: {kind}, err: {problem}")
+
+
 def _problem(expression: _Expression) -> str:
-    listing = (Operator.IN.value, Operator.NOT_IN.value)
-    naming = (Operator.EXISTS.value, Operator.DOES_NOT_EXIST.value)
-    if expression.operator not in listing + naming:
-        return f"{expression.operator!r} is not a valid label selector operator"
-    if expression.operator in listing and not expression.values:
-        return f"operator {expression.operator} of key {expression.key!r} needs values"
-    if expression.operator in naming and expression.values:
-        return f"operator {expression.operator} of key {expression.key!r} takes no values"
-    return ""
+    about = f"operator {expression.operator} of key {expression.key!r}"
+    if expression.operator in (Operator.IN, Operator.NOT_IN):
+        return "" if expression.values else f"{about} needs values"
+    if expression.operator in (Operator.EXISTS, Operator.DOES_NOT_EXIST):
+        return f"{about} takes no values" if expression.values else ""
+    return f"{expression.operator!r} is not a valid label selector operator"
 
 
-def _joint(text: str | None) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
-    if text is None:
-        return (), False, ()
+def _joint(text: str | None, notes: list[str]) -> tuple[tuple[str, ...], bool]:
     document = _read("DeviceJointAllocate", text, _Joint, _Joint())
     scope = _known("DeviceJointAllocate", "requiredScope", document.scope, ("SamePCIe",))
     types = tuple(dict.fromkeys(document.types or ()))
     strangers = (one for one in types if one not in tuple(DeviceType))
-    notes = (_stranger(names.DEVICE_JOINT_ALLOCATE, one) for one in strangers)
-    return types, bool(scope), tuple(islice(notes, _MOST_TOLD))
+    notes += [_stranger(names.DEVICE_JOINT_ALLOCATE, one) for one in islice(strangers, _MOST_TOLD)]
+    return types, bool(scope)
 
 
 def _partition(text: str | None) -> PartitionAsk | None:
@@ -316,15 +303,12 @@ def _partition(text: str | None) -> PartitionAsk | None:
     return PartitionAsk(restricted=policy == "Restricted", bandwidth=bandwidth)
 
 
-def _numa(text: str | None) -> tuple[bool, tuple[str, ...]]:
-    if text is None:
-        return False, ()
+def _numa(text: str | None, notes: list[str]) -> bool:
     what = "NUMATopologySpec"
     document = _read(what, text, _Numa, _Numa())
     policy = _known(what, "numaTopologyPolicy", document.policy, _POLICIES)
-    notes = []
     if policy == "Restricted":
         notes.append("numaTopologyPolicy Restricted is honoured as a preference for devices")
     if document.exclusive:
         notes.append("singleNUMANodeExclusive concerns processors and is left to Kubernetes")
-    return policy == "SingleNUMANode", tuple(notes)
+    return policy == "SingleNUMANode"

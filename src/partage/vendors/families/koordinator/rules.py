@@ -53,10 +53,8 @@ class CardShape:
     vendors: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    holds: Callable[[Amounts], bool]
-    text: str
+_Rule = tuple[Callable[[Amounts], bool], str]
+"""Whether it holds, and its words."""
 
 
 def percentage(value: int) -> bool:
@@ -65,10 +63,8 @@ def percentage(value: int) -> bool:
 
 
 def _percent(name: str) -> _Rule:
-    return _Rule(
-        lambda amounts: percentage(amounts[name]),
-        f"{name} must be at most 100 or a multiple of 100",
-    )
+    text = f"{name} must be at most 100 or a multiple of 100"
+    return lambda amounts: percentage(amounts[name]), text
 
 
 def _even(name: str) -> _Rule:
@@ -76,14 +72,16 @@ def _even(name: str) -> _Rule:
         value, cards = amounts[name], amounts[_SHARED]
         return value % cards == 0 and value // cards <= _WHOLE
 
-    return _Rule(holds, f"{name} must be a multiple of {_SHARED} and at most 100 a card")
+    return holds, f"{name} must be a multiple of {_SHARED} and at most 100 a card"
 
 
-_SINGLE: Final = _Rule(
-    lambda amounts: amounts[_SHARED] <= 1, f"{_SHARED} must be 1 for a part of an NPU"
+_SINGLE: Final[_Rule] = (
+    lambda amounts: amounts[_SHARED] <= 1,
+    f"{_SHARED} must be 1 for a part of an NPU",
 )
-_DVPP: Final = _Rule(
-    lambda amounts: amounts[names.NPU_DVPP] <= _WHOLE, f"{names.NPU_DVPP} must be at most 100"
+_DVPP: Final[_Rule] = (
+    lambda amounts: amounts[names.NPU_DVPP] <= _WHOLE,
+    f"{names.NPU_DVPP} must be at most 100",
 )
 
 _COMBINATIONS: Final[Mapping[frozenset[str], tuple[_Rule, ...]]] = {
@@ -120,9 +118,9 @@ def shape_of(asked: Mapping[str, Quantity], written: Mapping[str, str]) -> CardS
     rules = _COMBINATIONS.get(frozenset(amounts))
     if rules is None:
         raise _invalid(written, amounts, _misfit(frozenset(amounts), written))
-    for rule in rules:
-        if not rule.holds(amounts):
-            raise _invalid(written, amounts, rule.text)
+    for holds, text in rules:
+        if not holds(amounts):
+            raise _invalid(written, amounts, text)
     shape = _convert(amounts)
     if shape.memory == 0 and shape.ratio == 0:
         raise _invalid(

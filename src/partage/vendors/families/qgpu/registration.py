@@ -25,6 +25,7 @@ from partage.vendors.families.qgpu.support import (
 )
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, traits_of
+from partage.vendors.wishes import POLICIES, SHORT
 
 POLICY_PROPERTY: Final = "qgpu-policy"
 """Node property: the isolation policy by its full name."""
@@ -32,7 +33,6 @@ POLICY_PROPERTY: Final = "qgpu-policy"
 WARNING_PROPERTY: Final = "qgpu-warning"
 """Node property: facts that could not be checked."""
 
-_POLICIES: Final = {"be": "best-effort", "fs": "fixed-share", "bs": "burst-share"}
 _DISABLED: Final = frozenset({"disable", "false"})
 _SYNTHETIC: Final = "qgpu-"
 _MOST_CARDS: Final = 1024
@@ -127,10 +127,10 @@ def _labelled_model(node: NodeView) -> str:
 def _policy(node: NodeView) -> tuple[list[Verdict], dict[str, str]]:
     """The node's isolation policy by its full name; an unknown policy is an objection."""
     text = node.labels.get(names.QGPU_POLICY, "") or "be"
-    policy = _POLICIES.get(text, text)
-    if policy in _POLICIES.values():
-        return [], {POLICY_PROPERTY: policy}
-    allowed = ", ".join(f"{full} ({short})" for short, full in _POLICIES.items())
+    policy = POLICIES.get(text)
+    if policy is not None:
+        return [], {POLICY_PROPERTY: policy.value}
+    allowed = ", ".join(f"{full} ({short})" for short, full in SHORT.items())
     message = f"label {names.QGPU_POLICY} is {text!r}; it must be one of {allowed}"
     return [Verdict(NAME, ReasonCode.NODE_POLICY, message)], {}
 

@@ -21,7 +21,7 @@ from partage.model.device import Device, DeviceType
 from partage.model.errors import InvalidRecord
 from partage.model.node import Node
 from partage.model.pod import Record
-from partage.model.request import DeviceRequest, RequestGroup
+from partage.model.request import RequestGroup
 from partage.vendors import names
 from partage.vendors.base import PlacedPod, PodView, Reading, Rendering
 from partage.vendors.families.qgpu.registration import is_synthetic
@@ -144,7 +144,6 @@ def _grants(group: RequestGroup, key: str, text: str, cards: dict[int, Device]) 
 
 def _grant(group: RequestGroup, card: Device) -> Grant:
     container, request = group.containers[0], group.request
-    core, memory = _amounts(request, card)
     return Grant(
         container=container.name,
         phase=container.phase,
@@ -152,15 +151,8 @@ def _grant(group: RequestGroup, card: Device) -> Grant:
         type=DeviceType.GPU,
         minor=card.minor,
         uuid=card.uuid,
-        core_milli=core,
-        memory_bytes=memory,
+        core_milli=card.core_milli if request.whole else request.core_milli,
+        memory_bytes=card.memory_bytes if request.whole else request.memory_bytes,
         mode=GrantMode.WHOLE if request.whole else GrantMode.SHARE,
         sharers=request.sharers,
     )
-
-
-def _amounts(request: DeviceRequest, card: Device) -> tuple[int, int]:
-    """Compute and memory of one card: all of it for a whole card."""
-    if request.whole:
-        return card.core_milli, card.memory_bytes
-    return request.core_milli, request.memory_bytes
