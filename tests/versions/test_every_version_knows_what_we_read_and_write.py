@@ -55,7 +55,7 @@ READ = {
     shapes.ResourceQuota: "core.ResourceQuota",
     shapes.PriorityClass: "scheduling.PriorityClass",
     shapes.DisruptionBudget: "policy.PodDisruptionBudget",
-    shapes.Namespace: "core.Namespace",
+    shapes.Shape: "core.Namespace",
 }
 LATER = {
     "core.PodSpec.resources": "1.32",

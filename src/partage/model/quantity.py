@@ -55,7 +55,7 @@ class Quantity:
     format: Format = field(default="DecimalSI", compare=False)
 
     @staticmethod
-    def parse(text: str | float) -> "Quantity":
+    def parse(text: object) -> "Quantity":
         """The quantity of `text`. Raises `InvalidQuantity`: not a quantity, or beyond 2**63 - 1.
 
         Numbers are accepted because YAML authors leave quotes out. More than nine decimals are rounded up, as
@@ -63,6 +63,8 @@ class Quantity:
         """
         if isinstance(text, bool):
             raise InvalidQuantity(f"quantity {text!r} is a boolean, not a number")
+        if not isinstance(text, str | int | float):
+            raise InvalidQuantity(f"a quantity is a text or a number, not {type(text).__name__}")
         if isinstance(text, int) and abs(text) > MAXIMUM // NANO:
             raise InvalidQuantity("a number larger than 2**63 - 1 is no quantity")
         return _parse(text if isinstance(text, str) else repr(text))

@@ -59,7 +59,7 @@ def pod_amounts(
     result = {}
     for name, value in (given or {}).items():
         try:
-            quantity = _one(value)
+            quantity = Quantity.parse(0 if value is None else value)
         except InvalidQuantity as error:
             if not is_device(name):
                 raise InvalidValue(f"field {field}.{name}: {error}") from error
@@ -76,11 +76,3 @@ def pod_amounts(
             )
         result[name] = quantity
     return result
-
-
-def _one(value: Any) -> Quantity:
-    if value is None:
-        return Quantity(0)
-    if not isinstance(value, str | int | float):
-        raise InvalidQuantity(f"a quantity is a text or a number, not {type(value).__name__}")
-    return Quantity.parse(value)

@@ -38,6 +38,8 @@ _MOST_SHOWN: Final = 80
 _MOST_PROBLEMS: Final = 4
 _PERCENT: Final = MILLI // 100
 _MIB: Final = 2**20
+MOST_FINALIZERS: Final = 64
+"""More than controllers set on a claim. One with more is not admitted, because its finalizers are not all kept."""
 DEVICE: Final = re.compile(r"gpu-(0|[1-9][0-9]{0,5})(-mig-.+)?")
 """A device's name: the number of its card, and its place on it if it is an instance."""
 
@@ -134,6 +136,8 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
         if everything:
             doubts.setdefault(pool, problem)
 
+    asked = (one.get("deviceClassName") for _, one in _requests(spec_of(document)))
+    classes = [name for name in asked if isinstance(name, str)]
     results = results_of(document)
     taken: set[tuple[str, str, str]] = set()
     for number, raw in enumerate(results):
@@ -168,7 +172,7 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
         uid=claim_uid(document),
         namespace=document.namespace,
         name=document.name,
-        classes=tuple(dict.fromkeys(_classes(spec_of(document)))),
+        classes=tuple(dict.fromkeys(classes)),
         consumers=tuple(_consumers(_status(document))),
         records={
             pool: Record(tuple(mine), CLAIM, doubts.get(pool, "")) for pool, mine in grants.items()
@@ -213,10 +217,6 @@ def held_devices(document: Document) -> list[dict[str, Any]]:
     return [one for one in results_of(document) if _mapping(one).get("driver") == DRA_DRIVER]
 
 
-MOST_FINALIZERS: Final = 64
-"""More than controllers set on a claim. One with more is not admitted, because its finalizers are not all kept."""
-
-
 def is_protected(document: Document) -> bool:
     """Whether a claim has the finalizer that kube-scheduler sets before it allocates one."""
     return CLAIM_FINALIZER in (document.metadata.finalizers or ())
@@ -251,13 +251,16 @@ def results_of(document: Document) -> list[Any]:
 
 def spec_of(document: Document) -> Mapping[str, Any]:
     """A claim's spec as it was written; empty without one, and of another kind."""
-    shape = document.shape
-    return (shape.spec if isinstance(shape, shapes.ResourceClaim) else None) or {}
+    return _claim(document).spec or {}
 
 
 def _status(document: Document) -> Mapping[str, Any]:
+    return _claim(document).status or {}
+
+
+def _claim(document: Document) -> shapes.ResourceClaim:
     shape = document.shape
-    return (shape.status if isinstance(shape, shapes.ResourceClaim) else None) or {}
+    return shape if isinstance(shape, shapes.ResourceClaim) else shapes.ResourceClaim()
 
 
 # --- what the document says ----------------------------------------------------------------------
@@ -284,15 +287,6 @@ def _unread_pool(raw: object) -> str:
     driver, pool = _mapping(raw).get("driver"), _mapping(raw).get("pool")
     others = isinstance(driver, str) and driver != DRA_DRIVER
     return pool if isinstance(pool, str) and not others else ""
-
-
-def _classes(spec: Mapping[str, Any]) -> Iterator[str]:
-    for request in _listed(_mapping(spec.get("devices")).get("requests"))[:MOST_RESULTS]:
-        given = _mapping(request)
-        for one in (given.get("exactly"), *_listed(given.get("firstAvailable"))[:MOST_RESULTS]):
-            name = _mapping(one).get("deviceClassName")
-            if isinstance(name, str):
-                yield name
 
 
 def _requests(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -332,18 +326,8 @@ def _grant(result: _Result, raw: Any, node: Node | None) -> tuple[Grant, str] | 
     missing = "" if node is None or card is not None else "there is no such card on the node"
 
     def grant(mode: GrantMode, core: int, memory: int, mig: MigSlice | None = None) -> Grant:
-        uuid = "" if card is None else card.uuid
-        return Grant(
-            result.request,
-            DeviceType.GPU,
-            minor,
-            uuid,
-            core,
-            memory,
-            mode,
-            protocol=CLAIM,
-            mig=mig,
-        )
+        uuid, gpu = "" if card is None else card.uuid, DeviceType.GPU
+        return Grant(result.request, gpu, minor, uuid, core, memory, mode, protocol=CLAIM, mig=mig)
 
     if match[2] is not None:
         axis = None if card is None else card.cutting.axis if card.cutting else card.axis
@@ -370,7 +354,7 @@ def _units(amounts: Mapping[str, Any], name: str, step: int) -> int | None:
     try:
         read = [-(-Quantity.parse(one).nano // (NANO * step)) for one in given]
         return max(read, default=None)
-    except (InvalidQuantity, TypeError):
+    except InvalidQuantity:
         return None
 
 

@@ -171,7 +171,7 @@ def nano(value: Any, field: str) -> int:
     """An amount in billionths. Raises `InvalidValue`."""
     try:
         return Quantity.parse(value).nano
-    except (InvalidQuantity, TypeError) as error:
+    except InvalidQuantity as error:
         raise InvalidValue(f"field {field}: {error}") from error
 
 

@@ -47,7 +47,7 @@ KINDS: Final[dict[str, tuple[type[shapes.Shape], tuple[str, ...]]]] = {
     "ReplicaSet": (shapes.Workload, ("apps", "extensions")),
     "StatefulSet": (shapes.Workload, ("apps",)),
     "Job": (shapes.Workload, ("batch",)),
-    "Namespace": (shapes.Namespace, ("",)),
+    "Namespace": (shapes.Shape, ("",)),
     "ConfigMap": (shapes.ConfigMap, ("",)),
     "ResourceQuota": (shapes.ResourceQuota, ("",)),
     "PriorityClass": (shapes.PriorityClass, ("scheduling.k8s.io",)),
@@ -79,10 +79,6 @@ class _PlainHead(msgspec.Struct, frozen=True, gc=False):
     kind: str | None = None
     version: str | None = msgspec.field(default=None, name="apiVersion")
     items: list[Any] | None = None
-
-
-class _Named(msgspec.Struct, frozen=True, gc=False):
-    metadata: shapes.Metadata | None = None
 
 
 class TooDeepDocument(InvalidDocument):
@@ -437,7 +433,7 @@ def _named(shape: shapes.Shape, place: _Place) -> shapes.Shape:
 def _name_of(value: Any, kind: str) -> str:
     """A space and the document's name, or nothing if the name cannot be read."""
     try:
-        metadata = _decoded(value, _Named).metadata or shapes.Metadata()
+        metadata = _decoded(value, shapes.Shape).metadata or shapes.Metadata()
     except UNREADABLE:
         return ""
     if not metadata.name:

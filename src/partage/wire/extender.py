@@ -23,6 +23,7 @@ _SOURCE = "extender request"
 _Fields = Mapping[str, msgspec.Raw]
 """Fields that are not null, by their names in lower case."""
 _T = TypeVar("_T")
+_NONE: Final[Mapping[str, str]] = {}
 _MOST_TOLD: Final = 2**20
 _LEAST_TOLD: Final = 128
 """Characters of one reason repeated for all nodes of an answer, and of what each node gets of it at least."""
@@ -45,15 +46,6 @@ _UNRESOLVABLE: Final = frozenset(
 
 class _Items(msgspec.Struct, frozen=True, gc=False):
     items: list[msgspec.Raw] | None = None
-
-
-class _NodeHead(msgspec.Struct, frozen=True, gc=False):
-    metadata: shapes.Metadata | None = None
-
-
-class _Score(msgspec.Struct, gc=False):
-    host: str = msgspec.field(name="Host")
-    score: int = msgspec.field(name="Score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +148,6 @@ def _victims(fields: _Fields) -> Victims:
     )
 
 
-def filter_reply(args: FilterArgs, names: Sequence[str]) -> bytes:
-    """The answer of filter that accepts these nodes, in the question's form."""
-    return _filter_reply(args, names, {}, {})
-
-
 def refused_reply(args: FilterArgs, asked: Sequence[str], refusal: Refusal) -> bytes:
     """The answer of filter that accepts no node, with each node's reason as far as kube-scheduler needs it."""
     failed: dict[str, str] = {}
@@ -179,16 +166,20 @@ def refused_reply(args: FilterArgs, asked: Sequence[str], refusal: Refusal) -> b
         else:
             hopeless = reason.code in _UNRESOLVABLE
             (unresolvable if hopeless else failed)[name] = f"{reason.code}: {reason.message}"
-    return _filter_reply(args, [], failed, unresolvable)
+    return filter_reply(args, [], failed, unresolvable)
 
 
-def _filter_reply(
+def filter_reply(
     args: FilterArgs,
     names: Sequence[str],
-    failed: Mapping[str, str],
-    unresolvable: Mapping[str, str],
+    failed: Mapping[str, str] = _NONE,
+    unresolvable: Mapping[str, str] = _NONE,
 ) -> bytes:
-    """The answer of filter in the question's form; eviction would not help on `unresolvable` nodes."""
+    """The answer of filter that accepts these nodes, in the question's form.
+
+    The others are named with their reasons, as far as kube-scheduler needs them; eviction would not help on
+    `unresolvable` ones.
+    """
     nodes: object = None
     if args.nodes:
         nodes = {"metadata": {}, "items": [args.nodes[name] for name in names]}
@@ -222,7 +213,7 @@ def error_reply(message: str) -> bytes:
 
 def prioritize_reply(scores: Iterable[tuple[str, int]]) -> bytes:
     """The answer of prioritize. Scores are integers, because kube-scheduler silently drops a float."""
-    return msgspec.json.encode([_Score(host, score) for host, score in scores])
+    return msgspec.json.encode([{"Host": host, "Score": score} for host, score in scores])
 
 
 def bind_reply(error: str = "") -> bytes:
@@ -281,7 +272,7 @@ def decode_claim(raw: bytes | msgspec.Raw) -> Document:
 
 
 def _node_name(item: msgspec.Raw) -> str:
-    metadata = _typed(bytes(item), _NodeHead, "Nodes.items").metadata
+    metadata = _typed(bytes(item), shapes.Shape, "Nodes.items").metadata
     if metadata is None or not metadata.name:
         raise InvalidDocument(f"{_SOURCE}: field Nodes.items: a node has no name")
     return metadata.name

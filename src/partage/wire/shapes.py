@@ -59,13 +59,9 @@ class LightMetadata(Metadata, frozen=True):
 
 
 class Shape(_Part, frozen=True):
-    """A whole document."""
+    """A whole document; of a namespace only its existence is read."""
 
     metadata: Metadata | None = None
-
-
-class Namespace(Shape, frozen=True):
-    """A namespace; only its existence is read."""
 
 
 # --- Node ------------------------------------------------------------------------------------
@@ -268,19 +264,17 @@ class Gate(_Part, frozen=True):
     name: str | None = None
 
 
-class PodClaim(_Part, frozen=True):
-    """A ResourceClaim that a pod names, or the template of one."""
-
-    name: str | None = None
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
-
-
 class PodClaimStatus(_Part, frozen=True):
     """The ResourceClaim that was created for a pod, by the pod's name for it."""
 
     name: str | None = None
     resource_claim_name: str | None = None
+
+
+class PodClaim(PodClaimStatus, frozen=True):
+    """A ResourceClaim that a pod names, or the template of one."""
+
+    resource_claim_template_name: str | None = None
 
 
 class PodSpec(_Part, frozen=True):
@@ -346,13 +340,6 @@ class Pod(Shape, frozen=True):
     status: PodStatus | None = None
 
 
-class Template(_Part, frozen=True):
-    """A pod template."""
-
-    metadata: Metadata | None = None
-    spec: PodSpec | None = None
-
-
 class WorkloadSpec(_Part, frozen=True):
     """The number of pods and their template, with the fields of a Job and of the other kinds."""
 
@@ -360,7 +347,7 @@ class WorkloadSpec(_Part, frozen=True):
     parallelism: int | None = None
     completions: int | None = None
     suspend: bool | None = None
-    template: Template | None = None
+    template: Pod | None = None
 
 
 class WorkloadStatus(_Part, frozen=True):
@@ -502,30 +489,24 @@ class AmountPolicy(_Part, frozen=True):
 
 
 class DeviceCapacity(_Part, frozen=True):
-    """An amount of a device."""
+    """An amount of a device or of a counter."""
 
     value: Amount = None
     request_policy: AmountPolicy | None = None
-
-
-class Counter(_Part, frozen=True):
-    """An amount of a counter."""
-
-    value: Amount = None
 
 
 class CounterSet(_Part, frozen=True):
     """Counters from which devices of a pool take amounts."""
 
     name: str = ""
-    counters: dict[str, Counter] | None = None
+    counters: dict[str, DeviceCapacity] | None = None
 
 
 class CountersTaken(_Part, frozen=True):
     """The amounts that a device takes of a set of counters."""
 
     counter_set: str = ""
-    counters: dict[str, Counter] | None = None
+    counters: dict[str, DeviceCapacity] | None = None
 
 
 class SliceDevice(_Part, frozen=True):

@@ -74,7 +74,7 @@ def _pods(
     document: Document, workload: shapes.Workload, missing: int, taken: set[_Key]
 ) -> Iterator[Document]:
     spec = workload.spec or shapes.WorkloadSpec()
-    template = spec.template or shapes.Template()
+    template = spec.template or shapes.Pod()
     if template.spec is None:
         raise document.invalid("spec.template.spec", "missing")
     inner = template.metadata or shapes.Metadata()
