@@ -8,7 +8,7 @@ Source: docs/sources/koordinator.md 1 and 2.1; the MetaX and Koordinator documen
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 from partage.model.device import MILLI, Device, DeviceType, Topology, VirtualFunction
 from partage.model.errors import InvalidValue
 from partage.vendors import names
+from partage.vendors.catalog import KOORDINATOR_ALIASES
 from partage.wire import shapes
 from partage.wire.amounts import quantities
 from partage.wire.documents import Document, invalid, texts
@@ -26,17 +27,7 @@ from partage.wire.mig_profiles import decode_axes
 _PERCENT: Final = MILLI // 100
 _TYPES: Final = {kind.value: kind for kind in DeviceType}
 _NO_LABELS: Final[Mapping[str, str]] = {}
-_RESERVED: Final = frozenset(
-    {
-        names.KOORD_GPU,
-        names.KOORD_GPU_CORE,
-        names.KOORD_GPU_MEMORY,
-        names.KOORD_GPU_MEMORY_RATIO,
-        names.KOORD_GPU_SHARED,
-        names.KOORD_RDMA,
-        names.KOORD_FPGA,
-    }
-)
+_RESERVED: Final = {*KOORDINATOR_ALIASES.values(), names.KOORD_GPU_SHARED}
 _COMPUTE: Final[Mapping[str, str]] = {
     DeviceType.GPU: names.KOORD_GPU_CORE,
     DeviceType.RDMA: names.KOORD_RDMA,
@@ -73,9 +64,7 @@ def translate_devices(
     make = (labels.get(names.GPU_VENDOR, "").lower(), labels.get(names.GPU_MODEL, ""))
     # Cards of a node are alike, so each distinct resource list is read once.
     known: dict[tuple[tuple[str, object], ...], _Amounts] = {}
-    spec = document.shape.spec if isinstance(document.shape, shapes.Device) else None
-    entries = (spec.devices if spec else None) or ()
-    for index, entry in enumerate(entries) if len(entries) <= MOST_DEVICES else _first(entries):
+    for index, entry in _first(_entries(document)):
         listed = tuple((entry.resources or {}).items())
         if listed not in known:
             known[listed] = _amounts(document, entry, f"spec.devices[{index}].resources")
@@ -94,20 +83,22 @@ def translate_devices(
     return _with_foreign(devices, document, notes), notes
 
 
+def _entries(document: Document) -> list[shapes.DeviceEntry]:
+    spec = document.shape.spec if isinstance(document.shape, shapes.Device) else None
+    return (spec.devices if spec else None) or []
+
+
 def left_out(document: Document) -> int:
     """Devices of the object beyond the most that a node may have of a type."""
-    spec = document.shape.spec if isinstance(document.shape, shapes.Device) else None
-    entries = (spec.devices if spec else None) or ()
-    if len(entries) <= MOST_DEVICES:
-        return 0
-    types = Counter(one.type for one in entries if one.type in _TYPES)
+    types = Counter(one.type for one in _entries(document) if one.type in _TYPES)
     return sum(max(0, count - MOST_DEVICES) for count in types.values())
 
 
-def _first(entries: Iterable[shapes.DeviceEntry]) -> list[tuple[int, shapes.DeviceEntry]]:
+def _first(entries: list[shapes.DeviceEntry]) -> list[tuple[int, shapes.DeviceEntry]]:
     """The devices of the smallest numbers of each type, with their places; the others are not read."""
+    if len(entries) <= MOST_DEVICES:
+        return list(enumerate(entries))
     by: dict[str | None, list[tuple[int, int]]] = defaultdict(list)
-    entries = list(entries)
     for index, entry in enumerate(entries):
         by[entry.type if entry.type in _TYPES else None].append((entry.minor or 0, index))
     kept = sorted(index for some in by.values() for _, index in nsmallest(MOST_DEVICES, some))

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from partage.vendors import names
+from partage.vendors.catalog import FAMILIES
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
 from partage.wire.documents import size_of
@@ -41,27 +42,17 @@ stays until it is deleted by force.
 LARGEST_ANNOTATIONS: Final = 2**18
 """Bytes of all annotations of an object, keys and values, that the API server allows."""
 
-READ: Final = (
-    names.DEVICE_ALLOCATE_HINT,
-    names.DEVICE_JOINT_ALLOCATE,
-    names.GPU_PARTITION_SPEC,
-    names.NUMA_TOPOLOGY_SPEC,
-    names.SGPU_QOS_POLICY,
-    names.HAMI_VGPU_MODE,
-    names.HAMI_USE_TYPE,
-    names.HAMI_AVOID_TYPE,
-    names.HAMI_USE_UUID,
-    names.HAMI_AVOID_UUID,
-    names.HAMI_NUMA_BIND,
-    names.HAMI_NODE_POLICY,
-    names.HAMI_CARD_POLICY,
-    names.HAMI_WEIGHTS,
-    names.MIG_PROFILE,
-    names.NODE_POLICY,
-    names.CARD_POLICY,
-    names.COMPUTE_POLICY,
-    names.MEMORY_BEYOND,
-    names.QGPU_APP_CLASS,
+READ: Final = tuple(
+    sorted(
+        {
+            names.SGPU_QOS_POLICY,
+            names.NODE_POLICY,
+            names.CARD_POLICY,
+            names.COMPUTE_POLICY,
+            names.MEMORY_BEYOND,
+            names.QGPU_APP_CLASS,
+        }.union(*(family.heeded for family in FAMILIES))
+    )
 )
 """Annotations that restrict a pod's nodes."""
 
@@ -98,26 +89,25 @@ def beyond(
         "tolerations": len(spec.tolerations or ()),
         **_affinity(spec),
     }
-    for what, count in chain(counts.items(), _longest(spec)):
+    for what, count in counts.items():
         if count > LIMITS[what]:
             return f"the pod has {count} {what}, at most {LIMITS[what]} are allowed"
+    # Read after the numbers, so that there are few texts.
+    what, count = "characters in one label or value that it compares", _longest(spec)
+    if count > LIMITS[what]:
+        return f"the pod has {count} {what}, at most {LIMITS[what]} are allowed"
     return _annotated(annotations, dropped)
 
 
-def _longest(spec: shapes.PodSpec) -> Iterator[tuple[str, int]]:
-    """Length of the longest text that is compared with nodes; every refusal of a node repeats it.
-
-    Read after the numbers, so that there are few of them.
-    """
-    tolerations = spec.tolerations or ()
-    texts = (
-        *(text for one in (spec.node_selector or {}).items() for text in one),
-        *(text for one in tolerations for text in (one.key, one.value, one.operator, one.effect)),
-        *(text for one in _expressions(spec) for text in (one.key, one.operator)),
-        *(text for one in _expressions(spec) for text in one.values or ()),
+def _longest(spec: shapes.PodSpec) -> int:
+    """Length of the longest text that is compared with nodes; every refusal of a node repeats it."""
+    tolerations, expressions = spec.tolerations or (), _expressions(spec)
+    texts = chain(
+        (text for one in (spec.node_selector or {}).items() for text in one),
+        (text for one in tolerations for text in (one.key, one.value, one.operator, one.effect)),
+        (text for one in expressions for text in (one.key, one.operator, *(one.values or ()))),
     )
-    longest = max((len(text) for text in texts if text), default=0)
-    yield "characters in one label or value that it compares", longest
+    return max((len(text) for text in texts if text), default=0)
 
 
 _KEPT: Final = 1024

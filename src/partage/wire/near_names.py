@@ -14,11 +14,9 @@ from partage.vendors import names
 from partage.wire import shapes
 from partage.wire.context import Context
 from partage.wire.documents import Document
+from partage.wire.heeded import KEYS
 from partage.wire.limits import READ
 
-_KNOWN: Final = frozenset(
-    value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)
-)
 _ANNOTATIONS: Final = frozenset((*READ, names.ADJUST))
 """Annotations that a pod's author writes; programs write the rest."""
 
@@ -31,9 +29,7 @@ _LOOKED_AT: Final = 64
 
 def near_names(document: Document, context: Context) -> tuple[str, ...]:
     """Notes on the unknown resources and annotations of a pod."""
-    shape = document.shape
-    spec = shape.spec if isinstance(shape, shapes.Pod) else None
-    asked = list(_asked(spec or shapes.PodSpec()))
+    asked = _asked(document)
     told = chain(
         _resources(asked, frozenset(context.owners) | context.triggers),
         _annotations(document.annotations),
@@ -44,12 +40,10 @@ def near_names(document: Document, context: Context) -> tuple[str, ...]:
 
 def unread_names(document: Document, context: Context) -> tuple[str, ...]:
     """The same, with resources that are like no known one: for a pod that asks for no device by other names."""
-    shape = document.shape
-    spec = shape.spec if isinstance(shape, shapes.Pod) else None
     known = frozenset(context.owners) | context.triggers
     strange = (
         (container, name)
-        for container, amounts in _asked(spec or shapes.PodSpec())
+        for container, amounts in _asked(document)
         for name in amounts
         if "/" in name and name not in known
     )
@@ -61,12 +55,15 @@ def unread_names(document: Document, context: Context) -> tuple[str, ...]:
     return tuple(islice(dict.fromkeys((*near_names(document, context), *told)), _MOST))
 
 
-def _asked(spec: shapes.PodSpec) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """Each container with the resources that it names."""
-    for container in chain(spec.init_containers or (), spec.containers or ()):
-        given = container.resources
-        if given:
-            yield container.name or "", {**(given.limits or {}), **(given.requests or {})}
+def _asked(document: Document) -> list[tuple[str, Mapping[str, object]]]:
+    """Each container of a pod with the resources that it names."""
+    spec = document.shape.spec if isinstance(document.shape, shapes.Pod) else None
+    spec = spec or shapes.PodSpec()
+    return [
+        (one.name or "", {**(one.resources.limits or {}), **(one.resources.requests or {})})
+        for one in chain(spec.init_containers or (), spec.containers or ())
+        if one.resources
+    ]
 
 
 def _woken(asked: Sequence[tuple[str, Mapping[str, object]]], context: Context) -> Iterator[str]:
@@ -101,7 +98,7 @@ def _annotations(given: Iterable[str]) -> Iterator[str]:
 
 def _nearest(given: Iterable[str], known: frozenset[str]) -> Iterator[tuple[str, str]]:
     for name in islice(given, _LOOKED_AT):
-        if "/" in name and len(name) <= _LOOKED_AT and name not in known and name not in _KNOWN:
+        if "/" in name and len(name) <= _LOOKED_AT and name not in known and name not in KEYS:
             near = _near(name, known)
             if near:
                 yield name, near

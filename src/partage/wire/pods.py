@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from msgspec import structs
-
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidValue
 from partage.model.permit import Wish
 from partage.model.pod import Pod
-from partage.model.policy import CardOrder, Strategy
+from partage.model.policy import Strategy
 from partage.model.quantity import Quantity, decimal
 from partage.model.reason import ReasonCode
 from partage.model.request import Fault, Phase, PodRequest, RequestGroup
@@ -73,149 +71,252 @@ def translate_pod(document: Document, context: Context) -> TranslatedPod:
     shape = document.shape
     if not isinstance(shape, shapes.Pod):
         raise document.invalid("kind", f"{document.kind} is not Pod")
-    spec, faults = shape.spec or shapes.PodSpec(), Faults()
-    # A bound pod holds the devices of its record, however much it asks for; one with claims alone has no record.
-    recorded = spec.node_name and not by_claims_alone(spec, context.is_device)
-    problem = (
-        "" if recorded else beyond(spec, document.annotations, context.is_device, document.dropped)
-    )
-    if problem:
-        return _unread(document, spec, context, problem)
-    try:
-        view = _view(document, spec, context, faults)
-        whole = _whole(spec, context, faults)
-        host = _host(view, whole, context, faults)
-    except InvalidValue as error:
-        raise invalid(document, error) from error
-    constraint = _constraint(spec, faults)
-    reading = read_all(view, context)
-    pod = Pod(
-        uid=view.uid,
-        namespace=view.namespace,
-        name=view.name,
-        priority=_priority(spec, context),
-        node=view.node or None,
-        finished=finished(shape),
-        request=_request(view, spec, context, reading, faults, near_names(document, context)),
-        host={name: bounded(name, amount) for name, amount in host.items()} | {"pods": 1},
-        constraint=constraint,
-        tolerations=tolerations_of(spec),
-        quota=_quota(_counted(view, context), whole, reading, host),
-        wish=_wish(view, spec, reading, context) if context.settings.isolation.permits else None,
-    )
-    return TranslatedPod(pod, view)
+    return _Reader(document, shape, context).translated()
 
 
-def _wish(view: PodView, spec: shapes.PodSpec, reading: Reading, context: Context) -> Wish | None:
-    """The pod's wishes beside its amounts, and those that the operator's rule for it allows.
+class _Reader:
+    """Reads one pod; `faults` has the rules that it breaks outside its families' names."""
 
-    HAMi's priority counts only as a resource, because variables may get their values from outside the pod.
-    """
-    cards = [one.request for one in reading.groups if one.request.type is DeviceType.GPU]
-    if reading.fault is not None or all(one.whole for one in cards):
-        return None
-    priority = context.settings.hami.priority_name
-    said = read_class(view.annotations)
-    first = any(
-        (asked := one.ask(priority)) is not None and asked.nano == 0 for one in view.containers
-    )
-    online = said is Priority.ONLINE or (said is None and first)
-    account = (spec.service_account_name or "default")[:_LONGEST_NAME]
-    for rule in context.settings.isolation.permits:
-        if rule.names(view.namespace, account):
-            denied = "" if rule.online else f"online is not granted by rule {rule.name}"
-            return Wish(
-                online, rule.name, denied, rule.online_pods, rule.online_cards, rule.policy
-            )
-    denied = (
-        f"online is not granted: no rule names service account {account} of namespace "
-        f"{view.namespace} (permits of partage-config)"
-    )
-    return Wish(online, denied=denied)
+    def __init__(self, document: Document, shape: shapes.Pod, context: Context) -> None:
+        self.document = document
+        self.shape = shape
+        self.spec = shape.spec or shapes.PodSpec()
+        self.context = context
+        self.faults = Faults()
 
-
-def _unread(
-    document: Document, spec: shapes.PodSpec, context: Context, problem: str
-) -> TranslatedPod:
-    """A pod that asks for more than is read of any pod; it waits with the reason, or kube-scheduler alone places it."""
-    fault = Fault(problem)
-    if by_claims_alone(spec, context.is_device):
-        fault = Fault(
-            f"{problem} for Partage to compare nodes; kube-scheduler alone looks for its node",
-            ReasonCode.SEARCH_LIMIT,
+    def translated(self) -> TranslatedPod:
+        document, spec, context = self.document, self.spec, self.context
+        # A bound pod holds the devices of its record, however much it asks for; one with claims alone has no record.
+        claims_alone = by_claims_alone(spec, context.is_device)
+        if claims_alone or not spec.node_name:
+            problem = beyond(spec, document.annotations, context.is_device, document.dropped)
+            if problem:
+                return self._unread(problem, claims_alone=claims_alone)
+        try:
+            view = self._view(self._containers())
+            whole = self._whole()
+            host = self._host(view, whole)
+        except InvalidValue as error:
+            raise invalid(document, error) from error
+        constraint = self._constraint()
+        reading = read_all(view, context)
+        pod = Pod(
+            uid=view.uid,
+            namespace=view.namespace,
+            name=view.name,
+            priority=self._priority(),
+            node=view.node or None,
+            finished=finished(self.shape),
+            request=self._request(view, reading),
+            host={name: bounded(name, amount) for name, amount in host.items()} | {"pods": 1},
+            constraint=constraint,
+            tolerations=tolerations_of(spec),
+            quota=_quota(_counted(view, context), whole, reading, host),
+            wish=self._wish(view, reading) if context.settings.isolation.permits else None,
         )
-    view = _view(
-        document, structs.replace(spec, containers=None, init_containers=None), context, Faults()
-    )
-    pod = Pod(
-        uid=view.uid,
-        namespace=view.namespace,
-        name=view.name,
-        priority=_priority(spec, context),
-        node=view.node or None,
-        finished=finished(document.shape) if isinstance(document.shape, shapes.Pod) else False,
-        request=PodRequest(fault=fault),
-        host={"pods": 1},
-    )
-    return TranslatedPod(pod, view)
+        return TranslatedPod(pod, view)
 
+    def _unread(self, problem: str, *, claims_alone: bool) -> TranslatedPod:
+        """A pod that asks for more than is read of any; it waits with the reason, or kube-scheduler alone places it."""
+        fault = Fault(problem)
+        if claims_alone:
+            fault = Fault(
+                f"{problem} for Partage to compare nodes; kube-scheduler alone looks for its node",
+                ReasonCode.SEARCH_LIMIT,
+            )
+        view = self._view(())
+        pod = Pod(
+            uid=view.uid,
+            namespace=view.namespace,
+            name=view.name,
+            priority=self._priority(),
+            node=view.node or None,
+            finished=finished(self.shape),
+            request=PodRequest(fault=fault),
+            host={"pods": 1},
+        )
+        return TranslatedPod(pod, view)
 
-def _view(document: Document, spec: shapes.PodSpec, context: Context, faults: Faults) -> PodView:
-    metadata = document.metadata
-    return PodView(
-        namespace=document.namespace,
-        name=document.name,
-        uid=metadata.uid or stable_uid(document.namespace, "Pod", document.name),
-        node=spec.node_name or "",
-        scheduler=spec.scheduler_name or "",
-        labels=document.labels,
-        annotations=document.annotations,
-        dropped=document.dropped,
-        containers=_containers(spec, context, faults),
-    )
+    def _view(self, containers: tuple[ContainerView, ...]) -> PodView:
+        document = self.document
+        namespace, name = document.namespace, document.name
+        return PodView(
+            namespace=namespace,
+            name=name,
+            uid=document.metadata.uid or stable_uid(namespace, "Pod", name),
+            node=self.spec.node_name or "",
+            scheduler=self.spec.scheduler_name or "",
+            labels=document.labels,
+            annotations=document.annotations,
+            dropped=document.dropped,
+            containers=containers,
+        )
 
+    def _containers(self) -> tuple[ContainerView, ...]:
+        spec, faults = self.spec, self.faults
+        if not spec.containers:
+            faults.add("spec.containers: at least one container is required")
+        views: list[ContainerView] = []
+        taken: set[str] = set()
+        for field, listed in (
+            ("spec.initContainers", spec.init_containers),
+            ("spec.containers", spec.containers),
+        ):
+            for index, container in enumerate(listed or ()):
+                phase = Phase.MAIN
+                if listed is spec.init_containers:
+                    phase = Phase.SIDECAR if container.restart_policy == "Always" else Phase.INIT
+                view = self._container(container, phase, f"{field}[{index}]", faults)
+                if view.name in taken:
+                    faults.add(f"container {view.name}: the name is used twice in the pod")
+                taken.add(view.name)
+                views.append(view)
+        return tuple(views)
 
-def _containers(
-    spec: shapes.PodSpec, context: Context, faults: Faults
-) -> tuple[ContainerView, ...]:
-    if not spec.containers:
-        faults.add("spec.containers: at least one container is required")
-    views: list[ContainerView] = []
-    taken: set[str] = set()
-    for field, listed in (
-        ("spec.initContainers", spec.init_containers),
-        ("spec.containers", spec.containers),
-    ):
-        for index, container in enumerate(listed or ()):
-            phase = Phase.MAIN
-            if field == "spec.initContainers":
-                phase = Phase.SIDECAR if container.restart_policy == "Always" else Phase.INIT
-            view = _container(container, phase, f"{field}[{index}]", context, faults)
-            if view.name in taken:
-                faults.add(f"container {view.name}: the name is used twice in the pod")
-            taken.add(view.name)
-            views.append(view)
-    return tuple(views)
+    def _container(
+        self, container: shapes.Container, phase: Phase, field: str, faults: Faults
+    ) -> ContainerView:
+        name = container.name or field
+        if not container.name:
+            faults.add(f"{field}.name: missing")
+        given = container.resources or shapes.Resources()
+        path, who, is_device = f"{field}.resources", f"container {name}", self.context.is_device
+        return ContainerView(
+            name=name,
+            phase=phase,
+            requests=pod_amounts(given.requests, f"{path}.requests", who, is_device, faults),
+            limits=pod_amounts(given.limits, f"{path}.limits", who, is_device, faults),
+        )
 
+    def _whole(self) -> "_Whole":
+        given = self.spec.resources or shapes.Resources()
+        limits, requests, overhead = (
+            pod_amounts(amounts, f"spec.{field}", "the pod", self.context.is_device, self.faults)
+            for field, amounts in (
+                ("resources.limits", given.limits),
+                ("resources.requests", given.requests),
+                ("overhead", self.spec.overhead),
+            )
+        )
+        return _Whole(requests, limits, overhead)
 
-def _container(
-    container: shapes.Container, phase: Phase, field: str, context: Context, faults: Faults
-) -> ContainerView:
-    name = container.name or field
-    if not container.name:
-        faults.add(f"{field}.name: missing")
-    resources = container.resources or shapes.Resources()
+    def _host(self, view: PodView, whole: "_Whole") -> dict[str, Quantity]:
+        """Ordinary resources; the ledger counts the names that a family reads."""
+        owners = self.context.owners
+        # The families read only containers, so a device in the pod-level request would be lost.
+        for name in sorted({*whole.limits, *whole.requests, *whole.overhead}):
+            if name in owners:
+                self.faults.add(f"the pod: {name}: containers must ask for devices")
+        needed = effective(view.containers, whole.requests, whole.overhead, whole.limits)
+        return {name: amount for name, amount in needed.items() if name not in owners}
 
-    def amounts(part: str, given: dict[str, object] | None) -> dict[str, Quantity]:
-        path, who = f"{field}.resources.{part}", f"container {name}"
-        return pod_amounts(given, path, who, context.is_device, faults)
+    def _constraint(self) -> NodeConstraint:
+        try:
+            return constraint_of(self.spec)
+        except InvalidValue as error:
+            self.faults.add(str(error))
+            return NodeConstraint()
 
-    return ContainerView(
-        name=name,
-        phase=phase,
-        requests=amounts("requests", resources.requests),
-        limits=amounts("limits", resources.limits),
-    )
+    def _priority(self) -> int:
+        if self.spec.priority is not None:
+            return self.spec.priority
+        name = self.spec.priority_class_name or ""
+        return self.context.priorities.get(name, self.context.default_priority)
+
+    def _request(self, view: PodView, reading: Reading) -> PodRequest:
+        # Partage's own annotations override a protocol's.
+        node = self._strategy(view, names.NODE_POLICY, tuple(Strategy))
+        card = self._strategy(view, names.CARD_POLICY, _ORDERS)
+        order, faults = reading.card_order, self.faults
+        fault = Fault(faults.first) if faults.first else reading.fault or self._gated(view)
+        if fault is not None and len(fault.message) > _LONGEST:  # it quotes the pod
+            fault = replace(fault, message=f"{fault.message[: _LONGEST - 1]}…")
+        # Amounts that broke a rule were left out, so the notes on the rest do not fit the pod.
+        told = () if faults.first else reading.notes
+        return PodRequest(
+            groups=_in_pod_order(reading.groups, view),
+            joint=reading.joint,
+            partition=reading.partition,
+            node_labels=reading.node_labels,
+            node_strategy=node or reading.node_strategy,
+            card_order=order if card is None else replace(order, strategy=card),
+            scoring=reading.scoring,
+            fault=fault,
+            notes=(*told, *self._notes(), *near_names(self.document, self.context)),
+            broken=() if fault is None else self._broken(view),
+        )
+
+    def _strategy(self, view: PodView, key: str, allowed: Sequence[Strategy]) -> Strategy | None:
+        text = view.annotations.get(key)
+        if text is None:
+            return None
+        if text.lower() in tuple(allowed):
+            return Strategy(text.lower())
+        self.faults.add(f"annotation {key}: {text!r} is not one of {', '.join(allowed)}")
+        return None
+
+    def _gated(self, view: PodView) -> Fault | None:
+        """The reason why a pod may not be scheduled yet: Kubernetes binds no pod that has gates."""
+        if view.node or not self.spec.scheduling_gates:
+            return None
+        gates = ", ".join(gate.name or "" for gate in self.spec.scheduling_gates)
+        return Fault(f"scheduling gates: {gates}", ReasonCode.SCHEDULING_GATED)
+
+    def _broken(self, view: PodView) -> tuple[tuple[DeviceType, int], ...]:
+        """The most devices of a pod whose request broke a rule, pod-level requests included."""
+        wholes = (self.spec.resources, shapes.Resources(requests=self.spec.overhead))
+        parts = [
+            self._container(shapes.Container(resources=whole), Phase.MAIN, "pod", Faults())
+            for whole in wholes
+            if whole is not None
+        ]
+        containers, complete = (*view.containers, *parts), not self.faults.unread
+        owners, settings = self.context.owners, self.context.settings
+        return most_devices(containers, owners, settings, complete=complete)
+
+    def _notes(self) -> list[str]:
+        """Parts of the pod that an offline decision ignores."""
+        spec, context = self.spec, self.context
+        affinity = spec.affinity or shapes.Affinity()
+        nothing = shapes.BetweenPods()
+        ignored = {
+            "affinity to other pods": (affinity.pod_affinity or nothing) != nothing,
+            "anti-affinity to other pods": (affinity.pod_anti_affinity or nothing) != nothing,
+            "topology spread": spec.spread,
+            "host ports": [p for c in spec.containers or () for p in c.ports or () if p.host_port],
+        }
+        notes = [f"{what}: ignored offline" for what, given in ignored.items() if given]
+        name = spec.priority_class_name
+        if name and spec.priority is None and name not in context.priorities:
+            default = context.default_priority
+            notes.append(f"priority class {name} is not known; priority {default}")
+        return notes
+
+    def _wish(self, view: PodView, reading: Reading) -> Wish | None:
+        """The pod's wishes beside its amounts, and those that the operator's rule for it allows.
+
+        HAMi's priority counts only as a resource, because variables may get their values from outside the pod.
+        """
+        cards = [one.request for one in reading.groups if one.request.type is DeviceType.GPU]
+        if reading.fault is not None or all(one.whole for one in cards):
+            return None
+        settings = self.context.settings
+        said = read_class(view.annotations)
+        asked = (one.ask(settings.hami.priority_name) for one in view.containers)
+        first = any(one is not None and one.nano == 0 for one in asked)
+        online = said is Priority.ONLINE or (said is None and first)
+        account = (self.spec.service_account_name or "default")[:_LONGEST_NAME]
+        for rule in settings.isolation.permits:
+            if rule.names(view.namespace, account):
+                denied = "" if rule.online else f"online is not granted by rule {rule.name}"
+                return Wish(
+                    online, rule.name, denied, rule.online_pods, rule.online_cards, rule.policy
+                )
+        denied = (
+            f"online is not granted: no rule names service account {account} of namespace "
+            f"{view.namespace} (permits of partage-config)"
+        )
+        return Wish(online, denied=denied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,84 +326,6 @@ class _Whole:
     requests: Mapping[str, Quantity]
     limits: Mapping[str, Quantity]
     overhead: Mapping[str, Quantity]
-
-
-def _whole(spec: shapes.PodSpec, context: Context, faults: Faults) -> _Whole:
-    whole = spec.resources or shapes.Resources()
-
-    def amounts(field: str, given: dict[str, object] | None) -> dict[str, Quantity]:
-        return pod_amounts(given, field, "the pod", context.is_device, faults)
-
-    limits = amounts("spec.resources.limits", whole.limits)
-    requests = amounts("spec.resources.requests", whole.requests)
-    return _Whole(requests, limits, amounts("spec.overhead", spec.overhead))
-
-
-def _host(view: PodView, whole: _Whole, context: Context, faults: Faults) -> dict[str, Quantity]:
-    """Ordinary resources; the ledger counts the names that a family reads."""
-    # The families read only containers, so a device in the pod-level request would be lost.
-    for name in sorted({*whole.limits, *whole.requests, *whole.overhead}):
-        if name in context.owners:
-            faults.add(f"the pod: {name}: containers must ask for devices")
-    needed = effective(view.containers, whole.requests, whole.overhead, whole.limits)
-    return {name: amount for name, amount in needed.items() if name not in context.owners}
-
-
-def _constraint(spec: shapes.PodSpec, faults: Faults) -> NodeConstraint:
-    try:
-        return constraint_of(spec)
-    except InvalidValue as error:
-        faults.add(str(error))
-        return NodeConstraint()
-
-
-def _priority(spec: shapes.PodSpec, context: Context) -> int:
-    if spec.priority is not None:
-        return spec.priority
-    if spec.priority_class_name:
-        return context.priorities.get(spec.priority_class_name, context.default_priority)
-    return context.default_priority
-
-
-def _request(
-    view: PodView,
-    spec: shapes.PodSpec,
-    context: Context,
-    reading: Reading,
-    faults: Faults,
-    nearly: tuple[str, ...],
-) -> PodRequest:
-    node_strategy, card_order = _own_policy(view, reading, faults)
-    fault = _short(Fault(faults.first) if faults.first else reading.fault or _gated(view, spec))
-    # Amounts that broke a rule were left out, so the notes on the rest do not fit the pod.
-    told = () if faults.first else reading.notes
-    return PodRequest(
-        groups=_in_pod_order(reading.groups, view),
-        joint=reading.joint,
-        partition=reading.partition,
-        node_labels=reading.node_labels,
-        node_strategy=node_strategy,
-        card_order=card_order,
-        scoring=reading.scoring,
-        fault=fault,
-        notes=(*told, *_notes(spec, context), *nearly),
-        broken=() if fault is None else _broken(view, spec, context, complete=not faults.unread),
-    )
-
-
-def _broken(
-    view: PodView, spec: shapes.PodSpec, context: Context, *, complete: bool
-) -> tuple[tuple[DeviceType, int], ...]:
-    """The most devices of a pod whose request broke a rule, pod-level requests included."""
-    wholes = (spec.resources, shapes.Resources(requests=spec.overhead))
-    parts = [
-        _container(shapes.Container(resources=whole), Phase.MAIN, "pod", context, Faults())
-        for whole in wholes
-        if whole is not None
-    ]
-    return most_devices(
-        (*view.containers, *parts), context.owners, context.settings, complete=complete
-    )
 
 
 def _in_pod_order(groups: Sequence[RequestGroup], view: PodView) -> tuple[RequestGroup, ...]:
@@ -318,61 +341,6 @@ def _in_pod_order(groups: Sequence[RequestGroup], view: PodView) -> tuple[Reques
         for group in groups
     )
     return tuple(sorted(placed, key=lambda group: group.phase is Phase.INIT))
-
-
-def _short(fault: Fault | None) -> Fault | None:
-    """A fault cut to the length of an event's message, because it quotes the pod."""
-    if fault is None or len(fault.message) <= _LONGEST:
-        return fault
-    return replace(fault, message=f"{fault.message[: _LONGEST - 1]}…")
-
-
-def _gated(view: PodView, spec: shapes.PodSpec) -> Fault | None:
-    """The reason why a pod may not be scheduled yet: Kubernetes binds no pod that has gates."""
-    if view.node or not spec.scheduling_gates:
-        return None
-    gates = ", ".join(gate.name or "" for gate in spec.scheduling_gates)
-    return Fault(f"scheduling gates: {gates}", ReasonCode.SCHEDULING_GATED)
-
-
-def _own_policy(
-    view: PodView, reading: Reading, faults: Faults
-) -> tuple[Strategy | None, CardOrder]:
-    """Partage's own annotations, which override a protocol's."""
-    node = _strategy(view, names.NODE_POLICY, tuple(Strategy), faults)
-    card = _strategy(view, names.CARD_POLICY, _ORDERS, faults)
-    order = reading.card_order if card is None else replace(reading.card_order, strategy=card)
-    return node or reading.node_strategy, order
-
-
-def _strategy(
-    view: PodView, key: str, allowed: Sequence[Strategy], faults: Faults
-) -> Strategy | None:
-    text = view.annotations.get(key)
-    if text is None:
-        return None
-    if text.lower() not in tuple(allowed):
-        faults.add(f"annotation {key}: {text!r} is not one of {', '.join(allowed)}")
-        return None
-    return Strategy(text.lower())
-
-
-def _notes(spec: shapes.PodSpec, context: Context) -> list[str]:
-    """Parts of the pod that an offline decision ignores."""
-    affinity = spec.affinity or shapes.Affinity()
-    nothing = shapes.BetweenPods()
-    ports = [p for c in spec.containers or () for p in c.ports or () if p.host_port]
-    ignored = {
-        "affinity to other pods": (affinity.pod_affinity or nothing) != nothing,
-        "anti-affinity to other pods": (affinity.pod_anti_affinity or nothing) != nothing,
-        "topology spread": spec.spread,
-        "host ports": ports,
-    }
-    notes = [f"{what}: ignored offline" for what, given in ignored.items() if given]
-    name = spec.priority_class_name
-    if name and spec.priority is None and name not in context.priorities:
-        notes.append(f"priority class {name} is not known; priority {context.default_priority}")
-    return notes
 
 
 def _counted(view: PodView, context: Context) -> tuple[ContainerView, ...]:

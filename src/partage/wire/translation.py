@@ -31,7 +31,7 @@ from partage.wire.context import Context
 from partage.wire.documents import Document, size_of
 from partage.wire.heeded import light
 from partage.wire.limits import LIMITS
-from partage.wire.pod_phase import finished
+from partage.wire.pod_phase import condition, finished
 from partage.wire.pods import TranslatedPod, stable_uid, translate_pod
 from partage.wire.record import decode
 from partage.wire.recovery import recorded
@@ -150,11 +150,7 @@ class Translation:
         return PodEntry(pod, PodView(namespace, name, uid, node, annotations=annotations))
 
     def _read(
-        self,
-        document: Document,
-        version: int,
-        nodes: NodeOf | None,
-        before: PodEntry | None,
+        self, document: Document, version: int, nodes: NodeOf | None, before: PodEntry | None
     ) -> PodEntry:
         shape = document.shape
         if not isinstance(shape, shapes.Pod) or shape.spec is None:
@@ -169,20 +165,57 @@ class Translation:
         known = None
         if key is not None:
             alike = before is not None and before.key == key[0]
-            known = before if alike else self._recalled(*key)
+            known = before if alike else self._recalled(key[0])
         if known is None:
             known = _entry(translate_pod(document, self.context), version)
             if key is not None:
                 self._keep(known, *key)
-        uid = meta.uid or stable_uid(namespace, "Pod", name)
-        view = _addressed(known.view, name, uid, spec, annotations, document.dropped)
+        # Written out, because `replace` is most of the time of reading forty thousand pods at a start.
+        pod, view = known.pod, known.view
+        view = PodView(
+            namespace=view.namespace,
+            name=name,
+            uid=meta.uid or stable_uid(namespace, "Pod", name),
+            node=spec.node_name or "",
+            scheduler=view.scheduler,
+            labels=view.labels,
+            annotations=annotations,
+            containers=view.containers,
+            dropped=document.dropped,
+        )
         over = finished(shape)
         record = None
         if nodes is not None and view.node and not over:
-            record = self._record(view, known.pod.request, nodes(view.node))
-        return _renamed(known, shape, view, (over, record, version), key[0] if key else b"")
+            record = self._record(view, pod.request, nodes(view.node))
+        mine = Pod(
+            uid=view.uid,
+            namespace=pod.namespace,
+            name=name,
+            priority=pod.priority,
+            node=view.node or None,
+            finished=over,
+            request=pod.request,
+            host=pod.host,
+            constraint=pod.constraint,
+            tolerations=pod.tolerations,
+            quota=pod.quota,
+            record=record,
+            version=version,
+            wish=pod.wish,
+        )
+        told = condition(shape, names.LIMITS_CONDITION)
+        return PodEntry(
+            mine,
+            view,
+            is_flexible(spec),
+            (shape.status.nominated_node_name if shape.status else None) or "",
+            spec.preemption_policy != _NEVER,
+            None if told is None else (told.status or "Unknown", told.message or ""),
+            known.host,
+            key[0] if key else b"",
+        )
 
-    def _recalled(self, key: bytes, _size: int) -> PodEntry | None:
+    def _recalled(self, key: bytes) -> PodEntry | None:
         found = self._known.get(key)
         if found is None:
             return None
@@ -244,76 +277,6 @@ def _entry(translated: TranslatedPod, version: int) -> PodEntry:
     return PodEntry(pod, translated.view, host=host)
 
 
-def _addressed(
-    view: PodView,
-    name: str,
-    uid: str,
-    spec: shapes.PodSpec,
-    annotations: Mapping[str, str],
-    dropped: int,
-) -> PodView:
-    """A template's view with this pod's own data."""
-    # Written out, here and below, because `replace` is most of the time of reading forty thousand
-    # pods at a start.
-    return PodView(
-        namespace=view.namespace,
-        name=name,
-        uid=uid,
-        node=spec.node_name or "",
-        scheduler=view.scheduler,
-        labels=view.labels,
-        annotations=annotations,
-        containers=view.containers,
-        dropped=dropped,
-    )
-
-
-def _renamed(
-    known: PodEntry,
-    shape: shapes.Pod,
-    view: PodView,
-    own: tuple[bool, Record | None, int],
-    key: bytes,
-) -> PodEntry:
-    """A template's reading with this pod's own state: whether it is over, its record, and its version."""
-    pod = known.pod
-    over, record, version = own
-    mine = Pod(
-        uid=view.uid,
-        namespace=pod.namespace,
-        name=view.name,
-        priority=pod.priority,
-        node=view.node or None,
-        finished=over,
-        request=pod.request,
-        host=pod.host,
-        constraint=pod.constraint,
-        tolerations=pod.tolerations,
-        quota=pod.quota,
-        record=record,
-        version=version,
-        wish=pod.wish,
-    )
-    status = shape.status
-    return PodEntry(
-        mine,
-        view,
-        is_flexible(shape.spec),
-        (status.nominated_node_name if status else None) or "",
-        shape.spec is None or shape.spec.preemption_policy != _NEVER,
-        _limits(status),
-        known.host,
-        key,
-    )
-
-
-def _limits(status: shapes.PodStatus | None) -> tuple[str, str] | None:
-    for one in (status.conditions if status else None) or ():
-        if one.type == names.LIMITS_CONDITION:
-            return one.status or "Unknown", one.message or ""
-    return None
-
-
 def concerns_devices(document: Document, context: Context) -> bool:
     """Whether a pod names a device resource, or has a record of devices."""
     shape = document.shape
@@ -339,19 +302,14 @@ def names_devices(spec: shapes.PodSpec | None, context: Context) -> bool:
     return bool(spec.overhead) and not owners.keys().isdisjoint(spec.overhead or ())
 
 
-def is_flexible(spec: shapes.PodSpec | None) -> bool:
+def is_flexible(spec: shapes.PodSpec) -> bool:
     """Whether the pod has wishes that only kube-scheduler weighs against each other.
 
     These are preferred affinity, to nodes or to other pods, and spreading that is not mandatory. Such a
     pod needs every node that fits; for the others the best one is enough.
     """
-    if spec is None:
-        return False
-    affinity = spec.affinity
-    if affinity is not None:
-        if affinity.node_affinity is not None and affinity.node_affinity.preferred:
-            return True
-        for between in (affinity.pod_affinity, affinity.pod_anti_affinity):
-            if between is not None and between.preferred:
+    if (all_ := spec.affinity) is not None:
+        for one in (all_.node_affinity, all_.pod_affinity, all_.pod_anti_affinity):
+            if one is not None and one.preferred:
                 return True
     return any(rule.when_unsatisfiable != "DoNotSchedule" for rule in spec.spread or ())

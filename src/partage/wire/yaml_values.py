@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from partage.model.errors import UNREADABLE
+
 LONGEST: Final = 2**26
 """Bytes of YAML in one source; larger lists are read as JSON, which is much faster."""
 
@@ -43,13 +45,11 @@ _FLOAT: Final = re.compile(
 _TAG: Final = "tag:yaml.org,2002:"
 _FAILURES: Final = (
     yaml.YAMLError,
-    ValueError,
     TypeError,
-    KeyError,
-    IndexError,
+    LookupError,
     AttributeError,
-    OverflowError,
-    RecursionError,
+    ArithmeticError,
+    *UNREADABLE,
 )
 """PyYAML's errors for malformed input; its constructors let plain Python errors through."""
 
