@@ -23,6 +23,7 @@ from partage.model.pod import Record
 from partage.vendors import names
 from partage.vendors.base import Family, PodView
 from partage.vendors.settings import Settings
+from partage.wire.context import Context
 from partage.wire.record import encode
 from partage.wire.recovery import recover
 
@@ -47,7 +48,7 @@ def recovered(ours: tuple[Grant, ...] | None, *families: Family) -> Record | Non
         else {"partage.io/allocation": encode(Allocation("u", "d", "p", "n1", ours))}
     )
     view = PodView("d", "p", uid="u", node="n1", annotations=annotations)
-    return recover(view, NODE, Settings(), families)
+    return recover(view, NODE, Context.of(Settings(), families))
 
 
 def test_nothing_written_is_no_record() -> None:
@@ -130,8 +131,8 @@ def test_of_an_adjusted_pod_a_protocol_without_amounts_tells_its_cards(
     notes = {names.ALLOCATION: ours, said: "compute=50"}
     view = PodView("d", "p", uid="u", node="n1", annotations=notes)
 
-    record = recover(view, NODE, Settings(), (one,))
-    strict = recover(view, NODE, Settings(), (family("one", told),))
+    record = recover(view, NODE, Context.of(Settings(), [one]))
+    strict = recover(view, NODE, Context.of(Settings(), [family("one", told)]))
 
     assert record is not None
     assert strict is not None
@@ -197,7 +198,7 @@ def test_a_bad_record_of_ours_is_not_replaced_by_another() -> None:
     """It says that something is wrong, whatever the other says."""
     view = PodView("d", "p", uid="u", node="n1", annotations={"partage.io/allocation": "{"})
 
-    record = recover(view, NODE, Settings(), (family("one", Record((GRANT,), "one")),))
+    record = recover(view, NODE, Context.of(Settings(), [family("one", Record((GRANT,), "one"))]))
 
     assert record is not None
     assert record.problem

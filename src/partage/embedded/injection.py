@@ -108,7 +108,7 @@ def _injection(
     document: Document, place: Node, context: Context, claimed: tuple[Grant, ...]
 ) -> Injection:
     read = translate_pod(document, context)
-    record = recover(read.view, place, context.settings, context.families)
+    record = recover(read.view, place, context)
     if record is None and claimed and not names_devices(_spec(document), context):
         record = Record(claimed)
     elif record is not None:

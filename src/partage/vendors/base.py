@@ -299,14 +299,6 @@ def _request(placed: PlacedPod, grants: Iterable[Grant]) -> DeviceRequest | None
     return found[0] if len(found) == 1 else None
 
 
-def percent_of(part: int, total: int) -> int:
-    """Bytes as percent of a card, truncated in floating point as upstream computes it.
-
-    Exactly 29 % of a card may become 28: the annotation is compatible, the ledger is exact.
-    """
-    return int(float(part) / float(total) * 100) if total else 0
-
-
 def wakes(pod: PodView, row: Traits) -> bool:
     """Whether a container of the pod asks for a resource that wakes the vendor's plugin, with more than zero."""
     asked = (container.ask(name) for container in pod.containers for name in row.wakes)
@@ -407,7 +399,8 @@ def _card(
         model=(device.model if device else "") or placed.node.properties.get("model", ""),
         core=core // _PERCENT,
         memory_bytes=memory,
-        ratio=percent_of(memory, total) if ratio is None else ratio,
+        # Truncated in floating point as upstream computes it: exactly 29 % of a card may become 28.
+        ratio=int(float(memory) / float(total) * 100 if total else 0) if ratio is None else ratio,
         extras=extras,
         whole=all(grant.mode is GrantMode.WHOLE for grant in grants),
         template=next((grant.template for grant in grants if grant.template), ""),

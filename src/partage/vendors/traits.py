@@ -51,10 +51,6 @@ class Reported:
     mode: str = ""
 
 
-def _nothing(_told: Reported) -> Mapping[str, int]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Traits:
     """One vendor.
@@ -118,7 +114,7 @@ class Traits:
     unshareable: tuple[str, ...] = ()
     modes: tuple[str, ...] = ("",)
     identity: str = "{plain}"
-    reports: Callable[[Reported], Mapping[str, int]] = _nothing
+    reports: Callable[[Reported], Mapping[str, int]] = lambda _told: {}
 
     def files(self, minor: int) -> tuple[str, ...]:
         """Device files of one card by its number, if discovery does not report them."""

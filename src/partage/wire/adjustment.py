@@ -9,6 +9,7 @@ the form alone; scheduler and node agent read it beside the pod's record, by the
 Source: docs/decisions/0028.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,7 @@ _SHOWN: Final = 64
 _MIB: Final = 2**20
 _MOST: Final = 2**50
 _PERCENT: Final = MILLI // 100
+_PERCENTAGE: Final = re.compile(r"[0-9]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +91,13 @@ def _changed(change: Change, grants: Grants) -> Grants:
         if one.container not in mine or not adjustable(one):
             found.append(one)
             continue
-        if change.core_milli and not one.core_milli:
-            raise _wrong(
-                f"container {one.container} has no amount of compute that could be changed"
-            )
-        if change.memory_bytes and not one.memory_bytes:
-            raise _wrong(
-                f"container {one.container} has no amount of memory that could be changed"
-            )
+        for what, new, now in (
+            ("compute", change.core_milli, one.core_milli),
+            ("memory", change.memory_bytes, one.memory_bytes),
+        ):
+            if new and not now:
+                why = f"has no amount of {what} that could be changed"
+                raise _wrong(f"container {one.container} {why}")
         found.append(
             replace(
                 one,
@@ -108,12 +109,7 @@ def _changed(change: Change, grants: Grants) -> Grants:
 
 
 def _compute(value: str) -> int:
-    if (
-        not value.isascii()
-        or not value.isdecimal()
-        or not 0 < int(value[:4]) <= 100
-        or len(value) > 3
-    ):
+    if not _PERCENTAGE.fullmatch(value) or not 0 < int(value) <= 100:
         raise _wrong(f"compute={value[:_SHOWN]} is not a whole percentage of a card, 1 to 100")
     return int(value) * _PERCENT
 

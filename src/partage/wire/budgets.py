@@ -44,10 +44,6 @@ class Budget:
         )
 
 
-def _size(selector: Selector) -> int:
-    return sum(1 + len(requirement.values) for requirement in selector.requirements)
-
-
 def translate_budget(shape: shapes.DisruptionBudget) -> Budget:
     """The budget of a document.
 
@@ -62,7 +58,7 @@ def translate_budget(shape: shapes.DisruptionBudget) -> Budget:
     try:
         given = shape.spec.selector if shape.spec else None
         selector = None if given is None else selector_of(given)
-        if selector is not None and _size(selector) > _MOST:
+        if selector and sum(1 + len(one.values) for one in selector.requirements) > _MOST:
             return Budget(key, namespace, Selector())
     except InvalidValue:
         return Budget(key, namespace, Selector())

@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -142,10 +143,8 @@ def _refused(document: Document, key: str, text: str, error: InvalidValue) -> In
 
 def _reader(name: str, key: str) -> tuple[_Reader, str] | None:
     """The reader of a ConfigMap's key, and its setting; charts put their release's name before the maps'."""
-    if key == "device-config.yaml":
-        return _hami_device_config, "hami device config"
-    if key == _NODE_CONFIG and name.endswith("device-plugin"):
-        return _hami_node_config, "hami node config"
+    if key == "device-config.yaml" or (key == _NODE_CONFIG and name.endswith("device-plugin")):
+        return _HAMI[key]
     if name.endswith("metax-device-config"):
         return _METAX.get(key)
     if key == "data.yaml" and name.endswith("gpu-shared-resource-templates"):
@@ -158,14 +157,6 @@ def _reader(name: str, key: str) -> tuple[_Reader, str] | None:
 def _with(known: Configuration, **parts: Any) -> Configuration:
     """The configuration with some parts replaced."""
     return replace(known, settings=replace(known.settings, **parts))
-
-
-def _hami_device_config(known: Configuration, text: str) -> Configuration:
-    return _with(known, hami=device_config(_yaml(text), known.settings.hami))
-
-
-def _hami_node_config(known: Configuration, text: str) -> Configuration:
-    return _with(known, hami=node_config(text, known.settings.hami))
 
 
 # --- MetaX -----------------------------------------------------------------------------------
@@ -224,18 +215,6 @@ def _template(field: str, resources: Mapping[str, str | float]) -> tuple[tuple[s
 
 
 # --- Partage ---------------------------------------------------------------------------------
-def _policy(known: Configuration, text: str) -> Configuration:
-    return replace(known, policy=Policy.parse(text.strip()))
-
-
-def _node_policy(known: Configuration, text: str) -> Configuration:
-    return replace(known, policy=replace(known.policy or Policy(), node=_strategy(text)))
-
-
-def _card_policy(known: Configuration, text: str) -> Configuration:
-    return replace(known, policy=replace(known.policy or Policy(), card=_strategy(text)))
-
-
 def _isolation_require(known: Configuration, text: str) -> Configuration:
     required = _REQUIRED.get(text.strip())
     if required is None:
@@ -307,21 +286,32 @@ def _permit(field: str, given: _Permit) -> PermitRule:
     )
 
 
-def _strategy(text: str) -> Strategy:
-    try:
-        return Strategy(text.strip().lower())
-    except ValueError:
-        raise InvalidValue(f"{text.strip()!r} is not one of {', '.join(Strategy)}") from None
+def _part(part: str, known: Configuration, text: str) -> Configuration:
+    """The configuration with the strategy of one part of its policy."""
+    if text.strip().lower() not in tuple(Strategy):
+        raise InvalidValue(f"{text.strip()!r} is not one of {', '.join(Strategy)}")
+    parts: dict[str, Any] = {part: Strategy(text.strip().lower())}
+    return replace(known, policy=replace(known.policy or Policy(), **parts))
 
 
+_HAMI: Final[Mapping[str, tuple[_Reader, str]]] = {
+    "device-config.yaml": (
+        lambda known, text: _with(known, hami=device_config(_yaml(text), known.settings.hami)),
+        "hami device config",
+    ),
+    _NODE_CONFIG: (
+        lambda known, text: _with(known, hami=node_config(text, known.settings.hami)),
+        "hami node config",
+    ),
+}
 _METAX: Final[Mapping[str, tuple[_Reader, str]]] = {
     "cluster-config": (_metax_cluster, "metax cluster"),
     "nodes-config": (_metax_nodes, "metax nodes"),
 }
 _PARTAGE: Final[Mapping[str, tuple[_Reader, str]]] = {
-    _WHOLE: (_policy, "policy"),
-    "node-policy": (_node_policy, "node policy"),
-    "card-policy": (_card_policy, "card policy"),
+    _WHOLE: (lambda known, text: replace(known, policy=Policy.parse(text.strip())), "policy"),
+    "node-policy": (partial(_part, "node"), "node policy"),
+    "card-policy": (partial(_part, "card"), "card policy"),
     "isolation-require": (_isolation_require, "isolation require"),
     "permits": (_permits, "permits"),
 }

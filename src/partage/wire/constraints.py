@@ -24,12 +24,7 @@ _HEAVIEST: Final = 100
 
 def constraint_of(spec: shapes.PodSpec) -> NodeConstraint:
     """The pod's `nodeSelector` and node affinity. Raises `InvalidValue`: an operator, field or weight is none."""
-    selector = Selector(
-        tuple(
-            Requirement(key, Operator.IN, (value or "",))
-            for key, value in (spec.node_selector or {}).items()
-        )
-    )
+    selector = Selector(_equal(spec.node_selector))
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None:
         return NodeConstraint(selector)
@@ -53,21 +48,20 @@ def taints_of(given: Iterable[shapes.Taint] | None) -> tuple[Taint, ...]:
 def tolerations_of(spec: shapes.PodSpec) -> tuple[Toleration, ...]:
     """The taints that the pod accepts."""
     return tuple(
-        Toleration(
-            key=toleration.key or "",
-            operator=toleration.operator or "Equal",
-            value=toleration.value or "",
-            effect=toleration.effect or "",
-        )
-        for toleration in spec.tolerations or ()
+        Toleration(one.key or "", one.operator or "Equal", one.value or "", one.effect or "")
+        for one in spec.tolerations or ()
     )
 
 
 def selector_of(given: shapes.LabelSelector) -> Selector:
     """A label selector; an empty one matches everything. Raises `InvalidValue`: an operator is unknown."""
-    labels = (given.match_labels or {}).items()
-    equal = tuple(Requirement(key, Operator.IN, (value or "",)) for key, value in labels)
-    return Selector(equal + _requirements(given.match_expressions, "label selector"))
+    expressions = _requirements(given.match_expressions, "label selector")
+    return Selector(_equal(given.match_labels) + expressions)
+
+
+def _equal(labels: shapes.Texts) -> tuple[Requirement, ...]:
+    given = (labels or {}).items()
+    return tuple(Requirement(key, Operator.IN, (value or "",)) for key, value in given)
 
 
 def _weight(preferred: shapes.PreferredTerm) -> int:
@@ -90,15 +84,13 @@ def _term(term: shapes.SelectorTerm, where: str) -> NodeTerm:
 def _requirements(
     expressions: Sequence[shapes.Expression] | None, where: str
 ) -> tuple[Requirement, ...]:
-    return tuple(_requirement(expression, where) for expression in expressions or ())
-
-
-def _requirement(expression: shapes.Expression, where: str) -> Requirement:
-    try:
-        operator = Operator(expression.operator or "")
-    except ValueError:
-        raise InvalidValue(
-            f"{where} node affinity: operator {expression.operator!r} of key {expression.key!r}"
-            f" is not one of {', '.join(Operator)}"
-        ) from None
-    return Requirement(expression.key or "", operator, tuple(expression.values or ()))
+    for one in expressions or ():
+        if one.operator not in tuple(Operator):
+            raise InvalidValue(
+                f"{where} node affinity: operator {one.operator!r} of key {one.key!r}"
+                f" is not one of {', '.join(Operator)}"
+            )
+    return tuple(
+        Requirement(one.key or "", Operator(one.operator or ""), tuple(one.values or ()))
+        for one in expressions or ()
+    )

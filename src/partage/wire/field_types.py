@@ -5,28 +5,14 @@ merge patches, server-side apply and the OpenAPI documents. Built-in kinds read 
 the tables in `field_tables/`; those of custom resources are made from their definition.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Final, Literal, get_args
 
-Form = Literal[
-    "any",
-    "bool",
-    "bytes",
-    "float",
-    "int",
-    "intorstring",
-    "list",
-    "long",
-    "map",
-    "microtime",
-    "quantity",
-    "string",
-    "struct",
-    "time",
-]
-
+_Scalar = Literal["bool", "bytes", "float", "int", "intorstring", "long"]
+_Text = Literal["microtime", "quantity", "string", "time"]
+Form = Literal[_Scalar, _Text, "any", "list", "map", "struct"]
 ListKind = Literal["atomic", "map", "set"]
 Patch = Literal["", "merge", "replace"]
 
@@ -143,13 +129,7 @@ class _Reader:
             return Type(_FORMS[word])
         found = self.struct(word)
         if "atomic" in options and not found.atomic:
-            return Type(
-                "struct",
-                fields=found.fields,
-                atomic=True,
-                name=found.name,
-                numbers=found.numbers,
-            )
+            return replace(found, atomic=True)
         return found
 
 

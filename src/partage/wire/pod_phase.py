@@ -34,19 +34,13 @@ def finished(pod: shapes.Pod) -> bool:
     if pod.metadata is not None and pod.metadata.deletion_timestamp:
         return True
     # A sidecar starts again only beside other containers.
-    policies = [_policy(c, spec) for c in spec.containers or ()]
-    policies += ["Always" if c.restart_policy_rules else spec.restart_policy for c in beside]
+    own = [(c, c.restart_policy or spec.restart_policy) for c in spec.containers or ()]
+    own += [(c, spec.restart_policy) for c in beside]
+    policies = ["Always" if c.restart_policy_rules else policy for c, policy in own]
     return all(
         policy == "Never" or (policy == "OnFailure" and end is not None and end.exit_code == 0)
         for policy, end in zip(policies, ended, strict=True)
     )
-
-
-def _policy(container: shapes.Container, spec: shapes.PodSpec) -> str | None:
-    """When a container starts again."""
-    if container.restart_policy_rules:
-        return "Always"
-    return container.restart_policy or spec.restart_policy
 
 
 def condition(pod: object, kind: str) -> shapes.Condition | None:

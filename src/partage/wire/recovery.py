@@ -52,20 +52,16 @@ _Place = tuple[DeviceType, int]
 
 
 def recover(
-    pod: PodView,
-    node: Node,
-    settings: Settings,
-    families: Sequence[Family],
-    request: PodRequest = NOTHING,
+    pod: PodView, node: Node, context: Context, request: PodRequest = NOTHING
 ) -> Record | None:
     """The pod's record on its node; None when no annotation contains one. Never raises.
 
     `request`: what its spec asks; the record never counts for less, unless the pod's shares were adjusted.
     """
-    text = pod.annotations.get(names.ALLOCATION)
+    settings, text = context.settings, pod.annotations.get(names.ALLOCATION)
     if text is None:
-        named = frozenset(family.name for family in families if family.by_container)
-        taken_over = _taken_over(_read(pod, node, settings, families), settings)
+        named = frozenset(family.name for family in context.families if family.by_container)
+        taken_over = _taken_over(_read(pod, node, context), settings)
         asked = _said(request, pod, settings.hami, ours=False)
         return taken_over and at_least(taken_over, asked, node, named)
     ours = decode(text, pod.uid, pod.node)
@@ -76,7 +72,7 @@ def recover(
     gone = _gone(ours.grants, node)
     known = replace(node, devices=(*node.devices, *gone.values())) if gone else node
     adjusted = names.ADJUST in pod.annotations or names.ENFORCED in pod.annotations
-    for family, record in _read(pod, known, settings, families):
+    for family, record in _read(pod, known, context):
         problem = record.problem or _difference(
             ours.grants,
             _cards_of(record, gone if family.tells_amounts or not adjusted else None),
@@ -91,14 +87,12 @@ def recover(
     return ours if said is None else replace(ours, permit=said)
 
 
-def _read(
-    pod: PodView, node: Node, settings: Settings, families: Sequence[Family]
-) -> list[tuple[Family, Record]]:
+def _read(pod: PodView, node: Node, context: Context) -> list[tuple[Family, Record]]:
     """The record of every family that has one on the pod."""
     return [
         (family, record)
-        for family in families
-        if (record := family.recover(pod, node, settings)) is not None
+        for family in context.families
+        if (record := family.recover(pod, node, context.settings)) is not None
     ]
 
 
@@ -146,12 +140,12 @@ def recorded(pod: PodView, request: PodRequest, node: Node, context: Context) ->
     Its author may have edited annotations since it was placed. So if the reading is a fault, or asks for other devices
     than the record has, the pod is read again without them.
     """
-    record = recover(pod, node, context.settings, context.families, request)
+    record = recover(pod, node, context, request)
     if record is None or (not record.problem and request.fault is None):
         return record
     kept = {key: pod.annotations[key] for key in RESERVED.in_annotations(pod.annotations)}
     request = read_all(replace(pod, annotations=kept), context)
-    return recover(pod, node, context.settings, context.families, request)
+    return recover(pod, node, context, request)
 
 
 def _of_index(grant: Grant, node: Node) -> Grant:
@@ -241,16 +235,12 @@ def _difference(
     told = charges(theirs.grants)
     for key in sorted({**mine, **told} if complete else told):
         name = " of container ".join(key)
+        who, other = names.ALLOCATION, theirs.source
         if key not in mine or key not in told:
-            who, other = names.ALLOCATION, theirs.source
-            if key not in mine:
-                who, other = other, who
+            who, other = (who, other) if key in mine else (other, who)
             return f"records disagree: {name} is in the record of {who} and not of {other}"
-        detail = _amounts_differ(mine[key], told[key])
-        if detail:
-            return (
-                f"records of {names.ALLOCATION} and {theirs.source} disagree on {name}: {detail}"
-            )
+        if detail := _amounts_differ(mine[key], told[key]):
+            return f"records of {who} and {other} disagree on {name}: {detail}"
     return ""
 
 

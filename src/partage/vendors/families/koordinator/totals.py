@@ -5,38 +5,30 @@ Koordinator and MetaX documents). Partage always writes both dialects, because k
 that a pod used.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.quantity import Quantity, binary, decimal
 from partage.vendors import names
-from partage.vendors.families.koordinator.amounts import ALIASES, DIALECT_V14, old_name
+from partage.vendors.families.koordinator.amounts import ALIASES, old_name
 from partage.vendors.traits import HUAWEI, traits_of
 
 _PERCENT: Final = MILLI // 100
 _TODAY: Final = frozenset(ALIASES.values())
 
 
-def totals(
-    devices: Sequence[Device], vendor: str, dialects: Iterable[str] = ("", DIALECT_V14)
-) -> dict[str, Quantity]:
-    """Resource names and amounts of a node, ordered by name.
+def totals(devices: Sequence[Device], vendor: str) -> dict[str, Quantity]:
+    """Resource names and amounts of a node in both dialects, ordered by name.
 
     Names without healthy devices are left out, so a caller that finds one on the node removes it. Amounts are those of
     the devices, scaling included. `gpu` exists only if pods ask for the vendor's cards by it (upstream: NVIDIA's, and
     of no vendor). `gpu.shared` counts 100 a healthy card; it and native units have no name in v1.4. `vendor`: the
-    vendor of its cards; empty if unknown. `dialects`: which names to give: empty for today's, `v1.4` for the older
-    ones.
+    vendor of its cards; empty if unknown.
     """
     today = {**_cards(devices, vendor), **_others(devices)}
-    result: dict[str, Quantity] = {}
-    for dialect in dialects:
-        if dialect == DIALECT_V14:
-            result |= {old_name(name): today[name] for name in today if name in _TODAY}
-        else:
-            result |= today
-    return dict(sorted(result.items()))
+    old = {old_name(name): amount for name, amount in today.items() if name in _TODAY}
+    return dict(sorted((today | old).items()))
 
 
 def _cards(devices: Sequence[Device], vendor: str) -> dict[str, Quantity]:
