@@ -64,7 +64,10 @@ def _plainly_enough(grants: Sequence[Grant], request: PodRequest, node: Node) ->
     if len({grant.minor for grant in grants}) != asked.count or asked.filter.functions is not None:
         return False
     if asked.whole:
-        return all(_is_whole(grant, asked, name) for grant in grants)
+        return all(
+            grant.mode is GrantMode.WHOLE and grant.container == name and grant.type is asked.type
+            for grant in grants
+        )
     if asked.extras:
         return False
     for grant in grants:
@@ -85,10 +88,6 @@ def _plainly_enough(grants: Sequence[Grant], request: PodRequest, node: Node) ->
         ):
             return False
     return True
-
-
-def _is_whole(grant: Grant, asked: DeviceRequest, name: str) -> bool:
-    return grant.mode is GrantMode.WHOLE and grant.container == name and grant.type is asked.type
 
 
 def _device_of(grant: Grant, node: Node) -> Device | None:

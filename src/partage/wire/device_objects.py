@@ -158,17 +158,20 @@ def _device(
     node: str, entry: shapes.DeviceEntry, amounts: _Amounts, make: tuple[str, str]
 ) -> Device:
     kind, minor = _TYPES[entry.type or ""], entry.minor or 0
-    functions, excess = _functions(entry)
+    problems = [amounts.problem]
+    functions = _functions(entry, problems)
     is_card = kind is DeviceType.GPU
     memory = amounts.by_name.get(names.KOORD_GPU_MEMORY, 0) if is_card else 0
-    labels, many = _labels(entry.labels)
-    topology, far = _topology(entry.topology)
-    problem = amounts.problem or excess or many or far or _long("id", entry.id)
+    labels = _labels(entry.labels, problems)
+    topology = _topology(entry.topology, problems)
+    problems.append(_long("id", entry.id))
     # The ratio of its memory would be 0 for any number of pods.
     if is_card and entry.health is True and not memory:
-        problem = problem or f"it reports no {names.KOORD_GPU_MEMORY}"
+        problems.append(f"it reports no {names.KOORD_GPU_MEMORY}")
+    told = _health(entry)[:_LONGEST_MESSAGE]
     if entry.health is None:
-        problem = problem or _health(entry)[:_LONGEST_MESSAGE] or "its health is missing"
+        problems.append(told or "its health is missing")
+    problem = next(filter(None, problems), "")
     healthy = entry.health is True and not problem
     return Device(
         type=kind,
@@ -183,7 +186,7 @@ def _device(
         labels=labels,
         topology=topology,
         functions=functions,
-        health_detail="" if healthy else problem or _health(entry)[:_LONGEST_MESSAGE],
+        health_detail="" if healthy else problem or told,
     )
 
 
@@ -193,61 +196,56 @@ def _long(what: str, text: str | None) -> str:
     return f"its {what} has {length} characters, {LONGEST} at most" if length > LONGEST else ""
 
 
-def _labels(given: Mapping[str, str | None] | None) -> tuple[Mapping[str, str], str]:
-    """Labels of a device or of its functions, and the error if there are too many or one is too long."""
+def _labels(given: shapes.Texts, problems: list[str], who: str = "") -> Mapping[str, str]:
+    """Labels of a device or of its functions; none if there are too many or one is too long."""
     if not given:
-        return _NO_LABELS, ""  # nearly always
-    if len(given) > _MOST_LABELS:
-        return _NO_LABELS, f"it has {len(given)} labels, {_MOST_LABELS} at most"
-    found = texts(given)
-    long = max((text for one in found.items() for text in one), key=len)
-    problem = _long("longest label", long)
-    return (_NO_LABELS if problem else found), problem
-
-
-def _topology(given: shapes.DeviceTopology | None) -> tuple[Topology | None, str]:
-    """The place of a device, and the error if it cannot be one."""
-    if given is None:
-        return None, ""
-    problem = _long("pcieID", given.pcie) or _long("busID", given.bus)
+        return _NO_LABELS  # nearly always
+    problem = f"it has {len(given)} labels, {_MOST_LABELS} at most"
+    found = _NO_LABELS
+    if len(given) <= _MOST_LABELS:
+        found = texts(given)
+        problem = _long(
+            "longest label", max((text for one in found.items() for text in one), key=len)
+        )
     if problem:
-        return None, problem
-    place = Topology(
-        numa=_known(given.node),
-        pcie=given.pcie or "",
-        bus=given.bus or "",
-        socket=_known(given.socket),
-    )
-    return place, ""
+        problems.append(who + problem)
+    return _NO_LABELS if problem else found
 
 
-def _known(number: int | None) -> int:
-    return -1 if number is None or number < 0 else number
+def _topology(given: shapes.DeviceTopology | None, problems: list[str]) -> Topology | None:
+    """The place of a device; None if it cannot be one."""
+    if given is None:
+        return None
+    if problem := _long("pcieID", given.pcie) or _long("busID", given.bus):
+        problems.append(problem)
+        return None
+    numa, socket = (-1 if one is None or one < 0 else one for one in (given.node, given.socket))
+    return Topology(numa, given.pcie or "", given.bus or "", socket)
 
 
-def _functions(entry: shapes.DeviceEntry) -> tuple[tuple[VirtualFunction, ...], str]:
-    """Its virtual functions, and the error if there are too many; those without an address are left out."""
+def _functions(entry: shapes.DeviceEntry, problems: list[str]) -> tuple[VirtualFunction, ...]:
+    """Its virtual functions, none if there are too many; those without an address are left out."""
     groups = entry.groups or ()
     if not groups:
-        return (), ""  # nearly always
+        return ()  # nearly always
+    told: list[str] = []
     for what, number, most in (
         ("virtual functions", sum(len(one.functions or ()) for one in groups), _MOST_FUNCTIONS),
         ("groups of virtual functions", len(groups), _MOST_GROUPS),
     ):
         if number > most:
-            return (), f"it has {number} {what}, {most} at most"
+            told.append(f"it has {number} {what}, {most} at most")
     result: dict[str, VirtualFunction] = {}
-    for group in groups:
-        labels, problem = _labels(group.labels)
-        if problem:
-            return (), f"a group of its virtual functions: {problem}"
+    for group in () if told else groups:
+        labels = _labels(group.labels, told, "a group of its virtual functions: ")
         for function in group.functions or ():
             if problem := _long("busID", function.bus_id):
-                return (), f"a virtual function: {problem}"
+                told.append(f"a virtual function: {problem}")
             if function.bus_id and function.bus_id not in result:
                 minor = len(result) if function.minor is None else function.minor
                 result[function.bus_id] = VirtualFunction(minor, function.bus_id, labels)
-    return tuple(result.values()), ""
+    problems += told
+    return () if told else tuple(result.values())
 
 
 def _health(entry: shapes.DeviceEntry) -> str:

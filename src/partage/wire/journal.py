@@ -88,6 +88,7 @@ class Line:
     entry: Event | EngineState | Question
 
 
+_SAME: Final = ("number", "verb", "pod", "node", "few", "spent", "alone")
 Links = tuple[tuple[str, str, int], ...]
 _Rank = Annotated[int, msgspec.Meta(ge=0, lt=RANKS)]
 
@@ -171,18 +172,8 @@ def _written(entry: Entry) -> tuple[str, object]:
     if isinstance(entry, Decided):
         said = entry.decision
         placed, refused = (said, None) if isinstance(said, Placement) else (None, said)
-        return "Decision", Question(
-            entry.number,
-            entry.verb,
-            entry.pod,
-            placed,
-            refused,
-            entry.node,
-            _asked(entry),
-            entry.few,
-            entry.spent,
-            entry.alone,
-        )
+        same = {name: getattr(entry, name) for name in _SAME}
+        return "Decision", Question(**same, placement=placed, refusal=refused, among=_asked(entry))
     if isinstance(entry, EngineState):
         rest = {name: getattr(entry, name) for name in _State.__slots__ if name != "nodes"}
         nodes = tuple(_Node.of(node, rank) for node, rank in entry.nodes)

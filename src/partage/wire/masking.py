@@ -150,7 +150,7 @@ class Mask:
         }
         if "data" in given:
             texts = {
-                key: self._rules(text) if key == _RULES else self._document(text)
+                key: self._document(text, rules=key == _RULES)
                 for key, text in given["data"].items()
             }
             found["data"] = {key: text for key, text in texts.items() if text is not None}
@@ -200,24 +200,21 @@ class Mask:
                 pass
         return key, self._text(text)
 
-    def _document(self, text: str) -> str | None:
-        """A ConfigMap's text, masked part by part; None for one that cannot be read."""
+    def _document(self, text: str, *, rules: bool = False) -> str | None:
+        """A ConfigMap's text, masked part by part; None for one that cannot be read.
+
+        `rules`: those of `permits`, whose namespaces and accounts are masked like those of pods.
+        """
         try:
             (value,) = yaml_values(text.encode())
         except (YamlError, ValueError):
             return None
-        return self._text(value) if isinstance(value, str) else json.dumps(self._value(value))
-
-    def _rules(self, text: str) -> str | None:
-        """The rules of `permits`, with namespaces and accounts masked like those of pods."""
-        document = self._document(text)
-        if document is None:
-            return None
-        (plain,) = yaml_values(text.encode())
-        masked = json.loads(document)
-        if not isinstance(plain, list):
-            return document
-        for rule, kept in zip(plain, masked, strict=True):
+        if isinstance(value, str):
+            return self._text(value)
+        masked = self._value(value)
+        for rule, kept in (
+            zip(value, masked, strict=True) if rules and isinstance(value, list) else ()
+        ):
             for key, letter, stays in (
                 ("namespaces", "ns", "*"),
                 (_ACCOUNTS, "account", _ACCOUNT),
@@ -268,9 +265,8 @@ class Mask:
             return word  # a pod may choose its cards by a part of their model's name
         for prefix in _PREFIXES:
             rest = word.removeprefix(prefix)
-            if rest != word and not rest.startswith(
-                _PREFIXES
-            ):  # a key has one, a tenant's word any number
+            # A key has one, a tenant's word any number.
+            if rest != word and not rest.startswith(_PREFIXES):
                 return f"{prefix}{self._word(rest)}"
         mask = self._masked("x", word)
         return f"masked.invalid/{mask}" if "/" in word else mask

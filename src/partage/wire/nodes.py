@@ -155,13 +155,9 @@ def allocatable_of(node: Document) -> dict[str, Quantity]:
     status = node.shape.status if isinstance(node.shape, shapes.Node) else None
     if status is None:
         return {}
-    given, part = (
-        (status.capacity, "capacity")
-        if status.allocatable is None
-        else (status.allocatable, "allocatable")
-    )
+    part = "capacity" if status.allocatable is None else "allocatable"
     try:
-        return quantities(given, f"status.{part}")
+        return quantities(getattr(status, part), f"status.{part}")
     except InvalidValue as error:
         raise invalid(node, error) from error
 
@@ -196,8 +192,7 @@ def device_totals(node: Node) -> dict[str, Quantity]:
 
     No kubelet plugin serves these names: a controller writes them to the node's status.
     """
-    vendor = node.properties.get("vendor", "") or node.labels.get(names.GPU_VENDOR, "")
-    return koordinator_totals(node.devices, vendor)
+    return koordinator_totals(node.devices, _make(node)[0])
 
 
 def _labels(node: Document | None, device: Document | None) -> dict[str, str]:
@@ -213,9 +208,8 @@ def _single_numa(labels: Mapping[str, str]) -> tuple[bool, str]:
     if policy in _NUMA_POLICIES:
         return policy == "SingleNUMANode", ""
     known = ", ".join(_NUMA_POLICIES[1:])
-    return False, (
-        f"label {names.NUMA_TOPOLOGY_POLICY}: {policy!r} is not one of {known}; it has no effect"
-    )
+    label = names.NUMA_TOPOLOGY_POLICY
+    return False, f"label {label}: {policy!r} is not one of {known}; it has no effect"
 
 
 def _taints(node: Document | None) -> tuple[tuple[Taint, ...], str]:
@@ -274,7 +268,8 @@ def _registered(view: NodeView, context: Context, beyond: int) -> tuple[Node, li
     turns = (view.labels.get(names.ISOLATION_PROVIDER), view.labels.get(names.ISOLATION_COMPUTE))
     if turns == _TURNS:
         view = replace(view, devices=tuple(map(_seated, view.devices)))
-    devices = tuple(_few(_ordered(_kept_from(device, registrar) for device in view.devices)))
+    ordered = sorted(view.devices, key=lambda device: (device.type, device.minor))
+    devices = tuple(_few(_kept_from(device, registrar) for device in ordered))
     beyond += len(view.devices) - len(devices)
     if beyond:
         notes.append(f"{beyond} devices beyond {MOST_DEVICES} of one type are left out")
@@ -296,13 +291,8 @@ def _without_files(devices: Iterable[Device]) -> Iterator[Verdict]:
     vendors = {one.vendor for one in devices if one.type is DeviceType.GPU}
     for vendor in sorted(vendors):
         if not files_known(vendor):
-            yield Verdict(
-                "",
-                ReasonCode.DEVICE_FILES_UNKNOWN,
-                f"the device files that a container needs for cards of {vendor} is not known, so none is "
-                "allocated",
-                cards_only=True,
-            )
+            why = f"the device files that a container needs for cards of {vendor} is not known, so none is allocated"
+            yield Verdict("", ReasonCode.DEVICE_FILES_UNKNOWN, why, cards_only=True)
 
 
 def _kept_from(device: Device, registrar: str) -> Device:
@@ -326,10 +316,6 @@ def _few(devices: Iterable[Device]) -> Iterator[Device]:
         seen[device.type] += 1
         if seen[device.type] <= MOST_DEVICES:
             yield device
-
-
-def _ordered(devices: Iterable[Device]) -> tuple[Device, ...]:
-    return tuple(sorted(devices, key=lambda device: (device.type, device.minor)))
 
 
 def _make(node: Node) -> tuple[str, str]:

@@ -6,11 +6,11 @@ may be added, and none changes its meaning.
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from partage.model.allocation import Allocation, Grant, GrantMode
 from partage.model.device import Device, DeviceType
-from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.quantity import brief
 from partage.model.reason import NodeReason, ReasonCode, Refusal
@@ -31,10 +31,10 @@ def grant_document(grant: Grant, node: str) -> dict[str, Any]:
         "core_milli": grant.core_milli,
         "memory_bytes": grant.memory_bytes,
         "mode": grant.mode.value,
-        "mig": _instance(grant.mig) if grant.mig else None,
-        "vf": (
-            {"minor": grant.function[0], "busID": grant.function[1]} if grant.function else None
-        ),
+        "mig": asdict(grant.mig) if grant.mig else None,
+        "vf": dict(zip(("minor", "busID"), grant.function, strict=True))
+        if grant.function
+        else None,
     }
 
 
@@ -91,7 +91,7 @@ def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> 
     """A device with its amounts and the used part of them."""
     device = card.device
     mig = [
-        {**_instance(g.mig), "pod": allocation.holder}
+        {**asdict(g.mig), "pod": allocation.holder}
         for allocation in allocations
         for g in allocation.grants
         if g.mig is not None and g.uuid == device.uuid
@@ -107,7 +107,7 @@ def device_document(node: Node, card: "Card", allocations: list[Allocation]) -> 
         "memory_bytes": _amounts(device.memory_bytes, device.memory_bytes - card.memory_free),
         "slots": _amounts(device.slots, card.tenants),
         "mig": mig,
-        "foreign": [_instance(one) for one in card.foreign],
+        "foreign": [asdict(one) for one in card.foreign],
         "closed": closed_code(card),
     }
 
@@ -129,20 +129,9 @@ def _node_reason(reason: NodeReason) -> dict[str, Any]:
         "code": reason.code.value,
         "message": reason.message,
         "cards": [
-            {
-                "minor": card.minor,
-                "code": card.code.value,
-                "asked": card.asked,
-                "free": card.free,
-                "detail": card.detail,
-            }
-            for card in reason.cards
+            {"minor": card.minor, **asdict(card), "code": card.code.value} for card in reason.cards
         ],
     }
-
-
-def _instance(one: MigSlice) -> dict[str, Any]:
-    return {"profile": one.profile, "start": one.start, "size": one.size}
 
 
 def _amounts(total: int, used: int) -> dict[str, int]:

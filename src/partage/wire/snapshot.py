@@ -100,19 +100,14 @@ def plain(document: Document, *, masked: bool = False) -> dict[str, Any] | None:
     `masked`: whether its names will be replaced. Pending claims are left out then, because selectors would break.
     """
     shape = document.shape
-    if isinstance(shape, shapes.ConfigMap) and not keys_read(document):
-        return None
-    if isinstance(shape, shapes.Pod) and shape.status and shape.status.phase in _OVER:
-        return None
-    if isinstance(shape, shapes.ResourceSlice) and (
-        masked or not shape.spec or shape.spec.driver != names.DRA_DRIVER
-    ):
-        return None
-    if isinstance(shape, shapes.DeviceClass) and masked:
-        return None
-    if isinstance(shape, shapes.Pod) and masked:
-        shape = _without_claims(shape)
-    if isinstance(shape, shapes.ResourceClaim):
+    if isinstance(shape, shapes.Pod):
+        if shape.status and shape.status.phase in _OVER:
+            return None
+        shape = _without_claims(shape) if masked else shape
+    elif isinstance(shape, shapes.ResourceSlice):
+        if masked or not shape.spec or shape.spec.driver != names.DRA_DRIVER:
+            return None
+    elif isinstance(shape, shapes.ResourceClaim):
         held = held_devices(document)
         if not held and masked:
             return None
@@ -121,21 +116,21 @@ def plain(document: Document, *, masked: bool = False) -> dict[str, Any] | None:
             spec=None if masked else _asking(shape.spec),
             status={"allocation": {"devices": {"results": held}}} if held else None,
         )
+    read = keys_read(document)
+    if (isinstance(shape, shapes.ConfigMap) and not read) or (
+        isinstance(shape, shapes.DeviceClass) and masked
+    ):
+        return None
     found: dict[str, Any] = _pruned(msgspec.to_builtins(shape))
-    found = {
-        "apiVersion": _VERSIONS.get(document.kind, "v1"),
-        "kind": document.kind,
-    } | found
+    found = {"apiVersion": _VERSIONS.get(document.kind, "v1"), "kind": document.kind} | found
     if isinstance(shape, shapes.Pod):
         _without_endings(found.get("status", {}))
     metadata = found.get("metadata", {})
     metadata.pop("dropped", None)
-    kept = {key: text for key, text in metadata.get("annotations", {}).items() if ours(key)}
-    metadata.pop("annotations", None)
+    kept = {key: text for key, text in metadata.pop("annotations", {}).items() if ours(key)}
     if kept:
         metadata["annotations"] = kept
     if isinstance(shape, shapes.ConfigMap):
-        read = set(keys_read(document))
         found["data"] = {key: text for key, text in found["data"].items() if key in read}
     return found
 

@@ -6,6 +6,7 @@ and 3). Percent become thousandths, bytes stay bytes, and nothing is rounded in 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from partage.model.device import MILLI, DeviceType
@@ -90,11 +91,8 @@ def _reading(pod: PodView, asked: Asked, settings: Settings) -> Reading:
             template_equal(table, shape.extras, shape.memory)
             for table in tables(settings.koordinator).values()
         ):
-            return Reading(
-                fault=Fault(
-                    "no matched GPU shared resource template", ReasonCode.TEMPLATE_MISMATCH
-                )
-            )
+            why = "no matched GPU shared resource template"
+            return Reading(fault=Fault(why, ReasonCode.TEMPLATE_MISMATCH))
         asks[DeviceType.GPU] = _gpu(shape, hints)
     for kind, name in ((DeviceType.RDMA, names.KOORD_RDMA), (DeviceType.FPGA, names.KOORD_FPGA)):
         if asked.of(kind):
@@ -106,12 +104,10 @@ def _reading(pod: PodView, asked: Asked, settings: Settings) -> Reading:
         partition=hints.partition if gpu and gpu.request.whole else None,
         node_labels=_isolation(pod.labels) if shape and shape.shared else (),
         scoring=_SCORING,
-        notes=(
-            *asked.notes,
-            *_tiny(shape, asked),
-            *hints.notes,
-            *_unfenced(hints, asks),
-            *_others(pod),
+        notes=tuple(
+            chain(
+                asked.notes, _tiny(shape, asked), hints.notes, _unfenced(hints, asks), _others(pod)
+            )
         ),
     )
 
@@ -258,15 +254,9 @@ def _joint(hints: Hints, asks: Mapping[DeviceType, _Ask]) -> Joint | None:
 
 
 def _isolation(labels: Mapping[str, str]) -> tuple[LabelRule, ...]:
-    provider = labels.get(names.GPU_ISOLATION_PROVIDER, "")
+    key = names.GPU_ISOLATION_PROVIDER
+    provider = labels.get(key, "")
     if not provider:
         return ()
-    return (
-        LabelRule(
-            key=names.GPU_ISOLATION_PROVIDER,
-            value=provider,
-            code=ReasonCode.ISOLATION_PROVIDER,
-            message="GPUIsolationProviderHAMICore not found on the node"
-            f" (label {names.GPU_ISOLATION_PROVIDER} must be {provider})",
-        ),
-    )
+    why = f"GPUIsolationProviderHAMICore not found on the node (label {key} must be {provider})"
+    return (LabelRule(key, provider, ReasonCode.ISOLATION_PROVIDER, why),)

@@ -27,12 +27,6 @@ from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, traits_of
 from partage.vendors.wishes import POLICIES, SHORT
 
-POLICY_PROPERTY: Final = "qgpu-policy"
-"""Node property: the isolation policy by its full name."""
-
-WARNING_PROPERTY: Final = "qgpu-warning"
-"""Node property: facts that could not be checked."""
-
 _DISABLED: Final = frozenset({"disable", "false"})
 _SYNTHETIC: Final = "qgpu-"
 _MOST_CARDS: Final = 1024
@@ -54,7 +48,7 @@ def register(node: NodeView, settings: Settings) -> Registration:
     supported, warnings = _support(node, cards)
     verdicts += [*supported, *_switched_off(node)]
     if warnings:
-        properties[WARNING_PROPERTY] = "; ".join(warnings)
+        properties["qgpu-warning"] = "; ".join(warnings)
     registrar = NAME if names.QGPU_CORE in node.allocatable else ""
     return Registration(
         devices=devices,
@@ -129,7 +123,7 @@ def _policy(node: NodeView) -> tuple[list[Verdict], dict[str, str]]:
     text = node.labels.get(names.QGPU_POLICY, "") or "be"
     policy = POLICIES.get(text)
     if policy is not None:
-        return [], {POLICY_PROPERTY: policy.value}
+        return [], {"qgpu-policy": policy.value}
     allowed = ", ".join(f"{full} ({short})" for short, full in SHORT.items())
     message = f"label {names.QGPU_POLICY} is {text!r}; it must be one of {allowed}"
     return [Verdict(NAME, ReasonCode.NODE_POLICY, message)], {}
