@@ -20,13 +20,7 @@ from partage.model.device import MILLI, Device, DeviceType
 from partage.model.node import Node, Verdict
 from partage.model.pod import Record
 from partage.model.quantity import Quantity
-from partage.model.request import (
-    DeviceRequest,
-    Fault,
-    Phase,
-    PodRequest,
-    RequestGroup,
-)
+from partage.model.request import DeviceRequest, Fault, Phase, PodRequest, RequestGroup
 from partage.vendors.settings import Settings
 from partage.vendors.traits import Traits
 
@@ -92,9 +86,8 @@ class NodeView:
 class Reading(PodRequest):
     """One family's reading of a pod; without `groups` if the family's names do not occur.
 
-    Attributes:
-        quota: amounts that the family's own quota keys count (`limits.nvidia.com/gpumem`), if they are known before
-            placement.
+    `quota`: amounts that the family's own quota keys count (`limits.nvidia.com/gpumem`), if they are known before
+    placement.
     """
 
     quota: Mapping[str, int] = field(default_factory=dict)
@@ -127,9 +120,8 @@ class Registration:
 class PlacedPod:
     """A pod with its allocation, as a renderer sees it.
 
-    Attributes:
-        allocation: as decided; a renderer reads the grants of its own protocol.
-        now: time of the decision, nanoseconds since 1970.
+    `allocation`: as decided; a renderer reads the grants of its own protocol. `now`: time of the decision, nanoseconds
+    since 1970.
     """
 
     pod: PodView

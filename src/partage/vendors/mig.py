@@ -30,9 +30,8 @@ _TOGETHER_SINCE: Final = 510
 class MigCard:
     """A model of card that can be cut into instances.
 
-    Attributes:
-        name: short name, as `partage simulate mig --model` takes it.
-        pci: product ids (upper-case hexadecimal, no prefix) of vendor 10DE.
+    `name`: short name, as `partage simulate mig --model` takes it. `pci`: product ids (upper-case hexadecimal, no
+    prefix) of vendor 10DE.
     """
 
     name: str

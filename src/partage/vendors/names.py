@@ -175,11 +175,7 @@ QGPU_DRIVER_PARTS: Final = (
         "nvidia.com/cuda.driver-version.minor",
         "nvidia.com/cuda.driver-version.revision",
     ),
-    (
-        "nvidia.com/cuda.driver.major",
-        "nvidia.com/cuda.driver.minor",
-        "nvidia.com/cuda.driver.rev",
-    ),
+    ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev"),
 )
 """Node labels that hold a driver version in three parts."""
 QGPU_MODEL_LABELS: Final = ("nvidia.com/gpu.product", "node.koordinator.sh/gpu-model")

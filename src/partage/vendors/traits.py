@@ -227,9 +227,7 @@ METAX: Final = Traits(
     variable="METAX_VISIBLE_DEVICES",
     domains=("metax-tech.com",),
     adapted=True,
-    annotations={
-        names.METAX_DEVICES_ALLOCATED: "its cards and amounts, read by MetaX's plugin",
-    },
+    annotations={names.METAX_DEVICES_ALLOCATED: "its cards and amounts, read by MetaX's plugin"},
     lock=names.METAX_LOCK,
     wakes=(names.SGPU,),
     sharers=_SGPU_SHARERS,

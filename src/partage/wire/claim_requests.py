@@ -17,15 +17,9 @@ from partage.model.allocation import CLAIM
 from partage.model.device import MILLI, DeviceType, SliceMode
 from partage.model.errors import InvalidValue
 from partage.model.quantity import NANO
-from partage.model.request import (
-    CardFilter,
-    ContainerAsk,
-    DeviceRequest,
-    PodRequest,
-    RequestGroup,
-)
+from partage.model.request import CardFilter, ContainerAsk, DeviceRequest, PodRequest, RequestGroup
 from partage.vendors.names import DRA_DRIVER, MIG_CLASS, SHARE_CLASS, TRANSLATED
-from partage.wire.claim_shapes import Shape, decode_translated, request_of
+from partage.wire.claim_shapes import decode_translated, request_of
 from partage.wire.claims import allocation_of, spec_of
 from partage.wire.device_requests import Ask, Asked, asked
 from partage.wire.documents import Document
@@ -85,16 +79,15 @@ def _translated(pod: Document, claims: int) -> list[DeviceRequest | None]:
         told = decode_translated(pod.annotations.get(TRANSLATED, "{}"))
         if len(told) != claims:
             return []
-        return [_of_shape(one.shape) for one in told.values()]
     except InvalidValue:
         return []
-
-
-def _of_shape(shape: Shape) -> DeviceRequest:
-    request = request_of(shape)
-    if shape.shares:
-        return request
-    return replace(request, filter=replace(request.filter, modes=(SliceMode.MIG,)))
+    found: list[DeviceRequest | None] = []
+    for shape in (one.shape for one in told.values()):
+        request = request_of(shape)
+        if not shape.shares:
+            request = replace(request, filter=replace(request.filter, modes=(SliceMode.MIG,)))
+        found.append(request)
+    return found
 
 
 def _requests(wanted: Iterable[Asked]) -> Iterable[DeviceRequest | None]:

@@ -206,9 +206,8 @@ def _pods(
         if document.kind != "Pod":
             continue
         translated = _with_record(translate_pod(document, context), nodes, context)
-        uid = translated.pod.uid
-        if uid in holders:
-            translated = _rekeyed(translated, holders[uid])
+        if translated.pod.uid in holders:
+            translated = _rekeyed(translated, holders[translated.pod.uid])
         holders[translated.pod.uid] = translated.pod.key
         if claims_named(document):
             claimants[translated.pod.uid] = document
@@ -243,12 +242,7 @@ def _with_record(
 
 
 def _rekeyed(translated: TranslatedPod, holder: str) -> TranslatedPod:
-    pod = translated.pod
+    pod, view = translated.pod, translated.view
     uid = stable_uid(pod.namespace, "Pod", pod.name, index=1)
-    fault = Fault(f"uid {pod.uid} is already used by {holder}")
-    request = replace(pod.request, fault=fault)
-    return replace(
-        translated,
-        pod=replace(pod, uid=uid, request=request),
-        view=replace(translated.view, uid=uid),
-    )
+    request = replace(pod.request, fault=Fault(f"uid {pod.uid} is already used by {holder}"))
+    return TranslatedPod(replace(pod, uid=uid, request=request), replace(view, uid=uid))

@@ -107,16 +107,14 @@ def device_config(value: Any, known: HamiSettings) -> HamiSettings:
     `known`: the current settings; only those of single nodes are kept. Raises `InvalidValue`: a field breaks its rule;
     the message names both.
     """
-    nvidia = (
-        convert(value, _DeviceConfig | None, strict=False) or _DeviceConfig()
-    ).nvidia or _Nvidia()
+    given = convert(value, _DeviceConfig | None, strict=False) or _DeviceConfig()
+    nvidia = given.nvidia or _Nvidia()
     default = HamiSettings()
+    percentage = default.percentage_name
     settings = HamiSettings(
         count_name=_resource("resourceCountName", nvidia.count, default.count_name),
         memory_name=_resource("resourceMemoryName", nvidia.memory, default.memory_name),
-        percentage_name=_resource(
-            "resourceMemoryPercentageName", nvidia.percentage, default.percentage_name
-        ),
+        percentage_name=_resource("resourceMemoryPercentageName", nvidia.percentage, percentage),
         cores_name=_resource("resourceCoreName", nvidia.cores, default.cores_name),
         priority_name=_resource("resourcePriorityName", nvidia.priority, default.priority_name),
         default_memory=_number("nvidia.defaultMemory", nvidia.default_memory, 0, 0),
@@ -152,21 +150,21 @@ def node_entries(text: str) -> tuple[HamiNodeSettings, ...]:
     for index, entry in enumerate(document.nodes or ()):
         field = f"nodeconfig[{index}]"
         if (entry.mode or "") not in _MODES:
+            known = ", ".join(_MODES[1:])
             raise InvalidValue(
-                f"field {field}.operatingmode: {entry.mode!r} is not one of "
-                + ", ".join(_MODES[1:])
+                f"field {field}.operatingmode: {entry.mode!r} is not one of {known}"
             )
         hidden = entry.hidden or _Filter()
         split = entry.split
+        if split is not None:
+            _number(f"{field}.devicesplitcount", split, 1, 1)
         entries.append(
             HamiNodeSettings(
                 name=entry.name,
                 operating_mode=entry.mode or "",
                 memory_scaling=_scaling(f"{field}.devicememoryscaling", entry.memory_scaling),
                 core_scaling=_scaling(f"{field}.devicecorescaling", entry.core_scaling),
-                split_count=None
-                if split is None
-                else _number(f"{field}.devicesplitcount", split, 1, 1),
+                split_count=split,
                 filter_uuids=tuple(hidden.uuid or ()),
                 filter_indexes=tuple(hidden.index or ()),
             )
@@ -264,8 +262,7 @@ def _geometries(given: list[_Geometry]) -> tuple[MigGeometry, ...]:
 
 
 def _instance(field: str, instance: _Instance) -> tuple[str, int, int]:
-    if not _PROFILE.fullmatch(instance.name):
-        raise InvalidValue(f"field {field}: {instance.name!r} is not a profile such as 1g.10gb")
+    _require_profile(field, instance.name)
     memory = _number(f"{field}.{instance.name}.memory", instance.memory, 0, 1)
     return instance.name, memory, _number(f"{field}.{instance.name}.count", instance.count, 0, 1)
 
@@ -284,11 +281,13 @@ def _allowlist(given: list[_Allowed]) -> tuple[tuple[tuple[str, ...], tuple[str,
         _require_names(f"{field}.models", entry.models)
         _require_names(f"{field}.profiles", entry.profiles)
         for profile in entry.profiles:
-            if not _PROFILE.fullmatch(profile):
-                raise InvalidValue(
-                    f"field {field}.profiles: {profile!r} is not a profile such as 1g.10gb"
-                )
+            _require_profile(f"{field}.profiles", profile)
     return tuple((tuple(entry.models), tuple(entry.profiles)) for entry in given)
+
+
+def _require_profile(field: str, name: str) -> None:
+    if not _PROFILE.fullmatch(name):
+        raise InvalidValue(f"field {field}: {name!r} is not a profile such as 1g.10gb")
 
 
 def _require_names(field: str, names: list[str]) -> None:

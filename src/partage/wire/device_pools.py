@@ -83,9 +83,7 @@ class Offer:
 class Pools:
     """All devices, in the order of trials.
 
-    Attributes:
-        counters: the value of each counter, in billionths.
-        notes: pools that are left out, and the reasons.
+    `counters`: the value of each counter, in billionths. `notes`: pools that are left out, and the reasons.
     """
 
     offers: tuple[Offer, ...] = ()

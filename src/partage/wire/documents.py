@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -89,9 +89,8 @@ class TooDeepDocument(InvalidDocument):
 class Document:
     """One object of a known kind.
 
-    Attributes:
-        source: its file, or the caller's name for the stream.
-        number: its place in the source, from 1; each item of a list counts as one.
+    `source`: its file, or the caller's name for the stream. `number`: its place in the source, from 1; each item of a
+    list counts as one.
     """
 
     kind: str
@@ -224,10 +223,8 @@ class _Place:
 def decode(source: str, data: bytes, *, written: bool = False) -> Batch:
     """The documents in one source. Raises `InvalidDocument`: the text, or one document of it, cannot be decoded.
 
-    Args:
-        data: UTF-8 text, with or without a byte order mark.
-        written: whether a person may have typed it, so fields that a kind does not have are noted; not in
-            objects with a UID, because an API server has read those.
+    `data`: UTF-8 text, with or without a byte order mark. `written`: whether a person may have typed it, so fields that
+    a kind does not have are noted; not in objects with a UID, because an API server has read those.
     """
     documents: list[Document] = []
     notes: list[str] = []
@@ -344,7 +341,10 @@ def values(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data[:4096].lstrip()[:1] in (b"{", b"["):
         return _json_or_flow(source, data, repeated)
-    return _yaml(source, data, repeated)
+    try:
+        return yaml_values(data, repeated)
+    except YamlError as error:
+        raise InvalidDocument(f"{source}: {error}") from error
 
 
 def _json_or_flow(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
@@ -354,20 +354,13 @@ def _json_or_flow(source: str, data: bytes, repeated: list[Repeated]) -> Sequenc
     except TooDeep as error:
         raise TooDeepDocument(f"{source}: {error}") from error
     except ValueError as error:
-        if len(data) > _YAML_FALLBACK or source.endswith(".json"):
-            raise InvalidDocument(f"{source}: {error}") from error
-        try:
-            return yaml_values(data, repeated)
-        except YamlError as other:
-            cause = other if TEMPLATE in str(other) else error
-            raise InvalidDocument(f"{source}: {cause}") from cause
-
-
-def _yaml(source: str, data: bytes, repeated: list[Repeated]) -> Sequence[Any]:
-    try:
-        return yaml_values(data, repeated)
-    except YamlError as error:
-        raise InvalidDocument(f"{source}: {error}") from error
+        cause: ValueError = error
+        if len(data) <= _YAML_FALLBACK and not source.endswith(".json"):
+            try:
+                return yaml_values(data, repeated)
+            except YamlError as other:
+                cause = other if TEMPLATE in str(other) else error
+        raise InvalidDocument(f"{source}: {cause}") from cause
 
 
 def _expand(value: Any, place: _Place) -> Iterator[tuple[Document | str, Any]]:
@@ -388,21 +381,18 @@ def _expand(value: Any, place: _Place) -> Iterator[tuple[Document | str, Any]]:
     if place.depth >= _DEEPEST_LIST:
         raise InvalidDocument(f"{place}: lists are nested deeper than {_DEEPEST_LIST}")
     inner = kind.removesuffix("List") or None
-    for offset, item in enumerate(items or ()):
-        yield from _expand(
-            item,
-            replace(place, number=place.number + offset, kind=inner, depth=place.depth + 1),
-        )
+    for number, item in enumerate(items or (), place.number):
+        yield from _expand(item, _Place(place.source, number, inner, place.depth + 1))
 
 
 def _head(value: Any, place: _Place) -> tuple[_Head | _PlainHead, Sequence[Any] | None]:
-    if isinstance(value, msgspec.Raw):
-        head = typed(value, _Head, str(place))
-        if _is_null(head.items):
-            return head, None
-        return head, typed(head.items, list[msgspec.Raw], f"{place}: field items")
-    head_only = typed(value, _PlainHead, str(place))
-    return head_only, head_only.items
+    if not isinstance(value, msgspec.Raw):
+        plain_head = typed(value, _PlainHead, str(place))
+        return plain_head, plain_head.items
+    head = typed(value, _Head, str(place))
+    if _is_null(head.items):
+        return head, None
+    return head, typed(head.items, list[msgspec.Raw], f"{place}: field items")
 
 
 def _document(value: Any, kind: str, version: str | None, place: _Place) -> Document | str:
@@ -452,20 +442,20 @@ def typed(value: Any, shape: type[_T], where: str) -> _T:
 
 
 def _decoded(value: Any, shape: type[_T]) -> _T:
-    if isinstance(value, msgspec.Raw | bytes):
-        key: Any = shape
+    if not isinstance(value, msgspec.Raw | bytes):
+        return msgspec.convert(value, shape)
+    key: Any = shape
+    try:
+        decoded: _T = _decoder(key).decode(value)
+    except msgspec.ValidationError as error:
+        if "out of range" not in str(error):
+            raise
+        # A quantity of a thousand digits is the pod's fault, and no reason to end the run.
         try:
-            decoded: _T = _decoder(key).decode(value)
-        except msgspec.ValidationError as error:
-            if "out of range" not in str(error):
-                raise
-            # A quantity of a thousand digits is the pod's fault, and no reason to end the run.
-            try:
-                decoded = _decoder(key).decode(with_quoted_numbers(bytes(value)))
-            except msgspec.ValidationError:  # the number is no quantity, so the first error holds
-                raise error from None
-        return decoded
-    return msgspec.convert(value, shape)
+            decoded = _decoder(key).decode(with_quoted_numbers(bytes(value)))
+        except msgspec.ValidationError:  # the number is no quantity, so the first error holds
+            raise error from None
+    return decoded
 
 
 @cache

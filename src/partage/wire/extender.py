@@ -52,9 +52,8 @@ class _Items(msgspec.Struct, frozen=True, gc=False):
 class FilterArgs:
     """The arguments of filter and prioritize.
 
-    Attributes:
-        raw_names: the undecoded JSON array of node names; empty when full nodes were sent.
-        nodes: undecoded full nodes by name, when the scheduler does not cache them.
+    `raw_names`: the undecoded JSON array of node names; empty when full nodes were sent. `nodes`: undecoded full nodes
+    by name, when the scheduler does not cache them.
     """
 
     pod: Document

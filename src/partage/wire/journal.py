@@ -39,9 +39,7 @@ _EVENTS: Final = {one.__name__: one for one in get_args(Event)}
 class Header:
     """The first line: the writer of the file, and its settings.
 
-    Attributes:
-        instance: the scheduler's identity; the decisions' ids begin with it.
-        at: the start of the file, RFC 3339.
+    `instance`: the scheduler's identity; the decisions' ids begin with it. `at`: the start of the file, RFC 3339.
     """
 
     instance: str = ""

@@ -31,12 +31,7 @@ from partage.wire.identities import PCI_ADDRESS
 from partage.wire.yaml_values import YamlError, yaml_values
 
 _DIGITS: Final = 10
-_LETTERS: Final = {
-    "Node": "node",
-    "Device": "node",
-    "Pod": "pod",
-    "ResourceQuota": "quota",
-}
+_LETTERS: Final = {"Node": "node", "Device": "node", "Pod": "pod", "ResourceQuota": "quota"}
 _ADDRESS: Final = rf"{PCI_ADDRESS}|pci[0-9A-Fa-f]{{4,8}}:[0-9A-Fa-f]{{2}}"
 """A device's address, or its root's. Parts of one do not stay, because a short name may look like them."""
 _TIME: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:Z|[-+][0-9]{2}:[0-9]{2})?"

@@ -32,7 +32,10 @@ def near_names(document: Document, context: Context) -> tuple[str, ...]:
     asked = _asked(document)
     told = chain(
         _resources(asked, frozenset(context.owners) | context.triggers),
-        _annotations(document.annotations),
+        (
+            f"annotation {name} is none that Partage reads; did you mean {near}?"
+            for name, near in _nearest(document.annotations, _ANNOTATIONS)
+        ),
         _woken(asked, context),
     )
     return tuple(islice(dict.fromkeys(told), _MOST))
@@ -83,17 +86,9 @@ def _resources(
 ) -> Iterator[str]:
     alike = dict(_nearest(dict.fromkeys(name for _, names_ in asked for name in names_), known))
     for container, amounts in asked:
-        for name in amounts:
-            if name in alike:
-                yield (
-                    f"container {container}: resource {name} is none that Partage reads; "
-                    f"did you mean {alike[name]}?"
-                )
-
-
-def _annotations(given: Iterable[str]) -> Iterator[str]:
-    for name, near in _nearest(given, _ANNOTATIONS):
-        yield f"annotation {name} is none that Partage reads; did you mean {near}?"
+        for name in filter(alike.__contains__, amounts):
+            about = f"container {container}: resource {name} is none that Partage reads"
+            yield f"{about}; did you mean {alike[name]}?"
 
 
 def _nearest(given: Iterable[str], known: frozenset[str]) -> Iterator[tuple[str, str]]:

@@ -54,9 +54,7 @@ class _Question(_Message, frozen=True, omit_defaults=True, tag_field="verb", gc=
 class Hello(_Question, frozen=True, omit_defaults=True, tag="hello", gc=False):
     """The first question of a connection.
 
-    Attributes:
-        protocol: the plugin's version.
-        incarnation: one run of kube-scheduler; each start has another one.
+    `protocol`: the plugin's version. `incarnation`: one run of kube-scheduler; each start has another one.
     """
 
     protocol: int
@@ -94,9 +92,8 @@ class Taken(_Message, frozen=True, omit_defaults=True, gc=False):
 class Pools(_Message, frozen=True, omit_defaults=True, gc=False):
     """The pools from which kube-scheduler can allocate; only changes since the last report on this connection.
 
-    Attributes:
-        whole: names of pools whose ResourceSlices it has now all seen (a node's pool has the node's name).
-        gone: names of pools whose ResourceSlices it no longer has all.
+    `whole`: names of pools whose ResourceSlices it has now all seen (a node's pool has the node's name). `gone`: names
+    of pools whose ResourceSlices it no longer has all.
     """
 
     whole: list[str] = []

@@ -17,9 +17,7 @@ from partage.wire.demand import is_cpu
 from partage.wire.documents import Document, invalid
 
 
-def translate_quotas(
-    documents: Iterable[Document],
-) -> tuple[Quotas, tuple[str, ...]]:
+def translate_quotas(documents: Iterable[Document]) -> tuple[Quotas, tuple[str, ...]]:
     """Quotas by namespace, in order, and notes on unusable ones. Raises `InvalidDocument`: a limit is no quantity."""
     result: dict[str, tuple[Quota, ...]] = {}
     notes: list[str] = []

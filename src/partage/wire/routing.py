@@ -77,13 +77,17 @@ def route(pod: PodView, context: Context) -> Routes:
     owner, reason = _owner(pod, {family for _, family in speakers}, context)
     if owner:
         speakers += [(container, owner) for container in alone]
+    spoken = {(container.name, family) for container, family in speakers}
     notes = tuple(
         f"container {container.name}: {names.COUNT_NVIDIA} alone is {reason}"
         for container in alone
         if (container.ask(names.COUNT_NVIDIA) or Quantity(0)).nano
     )
     return Routes(
-        {family: _of(pod, speakers, family) for family in dict.fromkeys(f for _, f in speakers)},
+        {
+            family: tuple(one for one in pod.containers if (one.name, family) in spoken)
+            for family in dict.fromkeys(f for _, f in speakers)
+        },
         undecided=() if owner else tuple(alone),
         notes=notes,
     )
@@ -98,12 +102,10 @@ def whole_cards(containers: Iterable[ContainerView]) -> tuple[tuple[RequestGroup
     groups: list[RequestGroup] = []
     for container in containers:
         value = container.ask(names.COUNT_NVIDIA) or Quantity(0)
-        if value.floor() > _MOST:
-            return (), (
-                f"container {container.name}: {names.COUNT_NVIDIA}: {value}"
-                f" must be at most {_MOST}"
-            )
         count = value.floor()
+        if count > _MOST:
+            about = f"container {container.name}: {names.COUNT_NVIDIA}: {value}"
+            return (), f"{about} must be at most {_MOST}"
         if count:
             groups.append(_group(container, count // _PERCENT if count % _PERCENT == 0 else count))
     return tuple(groups), ""
@@ -181,10 +183,3 @@ def _owner(pod: PodView, spoken: set[str], context: Context) -> tuple[str, str]:
     if context.registrars == {HAMI}:
         return HAMI, "hami's, because it registered every node"
     return "", "read as whole cards; its node decides which protocol's records it gets"
-
-
-def _of(
-    pod: PodView, speakers: list[tuple[ContainerView, str]], family: str
-) -> tuple[ContainerView, ...]:
-    mine = {container.name for container, speaker in speakers if speaker == family}
-    return tuple(container for container in pod.containers if container.name in mine)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-import msgspec
+from msgspec import structs
 
 from partage.wire import shapes
 from partage.wire.device_requests import claims_named
@@ -87,7 +87,7 @@ def _pods(
             continue
         taken.add(identity)
         missing -= 1
-        metadata = msgspec.structs.replace(
+        metadata = structs.replace(
             inner, name=name, namespace=document.namespace, uid=None, generate_name=None
         )
         pod = shapes.Pod(metadata=metadata, spec=template.spec)
@@ -122,16 +122,14 @@ def _claiming(document: Document, made: Sequence[str]) -> Document:
     if not isinstance(pod, shapes.Pod):
         return document
     uid = document.metadata.uid or stable_uid(document.namespace, "Pod", document.name)
-    metadata = msgspec.structs.replace(document.metadata, uid=uid, namespace=document.namespace)
+    metadata = structs.replace(document.metadata, uid=uid, namespace=document.namespace)
     status = pod.status
     if made:
         told = [shapes.PodClaimStatus(one, f"{document.name}-{one}") for one in made]
         status = status or shapes.PodStatus()
-        status = msgspec.structs.replace(
-            status, resource_claim_statuses=[*(status.resource_claim_statuses or ()), *told]
-        )
-    shape = msgspec.structs.replace(pod, metadata=metadata, status=status)
-    return replace(document, shape=shape)
+        told = [*(status.resource_claim_statuses or ()), *told]
+        status = structs.replace(status, resource_claim_statuses=told)
+    return replace(document, shape=structs.replace(pod, metadata=metadata, status=status))
 
 
 def _claim(name: str, namespace: str, template: Document) -> Document:

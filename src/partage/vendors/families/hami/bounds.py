@@ -80,14 +80,11 @@ def _cutting(
     table = next((e.layouts for e in geometries if _named(e.models, card.model, known)), None)
     allowed = next((p for models, p in allowlist if _named(models, card.model, known)), ())
     axis, called, unknown = _renamed(axis, table or (), allowed)
+    slots = None
     if table is not None:
-        table = tuple(
-            tuple((called.get(name, name), memory, count) for name, memory, count in layout)
-            for layout in table
-        )
-    allowed = tuple(called.get(name, name) for name in allowed)
-    axis = _measured(axis, card)
-    return _bounded(axis, table, allowed, unknown)
+        slots = [[(called.get(name, name), count) for name, _, count in one] for one in table]
+    kept = {called.get(name, name) for name in allowed}
+    return _bounded(_measured(axis, card), slots, kept, unknown)
 
 
 def foreign_of(
@@ -107,24 +104,22 @@ def foreign_of(
 
 
 def _bounded(
-    axis: MigAxis, table: _Table | None, allowed: tuple[str, ...], unknown: list[str]
+    axis: MigAxis, table: list[list[tuple[str, int]]] | None, allowed: set[str], unknown: list[str]
 ) -> tuple[Cutting | None, str]:
     notes = [f"{axis.model} has no profile {name}" for name in unknown]
     names = {profile.name for profile in axis.profiles}
-    offered = {profile.name for profile in axis.profiles if profile.plain}
-    offered |= names & set(allowed)
-    kept = names & set(allowed)
+    kept = names & allowed
+    offered = kept | {profile.name for profile in axis.profiles if profile.plain}
     if allowed and not kept:
         return None, "; ".join([*notes, "migProfileAllowlist names no profile that it has"])
     found: list[Geometry] = []
-    for number, layout in enumerate(table or ()):
-        slots = tuple((name, count) for name, _memory, count in layout)
+    for number, slots in enumerate(table or ()):
         try:
-            ways = arrangements(axis, slots)
+            ways = arrangements(axis, tuple(slots))
         except InvalidValue:
             continue  # reported above: a profile that the card does not have
         if ways:
-            found.append(Geometry(number, slots, ways))
+            found.append(Geometry(number, tuple(slots), ways))
         else:
             notes.append(f"geometry {number} of knownMigGeometries cannot be made on one card")
         offered |= {name for name, _count in slots}

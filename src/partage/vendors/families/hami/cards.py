@@ -24,10 +24,8 @@ _LONGEST: Final = 256
 _Id = Annotated[str, Meta(min_length=1, max_length=_LONGEST)]
 _Text = Annotated[str, Meta(max_length=_LONGEST)]
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
-BOOLEANS: Final = {
-    **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
-    **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False"), False),
-}
+_TRUE: Final = ("1", "t", "T", "true", "TRUE", "True")
+BOOLEANS: Final = {one: one in _TRUE for one in (*_TRUE, "0", "f", "F", "false", "FALSE", "False")}
 """The texts that Go's ParseBool reads."""
 
 

@@ -64,11 +64,9 @@ def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
     if text is None:
         return None
     try:
-        document = decode(text, _Document)
-        grants = _grants(document, pod, node, settings)
+        grants = _grants(decode(text, _Document), pod, node, settings)
     except InvalidValue as error:
-        problem = f"annotation {names.DEVICE_ALLOCATED}: {error}"
-        return Record(source=PROTOCOL, problem=problem)
+        return Record(source=PROTOCOL, problem=f"annotation {names.DEVICE_ALLOCATED}: {error}")
     return Record(grants=grants, source=PROTOCOL) if grants else None
 
 
@@ -77,14 +75,12 @@ def recorded(annotations: Mapping[str, str]) -> Mapping[tuple[DeviceType, int], 
 
     Percent and bytes are as written, because readers add up the record. Empty if there is no readable record.
     """
-    text = annotations.get(names.DEVICE_ALLOCATED)
-    if text is None:
-        return {}
     try:
-        document = decode(text, _Document)
         return {
             (_TYPES[name], entry.minor): _amounts(entry)
-            for name, entries in document.items()
+            for name, entries in decode(
+                annotations.get(names.DEVICE_ALLOCATED, "{}"), _Document
+            ).items()
             if name in _TYPES
             for entry in entries or ()
         }

@@ -45,10 +45,7 @@ _910B: Final[Table] = {
     "vir06_1c_16g": _cut(6, 1, 16),
     "vir12_3c_32g": _cut(12, 3, 32),
 }
-_910B3: Final[Table] = {
-    "vir05_1c_16g": _cut(5, 1, 16),
-    "vir10_3c_32g": _cut(10, 3, 32),
-}
+_910B3: Final[Table] = {"vir05_1c_16g": _cut(5, 1, 16), "vir10_3c_32g": _cut(10, 3, 32)}
 _910B4: Final[Table] = {
     "vir05_1c_8g": _cut(5, 1, 8, dvpp=25),
     "vir10_3c_16g": _cut(10, 3, 16, dvpp=50),
