@@ -10,6 +10,8 @@
 An expected refusal (a pod that must wait) is a `Refusal` value, not an error.
 """
 
+import difflib
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -44,3 +46,9 @@ class LedgerError(PartageError):
 
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 """Errors that decoders raise: no JSON, no YAML, no UTF-8, another shape, or nested too deeply."""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The end of a message on an unknown name: the known one that is most like it; empty for none."""
+    near = difflib.get_close_matches(name, [*known], n=1)
+    return f"; did you mean {near[0]}?" if near else ""

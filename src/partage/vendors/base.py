@@ -136,11 +136,8 @@ class PlacedPod:
 
     def card(self, grant: Grant) -> tuple[Device | None, str]:
         """The device of a grant, and its maker: the device's own vendor, else its node's."""
-        found = None
-        for device in self.node.devices:
-            if device.type is grant.type and device.minor == grant.minor:
-                found = device
-                break
+        key = grant.type, grant.minor
+        found = next((one for one in self.node.devices if (one.type, one.minor) == key), None)
         own = found.vendor if found is not None else ""
         return found, own or self.node.properties.get("vendor", "")
 
@@ -148,8 +145,7 @@ class PlacedPod:
     def concerned(self) -> frozenset[str]:
         """Names of the families that write something: those of the grants' protocols, and of the devices' makers."""
         grants = self.allocation.grants
-        protocols = {grant.protocol for grant in grants}
-        return frozenset(protocols | {self.card(grant)[1] for grant in grants})
+        return frozenset(one for grant in grants for one in (grant.protocol, self.card(grant)[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,23 +190,15 @@ class Family:
     """
 
     name: str
-    owned: Callable[[Settings], frozenset[str]] = lambda _settings: frozenset()
+    owned: Callable[[Settings], frozenset[str]] = lambda _: frozenset()
     triggers: frozenset[str] = frozenset()
     heeded: frozenset[str] = frozenset()
-    read: Callable[[PodView, tuple[ContainerView, ...], Settings], Reading] = (
-        lambda _pod, _containers, _settings: Reading()
-    )
-    refine: Callable[[PodView, Reading, Settings], Reading] = lambda _pod, reading, _settings: (
-        reading
-    )
-    register: Callable[[NodeView, Settings], Registration] = lambda _node, _settings: (
-        Registration()
-    )
-    render: Callable[[PlacedPod, Settings], Rendering] = lambda _placed, _settings: Rendering()
-    labels: Callable[[PlacedPod, Settings], Mapping[str, str]] = lambda _placed, _settings: {}
-    recover: Callable[[PodView, Node, Settings], Record | None] = lambda _pod, _node, _settings: (
-        None
-    )
+    read: Callable[[PodView, tuple[ContainerView, ...], Settings], Reading] = lambda *_: Reading()
+    refine: Callable[[PodView, Reading, Settings], Reading] = lambda _pod, reading, _: reading
+    register: Callable[[NodeView, Settings], Registration] = lambda *_: Registration()
+    render: Callable[[PlacedPod, Settings], Rendering] = lambda *_: Rendering()
+    labels: Callable[[PlacedPod, Settings], Mapping[str, str]] = lambda *_: {}
+    recover: Callable[[PodView, Node, Settings], Record | None] = lambda *_: None
     by_container: bool = False
     tells_amounts: bool = True
 

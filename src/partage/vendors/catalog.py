@@ -8,39 +8,24 @@ from typing import Final
 
 from partage.vendors.base import Family
 from partage.vendors.families import cambricon, hami, huawei, koordinator, metax, qgpu
-from partage.vendors.families.hami.cards import RegisteredCard as HamiCard
-from partage.vendors.families.hami.cards import encode_cards as encode_hami_cards
-from partage.vendors.families.koordinator.amounts import ALIASES as KOORDINATOR_ALIASES
-from partage.vendors.families.koordinator.partitions import (
-    honoured,
-    parse_partitions,
-    partitions_of,
-)
-from partage.vendors.families.koordinator.recover import recorded as koordinator_recorded
-from partage.vendors.families.koordinator.templates import templates_of
-from partage.vendors.families.koordinator.totals import totals as koordinator_totals
-from partage.vendors.families.qgpu.registration import is_synthetic as made_of_totals
-from partage.vendors.families.qgpu.registration import totals as qgpu_totals
+from partage.vendors.families.hami import cards
+from partage.vendors.families.koordinator import amounts, partitions, templates, totals
+from partage.vendors.families.koordinator.recover import recorded
+from partage.vendors.families.qgpu import registration
 from partage.vendors.settings import Settings
 from partage.vendors.traits import ROWS, traits_of
 
-__all__ = [
-    "ADAPTING",
-    "FAMILIES",
-    "KOORDINATOR_ALIASES",
-    "HamiCard",
-    "encode_hami_cards",
-    "honoured",
-    "koordinator_recorded",
-    "koordinator_reports",
-    "koordinator_totals",
-    "made_of_totals",
-    "native_units",
-    "parse_partitions",
-    "partitions_of",
-    "qgpu_totals",
-    "templates_of",
-]
+HamiCard = cards.RegisteredCard
+encode_hami_cards = cards.encode_cards
+KOORDINATOR_ALIASES: Final = amounts.ALIASES
+honoured = partitions.honoured
+parse_partitions = partitions.parse_partitions
+partitions_of = partitions.partitions_of
+koordinator_recorded = recorded
+templates_of = templates.templates_of
+koordinator_totals = totals.totals
+made_of_totals = registration.is_synthetic
+qgpu_totals = registration.totals
 
 FAMILIES: Final[tuple[Family, ...]] = (
     koordinator.FAMILY,

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
@@ -145,15 +146,11 @@ def find_card(model: str, pci: str = "") -> MigCard | None:
     one. `model`: a short name, or the driver's name for the card. `pci`: product id, such as `20B2`, `0x20B2` or
     `0x20B210DE`; empty if unknown.
     """
-    product = pci.upper().removeprefix("0X")[:4]
-    if product:
-        for card in _ROWS:
-            if product in card.pci:
-                return card
-    wanted = _plain(model)
-    for card in _ROWS:
-        if wanted in {_plain(name) for name in (card.name, *card.aliases)}:
-            return card
+    product, wanted = pci.upper().removeprefix("0X")[:4], _plain(model)
+    by_id = (card for card in _ROWS if product and product in card.pci)
+    by_name = (card for card in _ROWS if wanted in map(_plain, (card.name, *card.aliases)))
+    if (known := next(chain(by_id, by_name), None)) is not None:
+        return known
     begun = [card for card in _ROWS if wanted in map(_chip, card.aliases)]
     return begun[0] if len(begun) == 1 else None
 
@@ -172,17 +169,15 @@ def find_profile(axis: MigAxis, name: str) -> MigProfile | None:
 
     Some print `7g.79gb`, `3g.39gb` and the like for 7g.80gb and 3g.40gb.
     """
-    for profile in axis.profiles:
-        if profile.name == name:
-            return profile
+    exact = next((one for one in axis.profiles if one.name == name), None)
     wanted = _parts(name)
-    if wanted is None:
-        return None
-    near: list[tuple[float, MigProfile]] = []
-    for profile in axis.profiles:
-        own = _parts(profile.name)
-        if own is not None and (own[0], own[2]) == (wanted[0], wanted[2]):
-            near.append((abs(own[1] - wanted[1]) / own[1], profile))
+    if exact is not None or wanted is None:
+        return exact
+    near = [
+        (abs(own[1] - wanted[1]) / own[1], profile)
+        for profile in axis.profiles
+        if (own := _parts(profile.name)) and (own[0], own[2]) == (wanted[0], wanted[2])
+    ]
     distance, found = min(near, key=lambda pair: pair[0], default=(1.0, None))
     return found if distance < _NEAR else None
 

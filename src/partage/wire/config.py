@@ -8,7 +8,6 @@ in a live cluster, where the previous settings stay in force.
 Source: the MetaX and HAMi documents; docs/sources/hami.md 2; docs/sources/koordinator.md 3.5 and 5.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partage.model.errors import InvalidDocument, InvalidValue
+from partage.model.errors import InvalidDocument, InvalidValue, meant
 from partage.model.policy import Policy, Strategy
 from partage.model.quantity import Quantity
 from partage.vendors.settings import IsolationSettings, PermitRule, Settings
@@ -80,11 +79,9 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
             found = _reader(document.name, key)
             if found is None:
                 if document.name == _OURS:
-                    near = difflib.get_close_matches(key[:_LONGEST_KEY], _PARTAGE, n=1)
-                    hint = f"; did you mean {near[0]}?" if near else ""
-                    told = document.invalid(
-                        f"data[{key[:_LONGEST_KEY]}]", f"is not known and does nothing{hint}"
-                    )
+                    shown = key[:_LONGEST_KEY]
+                    rule = f"is not known and does nothing{meant(shown, _PARTAGE)}"
+                    told = document.invalid(f"data[{shown}]", rule)
                     result = replace(result, notes=(*result.notes, str(told)))
                 continue
             reader, name = found

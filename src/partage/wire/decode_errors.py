@@ -7,7 +7,6 @@ Kubernetes' own tables list the fields of a kind. Kinds that they lack, and fiel
 anything, are not checked.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from msgspec import inspect
 
+from partage.model.errors import meant
 from partage.wire.field_types import Type, catalogue
 
 _DEEPEST: Final = 100
@@ -46,9 +46,7 @@ def _unknown(value: Any, shape: Type, where: str, depth: int) -> Iterator[str]:
             if field is not None:
                 yield from _unknown(inner, field.type, path, depth + 1)
                 continue
-            near = difflib.get_close_matches(str(name), shape.fields, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            yield f"field {path} is not known and does nothing{hint}"
+            yield f"field {path} is not known and does nothing{meant(str(name), shape.fields)}"
 
 
 def alternatives(message: str, shape: Any) -> str:
@@ -63,9 +61,7 @@ def alternatives(message: str, shape: Any) -> str:
     for step in _STEP.finditer(match["at"] or ""):
         info = _plain_info(_inside(info, step))
     if isinstance(info, inspect.StructType):
-        names = [one.encode_name for one in info.fields]
-        near = difflib.get_close_matches(match["field"] or "", names, n=1)
-        return f"; did you mean {near[0]}?" if near else ""
+        return meant(match["field"] or "", [one.encode_name for one in info.fields])
     values = info.values if isinstance(info, inspect.LiteralType) else ()
     known = ", ".join(str(one) for one in values if one != "")
     return f"; write one of {known}" if known else ""
@@ -118,8 +114,7 @@ def _find(value: Any, steps: Sequence[re.Match[str]], got: str) -> str | None:
         return "" if _type_of(value) == got else None
     step, rest = steps[0], steps[1:]
     for label, inner in _entries(value, step):
-        found = _find(inner, rest, got)
-        if found is not None:
+        if (found := _find(inner, rest, got)) is not None:
             return label + found
     return None
 

@@ -9,7 +9,6 @@ Source: Kubernetes API v1.36, ResourceQuota; docs/sources/hami.md 4.6.
 from collections.abc import Iterable
 
 from partage.model.errors import InvalidValue
-from partage.model.quantity import Quantity
 from partage.scheduler.events import Quota, Quotas
 from partage.wire import shapes
 from partage.wire.amounts import quantities
@@ -32,12 +31,10 @@ def translate_quotas(documents: Iterable[Document]) -> tuple[Quotas, tuple[str, 
             hard = quantities(spec.hard, "spec.hard")
         except InvalidValue as error:
             raise invalid(document, error) from error
-        quota = Quota(
-            document.name, tuple((key, _floor(key, amount)) for key, amount in hard.items())
+        limits = tuple(
+            (key, amount.nano // 10**6 if is_cpu(key) else amount.floor())
+            for key, amount in hard.items()
         )
+        quota = Quota(document.name, limits)
         result[document.namespace] = (*result.get(document.namespace, ()), quota)
     return Quotas(result), tuple(notes)
-
-
-def _floor(key: str, amount: Quantity) -> int:
-    return amount.nano // 10**6 if is_cpu(key) else amount.floor()

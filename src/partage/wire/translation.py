@@ -164,8 +164,11 @@ class Translation:
         key = _key(document, spec, self._contexts)
         known = None
         if key is not None:
-            alike = before is not None and before.key == key[0]
-            known = before if alike else self._recalled(key[0])
+            if before is not None and before.key == key[0]:
+                known = before
+            elif (kept := self._known.get(key[0])) is not None:
+                self._known.move_to_end(key[0])
+                known = kept[0]
         if known is None:
             known = _entry(translate_pod(document, self.context), version)
             if key is not None:
@@ -214,13 +217,6 @@ class Translation:
             known.host,
             key[0] if key else b"",
         )
-
-    def _recalled(self, key: bytes) -> PodEntry | None:
-        found = self._known.get(key)
-        if found is None:
-            return None
-        self._known.move_to_end(key)
-        return found[0]
 
     def _keep(self, entry: PodEntry, key: bytes, size: int) -> None:
         self._known[key] = entry, size

@@ -6,7 +6,6 @@ cores and no percent of compute, so only requests for AI cores use them (docs/so
 
 from typing import Final
 
-from partage.model.request import DeviceRequest
 from partage.vendors import names
 from partage.vendors.base import (
     Family,
@@ -24,11 +23,7 @@ from partage.vendors.traits import HUAWEI
 
 def _refine(_pod: PodView, reading: Reading, _settings: Settings) -> Reading:
     """Keep requests without AI cores off the vendor's cards."""
-    return kept_off(reading, HUAWEI.name, _without_cores)
-
-
-def _without_cores(request: DeviceRequest) -> bool:
-    return all(unit != names.NPU_CORE for unit, _amount in request.extras)
+    return kept_off(reading, HUAWEI.name, lambda one: names.NPU_CORE not in dict(one.extras))
 
 
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:

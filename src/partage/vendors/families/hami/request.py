@@ -206,6 +206,10 @@ def _group(
     alone = amounts.cores == 100 and not amounts.whole
     bound = wishes.numa_bind and amounts.count > 1
     core, memory = _least(amounts, wishes, settings.hami)
+    metered: tuple[tuple[str, str, int], ...] = ()
+    if not amounts.memory_mib and (name := settings.hami.memory_name):
+        # The quota counts memory asked as a share only after a card is chosen.
+        metered = ((_QUOTA + name, "memory", MIB * max(1, settings.hami.memory_factor)),)
     request = DeviceRequest(
         type=DeviceType.GPU,
         count=amounts.count,
@@ -229,7 +233,7 @@ def _group(
         request=request,
         containers=(ContainerAsk(container.name, container.phase),),
         phase=container.phase,
-        metered=_metered(amounts, settings.hami),
+        metered=metered,
     )
 
 
@@ -244,13 +248,6 @@ def _least(amounts: _Amounts, wishes: Wishes, hami: HamiSettings) -> tuple[int, 
         amounts.cores if hami.cores_name in amounts.said else 0,
         int(bool(amounts.said & {hami.memory_name, hami.percentage_name})),
     )
-
-
-def _metered(amounts: _Amounts, hami: HamiSettings) -> tuple[tuple[str, str, int], ...]:
-    """The quota counts memory asked as a share only after a card is chosen."""
-    if amounts.memory_mib or not hami.memory_name:
-        return ()
-    return ((_QUOTA + hami.memory_name, "memory", MIB * max(1, hami.memory_factor)),)
 
 
 def _quota(asked: list[tuple[Phase, _Amounts]], hami: HamiSettings) -> dict[str, int]:

@@ -24,6 +24,9 @@ DIALECT_V14: Final = "v1.4"
 COUNTS: Final = tuple(name for row in ROWS for name in row.counts)
 """Names that count whole cards."""
 
+PERCENT_OF: Final = {DeviceType.RDMA: names.KOORD_RDMA, DeviceType.FPGA: names.KOORD_FPGA}
+"""Names that count percent of a device, by its type."""
+
 NAMES: Final[Mapping[DeviceType, tuple[str, ...]]] = {
     DeviceType.GPU: (
         names.KOORD_GPU,
@@ -34,8 +37,7 @@ NAMES: Final[Mapping[DeviceType, tuple[str, ...]]] = {
         *COUNTS,
         *HUAWEI.units,
     ),
-    DeviceType.RDMA: (names.KOORD_RDMA,),
-    DeviceType.FPGA: (names.KOORD_FPGA,),
+    **{kind: (name,) for kind, name in PERCENT_OF.items()},
 }
 """Today's names by device type."""
 

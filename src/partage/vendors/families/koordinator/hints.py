@@ -5,7 +5,6 @@ partition wish and the NUMA wish. Texts of refusal begin as upstream's do. Upstr
 does not know (a misspelt scope). Partage refuses it, because the pod would otherwise run with less than it asked for.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from partage.model.device import DeviceType
-from partage.model.errors import UNREADABLE, InvalidValue
+from partage.model.errors import UNREADABLE, InvalidValue, meant
 from partage.model.quantity import Quantity
 from partage.model.request import PartitionAsk, Scope
 from partage.model.selector import Operator, Requirement, Selector
@@ -225,8 +224,7 @@ def _unknown(
     for name, value in (given or {}).items():
         place = f"{path}.{name}".removeprefix(".")
         if name not in known:
-            near = difflib.get_close_matches(name[:_LONGEST], known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = meant(name[:_LONGEST], known)
             yield f"annotation {key}: field {place[:_LONGEST]} is not known and does nothing{hint}"
         elif name in _SELECTORS:
             yield from _unknown(key, place, value, _LabelSelector)

@@ -19,7 +19,13 @@ from partage.model.quantity import Quantity
 from partage.model.request import Phase, Scope
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView
-from partage.vendors.families.koordinator.amounts import ALIASES, COUNTS, NAMES, most_of
+from partage.vendors.families.koordinator.amounts import (
+    ALIASES,
+    COUNTS,
+    NAMES,
+    PERCENT_OF,
+    most_of,
+)
 from partage.vendors.families.koordinator.hints import decode, hints_of
 from partage.vendors.families.koordinator.request import PROTOCOL, owned
 from partage.vendors.settings import Settings
@@ -220,8 +226,7 @@ def _compute(
 ) -> tuple[int, int, bool]:
     """Compute in milli, memory in bytes, and whether that is the whole device."""
     if device.type is not DeviceType.GPU:
-        name = names.KOORD_RDMA if device.type is DeviceType.RDMA else names.KOORD_FPGA
-        percent = amounts.get(name, 0)
+        percent = amounts.get(PERCENT_OF[device.type], 0)
         return percent * _PERCENT, 0, percent >= _WHOLE
     core = amounts.get(names.KOORD_GPU_CORE)
     ratio = amounts.get(names.KOORD_GPU_MEMORY_RATIO)

@@ -32,6 +32,7 @@ from partage.vendors.families.koordinator.amounts import (
     ALIASES,
     COUNTS,
     NAMES,
+    PERCENT_OF,
     Asked,
     Part,
     gather,
@@ -94,7 +95,7 @@ def _reading(pod: PodView, asked: Asked, settings: Settings) -> Reading:
             why = "no matched GPU shared resource template"
             return Reading(fault=Fault(why, ReasonCode.TEMPLATE_MISMATCH))
         asks[DeviceType.GPU] = _gpu(shape, hints)
-    for kind, name in ((DeviceType.RDMA, names.KOORD_RDMA), (DeviceType.FPGA, names.KOORD_FPGA)):
+    for kind, name in PERCENT_OF.items():
         if asked.of(kind):
             asks[kind] = _plain(kind, name, asked, hints)
     gpu = asks.get(DeviceType.GPU)

@@ -17,7 +17,7 @@ from partage.model.device import MILLI, DeviceType
 from partage.model.quantity import whole_text
 from partage.vendors import names
 from partage.vendors.base import GrantedCard, PlacedPod, Rendering, cards_of
-from partage.vendors.families.koordinator.amounts import DIALECT_V14, old_name
+from partage.vendors.families.koordinator.amounts import DIALECT_V14, PERCENT_OF, old_name
 from partage.vendors.families.koordinator.request import PROTOCOL
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, traits_of
@@ -91,8 +91,7 @@ def _resources(
     """
     core, memory, ratio = amounts
     if type_ is not DeviceType.GPU:
-        name = names.KOORD_RDMA if type_ is DeviceType.RDMA else names.KOORD_FPGA
-        result = {name: core} if core else {}
+        result = {PERCENT_OF[type_]: core} if core else {}
     else:
         result = {names.KOORD_GPU_MEMORY: memory, names.KOORD_GPU_MEMORY_RATIO: ratio}
         if core:

@@ -11,7 +11,7 @@ from typing import Final
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.quantity import Quantity, binary, decimal
 from partage.vendors import names
-from partage.vendors.families.koordinator.amounts import ALIASES, old_name
+from partage.vendors.families.koordinator.amounts import ALIASES, PERCENT_OF, old_name
 from partage.vendors.traits import HUAWEI, traits_of
 
 _PERCENT: Final = MILLI // 100
@@ -57,7 +57,7 @@ def _cards(devices: Sequence[Device], vendor: str) -> dict[str, Quantity]:
 
 def _others(devices: Sequence[Device]) -> dict[str, Quantity]:
     result = {}
-    for kind, name in ((DeviceType.RDMA, names.KOORD_RDMA), (DeviceType.FPGA, names.KOORD_FPGA)):
+    for kind, name in PERCENT_OF.items():
         amount = sum(d.core_milli for d in devices if d.type is kind and d.healthy) // _PERCENT
         if amount:
             result[name] = decimal(amount)

@@ -46,7 +46,10 @@ def register(node: NodeView, settings: Settings) -> Registration:
         return Registration(notes=tuple(notes))
     verdicts, properties = _policy(node)
     supported, warnings = _support(node, cards)
-    verdicts += [*supported, *_switched_off(node)]
+    verdicts += supported
+    if (text := node.labels.get(names.QGPU_ENABLE, "")).lower() in _DISABLED:
+        why = f"label {names.QGPU_ENABLE} is {text!r}: sharing is switched off on the node"
+        verdicts.append(Verdict(NAME, ReasonCode.NOT_SHAREABLE, why, sharing_only=True))
     if warnings:
         properties["qgpu-warning"] = "; ".join(warnings)
     registrar = NAME if names.QGPU_CORE in node.allocatable else ""
@@ -144,16 +147,8 @@ def _support(node: NodeView, cards: list[Device]) -> tuple[list[Verdict], list[s
         if architecture is None:
             warnings.append(f"qGPU: architecture of card model {model!r} unknown, not checked")
         elif architecture not in ARCHITECTURES:
+            supported = ", ".join(ARCHITECTURES)
             problems.append(
-                f"{model} is of architecture {architecture}; "
-                f"qGPU supports {', '.join(ARCHITECTURES)}"
+                f"{model} is of architecture {architecture}; qGPU supports {supported}"
             )
     return [Verdict(NAME, ReasonCode.DRIVER_UNSUPPORTED, text) for text in problems], warnings
-
-
-def _switched_off(node: NodeView) -> list[Verdict]:
-    text = node.labels.get(names.QGPU_ENABLE, "")
-    if text.lower() not in _DISABLED:
-        return []
-    message = f"label {names.QGPU_ENABLE} is {text!r}: sharing is switched off on the node"
-    return [Verdict(NAME, ReasonCode.NOT_SHAREABLE, message, sharing_only=True)]
