@@ -15,6 +15,7 @@ from partage.model.device import Device
 from partage.model.errors import InvalidDocument
 from partage.model.policy import Policy
 from partage.serving.limits import json_response
+from partage.vendors.catalog import QGPU_SHARERS
 from partage.vendors.settings import HamiSettings, Settings
 from partage.vendors.traits import METAX
 from partage.wire.nodes import device_totals
@@ -68,7 +69,7 @@ def _settings(settings: Settings, name: str) -> dict[str, Any]:
     return {
         "hami": _hami(settings.hami, name),
         METAX.name: {"mode": metax.node_modes.get(name) or metax.cluster_mode},
-        "qgpu": asdict(settings.qgpu),
+        "qgpu": {"sharers": QGPU_SHARERS},
         "koordinator": {
             "templates": sorted(koordinator.templates or ()),
             "unshareable_models": [list(pair) for pair in koordinator.unshareable_models],

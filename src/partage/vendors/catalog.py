@@ -11,7 +11,7 @@ from partage.vendors.families import cambricon, hami, huawei, koordinator, metax
 from partage.vendors.families.hami import cards
 from partage.vendors.families.koordinator import amounts, partitions, templates, totals
 from partage.vendors.families.koordinator.recover import recorded
-from partage.vendors.families.qgpu import registration
+from partage.vendors.families.qgpu import registration, rules
 from partage.vendors.settings import Settings
 from partage.vendors.traits import ROWS, traits_of
 
@@ -26,6 +26,7 @@ templates_of = templates.templates_of
 koordinator_totals = totals.totals
 made_of_totals = registration.is_synthetic
 qgpu_totals = registration.totals
+QGPU_SHARERS: Final = rules.SHARERS
 
 FAMILIES: Final[tuple[Family, ...]] = (
     koordinator.FAMILY,

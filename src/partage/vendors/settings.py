@@ -106,13 +106,6 @@ class MetaxSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class QgpuSettings:
-    """qGPU's node-level knobs. The published limit is 16 sharers a card."""
-
-    sharers: int = 16
-
-
-@dataclass(frozen=True, slots=True)
 class PermitRule:
     """An entry of `permits` in `partage-config`: pods' permitted wishes. The first rule that names a pod decides.
 
@@ -165,5 +158,4 @@ class Settings:
     hami: HamiSettings = HamiSettings()
     koordinator: KoordinatorSettings = KoordinatorSettings()
     metax: MetaxSettings = MetaxSettings()
-    qgpu: QgpuSettings = QgpuSettings()
     isolation: IsolationSettings = IsolationSettings()

@@ -210,25 +210,12 @@ def _is_sorted(many: Sequence[Any]) -> BoolType:
     return BoolType(all(not other < one for one, other in pairwise(many)))
 
 
-def contains(many: Any, part: Any) -> BoolType:
-    """Whether a list has all values of another."""
-    return BoolType(all(one in many for one in part))
-
-
-def intersects(many: Any, other: Any) -> BoolType:
-    """Whether two lists have a value in common."""
-    return BoolType(any(one in many for one in other))
-
-
-def equivalent(many: Any, other: Any) -> BoolType:
-    """Whether two lists have the same values, in any order and number."""
-    return BoolType(contains(many, other) and contains(other, many))
-
-
 SETS: Final[dict[str, Callable[[Any, Any], BoolType]]] = {
-    "contains": contains,
-    "intersects": intersects,
-    "equivalent": equivalent,
+    "contains": lambda many, part: BoolType(all(one in many for one in part)),
+    "intersects": lambda many, other: BoolType(any(one in many for one in other)),
+    "equivalent": lambda many, other: BoolType(
+        all(one in many for one in other) and all(one in other for one in many)
+    ),
 }
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     _SELECT: selected,

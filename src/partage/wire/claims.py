@@ -275,7 +275,6 @@ def _listed(value: object) -> list[Any]:
 
 
 def _result(raw: object) -> _Result | str:
-    """One result; a text gives the reason why it is invalid."""
     try:
         return msgspec.convert(raw, _Result)
     except (msgspec.ValidationError, RecursionError) as error:

@@ -71,6 +71,7 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
     """
     result = Configuration()
     seen: dict[str, str] = {}
+    notes: list[str] = []
     for document in documents:
         if not isinstance(document.shape, shapes.ConfigMap):
             continue
@@ -81,26 +82,25 @@ def translate_config(documents: Iterable[Document], *, strict: bool = True) -> C
                 if document.name == _OURS:
                     shown = key[:_LONGEST_KEY]
                     rule = f"is not known and does nothing{meant(shown, _PARTAGE)}"
-                    told = document.invalid(f"data[{shown}]", rule)
-                    result = replace(result, notes=(*result.notes, str(told)))
+                    notes.append(str(document.invalid(f"data[{shown}]", rule)))
                 continue
             reader, name = found
             what = f"{name} ({key})"
             holder = seen.get(what)
-            note = f"{document.where}: replaces the {what} of {holder}" if holder else ""
             try:
                 result = reader(result, text)
-                seen[what] = document.label
             except InvalidValue as error:
                 refused = _refused(document, key, text, error)
                 if strict:
                     raise refused from error
                 stays = f"the {what} of {holder}" if holder else "the published defaults"
-                note = f"{refused}; it is left out, and {stays} hold"
-            if note:
-                result = replace(result, notes=(*result.notes, note))
-        result = replace(result, notes=(*result.notes, *_unknown_fields(document)))
-    return result
+                notes.append(f"{refused}; it is left out, and {stays} hold")
+                continue
+            seen[what] = document.label
+            if holder:
+                notes.append(f"{document.where}: replaces the {what} of {holder}")
+        notes += _unknown_fields(document)
+    return replace(result, notes=tuple(notes))
 
 
 def _unknown_fields(document: Document) -> Iterator[str]:
@@ -152,7 +152,6 @@ def _reader(name: str, key: str) -> tuple[_Reader, str] | None:
 
 
 def _with(known: Configuration, **parts: Any) -> Configuration:
-    """The configuration with some parts replaced."""
     return replace(known, settings=replace(known.settings, **parts))
 
 

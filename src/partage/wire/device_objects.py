@@ -263,8 +263,6 @@ def _without_twins(
     found: Mapping[tuple[DeviceType, int], Device], document: Document, notes: list[str]
 ) -> tuple[Device, ...]:
     """The devices in order; devices that share an identity are closed, because they cannot be distinguished."""
-    if len({(device.type, device.uuid) for device in found.values()}) == len(found):
-        return tuple([found[key] for key in sorted(found)])  # nearly always
     uses = Counter((device.type, device.uuid) for device in found.values())
     result = []
     for key in sorted(found):

@@ -6,7 +6,7 @@ Source: Kubernetes API resource.k8s.io/v1 at v1.36; k8s.io/dynamic-resource-allo
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from partage.model.errors import InvalidDocument, InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
@@ -21,6 +21,7 @@ DeviceKey = tuple[str, str, str]
 CounterKey = tuple[str, str, str, str]
 """Driver, pool, set and name of a counter."""
 
+_T = TypeVar("_T")
 _TYPES: Final = ("int", "bool", "string", "ints", "bools", "strings")
 
 
@@ -191,19 +192,18 @@ def _offer(spec: shapes.ResourceSliceSpec, one: shapes.SliceDevice, node: str | 
         name: _capacity(given, f"{where}.capacity[{name}]")
         for name, given in (one.capacity or {}).items()
     }
-    amounts: dict[str, dict[str, Quantity]] = {}
-    for name, known in capacity.items():
-        domain, inner = _domain(name, spec.driver)
-        amounts.setdefault(domain, {})[inner] = Quantity(known.value)
-    attributes: dict[str, dict[str, Any]] = {}
-    for name, value in (one.attributes or {}).items():
-        domain, inner = _domain(name, spec.driver)
-        attributes.setdefault(domain, {})[inner] = _attribute(value)
+    amounts = {name: Quantity(known.value) for name, known in capacity.items()}
+    attributes = {name: _attribute(value) for name, value in (one.attributes or {}).items()}
     shared = bool(one.allow_multiple_allocations)
     return Offer(
         key=(spec.driver, spec.pool.name, one.name),
         node=node,
-        view=DeviceView(spec.driver, attributes, amounts, shared),
+        view=DeviceView(
+            spec.driver,
+            _by_domain(attributes, spec.driver),
+            _by_domain(amounts, spec.driver),
+            shared,
+        ),
         capacity=capacity,
         counters={
             (spec.driver, spec.pool.name, taken.counter_set, name): nano(
@@ -216,9 +216,12 @@ def _offer(spec: shapes.ResourceSliceSpec, one: shapes.SliceDevice, node: str | 
     )
 
 
-def _domain(name: str, driver: str) -> tuple[str, str]:
-    domain, slash, inner = name.rpartition("/")
-    return (domain, inner) if slash else (driver, name)
+def _by_domain(values: Mapping[str, _T], driver: str) -> dict[str, dict[str, _T]]:
+    found: dict[str, dict[str, _T]] = {}
+    for name, value in values.items():
+        domain, _, inner = name.rpartition("/")
+        found.setdefault(domain if "/" in name else driver, {})[inner] = value
+    return found
 
 
 def _attribute(value: Mapping[str, Any]) -> Any:

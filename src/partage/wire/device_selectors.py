@@ -87,24 +87,19 @@ class Selectors:
         if self.left <= before:
             return _LATE
         self.left -= before
-        program = self._compiled.get(expression)
-        if program is None:
-            program = self._compile(expression)
+        if expression not in self._compiled:
+            # In place of all others if they are too large together.
+            if self._characters + len(expression) > _MOST_COMPILED:
+                self._compiled.clear()
+                self._characters = 0
+            self._characters += len(expression)
+            self._compiled[expression] = self._cel.compiled(expression)
+        program = self._compiled[expression]
         if isinstance(program, str):
             return program
-        most = min(self.left, _MOST_AT_ONCE)
-        answer, taken = self._cel.evaluated(program, device, most)
+        answer, taken = self._cel.evaluated(program, device, min(self.left, _MOST_AT_ONCE))
         self.left -= taken
         return answer
-
-    def _compile(self, expression: str) -> Any:
-        """Compile an expression and keep the program, in place of all others if they are too large together."""
-        if self._characters + len(expression) > _MOST_COMPILED:
-            self._compiled.clear()
-            self._characters = 0
-        self._characters += len(expression)
-        program = self._compiled[expression] = self._cel.compiled(expression)
-        return program
 
 
 def _visible(expression: str, device: DeviceView) -> object:

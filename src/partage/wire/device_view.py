@@ -61,8 +61,5 @@ class Version:
             return None
         numbers = int(match[1]), int(match[2]), int(match[3])
         before = match[4].split(".") if match[4] else ()
-        return Version(numbers, match[4] is None, tuple(map(_identifier, before)))
-
-
-def _identifier(part: str) -> _Identifier:
-    return (False, int(part), "") if part.isdecimal() else (True, 0, part)
+        parts = ((False, int(one), "") if one.isdecimal() else (True, 0, one) for one in before)
+        return Version(numbers, match[4] is None, tuple(parts))

@@ -166,7 +166,6 @@ def encode_entry(engine: str, entry: Entry) -> bytes:
 
 
 def _written(entry: Entry) -> tuple[str, object]:
-    """The kind and the value of a line."""
     if isinstance(entry, Decided):
         said = entry.decision
         placed, refused = (said, None) if isinstance(said, Placement) else (None, said)
@@ -180,7 +179,6 @@ def _written(entry: Entry) -> tuple[str, object]:
 
 
 def _asked(entry: Decided) -> tuple[str, ...] | None:
-    """The requested nodes; None for all nodes."""
     if entry.among is None:
         return None
     known = sum(1 for name in entry.labels if name)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -30,45 +30,37 @@ def json_values(data: bytes) -> list[msgspec.Raw]:
     return list(_concatenated(data))
 
 
-class _Repeating(dict[str, object]):
-    """An object that has some keys more than once."""
-
-    keys_given_twice: tuple[str, ...] = ()
-
-
 def keys_given_twice(data: bytes) -> list[str]:
     """Paths of keys that occur more than once in an object of the JSON text, such as `spec.replicas`.
 
     The result is empty for text that is no JSON, or nested too deeply.
     """
-    found: list[_Repeating] = []
+    found: dict[int, list[str]] = {}
 
     def paired(pairs: list[tuple[str, object]]) -> dict[str, object]:
         whole = dict(pairs)
-        if len(whole) == len(pairs):
-            return whole
-        repeating = _Repeating(whole)
-        counts = Counter(key for key, _value in pairs)
-        repeating.keys_given_twice = tuple(key for key, times in counts.items() if times > 1)
-        found.append(repeating)
-        return repeating
+        if len(whole) < len(pairs):
+            counts = Counter(key for key, _value in pairs)
+            found[id(whole)] = [key for key, times in counts.items() if times > 1]
+            kept.append(whole)
+        return whole
 
+    kept: list[object] = []  # or another object might get the same id
     try:
         value = json.loads(data, object_pairs_hook=paired, parse_int=str, parse_float=str)
-        return list(_paths(value, "")) if found else []
+        return list(_paths(value, "", found)) if found else []
     except (ValueError, RecursionError):
         return []
 
 
-def _paths(value: object, where: str) -> Iterator[str]:
+def _paths(value: object, where: str, found: Mapping[int, list[str]]) -> Iterator[str]:
     if isinstance(value, dict):
-        if isinstance(value, _Repeating):
-            yield from (f"{where}.{key}".removeprefix(".") for key in value.keys_given_twice)
+        yield from (f"{where}.{key}".removeprefix(".") for key in found.get(id(value), ()))
         for key, inner in value.items():
-            yield from _paths(inner, f"{where}.{key}".removeprefix("."))
+            yield from _paths(inner, f"{where}.{key}".removeprefix("."), found)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _paths(item, f"{where}[{index}]")
+            yield from _paths(item, f"{where}[{index}]", found)
 
 
 def with_quoted_numbers(data: bytes) -> bytes:

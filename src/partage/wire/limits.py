@@ -205,11 +205,9 @@ def entries(pod: shapes.Pod) -> int:
 
 def by_claims_alone(spec: shapes.PodSpec, is_device: Callable[[str], bool]) -> bool:
     """Whether a pod names ResourceClaims, and no device."""
-    if not spec.resource_claims:
-        return False
     whole = shapes.Container(resources=spec.resources)
-    named = (name for one in (*_containers(spec), whole) for name in _resources(one))
-    return not any(map(is_device, named)) and not any(map(is_device, spec.overhead or ()))
+    named = chain(*map(_resources, (*_containers(spec), whole)), spec.overhead or ())
+    return bool(spec.resource_claims) and not any(map(is_device, named))
 
 
 def _annotated(annotations: Mapping[str, str], dropped: int) -> str:
@@ -240,7 +238,6 @@ def _resources(container: shapes.Container) -> Iterable[str]:
 
 
 def _terms(spec: shapes.PodSpec) -> list[shapes.SelectorTerm]:
-    """Terms of node affinity, required and preferred."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None:
         return []

@@ -59,7 +59,6 @@ def unread_names(document: Document, context: Context) -> tuple[str, ...]:
 
 
 def _asked(document: Document) -> list[tuple[str, Mapping[str, object]]]:
-    """Each container of a pod with the resources that it names."""
     spec = document.shape.spec if isinstance(document.shape, shapes.Pod) else None
     spec = spec or shapes.PodSpec()
     return [

@@ -89,8 +89,7 @@ def translate_node(
         name=name,
         labels=labels,
         annotations={
-            **(device.annotations if device else {}),
-            **(node.annotations if node else {}),
+            key: text for one in (device, node) if one for key, text in one.annotations.items()
         },
         allocatable=allocatable,
         devices=devices,
@@ -104,14 +103,13 @@ def translate_node(
     vendor, model = _make(result)
     partitions, problem = _partitions(result.labels, (vendor, model), device)
     notes += [f"{device.where}: {problem}"] if problem and device else []
-    spec = node.shape.spec if node and isinstance(node.shape, shapes.Node) else None
     ordinary, missing = _ordinary(allocatable, context)
     notes += [f"{present.where}: {missing}"] if missing else []
     result = replace(
         result,
         uid=(node.metadata.uid if node else None) or "",
         taints=taints,
-        unschedulable=bool(spec and spec.unschedulable),
+        unschedulable=bool(_spec(node).unschedulable),
         verdicts=(silent, *result.verdicts) if silent else result.verdicts,
         single_numa=single_numa,
         allocatable={resource: bounded(resource, allocatable[resource]) for resource in ordinary},
@@ -127,7 +125,6 @@ def translate_node(
 
 def unread_node(node: Document, device: Document | None, problem: str, version: int = 0) -> Node:
     """A node with an invalid quantity: closed and without devices, with the reason for its pods."""
-    spec = node.shape.spec if isinstance(node.shape, shapes.Node) else None
     unread = Verdict("", ReasonCode.QUARANTINED, f"it cannot be read: {problem}")
     silent = silence(node.annotations)
     return Node(
@@ -135,10 +132,20 @@ def unread_node(node: Document, device: Document | None, problem: str, version: 
         uid=node.metadata.uid or "",
         labels=_labels(node, device),
         taints=_taints(node)[0],
-        unschedulable=bool(spec and spec.unschedulable),
+        unschedulable=bool(_spec(node).unschedulable),
         verdicts=(unread, silent) if silent else (unread,),
         version=version,
     )
+
+
+def _spec(node: Document | None) -> shapes.NodeSpec:
+    spec = node.shape.spec if node and isinstance(node.shape, shapes.Node) else None
+    return spec or shapes.NodeSpec()
+
+
+def _status(node: Document | None) -> shapes.NodeStatus:
+    status = node.shape.status if node and isinstance(node.shape, shapes.Node) else None
+    return status or shapes.NodeStatus()
 
 
 def _ordinary(allocatable: Iterable[str], context: Context) -> tuple[list[str], str]:
@@ -152,9 +159,7 @@ def _ordinary(allocatable: Iterable[str], context: Context) -> tuple[list[str], 
 
 def allocatable_of(node: Document) -> dict[str, Quantity]:
     """The node's allocatable totals, or its capacity without them. Raises `InvalidDocument`: no quantity."""
-    status = node.shape.status if isinstance(node.shape, shapes.Node) else None
-    if status is None:
-        return {}
+    status = _status(node)
     part = "capacity" if status.allocatable is None else "allocatable"
     try:
         return quantities(getattr(status, part), f"status.{part}")
@@ -217,10 +222,9 @@ def _taints(node: Document | None) -> tuple[tuple[Taint, ...], str]:
 
     Kubernetes taints a node that is not ready, but a dump may be from the moment before.
     """
-    shape = node.shape if node and isinstance(node.shape, shapes.Node) else shapes.Node()
-    spec, status = shape.spec or shapes.NodeSpec(), shape.status or shapes.NodeStatus()
-    taints = taints_of(spec.taints)
-    ready = next((c.status for c in status.conditions or () if c.type == "Ready"), None)
+    taints = taints_of(_spec(node).taints)
+    conditions = _status(node).conditions or ()
+    ready = next((c.status for c in conditions if c.type == "Ready"), None)
     if ready in (None, "True"):
         return taints, ""
     note = f"condition Ready is {ready}; no pod is placed here that does not tolerate that"
@@ -319,7 +323,6 @@ def _few(devices: Iterable[Device]) -> Iterator[Device]:
 
 
 def _make(node: Node) -> tuple[str, str]:
-    """Vendor and model of the node's cards."""
     vendor = node.properties.get("vendor", "") or node.labels.get(names.GPU_VENDOR, "")
     return vendor, node.properties.get("model", "") or node.labels.get(names.GPU_MODEL, "")
 

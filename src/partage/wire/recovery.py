@@ -88,7 +88,6 @@ def recover(
 
 
 def _read(pod: PodView, node: Node, context: Context) -> list[tuple[Family, Record]]:
-    """The record of every family that has one on the pod."""
     return [
         (family, record)
         for family in context.families
@@ -245,12 +244,10 @@ def _difference(
 
 
 def _charges(grants: Sequence[Grant]) -> Mapping[_Key, Charge]:
-    """The pod's charge on each device."""
     return {(f"{c.type} {c.minor}",): c for c in charges_of(grants)}
 
 
 def _by_container(grants: Sequence[Grant]) -> Mapping[_Key, Charge]:
-    """Each container's charge on each device."""
     result: dict[_Key, Charge] = {}
     for grant in grants:
         key = (f"{grant.type} {grant.minor}", grant.container)

@@ -45,13 +45,11 @@ def with_pods(documents: Sequence[Document]) -> list[Document]:
     present: Counter[_Key] = Counter()
     succeeded: Counter[_Key] = Counter()
     for document in documents:
-        owner = _owner(document) if isinstance(document.shape, shapes.Pod) else None
-        if owner and isinstance(document.shape, shapes.Pod):
-            status = document.shape.status
-            succeeded[owner] += status is not None and status.phase == "Succeeded"
-            present[owner] += not finished(document.shape)
-            if owner in parents:
-                present[parents[owner]] += not finished(document.shape)
+        pod, owner = document.shape, _owner(document)
+        if owner and isinstance(pod, shapes.Pod):
+            succeeded[owner] += pod.status is not None and pod.status.phase == "Succeeded"
+            for one in (owner, parents[owner]) if owner in parents else (owner,):
+                present[one] += not finished(pod)
     result: list[Document] = []
     for document in documents:
         if not isinstance(document.shape, shapes.Workload):

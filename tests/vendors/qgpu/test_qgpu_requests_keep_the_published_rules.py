@@ -14,7 +14,7 @@ from partage.model.request import Phase
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
 from partage.vendors.families.qgpu import FAMILY
-from partage.vendors.settings import QgpuSettings, Settings
+from partage.vendors.settings import Settings
 
 CORE, MEMORY = "tke.cloud.tencent.com/qgpu-core", "tke.cloud.tencent.com/qgpu-memory"
 GREEDY, APP_CLASS = "tke.cloud.tencent.com/qgpu-core-greedy", "tke.cloud.tencent.com/app-class"
@@ -39,11 +39,11 @@ def container(
     )
 
 
-def read(*containers: ContainerView, app_class: str | None = None, sharers: int = 16) -> Reading:
+def read(*containers: ContainerView, app_class: str | None = None) -> Reading:
     """The reading of a pod of these containers."""
     annotations = {} if app_class is None else {APP_CLASS: app_class}
     pod = PodView("ns", "pod", annotations=annotations, containers=containers)
-    return FAMILY.read(pod, containers, Settings(qgpu=QgpuSettings(sharers=sharers)))
+    return FAMILY.read(pod, containers, Settings())
 
 
 KEPT = [
@@ -154,12 +154,10 @@ def test_requests_that_differ_are_refused(limits: Amounts, requests: Amounts, sh
 
 
 def test_sixteen_sharers_and_nvidia_cards() -> None:
-    """Rule 6: the limit is part of the request, and is a setting."""
+    """Rule 6: the limit is part of the request."""
     (group,) = read(container({CORE: 30, MEMORY: 5})).groups
-    (fewer,) = read(container({CORE: 30, MEMORY: 5}), sharers=4).groups
 
     assert group.request.sharers == 16
-    assert fewer.request.sharers == 4
     assert group.request.filter.vendors == ("nvidia",)
     assert not group.request.claims_core
 

@@ -27,7 +27,6 @@ from partage.vendors.traits import CAMBRICON
 
 
 def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
-    """Check what the plugin can cut, and keep the pod on the vendor's cards."""
     return adapted(pod, reading, CAMBRICON, lambda _request: True, _problem)
 
 

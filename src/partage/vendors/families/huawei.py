@@ -22,7 +22,6 @@ from partage.vendors.traits import HUAWEI
 
 
 def _refine(_pod: PodView, reading: Reading, _settings: Settings) -> Reading:
-    """Keep requests without AI cores off the vendor's cards."""
     return kept_off(reading, HUAWEI.name, lambda one: names.NPU_CORE not in dict(one.extras))
 
 

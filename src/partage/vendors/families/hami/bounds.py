@@ -236,7 +236,6 @@ def _measured(axis: MigAxis, card: CardFacts) -> MigAxis:
 
 
 def _named(models: tuple[str, ...], model: str, card: MigCard | None) -> bool:
-    """Whether an entry of a table matches the card."""
     if any(name.casefold() in model.casefold() for name in models):
         return True
     return card is not None and any(_means(name, card) for name in models)

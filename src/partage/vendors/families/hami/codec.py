@@ -61,11 +61,9 @@ def decode_pod_devices(text: str) -> tuple[tuple[ContainerDevice, ...], ...]:
 
     Raises `InvalidRecord`: the text does not have this form; the message quotes the faulty part.
     """
-    if not text:
-        return ()
-    if not text.endswith(";"):
-        raise InvalidRecord(f"{_short(text)} does not end with ';'")
-    return tuple(_decode_container(part) for part in text[:-1].split(";"))
+    return tuple(
+        tuple(map(_decode_device, _parts(part, ":", "device "))) for part in _parts(text, ";", "")
+    )
 
 
 def parse_mig_uuid(text: str) -> MigMark:
@@ -83,12 +81,11 @@ def _encode(device: ContainerDevice) -> str:
     return f"{uuid},{kind},{device.memory_mib},{device.cores}:"
 
 
-def _decode_container(text: str) -> tuple[ContainerDevice, ...]:
-    if not text:
-        return ()
-    if not text.endswith(":"):
-        raise InvalidRecord(f"device {_short(text)} does not end with ':'")
-    return tuple(_decode_device(part) for part in text[:-1].split(":"))
+def _parts(text: str, end: str, what: str) -> list[str]:
+    """The parts of a text that each ends with a mark. Raises `InvalidRecord`: the last one does not."""
+    if text and not text.endswith(end):
+        raise InvalidRecord(f"{what}{_short(text)} does not end with {end!r}")
+    return text[:-1].split(end) if text else []
 
 
 def _decode_device(text: str) -> ContainerDevice:

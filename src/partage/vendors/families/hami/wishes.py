@@ -111,7 +111,6 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def _numa_bind(text: str, notes: list[str]) -> bool:
-    """Whether all cards must be on one NUMA node, and a note on a text that is no boolean."""
     if text and text not in BOOLEANS:
         notes.append(
             f"annotation {names.HAMI_NUMA_BIND} is {text!r}, which counts as false; write true"

@@ -70,7 +70,14 @@ def _record(cards: Sequence[GrantedCard], *, old: bool) -> str:
         entry: dict[str, Any] = {"minor": card.minor, "resources": resources or None}
         if card.uuid and not old:
             entry["id"] = card.uuid
-        extension = _extension(card)
+        extension: dict[str, Any] = {}
+        if card.functions:
+            extension["vfs"] = [
+                {"minor": minor, "busID": bus} if minor else {"busID": bus}
+                for minor, bus in card.functions
+            ]
+        if card.template:
+            extension["gpuSharedResourceTemplate"] = card.template
         if extension:
             entry["extension"] = extension
         document[card.type.value].append(entry)
@@ -104,18 +111,6 @@ def _resources(
         for name, amount in result.items()
     }
     return dict(sorted(texts.items()))
-
-
-def _extension(card: GrantedCard) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    if card.functions:
-        result["vfs"] = [
-            {"minor": minor, "busID": bus} if minor else {"busID": bus}
-            for minor, bus in card.functions
-        ]
-    if card.template:
-        result["gpuSharedResourceTemplate"] = card.template
-    return result
 
 
 def _environment(grants: Sequence[Grant], *, isolated: bool) -> dict[str, Mapping[str, str]]:

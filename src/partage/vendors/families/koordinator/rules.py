@@ -164,12 +164,10 @@ def _convert(amounts: Amounts) -> CardShape:
     for name in COUNTS:
         if name in amounts:
             return CardShape(amounts[name], _WHOLE, _WHOLE, 0, (), shared=False, vendors=vendors)
-    both = amounts.get(names.KOORD_GPU)
-    core = amounts.get(_CORE, 0) if both is None else both
-    ratio = amounts.get(_RATIO, 0) if both is None else both
-    count = amounts.get(_SHARED, 0)
-    if not count:
-        count = ratio // _WHOLE if ratio > _WHOLE and ratio % _WHOLE == 0 else 1
+    both = amounts.get(names.KOORD_GPU, 0)
+    core, ratio = amounts.get(_CORE, both), amounts.get(_RATIO, both)
+    several = ratio // _WHOLE if ratio > _WHOLE and ratio % _WHOLE == 0 else 1
+    count = amounts.get(_SHARED, 0) or several
     return CardShape(
         count=count,
         core=core // count,

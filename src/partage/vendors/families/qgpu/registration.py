@@ -16,7 +16,7 @@ from partage.model.reason import ReasonCode
 from partage.vendors import names
 from partage.vendors.base import NodeView, Registration
 from partage.vendors.families.qgpu.request import NAME
-from partage.vendors.families.qgpu.rules import CARD, GIB
+from partage.vendors.families.qgpu.rules import CARD, GIB, SHARERS
 from partage.vendors.families.qgpu.support import (
     ARCHITECTURES,
     architecture_of,
@@ -33,14 +33,14 @@ _MOST_CARDS: Final = 1024
 """More cards than any node has; greater totals are an error."""
 
 
-def register(node: NodeView, settings: Settings) -> Registration:
+def register(node: NodeView, _settings: Settings) -> Registration:
     """Cards from totals if nothing else describes them, and qGPU's verdicts; never raises.
 
     Unchecked facts become a property of every node with cards. Operators of nodes that publish qGPU's totals get a note
     of them.
     """
     notes: list[str] = []
-    devices = None if node.devices else _from_totals(node, settings, notes)
+    devices = None if node.devices else _from_totals(node, notes)
     cards = [d for d in (devices or node.devices) if _concerned(d)]
     if not cards:
         return Registration(notes=tuple(notes))
@@ -87,9 +87,7 @@ def _concerned(device: Device) -> bool:
     return device.type is DeviceType.GPU and traits_of(device.vendor) is NVIDIA
 
 
-def _from_totals(
-    node: NodeView, settings: Settings, notes: list[str]
-) -> tuple[Device, ...] | None:
+def _from_totals(node: NodeView, notes: list[str]) -> tuple[Device, ...] | None:
     core = node.allocatable.get(names.QGPU_CORE)
     if core is None or core.nano <= 0:
         return None
@@ -110,7 +108,7 @@ def _from_totals(
             vendor=NVIDIA.name,
             model=_labelled_model(node),
             memory_bytes=min(gib, 2**33 - 1) * GIB,
-            slots=settings.qgpu.sharers,
+            slots=SHARERS,
         )
         for minor in range(count)
     )

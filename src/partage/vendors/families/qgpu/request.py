@@ -19,7 +19,15 @@ from partage.model.request import (
 )
 from partage.vendors import names
 from partage.vendors.base import ContainerView, PodView, Reading
-from partage.vendors.families.qgpu.rules import GIB, OFFLINE, ONLINE, Ask, RuleBroken, ask_of
+from partage.vendors.families.qgpu.rules import (
+    GIB,
+    OFFLINE,
+    ONLINE,
+    SHARERS,
+    Ask,
+    RuleBroken,
+    ask_of,
+)
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA
 from partage.vendors.wishes import read_class
@@ -45,7 +53,7 @@ def asking(pod: PodView) -> tuple[ContainerView, ...]:
     return tuple(container for container in pod.containers if container.names & _OWNED)
 
 
-def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings) -> Reading:
+def read(pod: PodView, containers: tuple[ContainerView, ...], _settings: Settings) -> Reading:
     """One group for each container that asks for something; a broken rule is the fault.
 
     The group's dialect is the pod's class: `online`, `offline` or empty.
@@ -66,7 +74,7 @@ def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings
             continue
         if ask is None:
             continue
-        groups.append(_group(container, ask, app_class, settings))
+        groups.append(_group(container, ask, app_class))
         if ask.note:
             notes.append(f"container {container.name}: {ask.note}")
     if not groups and fault is None:
@@ -80,7 +88,7 @@ def read(pod: PodView, containers: tuple[ContainerView, ...], settings: Settings
     )
 
 
-def _group(container: ContainerView, ask: Ask, app_class: str, settings: Settings) -> RequestGroup:
+def _group(container: ContainerView, ask: Ask, app_class: str) -> RequestGroup:
     request = DeviceRequest(
         type=DeviceType.GPU,
         count=ask.cards,
@@ -88,7 +96,7 @@ def _group(container: ContainerView, ask: Ask, app_class: str, settings: Setting
         memory_bytes=ask.memory * GIB,
         memory_milli=MILLI if ask.whole else 0,
         whole=ask.whole,
-        sharers=settings.qgpu.sharers,
+        sharers=SHARERS,
         filter=CardFilter(vendors=(NVIDIA.name,)),
     )
     return RequestGroup(

@@ -23,6 +23,9 @@ STEP: Final = 5
 MOST_CARDS: Final = 2
 """The most cards that a multi-card share may span."""
 
+SHARERS: Final = 16
+"""The most sharers of a card."""
+
 GIB: Final = 1 << 30
 _MOST_GIB: Final = 2**20  # more than any node has: a larger amount was written in bytes (`5Gi`)
 _MOST_CORE: Final = 2**31 - 1
@@ -73,12 +76,10 @@ def ask_of(container: ContainerView, app_class: str) -> Ask | None:
 
 def _check_requests_equal_limits(container: ContainerView) -> None:
     """Rule 5: requests equal limits; either may be left out completely."""
-    limited = [name for name in _RESOURCES if name in container.limits]
-    for name in _RESOURCES:
-        request = container.requests.get(name)
-        limit = container.limits.get(name)
-        if request is None or not limited:
-            continue
+    if container.limits.keys().isdisjoint(_RESOURCES):
+        return
+    for name in (one for one in _RESOURCES if one in container.requests):
+        request, limit = container.requests[name], container.limits.get(name)
         if limit is None or limit.nano != request.nano:
             shown = "missing" if limit is None else limit
             raise RuleBroken(
