@@ -49,7 +49,7 @@ from partage.placement.card import Work
 from partage.scheduler.engine import State
 from partage.scheduler.events import BindFailed, HoldEnded, Placement, RoomKept
 from partage.wire import plugin as wire
-from partage.wire.documents import outdated
+from partage.wire.documents import outdated, precedes
 from partage.wire.extender import BindArgs, decode_claim, decode_pod
 from partage.wire.plugin import CHANGED, CLOSED, NOT_BOUND, PLACE_LOST, PROVISIONAL, STALE
 from partage.wire.translation import PodEntry
@@ -707,7 +707,7 @@ def _pod_of(books: Books, question: wire.Propose) -> tuple[PodEntry | None, bool
                 return None, True
             before = books.cluster_cache.pods.get(question.uid)
             return books.cluster_cache.translation.read(document, before=before), True
-    if known is None or known.older(question.version):
+    if known is None or precedes(known.metadata.resource_version or "", question.version):
         return None, bool(bytes(question.pod))
     return books.asked(question.uid), False
 

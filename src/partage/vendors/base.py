@@ -141,12 +141,6 @@ class PlacedPod:
         own = found.vendor if found is not None else ""
         return found, own or self.node.properties.get("vendor", "")
 
-    @property
-    def concerned(self) -> frozenset[str]:
-        """Names of the families that write something: those of the grants' protocols, and of the devices' makers."""
-        grants = self.allocation.grants
-        return frozenset(one for grant in grants for one in (grant.protocol, self.card(grant)[1]))
-
 
 @dataclass(frozen=True, slots=True)
 class Rendering:

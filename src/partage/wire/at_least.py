@@ -205,6 +205,10 @@ def _amounts(
 ) -> Grant:
     """A grant raised until it comes to what the request needs, with the others that run beside it."""
     need = need_of(device, request)
+    extras = dict(grant.extras)
+    for unit, amount in need.extras:
+        beside = sum(dict(one.extras).get(unit, 0) for one in others)
+        extras[unit] = max(extras.get(unit, 0), amount - beside)
     core = max(grant.core_milli, need.core_milli - sum(one.core_milli for one in others))
     memory = max(grant.memory_bytes, need.memory_bytes - sum(one.memory_bytes for one in others))
     return structs.replace(
@@ -212,18 +216,10 @@ def _amounts(
         core_milli=core,
         memory_bytes=memory,
         mode=GrantMode.WHOLE if request.whole else grant.mode,
-        extras=_extras(grant, others, need),
+        extras=grant.extras if extras == dict(grant.extras) else tuple(sorted(extras.items())),
         exclusive=grant.exclusive or request.exclusive,
         slots=max(grant.slots, need.slots - sum(one.slots for one in others)),
     )
-
-
-def _extras(grant: Grant, others: Sequence[Grant], need: Need) -> tuple[tuple[str, int], ...]:
-    have = dict(grant.extras)
-    for unit, amount in need.extras:
-        beside = sum(dict(one.extras).get(unit, 0) for one in others)
-        have[unit] = max(have.get(unit, 0), amount - beside)
-    return tuple(sorted(have.items())) if have != dict(grant.extras) else grant.extras
 
 
 def _instance(grant: Grant, device: Device, request: DeviceRequest) -> Grant:

@@ -146,10 +146,6 @@ class Document:
         """File, place and identity, for messages."""
         return f"{self.source}: document {self.number} ({self.label})"
 
-    def older(self, version: str) -> bool:
-        """Whether the object has changed since, up to another resourceVersion."""
-        return precedes(self.metadata.resource_version or "", version)
-
     def invalid(self, field: str, rule: str) -> InvalidDocument:
         """The error for one of its fields."""
         return InvalidDocument(f"{self.where}: field {field}: {rule}")
@@ -165,7 +161,8 @@ def outdated(document: Document, known: Document | None) -> bool:
     """Whether a newer state of the same object is already known."""
     if known is None or known.metadata.uid != document.metadata.uid:
         return False
-    return document.older(known.metadata.resource_version or "")
+    versions = [one.metadata.resource_version or "" for one in (document, known)]
+    return precedes(*versions)
 
 
 def precedes(one: str, other: str) -> bool:
@@ -426,10 +423,8 @@ def _name_of(value: Any, kind: str) -> str:
         metadata = _decoded(value, shapes.Shape).metadata or shapes.Metadata()
     except UNREADABLE:
         return ""
-    if not metadata.name:
-        return ""
     scope = "" if kind in _CLUSTER_SCOPED else f"{metadata.namespace or 'default'}/"
-    return f" {scope}{metadata.name}"
+    return f" {scope}{metadata.name}" if metadata.name else ""
 
 
 def typed(value: Any, shape: type[_T], where: str) -> _T:

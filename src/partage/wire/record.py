@@ -113,7 +113,9 @@ def render(placed: PlacedPod, settings: Settings, families: Sequence[Family]) ->
     labels: dict[str, str] = {}
     env: dict[str, dict[str, str]] = {}
     on_node: dict[str, str] = {}
-    concerned = placed.concerned
+    grants = placed.allocation.grants
+    # Those of the grants' protocols, and of the devices' makers.
+    concerned = {name for grant in grants for name in (grant.protocol, placed.card(grant)[1])}
     for family in families:
         if family.name not in concerned:
             continue

@@ -152,10 +152,11 @@ def _of_index(grant: Grant, node: Node) -> Grant:
 
     The pod uses the index, like a pod that another scheduler placed.
     """
-    for card in node.devices:
-        if made_of_totals(grant.uuid) and (card.type, card.minor) == (grant.type, grant.minor):
-            return msgspec.structs.replace(grant, uuid=card.uuid)
-    return grant
+    key = grant.type, grant.minor
+    card = next((one for one in node.devices if (one.type, one.minor) == key), None)
+    if card is None or not made_of_totals(grant.uuid):
+        return grant
+    return msgspec.structs.replace(grant, uuid=card.uuid)
 
 
 def _cards_of(record: Record, gone: Collection[_Place] | None) -> Record:

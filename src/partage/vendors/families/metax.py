@@ -19,7 +19,7 @@ from partage.model.errors import UNREADABLE, InvalidValue
 from partage.model.node import Node, Verdict
 from partage.model.pod import Record
 from partage.model.reason import ReasonCode
-from partage.model.request import DeviceRequest, Phase
+from partage.model.request import DeviceRequest, Phase, at_most
 from partage.vendors import names
 from partage.vendors.base import (
     KOORDINATOR,
@@ -61,7 +61,13 @@ def _refine(pod: PodView, reading: Reading, _settings: Settings) -> Reading:
 
 
 def _problem(pod: PodView, requests: Sequence[DeviceRequest]) -> str:
-    problem = _policy_problem(pod) or next(filter(None, map(_uncut, requests)), "")
+    policy = pod.annotations.get(names.SGPU_QOS_POLICY, _DEFAULT_POLICY)
+    if policy not in _SPELLINGS:
+        known = ", ".join(_POLICIES)
+        return (
+            f"annotation {names.SGPU_QOS_POLICY}: {policy!r} is not allowed; choose one of {known}"
+        )
+    problem = next(filter(None, map(_uncut, requests)), "")
     if problem or requests:
         return problem or _units_problem(pod, requests)
     return (
@@ -70,27 +76,14 @@ def _problem(pod: PodView, requests: Sequence[DeviceRequest]) -> str:
     )
 
 
-def _policy_problem(pod: PodView) -> str:
-    value = pod.annotations.get(names.SGPU_QOS_POLICY)
-    if value is None or value in _SPELLINGS:
-        return ""
-    return (
-        f"annotation {names.SGPU_QOS_POLICY}: {value!r} is not allowed;"
-        f" choose one of {', '.join(_POLICIES)}"
-    )
-
-
 def _units_problem(pod: PodView, requests: Sequence[DeviceRequest]) -> str:
     """Why the plugin would get a request for more or fewer virtual cards than the pod's record contains."""
-    running = initial = Fraction(0)
-    for container in pod.containers:
-        asked = container.ask(names.SGPU)
-        units = Fraction(asked.nano, 10**9) if asked is not None else Fraction(0)
-        if container.phase is Phase.INIT:
-            initial = max(initial, units)
-        else:
-            running += units
-    cards, units = sum(request.count for request in requests), max(running, initial)
+    asked = ((one.phase, {names.SGPU: one.ask(names.SGPU)}) for one in pod.containers)
+    most = at_most(
+        (phase, {k: one.nano for k, one in some.items() if one}) for phase, some in asked
+    )
+    units = Fraction(most.get(names.SGPU, 0), 10**9)
+    cards = sum(request.count for request in requests)
     if units == cards or (units < cards and all(request.whole for request in requests)):
         return ""
     return (
@@ -120,7 +113,14 @@ def _register(node: NodeView, settings: Settings) -> Registration:
         return Registration()
     mode = _mode(node, settings.metax)
     devices = None
-    if mode in (_SHARING, ""):
+    verdicts: tuple[Verdict, ...] = ()
+    if mode == _NATIVE:
+        why = "the MetaX node is in mode native: whole cards only, no sGPU"
+        verdicts = (Verdict("", ReasonCode.NOT_SHAREABLE, why, sharing_only=True),)
+    elif mode not in (_SHARING, ""):
+        why = f"the MetaX node is in mode {mode}, which is not supported; use native or sgpu"
+        verdicts = (Verdict("", ReasonCode.MODE_MISMATCH, why),)
+    else:
         devices = tuple(
             replace(device, slots=min(device.slots, METAX.sharers), vendor_cut=True)
             if _is_ours(device, named)
@@ -129,7 +129,7 @@ def _register(node: NodeView, settings: Settings) -> Registration:
         )
     return Registration(
         devices=devices,
-        verdicts=_verdicts(mode),
+        verdicts=verdicts,
         properties={_MODE: mode} if mode else {},
         notes=() if mode else (f"no {names.SGPU} and no mode is known; taken for an sGPU node",),
     )
@@ -149,19 +149,6 @@ def _mode(node: NodeView, settings: MetaxSettings) -> str:
         if quantity is not None and quantity.nano > 0:
             return mode
     return ""
-
-
-def _verdicts(mode: str) -> tuple[Verdict, ...]:
-    if mode in (_SHARING, ""):
-        return ()
-    code, message = ReasonCode.NOT_SHAREABLE, "native: whole cards only, no sGPU"
-    if mode != _NATIVE:
-        code, message = (
-            ReasonCode.MODE_MISMATCH,
-            f"{mode}, which is not supported; use native or sgpu",
-        )
-    message = f"the MetaX node is in mode {message}"
-    return (Verdict("", code, message, sharing_only=mode == _NATIVE),)
 
 
 def _render(placed: PlacedPod, _settings: Settings) -> Rendering:

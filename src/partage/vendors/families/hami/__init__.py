@@ -12,8 +12,6 @@ from partage.vendors.families.hami.request import NAME, owned, read
 from partage.vendors.families.hami.result import labels, recover, render
 from partage.vendors.families.hami.wishes import HEEDED
 
-__all__ = ["FAMILY"]
-
 FAMILY: Final = Family(
     name=NAME,
     owned=owned,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from partage.model.device import MILLI, DeviceType
+from partage.model.device import MILLI, DeviceType, SliceMode
 from partage.model.policy import Scoring
 from partage.model.reason import ReasonCode
 from partage.model.request import (
@@ -51,11 +51,6 @@ class _Amounts:
     memory_mib: int
     percentage: int
     said: frozenset[str] = frozenset()
-
-    @property
-    def whole(self) -> bool:
-        """All compute and all memory of each card."""
-        return self.cores == 100 and self.percentage == 100
 
 
 class _Broken(Exception):
@@ -202,8 +197,9 @@ def _whole(
 def _group(
     container: ContainerView, amounts: _Amounts, wishes: Wishes, settings: Settings
 ) -> RequestGroup:
-    whole = amounts.whole and not wishes.only_instances
-    alone = amounts.cores == 100 and not amounts.whole
+    modes = wishes.filter.modes
+    all_ = amounts.cores == amounts.percentage == 100
+    alone = amounts.cores == 100 and not all_
     bound = wishes.numa_bind and amounts.count > 1
     core, memory = _least(amounts, wishes, settings.hami)
     metered: tuple[tuple[str, str, int], ...] = ()
@@ -216,7 +212,7 @@ def _group(
         core_milli=core * MILLI // 100,
         memory_bytes=amounts.memory_mib * MIB * memory,
         memory_milli=amounts.percentage * 10 * memory,
-        whole=whole,
+        whole=all_ and modes != (SliceMode.MIG,),
         unused=alone or wishes.unused,
         exclusive=alone,
         claims_core=amounts.cores == 0,
@@ -225,7 +221,7 @@ def _group(
         filter=wishes.filter,
         scope=Scope.NUMA if bound else None,
         scope_code=ReasonCode.NUMA_MISMATCH if bound else ReasonCode.TOPOLOGY_SCOPE,
-        instances=wishes.instances,
+        instances=not modes or SliceMode.MIG in modes,
         profile=wishes.profile,
     )
     return RequestGroup(

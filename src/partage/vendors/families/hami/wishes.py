@@ -64,16 +64,6 @@ class Wishes:
     fault: Fault | None = None
     notes: tuple[str, ...] = ()
 
-    @property
-    def instances(self) -> bool:
-        """Whether hardware instances are accepted."""
-        return not self.filter.modes or SliceMode.MIG in self.filter.modes
-
-    @property
-    def only_instances(self) -> bool:
-        """Whether only hardware instances are accepted."""
-        return self.filter.modes == (SliceMode.MIG,)
-
 
 def read_wishes(annotations: Mapping[str, str]) -> Wishes:
     """The wishes in a pod's annotations."""

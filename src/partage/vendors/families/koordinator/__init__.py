@@ -12,8 +12,6 @@ from partage.vendors.families.koordinator.recover import recover
 from partage.vendors.families.koordinator.request import PROTOCOL, owned, read
 from partage.vendors.families.koordinator.result import labels, render
 
-__all__ = ["FAMILY"]
-
 FAMILY: Final = Family(
     name=PROTOCOL,
     owned=owned,

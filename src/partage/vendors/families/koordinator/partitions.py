@@ -75,20 +75,16 @@ def parse_partitions(text: str) -> Mapping[int, tuple[Partition, ...]]:
         )
     table: dict[int, tuple[Partition, ...]] = {}
     for key, entries in document.items():
-        size = _size(key)
+        if not (key.isascii() and key.isdigit() and len(key) < 5 and int(key)):
+            raise InvalidValue(
+                f"annotation {names.GPU_PARTITIONS}: key {key!r} is not a number of cards"
+            )
+        size = int(key)
         table[size] = tuple(
             _partition(size, entry, f"partition {place} of {key}")
             for place, entry in enumerate(entries)
         )
     return dict(sorted(table.items()))
-
-
-def _size(key: str) -> int:
-    if not (key.isascii() and key.isdigit() and len(key) < 5 and int(key)):
-        raise InvalidValue(
-            f"annotation {names.GPU_PARTITIONS}: key {key!r} is not a number of cards"
-        )
-    return int(key)
 
 
 def _partition(size: int, entry: _Entry, where: str) -> Partition:

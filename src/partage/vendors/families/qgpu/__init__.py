@@ -11,8 +11,6 @@ from partage.vendors.families.qgpu.registration import register
 from partage.vendors.families.qgpu.request import NAME, owned, read
 from partage.vendors.families.qgpu.result import labels, recover, render
 
-__all__ = ["FAMILY"]
-
 FAMILY: Final = Family(
     name=NAME,
     owned=owned,
