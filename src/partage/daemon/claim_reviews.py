@@ -38,13 +38,13 @@ from partage.vendors.names import CLAIM_FINALIZER, OUTDATED
 from partage.webhook.review import LARGEST, LONGEST_UID, RESERVED, Verdict, encode_verdict
 from partage.wire import shapes
 from partage.wire.claims import (
-    MOST_RESULTS,
     are_few,
     beyond_asked,
     claim_uid,
     held_devices,
     may_be_allocated,
 )
+from partage.wire.device_requests import MOST
 from partage.wire.documents import Document, explain, precedes, typed
 
 _LATE: Final = 2.0
@@ -77,7 +77,7 @@ class _Result(_Part, frozen=True):
     admin_access: bool | None = None
     share_id: _Text | None = msgspec.field(default=None, name="shareID")
     consumed_capacity: (
-        Annotated[dict[_Text, _Text | int | float], msgspec.Meta(max_length=MOST_RESULTS)] | None
+        Annotated[dict[_Text, _Text | int | float], msgspec.Meta(max_length=MOST)] | None
     ) = None
 
 
@@ -125,7 +125,7 @@ class _Review(_Part, frozen=True):
 
 
 _CLAIMS: Final = _Resource("resource.k8s.io", "resourceclaims")
-_Listed: Any = Annotated[list[_Result], msgspec.Meta(max_length=MOST_RESULTS)] | None
+_Listed: Any = Annotated[list[_Result], msgspec.Meta(max_length=MOST)] | None
 
 
 class _Asked(NamedTuple):

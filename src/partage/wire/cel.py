@@ -273,22 +273,17 @@ def _compare(one: Any, other: Any) -> int:
     return int(one > other) - int(one < other)
 
 
-def _added(sign: int) -> Callable[[Quantity, Any], Quantity]:
-    def sum_of(one: Quantity, other: Any) -> Quantity:
-        nano = other.nano if isinstance(other, Quantity) else int(other) * NANO
-        return Quantity(one.nano + sign * nano, one.format)
-
-    return sum_of
-
-
-def _item(one: Any, key: Any) -> Any:
-    return functions.selected(one, key) if isinstance(one, Optional) else _ITEM(one, key)
+def _sum(one: Quantity, other: Any, sign: int) -> Quantity:
+    nano = other.nano if isinstance(other, Quantity) else int(other) * NANO
+    return Quantity(one.nano + sign * nano, one.format)
 
 
 _ITEM: Final[Callable[[Any, Any], Any]] = base_functions["_[_]"]
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     **functions.FUNCTIONS,
-    "_[_]": _item,
+    "_[_]": lambda one, key: (
+        functions.selected(one, key) if isinstance(one, Optional) else _ITEM(one, key)
+    ),
     "quantity": _quantity,
     "isQuantity": _reads(_quantity),
     "semver": _semver,
@@ -300,8 +295,8 @@ _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "isInteger": lambda one: BoolType(one.integral),
     "asApproximateFloat": lambda one: DoubleType(one.nano / NANO),
     "sign": lambda one: IntType((one.nano > 0) - (one.nano < 0)),
-    "add": _added(1),
-    "sub": _added(-1),
+    "add": lambda one, other: _sum(one, other, 1),
+    "sub": lambda one, other: _sum(one, other, -1),
     "major": lambda one: IntType(one.numbers[0]),
     "minor": lambda one: IntType(one.numbers[1]),
     "patch": lambda one: IntType(one.numbers[2]),

@@ -9,7 +9,7 @@ Source: Kubernetes `k8s.io/apiserver/pkg/cel/environment` (which libraries, sinc
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -206,10 +206,6 @@ def _greatest(many: Any) -> Any:
     return max(many)
 
 
-def _is_sorted(many: Sequence[Any]) -> BoolType:
-    return BoolType(all(not other < one for one, other in pairwise(many)))
-
-
 SETS: Final[dict[str, Callable[[Any, Any], BoolType]]] = {
     "contains": lambda many, part: BoolType(all(one in many for one in part)),
     "intersects": lambda many, other: BoolType(any(one in many for one in other)),
@@ -237,5 +233,5 @@ FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "findAll": _find_all,
     "sum": _sum,
     "max": _greatest,
-    "isSorted": _is_sorted,
+    "isSorted": lambda many: BoolType(all(not two < one for one, two in pairwise(many))),
 }

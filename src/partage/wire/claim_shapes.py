@@ -14,11 +14,10 @@ from partage.model.device import MILLI, DeviceType, SliceMode
 from partage.model.errors import UNREADABLE, InvalidValue
 from partage.model.policy import CardOrder
 from partage.model.request import CardFilter, DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.wire.device_requests import MOST
 from partage.wire.documents import explain
 from partage.wire.limits import LIMITS
 
-MOST_DEVICES: Final = 32
-"""Devices of one claim, the API server's limit."""
 MIB: Final = 2**20
 """The unit of a claim's memory."""
 _PERCENT: Final = MILLI // 100
@@ -28,7 +27,7 @@ _WORDS = Annotated[
     tuple[Annotated[str, Meta(min_length=1, max_length=80, pattern=r"^[ -~]*$")], ...],
     Meta(max_length=16),
 ]
-_Count = Annotated[int, Meta(ge=1, le=MOST_DEVICES)]
+_Count = Annotated[int, Meta(ge=1, le=MOST)]
 _Milli = Annotated[int, Meta(ge=0, le=MILLI)]
 _Bytes = Annotated[int, Meta(ge=0, lt=2**62)]
 

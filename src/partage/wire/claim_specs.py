@@ -154,7 +154,7 @@ def _instances(shape: Shape, cards: Mapping[Kind, int]) -> Iterator[tuple[int, S
             key = rank, cutting.axis.profile(name).memory_bytes, name
             found.setdefault(key, Counter())[card.model] += count
     for (_, _, name), models in sorted(found.items(), key=lambda one: one[0]):
-        chosen = f"{_OF}.profile == {_text(name)} && {_any('model', sorted(models))}"
+        chosen = f"{_OF}.profile == {json.dumps(name)} && {_any('model', sorted(models))}"
         yield models.total(), _request(shape, MIG_CLASS, [chosen], {})
 
 
@@ -196,9 +196,5 @@ def _named(words: Iterable[str]) -> str:
 
 
 def _list(values: Iterable[str]) -> str:
-    return f"[{', '.join(map(_text, values))}]"
-
-
-def _text(value: str) -> str:
-    """A CEL text; for printable ASCII, a JSON text is one."""
-    return json.dumps(value)
+    """A list of CEL's texts; for printable ASCII, a JSON text is one."""
+    return json.dumps([*values])

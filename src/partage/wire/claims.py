@@ -29,11 +29,10 @@ from partage.model.quantity import NANO, Quantity
 from partage.model.request import EVERY, PodRequest
 from partage.vendors.names import CLAIM_FINALIZER, DRA_DRIVER
 from partage.wire import shapes
+from partage.wire.device_requests import MOST
 from partage.wire.documents import Document, explain
 from partage.wire.pods import stable_uid
 
-MOST_RESULTS: Final = 32
-"""Devices of one claim, the API server's limit."""
 _MOST_SHOWN: Final = 80
 _MOST_PROBLEMS: Final = 4
 _PERCENT: Final = MILLI // 100
@@ -152,8 +151,8 @@ def read_claim(document: Document, nodes: NodeOf) -> Claim:
         if result.driver != DRA_DRIVER or result.admin_access:
             continue
         mine = grants.setdefault(result.pool, [])
-        if number >= MOST_RESULTS:
-            rule = f"{len(results)} devices are more than the {MOST_RESULTS} of a claim"
+        if number >= MOST:
+            rule = f"{len(results)} devices are more than the {MOST} of a claim"
             if result.pool not in doubts:
                 wrong(result.pool, rule, everything=True)
             continue
@@ -290,12 +289,13 @@ def _unread_pool(raw: object) -> str:
 
 def _requests(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Requests by the names that results use; of one with alternatives, each alternative."""
-    for request in _listed(_mapping(spec.get("devices")).get("requests"))[:MOST_RESULTS]:
+    for request in _listed(_mapping(spec.get("devices")).get("requests"))[:MOST]:
         given = _mapping(request)
+        name = str(given.get("name"))
         if "exactly" in given:
-            yield str(given.get("name")), _mapping(given["exactly"])
-        for one in _listed(given.get("firstAvailable"))[:MOST_RESULTS]:
-            yield f"{given.get('name')}/{_mapping(one).get('name')}", _mapping(one)
+            yield name, _mapping(given["exactly"])
+        for one in map(_mapping, _listed(given.get("firstAvailable"))[:MOST]):
+            yield f"{name}/{one.get('name')}", one
 
 
 def _consumers(status: Mapping[str, Any]) -> Iterator[str]:

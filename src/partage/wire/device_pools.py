@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from partage.model.errors import InvalidDocument, InvalidQuantity, InvalidValue
+from partage.model.errors import InvalidQuantity, InvalidValue
 from partage.model.quantity import Quantity
 from partage.model.selector import Taint
 from partage.wire import shapes
@@ -111,32 +111,22 @@ def pools(documents: Iterable[Document]) -> Pools:
                 f"{now[0][1].pool.resource_slice_count} ResourceSlices are there"
             )
             continue
-        try:
-            read = [_read(*one) for one in sorted(now, key=lambda one: one[0].name)]
-        except InvalidDocument as error:  # the account of one node may write any
-            notes.append(f"pool {pool} of driver {driver} is left out: {error}")
-            continue
-        for some, limits in read:
+        some: list[Offer] = []
+        limits: dict[CounterKey, int] = {}
+        for document, spec in sorted(now, key=lambda one: one[0].name):
+            try:
+                for one in spec.shared_counters or ():
+                    where = f"spec.sharedCounters[{one.name}]"
+                    limits |= _counters((driver, pool, one.name), one.counters, where)
+                some += _offers(spec)
+            except InvalidValue as error:  # the account of one node may write any
+                problem = invalid(document, error)
+                notes.append(f"pool {pool} of driver {driver} is left out: {problem}")
+                break
+        else:
             offers += some
             counters |= limits
     return Pools(tuple(offers), counters, tuple(notes))
-
-
-def _read(
-    document: Document, spec: shapes.ResourceSliceSpec
-) -> tuple[list[Offer], dict[CounterKey, int]]:
-    """Devices and counters of a slice. Raises `InvalidDocument`: an amount is invalid."""
-    try:
-        counters = {
-            (spec.driver, spec.pool.name, some.name, name): nano(
-                one.value, f"spec.sharedCounters[{some.name}].counters[{name}]"
-            )
-            for some in spec.shared_counters or ()
-            for name, one in (some.counters or {}).items()
-        }
-        return _offers(spec), counters
-    except InvalidValue as error:
-        raise invalid(document, error) from error
 
 
 def node_told(document: Document) -> str:
@@ -194,6 +184,10 @@ def _offer(spec: shapes.ResourceSliceSpec, one: shapes.SliceDevice, node: str | 
     }
     amounts = {name: Quantity(known.value) for name, known in capacity.items()}
     attributes = {name: _attribute(value) for name, value in (one.attributes or {}).items()}
+    counters: dict[CounterKey, int] = {}
+    for taken in one.consumes_counters or ():
+        of = spec.driver, spec.pool.name, taken.counter_set
+        counters |= _counters(of, taken.counters, f"{where}.consumesCounters[{taken.counter_set}]")
     shared = bool(one.allow_multiple_allocations)
     return Offer(
         key=(spec.driver, spec.pool.name, one.name),
@@ -205,15 +199,19 @@ def _offer(spec: shapes.ResourceSliceSpec, one: shapes.SliceDevice, node: str | 
             shared,
         ),
         capacity=capacity,
-        counters={
-            (spec.driver, spec.pool.name, taken.counter_set, name): nano(
-                counter.value, f"{where}.consumesCounters[{taken.counter_set}].counters[{name}]"
-            )
-            for taken in one.consumes_counters or ()
-            for name, counter in (taken.counters or {}).items()
-        },
+        counters=counters,
         taints=taints_of(one.taints),
     )
+
+
+def _counters(
+    of: tuple[str, str, str], given: Mapping[str, shapes.DeviceCapacity] | None, where: str
+) -> dict[CounterKey, int]:
+    """Amounts of a set of counters `of` a driver and a pool."""
+    return {
+        (*of, name): nano(one.value, f"{where}.counters[{name}]")
+        for name, one in (given or {}).items()
+    }
 
 
 def _by_domain(values: Mapping[str, _T], driver: str) -> dict[str, dict[str, _T]]:
