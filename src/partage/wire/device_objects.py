@@ -158,20 +158,20 @@ def _device(
     node: str, entry: shapes.DeviceEntry, amounts: _Amounts, make: tuple[str, str]
 ) -> Device:
     kind, minor = _TYPES[entry.type or ""], entry.minor or 0
-    problems = [amounts.problem]
+    problems = [amounts.problem] if amounts.problem else []
     functions = _functions(entry, problems)
     is_card = kind is DeviceType.GPU
     memory = amounts.by_name.get(names.KOORD_GPU_MEMORY, 0) if is_card else 0
     labels = _labels(entry.labels, problems)
     topology = _topology(entry.topology, problems)
-    problems.append(_long("id", entry.id))
+    if long := _long("id", entry.id):
+        problems.append(long)
     # The ratio of its memory would be 0 for any number of pods.
     if is_card and entry.health is True and not memory:
         problems.append(f"it reports no {names.KOORD_GPU_MEMORY}")
-    told = _health(entry)[:_LONGEST_MESSAGE]
     if entry.health is None:
-        problems.append(told or "its health is missing")
-    problem = next(filter(None, problems), "")
+        problems.append(_health(entry) or "its health is missing")
+    problem = problems[0] if problems else ""
     healthy = entry.health is True and not problem
     return Device(
         type=kind,
@@ -186,7 +186,7 @@ def _device(
         labels=labels,
         topology=topology,
         functions=functions,
-        health_detail="" if healthy else problem or told,
+        health_detail="" if healthy else problem or _health(entry),
     )
 
 
@@ -219,7 +219,8 @@ def _topology(given: shapes.DeviceTopology | None, problems: list[str]) -> Topol
     if problem := _long("pcieID", given.pcie) or _long("busID", given.bus):
         problems.append(problem)
         return None
-    numa, socket = (-1 if one is None or one < 0 else one for one in (given.node, given.socket))
+    numa = -1 if given.node is None else max(given.node, -1)
+    socket = -1 if given.socket is None else max(given.socket, -1)
     return Topology(numa, given.pcie or "", given.bus or "", socket)
 
 
@@ -251,7 +252,7 @@ def _functions(entry: shapes.DeviceEntry, problems: list[str]) -> tuple[VirtualF
 def _health(entry: shapes.DeviceEntry) -> str:
     for condition in entry.conditions or ():
         if condition.type == "Healthy" and condition.status != "True":
-            return condition.message or condition.reason or ""
+            return (condition.message or condition.reason or "")[:_LONGEST_MESSAGE]
     return ""
 
 
@@ -263,6 +264,8 @@ def _without_twins(
     found: Mapping[tuple[DeviceType, int], Device], document: Document, notes: list[str]
 ) -> tuple[Device, ...]:
     """The devices in order; devices that share an identity are closed, because they cannot be distinguished."""
+    if len({(device.type, device.uuid) for device in found.values()}) == len(found):
+        return tuple([found[key] for key in sorted(found)])  # nearly always
     uses = Counter((device.type, device.uuid) for device in found.values())
     result = []
     for key in sorted(found):

@@ -88,9 +88,7 @@ def translate_node(
     view = NodeView(
         name=name,
         labels=labels,
-        annotations={
-            key: text for one in (device, node) if one for key, text in one.annotations.items()
-        },
+        annotations=(device.annotations if device else {}) | (node.annotations if node else {}),
         allocatable=allocatable,
         devices=devices,
     )

@@ -38,6 +38,7 @@ _MOST_TOLD: Final = 4
 _T = TypeVar("_T")
 _Told = tuple[MigAxis | None, tuple[RegisteredProfile, ...]]
 
+_NOTHING: Final = HamiNodeSettings(name="")
 _UNHEALTHY: Final = f"reported unhealthy in {names.HAMI_REGISTER}"
 _SWITCHED: Final = (
     "it is in MIG mode, and nothing cuts it into instances here; switch that off (nvidia-smi -mig 0) "
@@ -74,7 +75,7 @@ def _factor(scaling: float) -> Fraction:
 
 
 def _own(node: str, settings: Settings) -> HamiNodeSettings:
-    return settings.hami.nodes.get(node) or HamiNodeSettings(name=node)
+    return settings.hami.nodes.get(node, _NOTHING)
 
 
 class _Node:

@@ -127,12 +127,12 @@ def _fences(pod: PodView) -> dict[DeviceType, Scope | None]:
 
 def _device(node: Node, kind: DeviceType, entry: _Entry) -> Device:
     minor = entry.minor
-    known = (one for one in node.devices if one.minor == minor and one.type is kind)
-    if (device := next(known, None)) is None:
-        raise InvalidValue(f"the node has no {kind} with minor {minor}")
-    if entry.id and entry.id != device.uuid:
-        raise InvalidValue(f"{kind} {minor} is {device.uuid} on the node, not {entry.id}")
-    return device
+    for device in node.devices:
+        if device.minor == minor and device.type is kind:
+            if entry.id and entry.id != device.uuid:
+                raise InvalidValue(f"{kind} {minor} is {device.uuid} on the node, not {entry.id}")
+            return device
+    raise InvalidValue(f"the node has no {kind} with minor {minor}")
 
 
 def _owner(pod: PodView, kind: DeviceType, settings: Settings) -> ContainerView:
