@@ -120,8 +120,8 @@ def said(node: Node, device: Device, fact: str) -> str:
 
 def closed_code(card: "Card") -> str | None:
     """The code of a fault or an operator's order that closes a card to pods; a full card has none."""
-    held = card.closed in (None, ReasonCode.CARD_NOT_IDLE)
-    return None if held or card.closed is None else card.closed.value
+    closed = card.closed
+    return None if closed is None or closed is ReasonCode.CARD_NOT_IDLE else closed.value
 
 
 def _node_reason(reason: NodeReason) -> dict[str, Any]:

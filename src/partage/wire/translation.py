@@ -189,7 +189,8 @@ class Translation:
         over = finished(shape)
         record = None
         if nodes is not None and view.node and not over:
-            record = self._record(view, pod.request, nodes(view.node))
+            place = nodes(view.node) or Node(view.node)
+            record = recorded(view, pod.request, place, self.context)
         mine = Pod(
             uid=view.uid,
             namespace=pod.namespace,
@@ -225,15 +226,12 @@ class Translation:
             _, (_, gone) = self._known.popitem(last=False)
             self._bytes -= gone
 
-    def _record(self, view: PodView, request: PodRequest, node: Node | None) -> Record | None:
-        return recorded(view, request, node or Node(view.node), self.context)
-
     def with_record(self, entry: PodEntry, node: Node | None) -> PodEntry:
         """The pod with the devices on its node by its annotations."""
         pod = entry.pod
         if pod.node is None or pod.finished or not entry.view.containers:
             return entry  # of a pod without containers only the record was read (`by_record`)
-        record = self._record(entry.view, pod.request, node)
+        record = recorded(entry.view, pod.request, node or Node(pod.node), self.context)
         if record == pod.record:
             return entry
         return replace(entry, pod=replace(pod, record=record))

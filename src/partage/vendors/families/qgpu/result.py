@@ -56,7 +56,8 @@ def render(placed: PlacedPod, settings: Settings) -> Rendering:
         if not held:
             continue
         annotations[cards_key(container.name)] = ",".join(str(grant.minor) for grant in held)
-        env[container.name] = {"NVIDIA_VISIBLE_DEVICES": ",".join(map(_visible, held))}
+        cards = (str(one.minor) if is_synthetic(one.uuid) else one.uuid for one in held)
+        env[container.name] = {"NVIDIA_VISIBLE_DEVICES": ",".join(cards)}
     return Rendering(annotations=annotations, labels=labels(placed, settings), env=env)
 
 
@@ -82,10 +83,6 @@ def recover(pod: PodView, node: Node, settings: Settings) -> Record | None:
         return Record(grants=_recovered(pod, written, node, settings), source=NAME)
     except InvalidRecord as error:
         return Record(source=NAME, problem=str(error))
-
-
-def _visible(grant: Grant) -> str:
-    return str(grant.minor) if is_synthetic(grant.uuid) else grant.uuid
 
 
 def _recovered(
