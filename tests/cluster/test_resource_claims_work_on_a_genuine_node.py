@@ -569,6 +569,8 @@ def test_an_instance_is_made_for_its_claim_and_removed_after_it(cuda: Node) -> N
         for name, profile in (("large", "3g.40gb"), ("small", "1g.10gb")):
             claim(stack, name, **_instance(profile))
             stack.create(user(name, name, **here))
+            # On a busy machine the others might take the places of the large one first.
+            running(stack, name)
         limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "15000"}
         by_mode = {"annotations": {"nvidia.com/vgpu-mode": "mig"}}
         stack.create(pod("named", container("main", limits), **by_mode, **here))
