@@ -22,8 +22,9 @@ from steady import steady
 pytest_plugins = ["gate"]
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 # each run has a folder of its own in it
 _FOLDERS: Final = "partage-tests-"
+_MINE: Final = _MEMORY / f"{_FOLDERS}{os.getpid()}"
 _LEAST: Final = 4 << 30
-"""Bytes that must be free in memory for tests' files; they take 1.1 GB."""
+"""Bytes that must be free in memory for tests' files; they take up to 1.8 GB."""
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 settings.register_profile(
@@ -56,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for old in _MEMORY.glob(f"{_FOLDERS}*"):
         if not Path("/proc", old.name.removeprefix(_FOLDERS)).exists():
             shutil.rmtree(old, ignore_errors=True)
-    config.option.basetemp = str(_MEMORY / f"{_FOLDERS}{os.getpid()}")
+    config.option.basetemp = str(_MINE)
 
 
 def _has_room() -> bool:
@@ -74,10 +75,8 @@ def _has_room() -> bool:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Remove the files of a run that passed, if they are in memory."""
-    folder = session.config.option.basetemp or ""
-    mine = str(_MEMORY / f"{_FOLDERS}{os.getpid()}")
-    if exitstatus == 0 and folder == mine:
-        shutil.rmtree(folder, ignore_errors=True)
+    if exitstatus == 0 and session.config.option.basetemp == str(_MINE):
+        shutil.rmtree(_MINE, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -93,11 +93,8 @@ class ResourceDriver:
         self._say_damaged()
         self._place: Place | None = None
         self._translation = Translation(Context.of(Settings()))
-        self._bound, self._of_pods, self._of_all = (
-            BoundPods(self._translation),
-            Charges(),
-            Charges(),
-        )
+        self._bound = BoundPods(self._translation)
+        self._of_pods, self._of_all = Charges(), Charges()
         # Claims for which the kubelet has asked since the last search for lost ones.
         self._asked: set[str] = set()
         self._pods = NodePods(client, node, self._offer)

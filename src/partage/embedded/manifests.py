@@ -112,6 +112,7 @@ def read_sources(sources: Iterable[tuple[str, bytes]]) -> Manifests:
             notes.append(nothing_in(source))
     rank = {kind: index for index, kind in enumerate(_FIRST)}
     objects.sort(key=lambda one: rank.get(one.kind, len(rank)))
+    doubtful = doubtful[:MOST_NOTES]
     told = [*notes, *doubtful][:MOST_NOTES]
     return Manifests(tuple(simulated), tuple(objects), tuple(told), tuple(doubtful))
 
