@@ -6,6 +6,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -177,6 +178,19 @@ async def test_who_asks_without_an_end_costs_a_bounded_number_of_writes(tmp_path
     world.wish("p0", "compute=12")
     await settle(world)
     is_answered(world, "p0")
+    world.keeper.journal.close()
+
+
+async def test_a_pod_is_not_told_where_its_nodes_files_are(tmp_path: Path) -> None:
+    """Its condition says why a share stays as it is, whatever its program did to the account."""
+    world = await one_pod(tmp_path, "memory=1Gi")
+    (room,) = world.keeper.rooms.values()
+    for damage in (partial(os.truncate, room.account, 100), room.account.unlink):
+        damage()
+        said = beyond(world.keeper.rooms, {})
+        assert said.startswith("what it uses cannot be read: ")
+        assert "its account" in said
+        assert str(tmp_path) not in said
     world.keeper.journal.close()
 
 

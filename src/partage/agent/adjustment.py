@@ -108,7 +108,9 @@ def beyond(
                 alive = {(one.inner, one.start) for one in numbers if one is not None}
                 processes = read_holders(room.account, cards, alive)
         except (InvalidDocument, OSError) as error:
-            return f"what it uses cannot be read: {error}"
+            # The pod's author reads this, and no path of the node concerns them.
+            said = str(error).replace(str(room.account), "its account")
+            return f"what it uses cannot be read: {said}"
         for index, card in enumerate(room.cards):
             if not card.memory_bytes:
                 continue
