@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from partage.daemon.informers import Feed
 from partage.daemon.options import SchedulerOptions
 from partage.daemon.scheduler import SchedulerDaemon
 from partage.daemon.watched import CLAIMS, Watched
+from partage.extender.audit import Audit
 from partage.extender.bindings import BindLimits
 from partage.extender.ports import Outcome
 from partage.extender.service import ServiceSettings
@@ -372,3 +373,27 @@ async def test_books_that_went_wrong_are_made_anew() -> None:
             await until(lambda: holders(daemon) == {"a"} and daemon.service.leading)
 
             await until(lambda: (found := daemon.service.last_audit) and found.clean)
+
+
+async def test_a_fault_in_the_audit_costs_a_rebuild_and_not_the_service(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Books that cannot be checked are in doubt."""
+    async with world(nodes=1, cards=1) as cluster:
+        client = await cluster.client()
+        async with SchedulerDaemon(client, SchedulerOptions(audit=0.1)) as daemon:
+            wrong = daemon.service.books
+            assert await bound(cluster, daemon, "a") == ""
+            genuine = daemon.service.audit_gently
+
+            async def broken(pods: Callable[[], Sequence[Document]]) -> Audit | None:
+                if daemon.service.books is wrong:
+                    raise KeyError("a bug")
+                return await genuine(pods)
+
+            monkeypatch.setattr(daemon.service, "audit_gently", broken)
+
+            await until(lambda: daemon.service.books is not wrong and daemon.service.leading)
+            await until(lambda: (found := daemon.service.last_audit) and found.clean)
+            assert holders(daemon) == {"a"}
+    assert "the audit failed" in caplog.text

@@ -468,7 +468,11 @@ class SchedulerDaemon(Beside):
             if self._clock.monotonic() >= listed + self.options.relist:
                 await self._feed.refresh()
                 listed = self._clock.monotonic()
-            await self._check()
+            try:
+                await self._check()
+            except Exception:  # noqa: BLE001 # logged, and the books are rebuilt
+                _LOG.exception("the audit failed")
+                self._doubt.set()
 
     async def _check(self) -> None:
         """Compare the books with the API server's pods; wrong books are rebuilt."""
