@@ -270,6 +270,31 @@ def test_owners_wait_for_their_dependents_in_the_foreground() -> None:
     run(story)
 
 
+def test_a_later_deletion_may_have_another_policy() -> None:
+    """It does not begin again; without a policy it changes nothing, and in the background it waits for no dependent."""
+
+    async def story(w: World) -> None:
+        path = f"{CONFIGS}/owner"
+        mine = named(config("owner"), finalizers=["example.com/mine"])
+        owner = ok(await w.post(CONFIGS, mine), 201)["metadata"]
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
+        ok(await w.post(PODS, named(pod(nodeName="n1"), ownerReferences=[reference])), 201)
+        seen = []
+        for policy in ("", "Foreground", "", "Background", "Foreground"):
+            ok(await w.delete(path, {"propagationPolicy": policy} if policy else None))
+            await w.server.settle()
+            seen.append((await w.get(path)).body["metadata"])
+
+        assert [len(one["finalizers"]) for one in seen] == [1, 2, 2, 1, 2]
+        assert len({one["deletionTimestamp"] for one in seen}) == 1
+        ok(await w.patch(path, {"metadata": {"finalizers": ["foregroundDeletion"]}}))
+        assert (await w.get(path)).code == 200
+        ok(await w.delete(path, {"propagationPolicy": "Background"}))
+        assert (await w.get(path)).code == 404
+
+    run(story)
+
+
 def test_two_controllers_are_one_too_many() -> None:
     """An object has at most one controlling owner."""
 

@@ -20,12 +20,12 @@ from partage.apiserver.storage import Absent, Record, Stale
 
 _TRIES: Final = 6
 _DONE: Final = ("Failed", "Succeeded")
-_POLICIES: Final = {
-    "": "",
-    "Background": "",
-    "Foreground": "foregroundDeletion",
-    "Orphan": "orphan",
+_POLICIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "Background": (),
+    "Foreground": ("foregroundDeletion",),
+    "Orphan": ("orphan",),
 }
+"""The finalizers of each policy; an object has those of no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,10 @@ class DeleteOptions:
         grace, policy = body.get("gracePeriodSeconds"), body.get("propagationPolicy") or ""
         if grace is not None and (type(grace) is not int or not 0 <= grace < 2**31):
             raise bad_request(f"gracePeriodSeconds {grace!r} is no number of seconds")
-        if body.get("orphanDependents") is True and not policy:
-            policy = "Orphan"
-        if not isinstance(policy, str) or policy not in _POLICIES:
+        orphans = body.get("orphanDependents")
+        if isinstance(orphans, bool) and not policy:
+            policy = "Orphan" if orphans else "Background"
+        if policy and (not isinstance(policy, str) or policy not in _POLICIES):
             known = '"Foreground", "Background", "Orphan", "nil"'
             why = f'propagationPolicy: Unsupported value: "{policy}": supported values: {known}'
             raise invalid_options("DeleteOptions", why)
@@ -85,8 +86,9 @@ def _begin(
 ) -> tuple[Record, bool]:
     kind, store = call.kind, cluster.store
     grace = _grace(kind.resource, old.value, options)
-    finalizer = _POLICIES[options.policy]
-    held = bool(old.metadata.get("finalizers")) or bool(finalizer)
+    before = old.metadata.get("finalizers") or []
+    finalizers = _finalizers(before, options.policy)
+    held = bool(finalizers)
     if kind.resource == "namespaces":
         held = held or bool((old.value.get("spec") or {}).get("finalizers"))
     elif kind.resource == DEFINITIONS:  # the janitor finishes it, and deletes its objects
@@ -97,14 +99,24 @@ def _begin(
         return store.remove(kind.resource, old.namespace, old.name, old.revision), True
     if old.metadata.get("deletionTimestamp"):
         left = old.metadata.get("deletionGracePeriodSeconds") or 0
-        if grace >= left:
+        # While it ends gracefully, its finalizers stay as they are.
+        if grace >= left and (left or finalizers == before):
             return old, False
-    value = metadata.begun(old.value, grace, cluster.ambient.now(), finalizer)
+    value = metadata.begun(old.value, grace, cluster.ambient.now(), finalizers)
     if kind.resource == "namespaces":
         value["status"] = {**(value.get("status") or {}), "phase": "Terminating"}
     if call.dry_run:
         return pretend(kind.resource, value), False
     return store.replace(kind.resource, value, old.revision), False
+
+
+def _finalizers(before: list[str], policy: str) -> list[str]:
+    """An object's finalizers after a request to delete it; without a policy they stay."""
+    if not policy:
+        return before
+    propagation = {name for names in _POLICIES.values() for name in names}
+    wanted = [name for name in before if name not in propagation] + [*_POLICIES[policy]]
+    return before if set(wanted) == set(before) else wanted
 
 
 def _grace(resource: str, value: Mapping[str, Any], options: DeleteOptions) -> int:

@@ -63,18 +63,23 @@ def carried(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def begun(value: Mapping[str, Any], grace: int, now: float, finalizer: str = "") -> dict[str, Any]:
-    """The object after the start of its deletion.
+def begun(
+    value: Mapping[str, Any], grace: int, now: float, finalizers: list[str]
+) -> dict[str, Any]:
+    """The object after the start of its deletion, with these finalizers; it should be gone in `grace` seconds.
 
-    `grace`: seconds until it should be gone. `finalizer`: one to add (`orphan` or `foregroundDeletion`), if any.
+    A later request changes neither the start nor the generation.
     """
-    metadata = dict(value["metadata"])
+    metadata = {**value["metadata"], "finalizers": finalizers}
+    if not finalizers:
+        del metadata["finalizers"]
+    if (ends := metadata.get("deletionTimestamp")) is not None:
+        now = datetime.fromisoformat(ends).timestamp()
+        now -= metadata.get("deletionGracePeriodSeconds") or 0
+    elif "generation" in metadata:
+        metadata["generation"] = int(metadata["generation"]) + 1
     metadata["deletionTimestamp"] = timestamp(now + grace)
     metadata["deletionGracePeriodSeconds"] = grace
-    if finalizer and finalizer not in (metadata.get("finalizers") or []):
-        metadata["finalizers"] = [*(metadata.get("finalizers") or []), finalizer]
-    if "generation" in metadata:
-        metadata["generation"] = int(metadata["generation"]) + 1
     return {**value, "metadata": metadata}
 
 
