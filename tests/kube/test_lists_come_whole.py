@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -147,14 +148,45 @@ async def test_what_is_no_list_is_told(body: bytes) -> None:
             await client.list_all(ALL, into=Pod)
 
 
-async def test_a_list_without_an_end_is_told() -> None:
-    """For any request, a cache on the way answers with the first page."""
-    page = json.dumps({"metadata": {"resourceVersion": "1", "continue": "x"}, "items": []})
-    async with KubeServer() as server, client_of(server) as client:
-        server.fail(Fault(body=page.encode(), times=9))
+def _page(name: str, following: str = "", version: int = 7, **head: object) -> Fault:
+    """An answer with one pod, and the token of the next page."""
+    metadata = {"resourceVersion": str(version), "continue": following, **head}
+    items = [{"metadata": {"name": name, "uid": name, "resourceVersion": "3"}}]
+    return Fault(body=json.dumps({"metadata": metadata, "items": items}).encode())
 
-        with pytest.raises(UndecodableAnswer, match="leads to itself"):
+
+@pytest.mark.parametrize(
+    ("pages", "told"),
+    [
+        ([_page("a", "x")] * 2, "leads back"),
+        ([_page("a", "x"), _page("b", "y"), _page("c", "x")], "leads back"),
+        ([_page("a", "x"), _page("b", version=6)], "a page at version 6 of a list at 7"),
+        ([_page("a", "x"), _page("b", remainingItemCount=2)], "ends before 2 of its objects"),
+        ([_page("a", remainingItemCount=1)], "ends before 1 of its objects"),
+    ],
+    ids=["itself", "an earlier page", "another version", "without the last", "without a token"],
+)
+async def test_pages_that_are_not_of_one_list_are_told(pages: list[Fault], told: str) -> None:
+    """Caches and gateways answer so: taken for a list, the objects that it lacks would count as deleted."""
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(*map(replace, pages))
+
+        with pytest.raises(UndecodableAnswer, match=told):
             await client.list_all(ALL, into=Pod)
+
+
+async def test_a_page_may_be_empty_and_its_count_wrong() -> None:
+    """Kubernetes promises neither objects in a page nor the number of those that follow, only the token."""
+    empty = (
+        b'{"metadata":{"resourceVersion":"7","continue":"y","remainingItemCount":0},"items":[]}'
+    )
+    pages = _page("a", "x", remainingItemCount=-1), Fault(body=empty), _page("b")
+    async with KubeServer() as server, client_of(server) as client:
+        server.fail(*pages)
+
+        listing = await client.list_all(ALL, into=Pod)
+
+        assert [item.metadata.name for item in listing.items] == ["a", "b"]
 
 
 async def test_a_compressed_answer_is_not_inflated() -> None:

@@ -642,7 +642,7 @@ ATTACKS: Final = (
         "nothing counts as done, deleted or free",
         (
             f"{_LISTS}::test_what_is_no_list_is_told",
-            f"{_LISTS}::test_a_list_without_an_end_is_told",
+            f"{_LISTS}::test_pages_that_are_not_of_one_list_are_told",
             f"{_LISTS}::test_a_compressed_answer_is_not_inflated",
             f"{_OBJECTS}::test_a_binding_is_done_only_where_the_server_says_so",
             f"{_OBJECTS}::test_what_is_no_object_is_not_taken_for_another",

@@ -33,8 +33,7 @@ from partage.extender.ports import Hooks
 from partage.kube.client import Client
 from partage.kube.errors import ConfigError, Forbidden, KubeError, NotFound, NotServed
 from partage.kube.loading import load_config
-from partage.kube.objects import ListMeta
-from partage.kube.resources import Resource
+from partage.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS, Resource, Scope
 from partage.kube.sender import ClientSettings
 from partage.model.errors import InvalidDocument
 from partage.model.node import Node
@@ -51,25 +50,28 @@ from partage.wire.silence import LEASE_NAMESPACE, LEASE_PREFIX
 FOUND: Final = 3
 _CONFIG_OPTION: Final = "--config-namespace="
 _NAME_OPTION: Final = "--config-name="
-_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
-_DRA: Final = "/apis/resource.k8s.io/v1"
-_PATHS: Final = {
-    "Pod": "/api/v1/pods",
-    "Node": "/api/v1/nodes",
-    "ConfigMap": "/api/v1/configmaps",
-    "Device": "/apis/scheduling.koordinator.sh/v1alpha1/devices",
-    "MutatingWebhookConfiguration": f"{_REGISTRATION}/mutatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration": f"{_REGISTRATION}/validatingwebhookconfigurations",
-    "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
-    "ResourceClaim": f"{_DRA}/resourceclaims",
-    "ResourceClaimTemplate": f"{_DRA}/resourceclaimtemplates",
-    "ResourceSlice": f"{_DRA}/resourceslices",
-    "DeviceClass": f"{_DRA}/deviceclasses",
-    "Lease": f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases",
+_REGISTRATION: Final = "admissionregistration.k8s.io"
+_DRA: Final = "resource.k8s.io"
+_SCOPES: Final = {
+    "Pod": Scope(PODS),
+    "Node": Scope(NODES),
+    "ConfigMap": Scope(CONFIG_MAPS),
+    "Device": Scope(Resource("scheduling.koordinator.sh", "v1alpha1", "devices")),
+    "MutatingWebhookConfiguration": Scope(
+        Resource(_REGISTRATION, "v1", "mutatingwebhookconfigurations")
+    ),
+    "ValidatingWebhookConfiguration": Scope(
+        Resource(_REGISTRATION, "v1", "validatingwebhookconfigurations")
+    ),
+    "RuntimeClass": Scope(Resource("node.k8s.io", "v1", "runtimeclasses")),
+    "ResourceClaim": Scope(Resource(_DRA, "v1", "resourceclaims")),
+    "ResourceClaimTemplate": Scope(Resource(_DRA, "v1", "resourceclaimtemplates")),
+    "ResourceSlice": Scope(Resource(_DRA, "v1", "resourceslices")),
+    "DeviceClass": Scope(Resource(_DRA, "v1", "deviceclasses")),
+    "Lease": Scope(LEASES, LEASE_NAMESPACE),
 }
 _MOST_BYTES: Final = 2**22
 _NEEDED: Final = frozenset({"Pod", "Node"})
-_PAGE: Final = "500"
 
 
 class Right(NamedTuple):
@@ -157,11 +159,6 @@ _DECIDING: Final = {
     if one.kind != "ResourceQuota"
 }
 """Kinds for the service's books, in the order of reading."""
-
-
-class _Page(msgspec.Struct, frozen=True):
-    metadata: ListMeta = ListMeta()
-    items: list[msgspec.Raw] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +268,8 @@ async def _gathered(given: Mapping[str, Any], notes: list[str]) -> ClusterFacts:
         async with Client(
             config, settings=ClientSettings(HEARD, attempts=2), environ=os.environ
         ) as client:
-            told = await asyncio.gather(*(_listed(client, kind) for kind in _PATHS))
-            cluster = dict(zip(_PATHS, told, strict=True))
+            told = await asyncio.gather(*(_listed(client, kind) for kind in _SCOPES))
+            cluster = dict(zip(_SCOPES, told, strict=True))
             notes += [one.note for one in told if one.note]
             objects = {kind: some.objects for kind, some in cluster.items()}
             programs = _programs(objects, _operated(objects))
@@ -298,22 +295,15 @@ async def _embedded(client: Client) -> bool:
 
 
 async def _listed(client: Client, kind: str) -> Listed:
-    found: list[msgspec.Raw] = []
-    query = {"limit": _PAGE}
-    while True:
-        try:
-            page = await client.read(_PATHS[kind], into=_Page, query=query)
-        except (NotFound, NotServed):
-            break
-        except Forbidden:
-            if kind in _NEEDED:
-                raise
-            note = f"you may not list objects of kind {kind}: checks of them are left out"
-            return Listed(note=note)
-        found += page.items or ()
-        if not page.metadata.continue_:
-            break
-        query = {"limit": _PAGE, "continue": page.metadata.continue_}
+    try:
+        found = (await client.list_all(_SCOPES[kind], into=msgspec.Raw)).items
+    except (NotFound, NotServed):
+        found = ()
+    except Forbidden:
+        if kind in _NEEDED:
+            raise
+        note = f"you may not list objects of kind {kind}: checks of them are left out"
+        return Listed(note=note)
     return listed(kind, found)
 
 

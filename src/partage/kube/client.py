@@ -33,7 +33,7 @@ from partage.kube.errors import (
     is_object,
     says_success,
 )
-from partage.kube.objects import HasMeta, Listing, Undecodable
+from partage.kube.objects import Listing, Undecodable
 from partage.kube.resources import PODS, Resource, Scope
 from partage.kube.retry import RateLimit
 from partage.kube.sender import ClientSettings, Sender
@@ -46,7 +46,6 @@ _FEWER: Final = 4
 """The factor by which the client asks for fewer objects after a larger page, and for more after a far smaller one."""
 
 T = TypeVar("T")
-H = TypeVar("H", bound=HasMeta)
 
 
 class PatchKind(StrEnum):
@@ -160,8 +159,8 @@ class Client:
         return any(one.name == resource.plural for one in found.resources)
 
     async def pages(
-        self, scope: Scope, *, into: type[H], limit: int | None = None
-    ) -> AsyncGenerator[Page[H], None]:
+        self, scope: Scope, *, into: type[T], limit: int | None = None
+    ) -> AsyncGenerator[Page[T], None]:
         """A list, page by page.
 
         Args:
@@ -170,11 +169,13 @@ class Client:
 
         Raises:
             Expired: the server no longer keeps the version of the list, because the list took too long; start afresh.
+            UndecodableAnswer: no page, or one that cannot follow the pages before it.
         """
         query = scope.query
         limit = largest = self.settings.page_size if limit is None else limit
         if limit:
             query["limit"] = str(limit)
+        version, tokens = "", set[str]()
         while True:
             most = _PAGE if limit > 1 else None
             request = Request("GET", scope.path, query, most=most)
@@ -185,19 +186,25 @@ class Client:
                 query["limit"] = str(limit)
                 continue
             page = await self._decoders.page(request, data, into)
+            version = version or page.resource_version
+            if page.resource_version != version:
+                # Together they would lack changes that no watch from either version brings.
+                text = f"a page at version {page.resource_version} of a list at {version}"
+                raise UndecodableAnswer(request.method, request.path, text)
             yield page
             if not page.next:
                 return
-            if page.next == query.get("continue"):
+            if page.next in tokens:
                 # A cache that ignores the query would send the first page for ever.
-                text = "a page of a list that leads to itself"
+                text = "a page of a list that leads back to an earlier one"
                 raise UndecodableAnswer(request.method, request.path, text)
+            tokens.add(page.next)
             query["continue"] = page.next
             if limit and len(data) * _FEWER < _PAGE:
                 limit = min(limit * _FEWER, largest)
                 query["limit"] = str(limit)
 
-    async def list_all(self, scope: Scope, *, into: type[H]) -> Listing[H]:
+    async def list_all(self, scope: Scope, *, into: type[T]) -> Listing[T]:
         """All objects of a scope, at one version of the store no older than this call."""
         try:
             return await self._gather(scope, into)
@@ -212,8 +219,8 @@ class Client:
         async with contextlib.aclosing(pages):
             return (await anext(pages)).resource_version
 
-    async def _gather(self, scope: Scope, into: type[H], limit: int | None = None) -> Listing[H]:
-        items: list[H] = []
+    async def _gather(self, scope: Scope, into: type[T], limit: int | None = None) -> Listing[T]:
+        items: list[T] = []
         undecodable: list[Undecodable] = []
         version = ""
         async with contextlib.aclosing(self.pages(scope, into=into, limit=limit)) as pages:

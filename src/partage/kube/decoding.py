@@ -7,11 +7,10 @@ import msgspec
 
 from partage.kube.errors import UndecodableAnswer
 from partage.kube.lenient import ODD, UNDECODABLE, decode, repaired
-from partage.kube.objects import HasMeta, ListMeta, Meta, Undecodable
+from partage.kube.objects import ListMeta, Meta, Undecodable
 from partage.kube.transport import Request
 
 T = TypeVar("T")
-H = TypeVar("H", bound=HasMeta)
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
@@ -59,15 +58,15 @@ class Decoders:
             raise UndecodableAnswer(request.method, request.path, str(error)) from error
         return value
 
-    async def page(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
+    async def page(self, request: Request, data: bytes, into: type[T]) -> Page[T]:
         """An answer as a page of a list; items of another type are set aside. Raises `UndecodableAnswer`: no list."""
+        odd: list[Undecodable] = []
         try:
-            typed: _Envelope[H] = await _decode_page(self._for(_envelope_of(into)), data)
-            head = typed.metadata
-            page = Page(tuple(typed.items or ()), head.resource_version, head.continue_)
+            typed: _Envelope[T] = await _decode_page(self._for(_envelope_of(into)), data)
+            head, items = typed.metadata, typed.items or []
         except UNDECODABLE:
-            page = await self._one_by_one(request, data, into)
-        version = page.resource_version
+            head, items, odd = await self._one_by_one(request, data, into)
+        version = head.resource_version
         if not version or not version.isascii() or not version.isdecimal():
             # A Status, or the answer of a proxy: decoded as a list, it would be an empty one.
             problem = (
@@ -76,9 +75,15 @@ class Decoders:
                 else "without a version"
             )
             raise UndecodableAnswer(request.method, request.path, f"a list {problem}")
-        return page
+        if not head.continue_ and (head.remaining_item_count or 0) > 0:
+            # Taken for the end, it would make objects count as deleted.
+            text = f"a list that ends before {head.remaining_item_count} of its objects"
+            raise UndecodableAnswer(request.method, request.path, text)
+        return Page(tuple(items), version, head.continue_, tuple(odd))
 
-    async def _one_by_one(self, request: Request, data: bytes, into: type[H]) -> Page[H]:
+    async def _one_by_one(
+        self, request: Request, data: bytes, into: type[T]
+    ) -> tuple[ListMeta, list[T], list[Undecodable]]:
         """The slow way, for a page with an item of another type."""
         try:
             envelope: _Envelope[msgspec.Raw] = await _decode_page(
@@ -86,7 +91,7 @@ class Decoders:
             )
         except UNDECODABLE as error:
             raise UndecodableAnswer(request.method, request.path, str(error)) from error
-        items: list[H] = []
+        items: list[T] = []
         undecodable: list[Undecodable] = []
         for raw in envelope.items or ():
             try:
@@ -97,8 +102,7 @@ class Decoders:
                     raise UndecodableAnswer(request.method, request.path, str(error)) from error
                 undecodable.append(Undecodable(meta, str(error)))
                 await asyncio.sleep(0)
-        version, following = envelope.metadata.resource_version, envelope.metadata.continue_
-        return Page(tuple(items), version, following, tuple(undecodable))
+        return envelope.metadata, items, undecodable
 
     def _for(self, into: Any) -> msgspec.json.Decoder[Any]:
         found = self._made.get(into)

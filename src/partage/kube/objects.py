@@ -63,10 +63,11 @@ class Annotated(Meta, frozen=True):
 
 
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """A list's metadata: its version, and the token of the next page."""
+    """A list's metadata: its version, the token of the next page, and how many objects follow, if that is known."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int | None = None
 
 
 class Undecodable(msgspec.Struct, frozen=True):
