@@ -236,6 +236,29 @@ async def test_a_claim_that_the_kubelet_has_lost_is_released(folder: Path) -> No
             await world.given(world.env(await world.prepared(kept)))
 
 
+async def test_parameters_of_any_depth_end_no_agent(folder: Path) -> None:
+    """Kubernetes stores ten kilobytes of brackets for any driver. Of some depths that a decoder reads, an encoder failed."""
+
+    async def story() -> None:
+        async with world_of(folder) as world:
+            world.look = 0.01
+            async with world.agent(mig=False):
+                mine = world.claim("x", share(0, 10, "1Gi"))
+                await world.prepared(mine)
+                body = deepcopy(world.server.store.get(CLAIMS, "team", "x"))
+                opaque = {"driver": "gpu.example.com", "parameters": {"a": "@"}}
+                body["status"]["allocation"]["devices"]["config"] = [{"opaque": opaque}]
+                for depth in range(964, 984):
+                    deep = json.dumps(body).replace('"@"', "[" * depth + "]" * depth).encode()
+                    world.server.heal()
+                    world.server.fail(Fault("GET", "claims/x", body=deep, times=1000))
+                    looks = len(world.server.struck) + 2
+                    await until(lambda looks=looks: len(world.server.struck) >= looks)
+                await world.prepared(mine)
+
+    await asyncio.to_thread(asyncio.run, story())  # a thread has the whole of Python's limit
+
+
 @pytest.mark.parametrize("fault", [{"status": 404}, {"body": b"{}"}], ids=["404", "an-object"])
 async def test_no_gateway_releases_a_claim(folder: Path, fault: dict[str, Any]) -> None:
     """An answer of a gateway, whatever it is, is no statement of the API server about the claim."""

@@ -93,6 +93,7 @@ ATTACKS: Final = (
             "cli/test_a_deep_object_hides_no_other.py",
             "wire/test_an_object_takes_no_more_memory_than_its_text.py",
             "daemon/test_claims_of_a_cluster_are_counted.py::test_a_claim_into_which_no_label_fits_loses_its_finalizer_alone",
+            "agent/test_claims_are_prepared_and_given.py::test_parameters_of_any_depth_end_no_agent",
             f"{_LISTS}::test_large_objects_come_in_smaller_pages",
         ),
     ),

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from partage.agent.dra import messages as said
 from partage.agent.dra.admission import ClaimAdmission, NotPrepared
@@ -27,13 +27,14 @@ from partage.agent.notes import Code
 from partage.agent.trouble import Rounds
 from partage.daemon.agent import AgentDaemon
 from partage.daemon.node_pods import NodePods
-from partage.daemon.watched import as_document
+from partage.daemon.watched import LiveClaim, as_document
 from partage.kube.client import Client
 from partage.kube.errors import KubeError, NotFound
 from partage.model.device import DeviceType
 from partage.model.errors import InvalidDocument
 from partage.vendors.settings import Settings
 from partage.wire.context import Context
+from partage.wire.documents import Document
 from partage.wire.translation import Translation
 
 _LOG: Final = logging.getLogger("partage.daemon")
@@ -220,16 +221,13 @@ class ResourceDriver:
         """
         who = f"ResourceClaim {claim.namespace}/{claim.name}"
         try:
-            body = await self._client.get(
-                CLAIMS, claim.name, namespace=claim.namespace, into=dict[str, Any]
-            )
+            found = await self._read(claim.namespace, claim.name)
         except (KubeError, ValueError) as error:
             problem = f"{who} cannot be read: {error}"
         else:
-            uid = (body.get("metadata") or {}).get("uid")
-            if uid == claim.uid:
-                return await asyncio.to_thread(self._admission.prepare, body)
-            problem = f"{who} is another one now, of uid {uid}"
+            if found.metadata.uid == claim.uid:
+                return await asyncio.to_thread(self._admission.prepare, found)
+            problem = f"{who} is another one now, of uid {found.metadata.uid}"
         known = await asyncio.to_thread(self._admission.again, claim.uid)
         if known is None:
             raise NotPrepared(Rule.BAD_CLAIM, problem)
@@ -306,17 +304,14 @@ class ResourceDriver:
     async def _lost(self, one: Prepared) -> bool:
         """Whether the API server reports that a claim has other devices, or none, or is gone; False without an answer."""
         try:
-            body = await self._client.get(
-                CLAIMS, one.name, namespace=one.namespace, into=dict[str, Any]
-            )
+            found = await self._read(one.namespace, one.name)
         except NotFound:
             return True
         except (KubeError, ValueError):
             return False
-        uid = (body.get("metadata") or {}).get("uid")
-        if not uid:
-            return False  # not a claim: a proxy may answer 200 to any request
-        try:
-            return uid != one.uid or parts_of(body) != one.parts
-        except InvalidDocument:
-            return False
+        return found.metadata.uid != one.uid or parts_of(found) != one.parts
+
+    async def _read(self, namespace: str, name: str) -> Document:
+        """A claim without what its author may nest in it at any depth. Raises `KubeError`; `ValueError`: no such name."""
+        found = await self._client.get(CLAIMS, name, namespace=namespace, into=LiveClaim)
+        return as_document("ResourceClaim", found)

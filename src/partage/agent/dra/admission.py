@@ -6,9 +6,8 @@ and the kubelet retries it until there is room, or the pod is deleted.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from msgspec import structs
 
@@ -20,6 +19,8 @@ from partage.agent.nri.messages import Container, PodSandbox
 from partage.model.allocation import Allocation, Grant, GrantMode, charges_of
 from partage.model.errors import InvalidValue, PartageError
 from partage.vendors import names
+from partage.wire.claims import claim_uid
+from partage.wire.documents import Document
 from partage.wire.record import encode
 
 
@@ -47,7 +48,7 @@ class ClaimAdmission:
     closed_to: Callable[[str, str], str]
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def prepare(self, claim: Mapping[str, Any]) -> Prepared:
+    def prepare(self, claim: Document) -> Prepared:
         """Record a claim's devices here.
 
         A claim may be freed and allocated again while its kubelet is away, so a prepared claim is compared with its
@@ -64,7 +65,7 @@ class ClaimAdmission:
         try:
             found = allocated(claim, place.node)
         except InvalidValue as error:
-            known = self.again(str((claim.get("metadata") or {}).get("uid")))
+            known = self.again(claim_uid(claim))
             if known is None or known.parts != parts_of(claim):
                 raise NotPrepared(Rule.BAD_CLAIM, str(error)) from error
             return known  # its card may be lost, and its containers run

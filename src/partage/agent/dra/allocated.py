@@ -4,10 +4,7 @@
 prepare a claim with any oddity in its allocation.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -17,7 +14,7 @@ from partage.model.errors import InvalidValue
 from partage.model.node import Node
 from partage.vendors.names import DRA_DRIVER
 from partage.wire.claims import claim_uid, has_parameters, held_devices, read_claim
-from partage.wire.documents import Document, decode
+from partage.wire.documents import Document
 
 _MIB = 2**20
 
@@ -47,17 +44,16 @@ class Allocated:
     allocation: Allocation
 
 
-def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
+def allocated(claim: Document, node: Node) -> Allocated:
     """A ResourceClaim's devices here. Raises `InvalidValue`: it holds none here, or one that cannot be granted."""
-    document = _document(claim)
-    read = read_claim(document, lambda pool: node if pool == node.name else None)
+    read = read_claim(claim, lambda pool: node if pool == node.name else None)
     if read.problems:
         raise InvalidValue("; ".join(read.problems))
-    results = held_devices(document)
+    results = held_devices(claim)
     where = f"ResourceClaim {read.namespace}/{read.name}"
     if any(one.get("adminAccess") for one in results):
         raise InvalidValue(f"{where}: access for administrators is not served")
-    if has_parameters(document):
+    if has_parameters(claim):
         raise InvalidValue(f"{where} has parameters for {DRA_DRIVER}, which takes none")
     others = sorted({str(one["pool"]) for one in results} - {node.name})
     if others:
@@ -70,11 +66,11 @@ def allocated(claim: Mapping[str, Any], node: Node) -> Allocated:
         msgspec.structs.replace(_entire(grant, cards.get(grant.uuid)), container=str(number))
         for number, grant in enumerate(record.grants)
     )
-    allocation = Allocation(claim_uid(document), read.namespace, read.name, node.name, grants)
+    allocation = Allocation(claim_uid(claim), read.namespace, read.name, node.name, grants)
     return Allocated(parts_of(claim), allocation)
 
 
-def parts_of(claim: Mapping[str, Any]) -> tuple[Part, ...]:
+def parts_of(claim: Document) -> tuple[Part, ...]:
     """The devices of this driver that a claim's allocation names, whether they can be granted or not."""
     return tuple(
         Part(
@@ -83,15 +79,8 @@ def parts_of(claim: Mapping[str, Any]) -> tuple[Part, ...]:
             str(one.get("device")),
             str(one.get("shareID") or ""),
         )
-        for one in held_devices(_document(claim))
+        for one in held_devices(claim)
     )
-
-
-def _document(claim: Mapping[str, Any]) -> Document:
-    (document,) = decode(
-        "ResourceClaim", json.dumps({**claim, "kind": "ResourceClaim"}).encode()
-    ).documents
-    return document
 
 
 def _entire(grant: Grant, card: Device | None) -> Grant:
