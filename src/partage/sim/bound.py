@@ -40,11 +40,10 @@ def ceiling(trace: Trace, sequence: Sequence, placed: float = PLACED) -> float:
     arrived = np.cumsum([pod.demand for pod in pods]) / max(trace.capacity, 1)
     early = int(np.searchsorted(arrived, placed, side="right"))
     must, may = _cards(pods[:early]), _cards(pods)
-    sizes = np.array(sorted(may), np.int64)
-    if not sizes.size or not trace.capacity:
+    if not may or not trace.capacity:
         return 0.0
-    lower, upper = ([float(cards[size]) for size in sizes.tolist()] for cards in (must, may))
-    value, missing = _solved(sizes, lower, upper, trace.capacity // MILLI)
+    everything = NodeRow("", 0, 0, trace.capacity // MILLI, "")
+    value, missing = _Programme(Counter([everything]), may, must).solved()
     if missing > _BETTER:
         raise PartageError(
             f"no placement holds all pods that arrive before {placed:.0%} load; try a lower one"
@@ -59,7 +58,8 @@ def ceiling_with_cpu(trace: Trace, sequence: Sequence, early: int) -> float:
     `PartageError`: these pods cannot all be placed.
     """
     asks = [trace.pods[row].ask for row in sequence.pods]
-    value, missing = _Shared(trace, Counter(asks), Counter(asks[:early])).solved()
+    sorts = Counter(replace(node, name="") for node in trace.nodes)
+    value, missing = _Programme(sorts, Counter(asks), Counter(asks[:early])).solved()
     if missing > _BETTER:
         raise PartageError(f"no placement holds the first {early} pods; try fewer")
     return min(100.0 * value / max(trace.capacity, 1), 100.0)
@@ -84,62 +84,20 @@ def over(runs: Several[Run]) -> float:
     return ceiling(trace, sequence, float(demand[:first].sum()) / max(trace.capacity, 1))
 
 
-def _cards(pods: list[PodRow]) -> Counter[int]:
-    """Number of cards asked, by the request of each."""
-    counts: Counter[int] = Counter()
+def _cards(pods: list[PodRow]) -> Counter[Ask]:
+    """Number of cards asked, by the compute asked of each."""
+    counts: Counter[Ask] = Counter()
     for pod in pods:
         if pod.demand:
-            counts[pod.milli] += pod.cards
+            counts[Ask(0, 0, 1, pod.milli)] += pod.cards
     return counts
 
 
-def _solved(
-    sizes: np.ndarray[tuple[int], np.dtype[np.int64]],
-    lower: list[float],
-    upper: list[float],
-    cards: int,
-) -> tuple[float, float]:
-    """The most compute served, milli, and how many required shares are not served."""
-    units = np.maximum(sizes // _UNIT, 1)
-    kinds = sizes.size
-    highspy = solver()
-    h: Any = highspy.Highs()
-    h.silent()
-    none = np.array([], np.int32), np.array([], np.float64)
-    # Served at most the amount cut, but shares below a hundredth need no room; cards.
-    limits = np.where(sizes < _UNIT, highspy.kHighsInf, 0.0).tolist()
-    for limit in (*limits, float(cards)):
-        h.addRow(-highspy.kHighsInf, limit, 0, *none)
-    for kind, size in enumerate(sizes.tolist()):
-        h.addCol(-float(size), lower[kind], upper[kind], 1, np.array([kind], np.int32), np.ones(1))
-    # Extra shares keep it solvable; they cost more than anything earns.
-    rows = np.arange(kinds, dtype=np.int32)
-    h.addCol(_FORBIDDEN, 0.0, highspy.kHighsInf, kinds, rows, -np.ones(kinds))
-    for kind, unit in enumerate(units.tolist()):
-        _add(highspy, h, kinds, {kind: 100 // unit})
-    for _ in range(_ROUNDS):
-        h.run()
-        dual = -np.array(h.getSolution().row_dual)
-        best, last = knapsack(units, dual[None, :kinds])
-        if best[100, 0] <= dual[kinds] + _BETTER:
-            break
-        _add(highspy, h, kinds, taken(units, last[:, 0]))
-    solution = np.array(h.getSolution().col_value)
-    return float((solution[:kinds] * sizes).sum()), float(solution[kinds])
+class _Programme:
+    """Pods of each ask on each sort of node, and patterns on its cards."""
 
-
-def _add(highspy: Any, h: Any, kinds: int, pattern: dict[int, int]) -> None:
-    parts = sorted(pattern.items())
-    rows = np.array([*(kind for kind, _ in parts), kinds], np.int32)
-    values = np.array([*(-float(n) for _, n in parts), 1.0])
-    h.addCol(0.0, 0.0, highspy.kHighsInf, rows.size, rows, values)
-
-
-class _Shared:
-    """The programme of `ceiling_with_cpu`: pods of each ask on each sort of node, and patterns on its cards."""
-
-    def __init__(self, trace: Trace, may: Counter[Ask], must: Counter[Ask]) -> None:
-        self.sorts = list(Counter(replace(node, name="") for node in trace.nodes).items())
+    def __init__(self, sorts: Counter[NodeRow], may: Counter[Ask], must: Counter[Ask]) -> None:
+        self.sorts = list(sorts.items())
         milli = {ask.milli for ask in may if ask.count} or {MILLI}
         self.sizes = np.array(sorted(milli), np.int64)
         self.units = np.maximum(self.sizes // _UNIT, 1)
@@ -151,9 +109,8 @@ class _Shared:
         for ask in asks:
             self._row(float(must[ask]), float(may[ask]))
         self.first = len(asks)
-        self.width = (
-            3 + self.sizes.size
-        )  # rows of a sort: CPU, memory, cards, and shares of each size
+        # Rows of a sort: CPU, memory, cards, and shares of each size.
+        self.width = 3 + self.sizes.size
         for sort, nodes in self.sorts:
             for amount in (sort.cpu_milli, sort.memory_mib, sort.cards):
                 self._row(-self.highspy.kHighsInf, float(amount * nodes))
