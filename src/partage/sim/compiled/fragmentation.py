@@ -2,42 +2,31 @@
 
 from typing import Final
 
-import numpy as np
-
 from partage.inventory.plane import Bools, Floats, Index, Ints
-from partage.placement.jit import compiled
+from partage.placement.jit import compiled_uncounted
 from partage.sim.compiled.columns import Counts, Found, Shapes, Wanted
 
 _RANKS: Final = 2**20
 
-# Inner functions take every array by itself, because compiled code counts a reference when it takes an array out of a
-# tuple. In a loop this costs more than the arithmetic.
 
-
-@compiled
+@compiled_uncounted
 def _expected(
     cpu: int,
     total: int,
     kind: int,
-    idle: int,
-    before: int,
-    after: int,
+    change: tuple[int, int, int],
     fit: Ints,
     small: Ints,
-    s_cpu: Ints,
-    s_cards: Ints,
-    chance: Floats,
-    thresholds: Ints,
-    row: Index,
-    allowed: Bools,
-    p_cpu: Ints,
-    p_chance: Floats,
-    _steps: Floats,
+    shapes: Shapes,
 ) -> float:
-    """Fragmentation of a node after `idle` idle cards, or one card's `before` - `after`, are taken.
+    """Fragmentation of a node after so many idle cards, or a part of one card, are taken.
 
-    `fit` and `small` are the node's; `before` is -1 if no card is shared.
+    Args:
+        change: idle cards taken; what the shared card had left, -1 for none; and what it has left then.
+        fit: the node's counts before, as `small`.
     """
+    s_cpu, s_cards, chance, thresholds, row, allowed, p_cpu, p_chance, _ = shapes
+    idle, before, after = change
     both = lacking = starved = spare = blocked = barred = 0.0
     for k in range(s_cpu.size):
         everything = chance[k] * total
@@ -68,7 +57,7 @@ def _expected(
     return ((((both + lacking) + starved) + spare) + blocked) + barred
 
 
-@compiled
+@compiled_uncounted
 def _points(drop: float, steps: Floats) -> int:
     """How many of the ascending steps are at most `drop`."""
     low, high = 0, steps.size
@@ -81,7 +70,7 @@ def _points(drop: float, steps: Floats) -> int:
     return low
 
 
-@compiled
+@compiled_uncounted
 def measure(
     nodes: Index,
     open_: Bools,
@@ -108,18 +97,16 @@ def measure(
                 else:
                     small[i, d] += free
         totals[i] = total
-        frag[i] = _expected(cpu_free[i], total, kind[0, i], 0, -1, -1, fit[i], small[i], *shapes)
+        nothing = 0, -1, -1
+        frag[i] = _expected(cpu_free[i], total, kind[0, i], nothing, fit[i], small[i], shapes)
 
 
-@compiled
-def card_points(i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes: Shapes) -> Ints:
-    """FGD's score of taking `milli` from each card of a node, 0 for a card with less.
-
-    The given CPU is left then.
-    """
+@compiled_uncounted
+def card_points(
+    i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes: Shapes, result: Ints
+) -> None:
+    """Write FGD's score of taking `milli` from each card of a node that has as much; the given CPU is left then."""
     left, fit, small, totals, frag = counts
-    steps = shapes[8]
-    result = np.zeros(left.shape[0], np.int64)
     for g in range(left.shape[0]):
         before = left[g, i]
         if before < milli:
@@ -131,14 +118,12 @@ def card_points(i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes:
         if twin < g:
             result[g] = result[twin]
             continue
-        after = _expected(
-            cpu, totals[i] - milli, kind, 0, before, before - milli, fit[i], small[i], *shapes
-        )
-        result[g] = _points(frag[i] - after, steps)
-    return result
+        change = 0, before, before - milli
+        after = _expected(cpu, totals[i] - milli, kind, change, fit[i], small[i], shapes)
+        result[g] = _points(frag[i] - after, shapes[8])
 
 
-@compiled
+@compiled_uncounted
 def node_points(
     many: int,
     found: Found,
@@ -160,7 +145,7 @@ def node_points(
         score = 0
         if whole or not count:
             rest = totals[i] - count * 1000
-            after = _expected(cpu, rest, model, count, -1, -1, fit[i], small[i], *shapes)
+            after = _expected(cpu, rest, model, (count, -1, -1), fit[i], small[i], shapes)
             score = _points(frag[i] - after, steps)
         else:
             for g in range(left.shape[0]):
@@ -169,7 +154,7 @@ def node_points(
                 for other in range(g):  # cards with as much left score the same
                     fresh = fresh and not (usable[n, other] and left[other, i] == have)
                 if fresh:
-                    rest, now = totals[i] - milli, have - milli
-                    after = _expected(cpu, rest, model, 0, have, now, fit[i], small[i], *shapes)
+                    rest, change = totals[i] - milli, (0, have, have - milli)
+                    after = _expected(cpu, rest, model, change, fit[i], small[i], shapes)
                     score = max(score, _points(frag[i] - after, steps))
         value[i] += score * _RANKS

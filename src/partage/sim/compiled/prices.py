@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.plane import Bools, Floats, Index, Ints
-from partage.placement.jit import compiled
+from partage.placement.jit import compiled_uncounted
 from partage.sim.compiled.columns import Found, Guarded, PriceTable, Valued, Wanted
 
 _RANKS: Final = 2**20
@@ -18,29 +18,24 @@ _TIER: Final = 2**33
 _MANY: Final = 2**20
 _GIB: Final = 2**30
 
-# Inner functions take every array by itself, because compiled code counts a reference when it takes an array out of a
-# tuple. In a loop this costs more than the arithmetic.
 
-
-@compiled
+@compiled_uncounted
 def _told(free: int, asked: int, unit: int) -> float:
     """Cores or GiB left after `asked` is taken."""
     return 1e6 if free >= _UNKNOWN else (free - asked) / unit
 
 
-@compiled
+@compiled_uncounted
 def _least(
-    cores: float,
-    gib: float,
+    room: tuple[float, float],
     sums: Floats,
     times: int,
     after: Floats,
     before: Floats,
-    core_price: Floats,
-    gib_price: Floats,
+    table: PriceTable,
 ) -> float:
-    """Value of a node, with the worth of `times` cards changed."""
-    least = np.inf
+    """Value of a node with these cores and GiB, with the worth of `times` cards changed."""
+    (cores, gib), (_, core_price, gib_price, _, _), least = room, table, np.inf
     for p in range(sums.size):
         worth = (core_price[p] * cores + gib_price[p] * gib) + (
             sums[p] + times * (after[p] - before[p])
@@ -49,72 +44,40 @@ def _least(
     return least
 
 
-@compiled
-def _packed(loss: float, node: int, card: int) -> int:
-    """Score of a loss, then of the free amounts of the node and of the card."""
-    bins = min(max(floor(loss / 15.0 + 0.5) + 128, 0), 1023)
-    return _TIER + (_TIER - 1 - ((bins << 23) | (min(node, 8191) << 10) | min(card, 1023)))
-
-
-@compiled
-def _settled(
-    cores: float,
-    gib: float,
-    count: int,
-    total: int,
-    idle: int,
+@compiled_uncounted
+def _score(
+    i: int,
+    room: tuple[float, float],
+    asked: tuple[int, int],
     model: int,
-    value: float,
-    sums: Floats,
-    worth: Floats,
-    core_price: Floats,
-    gib_price: Floats,
-    scarcity: Floats,
-    bonus: Floats,
-) -> int:
-    """Score of whole cards, or of a pod without cards."""
-    last = worth.shape[1] - 1
-    loss = value - _least(
-        cores, gib, sums, count, worth[model, 0], worth[model, last], core_price, gib_price
-    )
-    if count:
-        loss += 0.1 * scarcity[model] * (count * 1000)
-        loss += bonus[idle] - bonus[max(idle - count, 0)]
-    return _packed(loss, max(total - count * 1000, 0), 0)
-
-
-@compiled
-def _shared(
-    cores: float,
-    gib: float,
     card: int,
-    count: int,
-    milli: int,
-    total: int,
-    idle: int,
-    model: int,
-    value: float,
-    sums: Floats,
-    worth: Floats,
-    core_price: Floats,
-    gib_price: Floats,
-    scarcity: Floats,
-    bonus: Floats,
+    valued: Valued,
+    table: PriceTable,
 ) -> int:
-    """Score of taking a share of a card that has `card` left."""
-    last = worth.shape[1] - 1
-    rest = max(card - milli, 0)
-    after, before = min(rest * last // 1000, last), min(card * last // 1000, last)
-    loss = value - _least(
-        cores, gib, sums, 1, worth[model, after], worth[model, before], core_price, gib_price
-    )
+    """Score of cards, and compute of each, taken from a node: its loss, then the free amounts of the node and the card.
+
+    Args:
+        room: cores and GiB left on the node then.
+        card: left on the card of which a share is taken; -1 for whole cards, or none.
+    """
+    _, totals, idle, _, sums, value = valued
+    worth, _, _, scarcity, bonus = table
+    (count, milli), last = asked, worth.shape[1] - 1
+    times, then, now, opened, rest = count, 0, last, count, 0
+    if card >= 0:
+        rest = max(card - milli, 0)
+        times, then, now = 1, min(rest * last // 1000, last), min(card * last // 1000, last)
+        opened = int(card >= 1000 and rest < 1000)
+    loss = value[i] - _least(room, sums[i], times, worth[model, then], worth[model, now], table)
     loss += 0.1 * scarcity[model] * (count * milli)
-    taken = card >= 1000 and rest < 1000
-    loss += bonus[idle] - bonus[max(idle - taken, 0)]
-    return _packed(loss, max(total - count * milli, 0), rest)
+    loss += bonus[idle[i]] - bonus[max(idle[i] - opened, 0)]
+    bins = min(max(floor(loss / 15.0 + 0.5) + 128, 0), 1023)
+    left = min(max(totals[i] - count * milli, 0), 8191)
+    key: int = (bins << 23) | (left << 10) | min(rest, 1023)
+    return 2 * _TIER - 1 - key
 
 
-@compiled
+@compiled_uncounted
 def price(
     nodes: Index,
     open_: Bools,
@@ -128,8 +91,8 @@ def price(
 ) -> int:
     """Write a price gauge's columns of some nodes; returns the growth of the compute left."""
     left, totals, idle, models, sums, value = valued
-    worth, core_price, gib_price, _, _ = table
-    last, grown = worth.shape[1] - 1, 0
+    worth = table[0]
+    last, grown, none = worth.shape[1] - 1, 0, worth[0, 0]
     for i in nodes:
         sums[i, :] = 0.0
         total = free = 0
@@ -140,50 +103,32 @@ def price(
             total += have
             free += have >= 1000
             units = min(have * last // 1000, last)
-            for p in range(core_price.size):
+            for p in range(sums.shape[1]):
                 sums[i, p] += worth[model, units, p]
         grown += total - totals[i]
         totals[i], idle[i] = total, free
-        cores, gib = _told(cpu_free[i], 0, 1000), _told(memory_free[i], 0, _GIB)
-        none = worth[0, 0]
-        value[i] = _least(cores, gib, sums[i], 0, none, none, core_price, gib_price)
+        room = _told(cpu_free[i], 0, 1000), _told(memory_free[i], 0, _GIB)
+        value[i] = _least(room, sums[i], 0, none, none, table)
     return grown
 
 
-@compiled
+@compiled_uncounted
 def card_values(
-    i: int, count: int, milli: int, cores: float, gib: float, valued: Valued, table: PriceTable
-) -> Ints:
-    """Score of taking `milli` from each card of a node, 0 for a card with less.
-
-    The best `count` cards are wanted; the given CPU and memory are left then.
-    """
-    left, totals, idle, models, sums, value = valued
-    worth, core_price, gib_price, scarcity, bonus = table
-    result = np.zeros(left.shape[0], np.int64)
+    i: int,
+    room: tuple[float, float],
+    asked: tuple[int, int],
+    valued: Valued,
+    table: PriceTable,
+    result: Ints,
+) -> None:
+    """Write the score of each card of a node from which a share can be taken; see `_score`."""
+    left, models = valued[0], valued[3]
     for g in range(left.shape[0]):
-        if left[g, i] >= milli:
-            result[g] = _shared(
-                cores,
-                gib,
-                left[g, i],
-                count,
-                milli,
-                totals[i],
-                idle[i],
-                models[g, i],
-                value[i],
-                sums[i],
-                worth,
-                core_price,
-                gib_price,
-                scarcity,
-                bonus,
-            )
-    return result
+        if left[g, i] >= asked[1]:
+            result[g] = _score(i, room, asked, models[g, i], left[g, i], valued, table)
 
 
-@compiled
+@compiled_uncounted
 def count_slots(
     nodes: Index,
     cpu_free: Ints,
@@ -209,7 +154,7 @@ def count_slots(
             slots[i, r] = room
 
 
-@compiled
+@compiled_uncounted
 def shortage(need: Floats, supply: Ints, margin: float, times: float) -> int:
     """A bit for each reserve that has fewer slots than it will need; see `Guard.tight`."""
     bits = 0
@@ -220,19 +165,12 @@ def shortage(need: Floats, supply: Ints, margin: float, times: float) -> int:
     return bits
 
 
-@compiled
+@compiled_uncounted
 def _lost(
-    cpu: int,
-    memory: int,
-    idle: int,
-    slots: Ints,
-    exempt: Bools,
-    r_cards: Ints,
-    r_cpu: Ints,
-    r_memory: Ints,
+    left: tuple[int, int, int], slots: Ints, exempt: Bools, guarded: tuple[Ints, Ints, Ints]
 ) -> int:
-    """A bit for each reserve of a node that loses a slot if only these amounts are left."""
-    bits = 0
+    """A bit for each reserve of a node that loses a slot if only these cards, CPU and memory are left."""
+    (idle, cpu, memory), (r_cards, r_cpu, r_memory), bits = left, guarded, 0
     for r in range(slots.size):
         have = slots[r]
         if have > 0 and not exempt[r]:
@@ -244,7 +182,7 @@ def _lost(
     return bits
 
 
-@compiled
+@compiled_uncounted
 def node_values(
     many: int,
     found: Found,
@@ -264,13 +202,12 @@ def node_values(
     """
     chosen, usable = found
     count, milli, whole, cpu_asked, memory_asked = wanted
-    left, totals, idle, models, sums, worths = valued
-    worth, core_price, gib_price, scarcity, bonus = table
-    r_cards, r_cpu, r_memory, slots = guarded
+    left, _, idle, models, _, _ = valued
+    asked, slots = (count, milli), guarded[3]
     for n in range(many):
         i = chosen[n]
-        cores = _told(cpu_free[i], cpu_asked, 1000)
-        gib = _told(memory_free[i], memory_asked, _GIB)
+        cpu, memory = cpu_free[i], memory_free[i]
+        room = _told(cpu, cpu_asked, 1000), _told(memory, memory_asked, _GIB)
         score, free = 0, idle[i] - count
         if whole or not count:
             model = 0
@@ -278,21 +215,7 @@ def node_values(
                 if count and usable[n, g]:
                     model = models[g, i]
                     break
-            score = _settled(
-                cores,
-                gib,
-                count,
-                totals[i],
-                idle[i],
-                model,
-                worths[i],
-                sums[i],
-                worth,
-                core_price,
-                gib_price,
-                scarcity,
-                bonus,
-            )
+            score = _score(i, room, asked, model, -1, valued, table)
         else:
             for g in range(left.shape[0]):
                 have, model = left[g, i], models[g, i]
@@ -301,34 +224,9 @@ def node_values(
                     if usable[n, other] and left[other, i] == have and models[other, i] == model:
                         fresh = False
                 if fresh:
-                    points = _shared(
-                        cores,
-                        gib,
-                        have,
-                        count,
-                        milli,
-                        totals[i],
-                        idle[i],
-                        model,
-                        worths[i],
-                        sums[i],
-                        worth,
-                        core_price,
-                        gib_price,
-                        scarcity,
-                        bonus,
-                    )
-                    score = max(score, points)
+                    score = max(score, _score(i, room, asked, model, have, valued, table))
             rest = (2 * _TIER - 1 - score) & 1023
             free = idle[i] - (rest < 1000 and rest + milli >= 1000)
         value[i] += score * _RANKS
-        flags[i] = _lost(
-            max(cpu_free[i] - cpu_asked, 0),
-            max(memory_free[i] - memory_asked, 0),
-            max(free, 0),
-            slots[i],
-            exempt,
-            r_cards,
-            r_cpu,
-            r_memory,
-        )
+        then = max(free, 0), max(cpu - cpu_asked, 0), max(memory - memory_asked, 0)
+        flags[i] = _lost(then, slots[i], exempt, guarded[:3])

@@ -76,9 +76,9 @@ class FastPriceGauge(PriceGauge):
         """
         if fits is not None:
             return super().card_scores(host, request, fits, index)
-        count, milli = demand(request)
-        cores, gib = told(self.ledger, host, index)
-        points = card_values(index, count, milli, cores, gib, self.valued, self.table)
+        points = np.zeros(self.left.shape[0], np.int64)
+        room = told(self.ledger, host, index)
+        card_values(index, room, demand(request), self.valued, self.table, points)
         return dict(enumerate(points.tolist()))
 
     def tight(self) -> int:

@@ -86,7 +86,8 @@ class FastGauge(Gauge):
         _, milli = demand(request)
         cpu = int(self.ledger.host_free["cpu"][index]) - host.get("cpu", 0)
         kind = int(self.ledger.planes[DeviceType.GPU].kind[0, index])
-        points = card_points(index, milli, cpu, kind, self.counts, self.shapes)
+        points = np.zeros(self.left.shape[0], np.int64)
+        card_points(index, milli, cpu, kind, self.counts, self.shapes, points)
         return dict(enumerate(points.tolist()))
 
 
