@@ -76,7 +76,7 @@ class _Left:
         if request.whole or request.unused or request.exclusive:
             fits &= self.tenants == 0
         total = at(plane.core_total, nodes), at(plane.memory_total, nodes)
-        core, memory = total if request.whole else needs(plane, request, nodes)
+        core, memory = needs(plane, request, nodes)
         fits &= self.memory >= memory
         if not request.whole:
             fits &= self.core >= core

@@ -76,24 +76,16 @@ def unsuited(
 ) -> Codes:
     """Rank of the reason why a card is not accepted, decided once a kind of card."""
     plane = ledger.planes[request.type]
-    uuids = (*request.filter.use_uuids, *request.filter.avoid_uuids)
     by_kind = unsuited_kinds(ledger, request, protocol, by_instance=by_instance)
     ranks: Codes = by_kind[plane.kind[:, nodes]]
-    if not uuids:
+    if not (request.filter.use_uuids or request.filter.avoid_uuids):
         return ranks
-    named = np.zeros(plane.open.shape, np.bool_)
-    for uuid in request.filter.use_uuids:
-        for type_, index, row in ledger.at_uuid(uuid):
+    wrong = np.full(plane.open.shape, bool(request.filter.use_uuids))
+    for listed, refused in ((request.filter.use_uuids, False), (request.filter.avoid_uuids, True)):
+        for type_, index, row in (place for uuid in listed for place in ledger.at_uuid(uuid)):
             if type_ is request.type:
-                named[row, index] = True
-    refused = np.zeros(plane.open.shape, np.bool_)
-    for uuid in request.filter.avoid_uuids:
-        for type_, index, row in ledger.at_uuid(uuid):
-            if type_ is request.type:
-                refused[row, index] = True
-    wrong = refused[:, nodes]
-    if request.filter.use_uuids:
-        wrong = wrong | ~named[:, nodes]
+                wrong[row, index] = refused
+    wrong = wrong[:, nodes]
     later = (RANK[ReasonCode.INSUFFICIENT_DEVICES], RANK[ReasonCode.MIG_PLACEMENT])
     overrides = (ranks == FITS) | np.isin(ranks, later)
     ranks[wrong & overrides] = RANK[ReasonCode.UUID_MISMATCH]
@@ -123,7 +115,9 @@ def at(columns: NDArray[T], nodes: Nodes) -> NDArray[T]:
 
 
 def needs(plane: Plane, request: DeviceRequest, nodes: Nodes) -> tuple[Ints | int, Ints | int]:
-    """Compute (milli) and memory (bytes) that a share takes of each card; see `card.need_of`."""
+    """Compute (milli) and memory (bytes) that a request takes of each card; see `card.need_of`."""
+    if request.whole:
+        return at(plane.core_total, nodes), at(plane.memory_total, nodes)
     memory: Ints | int = min(request.memory_bytes, CEILING + 1)  # larger amounts never fit
     if request.memory_milli:
         memory = at(plane.memory_total, nodes) * request.memory_milli // MILLI
@@ -250,11 +244,7 @@ def classify(
     ranks[~open_] = RANK[ReasonCode.CARD_NOT_IDLE]
     tenants = at(plane.tenants, nodes)
     core_free, memory_free = at(plane.core_free, nodes), at(plane.memory_free, nodes)
-    if request.whole:
-        core: Ints | int = at(plane.core_total, nodes)
-        memory: Ints | int = at(plane.memory_total, nodes)
-    else:
-        core, memory = needs(plane, request, nodes)
+    core, memory = needs(plane, request, nodes)
     for unit, amount in reversed(request.extras):
         short = at(plane.unit_columns(unit)[1], nodes) < amount
         ranks[short] = RANK[ReasonCode.INSUFFICIENT_DEVICES]

@@ -73,17 +73,6 @@ BEYOND_SCORES: Final = 2**34
 """A number above every score."""
 _MOST_PREFERENCE: Final = 500  # the most that fits in one number with a score and a rank
 _MILLION: Final = 1_000_000
-_PUBLISHED: Final = frozenset(
-    {
-        Strategy.RANDOM,
-        Strategy.BESTFIT,
-        Strategy.DOTPROD,
-        Strategy.GPUPACKING,
-        Strategy.GPUCLUSTERING,
-        Strategy.FGD,
-    }
-)
-
 V = TypeVar("V", bound=Hashable)
 
 
@@ -543,54 +532,9 @@ def node_scores(scene: Scene, strategy: Strategy) -> Ints:
     Binpack and spread use the amounts before the pod arrives. The default takes the first node that fits until it has
     learnt something; it keeps pods without devices off nodes with devices.
     """
-    ledger, request, fits, nodes = scene.ledger, scene.request, scene.fits, scene.nodes
-    if strategy is Strategy.FIRST_FIT:
-        return np.zeros(ledger.present[nodes].shape, np.int64)
-    if strategy in _PUBLISHED:
-        return _published(scene, strategy)
-    if strategy is Strategy.PARTAGE:
-        if scene.priced is None:
-            return _first(scene)
-        return scene.priced.node_scores(scene.host, request, fits, nodes)
-    if request is None or fits is None:
-        return _host_score(ledger, nodes, strategy)
-    plane = ledger.planes[request.type]
-    if strategy is Strategy.SPREAD and scene.scoring.left:
-        return _left(plane, nodes)
-    usage, most = _usage(plane, nodes), 2 * _MILLION
-    if scene.scoring.sharers:
-        usage, most = usage + _sharing(plane, nodes), most + _MILLION
-    return most - usage if strategy is Strategy.SPREAD else usage
-
-
-def card_scores(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
-    """Score of each fitting card, by row, of the scene's only node.
-
-    None if the strategy leaves cards to `placement.order`.
-    """
-    request, fits, nodes = scene.request, scene.fits, scene.nodes
-    if request is None or fits is None or request.whole:
-        return None
-    if strategy is Strategy.RANDOM:
-        rows = np.flatnonzero(fits[:, 0])
-        place = np.arange(scene.ledger.present.shape[0])[nodes] * fits.shape[0] + rows
-        draws = baselines.mixed(
-            place.astype(np.uint64), ~scene.tables.seed, scene.ledger.changes.count
-        )
-        return dict(zip(rows.tolist(), draws.tolist(), strict=True))
-    if strategy is Strategy.FGD and scene.gauge is not None:
-        index = int(np.arange(scene.ledger.present.shape[0])[nodes][0])
-        return scene.gauge.card_scores(scene.host, request, fits, index)
-    if strategy is Strategy.PARTAGE and scene.priced is not None:
-        if request.type is not DeviceType.GPU:
-            return None
-        index = int(np.arange(scene.ledger.present.shape[0])[nodes][0])
-        return scene.priced.card_scores(scene.host, request, fits, index)
-    return {}
-
-
-def _published(scene: Scene, strategy: Strategy) -> Ints:
     ledger, host, request, nodes = scene.ledger, scene.host, scene.request, scene.nodes
+    if strategy in (Strategy.BINPACK, Strategy.SPREAD):
+        return _by_use(scene, strategy)
     if strategy is Strategy.RANDOM:
         return baselines.drawn(ledger, scene.tables.seed, nodes)
     if strategy is Strategy.BESTFIT:
@@ -601,9 +545,54 @@ def _published(scene: Scene, strategy: Strategy) -> Ints:
         return baselines.packing(ledger, request, nodes)
     if strategy is Strategy.GPUCLUSTERING:
         return baselines.clustering(ledger, request, nodes)
-    if scene.gauge is None:
-        return np.zeros(ledger.present[nodes].shape, np.int64)
-    return scene.gauge.node_scores(host, request, scene.fits, nodes)
+    gauge = _gauge(scene, strategy)
+    if gauge is not None:
+        return gauge.node_scores(host, request, scene.fits, nodes)
+    # Cards that pods without devices strand serve no pod.
+    apart = strategy is Strategy.PARTAGE and request is None
+    return (ledger.bare[nodes] & apart).astype(np.int64)
+
+
+def card_scores(scene: Scene, strategy: Strategy) -> dict[int, int] | None:
+    """Score of each fitting card, by row, of the scene's only node.
+
+    None if the strategy leaves cards to `placement.order`.
+    """
+    request, fits = scene.request, scene.fits
+    if request is None or fits is None or request.whole:
+        return None
+    index = int(np.arange(scene.ledger.present.shape[0])[scene.nodes][0])
+    if strategy is Strategy.RANDOM:
+        rows = np.flatnonzero(fits[:, 0])
+        place = (index * fits.shape[0] + rows).astype(np.uint64)
+        draws = baselines.mixed(place, ~scene.tables.seed, scene.ledger.changes.count)
+        return dict(zip(rows.tolist(), draws.tolist(), strict=True))
+    gauge = _gauge(scene, strategy)
+    if gauge is None:
+        return {}
+    if strategy is Strategy.PARTAGE and request.type is not DeviceType.GPU:
+        return None
+    return gauge.card_scores(scene.host, request, fits, index)
+
+
+def _gauge(scene: Scene, strategy: Strategy) -> Gauge | PriceGauge | CapacityGauge | None:
+    """The columns by which the strategy scores nodes and cards; None if it has none yet, or uses only the books."""
+    if strategy is Strategy.FGD:
+        return scene.gauge
+    return scene.priced if strategy is Strategy.PARTAGE else None
+
+
+def _by_use(scene: Scene, strategy: Strategy) -> Ints:
+    """How much of the nodes is used, for spread how little."""
+    if scene.request is None or scene.fits is None:
+        return _host_score(scene.ledger, scene.nodes, strategy)
+    plane, nodes = scene.ledger.planes[scene.request.type], scene.nodes
+    if strategy is Strategy.SPREAD and scene.scoring.left:
+        return _left(plane, nodes)
+    usage, most = _usage(plane, nodes), 2 * _MILLION
+    if scene.scoring.sharers:
+        usage, most = usage + _sharing(plane, nodes), most + _MILLION
+    return most - usage if strategy is Strategy.SPREAD else usage
 
 
 def _usage(plane: Plane, nodes: Nodes) -> Ints:
@@ -649,12 +638,3 @@ def _host_score(ledger: Ledger, nodes: Nodes, strategy: Strategy) -> Ints:
         free = np.clip(ledger.host_free[resource][nodes], 0, total)
         usage += np.where(total >= UNCHECKED, 0, _part(total - free, total))
     return 2 * _MILLION - usage if strategy is Strategy.SPREAD else usage
-
-
-def _first(scene: Scene) -> Ints:
-    """The default before it has learnt prices: all nodes alike, those without devices first.
-
-    Nodes differ only for pods without devices, because cards that these strand serve no pod.
-    """
-    bare: Ints = scene.ledger.bare[scene.nodes].astype(np.int64)
-    return bare if scene.request is None else np.zeros_like(bare)

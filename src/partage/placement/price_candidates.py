@@ -61,16 +61,5 @@ _ROWS: Final = (
     (2, 100, 4, 300, 0.85, 0.8, 0.95),
 )
 
-CANDIDATES: Final = tuple(
-    Config(alpha, cpu_weight, scenarios, concentration, seed, cpu_part, memory_part, load)
-    for seed, (
-        alpha,
-        cpu_weight,
-        scenarios,
-        concentration,
-        cpu_part,
-        memory_part,
-        load,
-    ) in enumerate(_ROWS)
-)
+CANDIDATES: Final = tuple(Config(*row[:4], seed, *row[4:]) for seed, row in enumerate(_ROWS))
 """Settings, each with its own draws."""

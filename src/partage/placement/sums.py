@@ -181,11 +181,7 @@ def _taken(
     plane: Plane, request: DeviceRequest, cards: Bools, nodes: Nodes
 ) -> tuple[Ints | int, Ints | int]:
     """The least compute and memory that the request takes of any card that serves it, by node."""
-    if request.whole:
-        core: Ints | int = at(plane.core_total, nodes)
-        memory: Ints | int = at(plane.memory_total, nodes)
-    else:
-        core, memory = needs(plane, request, nodes)
+    core, memory = needs(plane, request, nodes)
 
     def least(amount: Ints | int) -> Ints | int:
         if isinstance(amount, int | np.integer):
