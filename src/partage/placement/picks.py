@@ -123,7 +123,7 @@ class Picker:
         group = self._on_one_numa(group)
         request = group.request
         if request.instances and not request.every and request.type in self._cut:
-            return self._in_one_pool(group, placed, self.cards[request.type])
+            return self._in_one_pool(group, placed)
         return self._by_cards(group, placed)
 
     def _on_one_numa(self, group: RequestGroup) -> RequestGroup:
@@ -142,11 +142,10 @@ class Picker:
 
     def _serving(self, request: DeviceRequest, protocol: str) -> list[Card]:
         """The cards that `card.refusal` does not refuse, with values that no choice changes computed once."""
-        cards = self.cards.get(request.type, ())
-        self.work.done += len(cards)
+        self.work.done += len(self._all(request))
         number = id(request)
         if number not in self._alike:
-            self._learn(request, protocol, cards)
+            self._learn(request, protocol)
         right = self._right[self._alike[number]]
         if request.filter.functions is not None:
             self.work.done += sum(len(card.device.functions) for card in right) // _A_UNIT
@@ -165,8 +164,13 @@ class Picker:
             and not card.instances
         ]
 
-    def _learn(self, request: DeviceRequest, protocol: str, cards: Sequence[Card]) -> None:
+    def _all(self, request: DeviceRequest) -> Sequence[Card]:
+        """All cards of the type that a request asks."""
+        return self.cards.get(request.type, ())
+
+    def _learn(self, request: DeviceRequest, protocol: str) -> None:
         """Judge all cards of a type for a request, as far as no choice changes the result."""
+        cards = self._all(request)
         same = request.filter, request.type, protocol
         known = self._alike[id(request)] = self._filters.setdefault(same, len(self._filters))
         if known not in self._wrong:
@@ -192,36 +196,27 @@ class Picker:
         return unsuitable(card.device, wanted, protocol)
 
     def _lacks(
-        self,
-        request: DeviceRequest,
-        everyone: Sequence[Card],
-        fitting: int,
-        told: DeviceRequest | None = None,
+        self, request: DeviceRequest, fitting: int, told: DeviceRequest | None = None
     ) -> None:
         """Record why a request finds too few cards, if that is the first reason.
 
         Args:
-            everyone: all cards of the type.
-            fitting: how many of them serve.
+            fitting: how many of the cards serve.
             told: the request in the message, if it differs.
         """
         if self.reason is not None:
             return
-        known = self._alike[id(request)]
-        wrong = self._wrong[known]
+        everyone, wrong = self._all(request), self._wrong[self._alike[id(request)]]
         reasons = [wrong[card.row] or taken_up(card, request) for card in everyone]
         refused = [reason for reason in reasons if reason is not None]
         self._note(node_reason(told or request, refused, fitting, len(everyone)))
 
     def _in_one_pool(
-        self,
-        group: RequestGroup,
-        placed: Mapping[DeviceType, Pick],
-        everyone: Sequence[Card],
+        self, group: RequestGroup, placed: Mapping[DeviceType, Pick]
     ) -> Iterator[Pick]:
         """Shares or whole cards if enough cards give them; then instances."""
-        request = group.request
-        protocol = group.protocol
+        request, protocol = group.request, group.protocol
+        everyone = self._all(request)
         if len(self._serving(request, protocol)) >= request.count:
             yield from self._by_cards(group, placed)
         self.work.done += instances.A_LOOK * len(everyone)
@@ -240,55 +235,41 @@ class Picker:
     def _by_cards(self, group: RequestGroup, placed: Mapping[DeviceType, Pick]) -> Iterator[Pick]:
         """Every way to serve the group by shares or whole cards."""
         request = group.request
-        everyone = self.cards.get(request.type, ())
-        template = ""
-        if request.templated:
-            template = self._template(request)
-            if not template:
-                return
+        if request.templated and not self._has_template(request):
+            return
         fitting = self._serving(request, group.protocol)
-        if request.every:
-            yield from self._every(group, everyone, fitting)
-            return
         joint = self.request.joint
-        if joint is not None and request.type in joint.types[1:] and joint.types[0] in placed:
-            usable = self._unfenced(request, everyone, fitting, request.count)
-            yield from self._secondary(group, placed[joint.types[0]], usable, everyone)
-            return
-        if len(fitting) < request.count:
-            self._lacks(request, everyone, len(fitting))
-            return
-        if joint is not None and request.type is joint.types[0]:
-            yield from self._primary(group, everyone, fitting, template)
-            return
-        yield from self._sets(group, everyone, fitting, template)
+        if request.every:
+            yield from self._every(request, fitting)
+        elif joint is not None and request.type in joint.types[1:] and joint.types[0] in placed:
+            usable = self._unfenced(request, fitting, request.count)
+            yield from self._secondary(request, placed[joint.types[0]], usable)
+        elif len(fitting) < request.count:
+            self._lacks(request, len(fitting))
+        elif joint is not None and request.type is joint.types[0]:
+            yield from self._primary(request, fitting)
+        else:
+            yield from self._sets(request, fitting)
 
-    def _sets(
-        self,
-        group: RequestGroup,
-        everyone: Sequence[Card],
-        fitting: Sequence[Card],
-        template: str,
-    ) -> Iterator[Pick]:
-        """Sets of cards for a group by partition, topology, links or plain order."""
-        request = group.request
-        fitting = self._unfenced(request, everyone, fitting, request.count)
+    def _sets(self, request: DeviceRequest, fitting: Sequence[Card]) -> Iterator[Pick]:
+        """Sets of cards for a request by partition, topology, links or plain order."""
+        everyone = self._all(request)
+        fitting = self._unfenced(request, fitting, request.count)
         if len(fitting) < request.count:
             return
-        if request.whole and request.type is DeviceType.GPU:
+        whole = request.whole and request.type is DeviceType.GPU
+        if whole:
             ask = self.request.partition
-            must = ask is not None or self.node.honour_partitions
-            if must:
-                yield from self._partitioned(request, everyone, fitting, ask or PartitionAsk())
+            if ask is not None or self.node.honour_partitions:
+                yield from self._partitioned(request, fitting, ask or PartitionAsk())
                 return
-            for chosen in self._free(request, everyone, fitting, PartitionAsk()):
-                yield _pick(chosen, request, template)
-        strategy = self.strategy or roomiest(request)
+            for chosen in self._free(request, fitting, PartitionAsk()):
+                yield self._pick(chosen, request)
         sorted_cards = ordered(
             fitting,
             request,
             self.request.card_order,
-            strategy,
+            self.strategy or roomiest(request),
             self.ranking,
             self.request.scoring,
         )
@@ -296,42 +277,32 @@ class Picker:
             sorted_cards = beside_used(everyone, sorted_cards)
         if self.request.card_order.by_links and self.node.links and request.scope is None:
             chosen = best_linked(sorted_cards, request.count, self.node, self.work)
-            yield _pick(chosen, request, template)
+            yield self._pick(chosen, request)
         if request.scope is not None and request.scope is not Scope.NODE:
-            yield from self._scoped(request, everyone, sorted_cards, template)
+            yield from self._scoped(request, sorted_cards)
             return
-        if request.whole and request.type is DeviceType.GPU and has_tree(everyone, Scope.PCIE):
+        if whole and has_tree(everyone, Scope.PCIE):
             by_minor = sorted(fitting, key=lambda card: card.device.minor)
             for chosen in in_scopes(everyone, by_minor, request):
-                yield _pick(chosen, request, template)
-        if request.count == 1:
-            for card in sorted_cards:
-                yield _pick([card], request, template)
-            return
+                yield self._pick(chosen, request)
         for combination in combinations(sorted_cards, request.count):
-            yield _pick(combination, request, template)
+            yield self._pick(combination, request)
 
     def _packs_switches(self, request: DeviceRequest) -> bool:
         """Whether the pod's protocol keeps shares off idle switches; the pod's own order overrides this."""
         one_share = request.count == 1 and not request.whole and request.type is DeviceType.GPU
         return one_share and self.request.scoring.topology and not self._own_order
 
-    def _scoped(
-        self,
-        request: DeviceRequest,
-        everyone: Sequence[Card],
-        fitting: Sequence[Card],
-        template: str,
-    ) -> Iterator[Pick]:
-        scope = request.scope or Scope.NODE
+    def _scoped(self, request: DeviceRequest, fitting: Sequence[Card]) -> Iterator[Pick]:
+        scope, everyone = request.scope or Scope.NODE, self._all(request)
         if not has_tree(everyone, scope):
-            self._note(NodeReason(request.scope_code, "the topology of its cards is not known"))
+            self._refuse(request.scope_code, "the topology of its cards is not known")
             return
         found = False
         if not self._own_order:
             for chosen in in_scopes(everyone, fitting, request):
                 found = True
-                yield _pick(chosen, request, template)
+                yield self._pick(chosen, request)
         # A pod with an order of its own is served in that order. For others these are the sets that remain for a later
         # group that needs one of the cards above.
         for combination in combinations(fitting, request.count):
@@ -340,92 +311,61 @@ class Picker:
                 return
             if together(combination, scope):
                 found = True
-                yield _pick(combination, request, template)
+                yield self._pick(combination, request)
         if not found:
             where = {Scope.DEVICE: "device", Scope.PCIE: "PCIe switch", Scope.NUMA: "NUMA node"}
-            self._note(
-                NodeReason(
-                    request.scope_code,
-                    f"no {where[scope]} has {request.count} cards that fit "
-                    f"({len(fitting)} fit on the node)",
-                    request.count,
-                )
+            self._refuse(
+                request.scope_code,
+                f"no {where[scope]} has {request.count} cards that fit ({len(fitting)} fit on the node)",
+                request.count,
             )
 
     def _partitioned(
-        self,
-        request: DeviceRequest,
-        everyone: Sequence[Card],
-        fitting: Sequence[Card],
-        ask: PartitionAsk,
+        self, request: DeviceRequest, fitting: Sequence[Card], ask: PartitionAsk
     ) -> Iterator[Pick]:
-        if not self.node.partitions:
-            self._note(NodeReason(ReasonCode.PARTITION, "the node has no partition table"))
+        code, count, tables = ReasonCode.PARTITION, request.count, self.node.partitions
+        if not tables:
+            self._refuse(code, "the node has no partition table")
             return
-        if request.count not in self.node.partitions:
-            sizes = ", ".join(str(size) for size in sorted(self.node.partitions))
-            self._note(
-                NodeReason(
-                    ReasonCode.PARTITION,
-                    f"no partition has {request.count} cards; sizes are {sizes}",
-                    request.count,
-                )
-            )
+        if count not in tables:
+            sizes = ", ".join(map(str, sorted(tables)))
+            self._refuse(code, f"no partition has {count} cards; sizes are {sizes}", count)
             return
         found = False
-        for chosen in self._free(request, everyone, fitting, ask):
+        for chosen in self._free(request, fitting, ask):
             found = True
-            yield _pick(chosen, request, "")
+            yield self._pick(chosen, request)
         if not found:
-            self._note(
-                NodeReason(
-                    ReasonCode.PARTITION,
-                    f"no partition of {request.count} cards is free",
-                    request.count,
-                )
-            )
+            self._refuse(code, f"no partition of {count} cards is free", count)
 
     def _free(
-        self,
-        request: DeviceRequest,
-        everyone: Sequence[Card],
-        fitting: Sequence[Card],
-        ask: PartitionAsk,
+        self, request: DeviceRequest, fitting: Sequence[Card], ask: PartitionAsk
     ) -> Iterator[list[Card]]:
         """Free partitions. A partition may be wider than the scope of a hint, but not than a required NUMA node.
 
         The links of a partition do not use the switches that a scope counts.
         """
         numa = self.node.single_numa or request.scope_code is ReasonCode.NUMA_MISMATCH
-        for chosen in partitions(self.node, everyone, fitting, request.count, ask):
+        for chosen in partitions(self.node, self._all(request), fitting, request.count, ask):
             if together(chosen, Scope.NUMA if numa else None):
                 yield chosen
 
-    def _every(
-        self,
-        group: RequestGroup,
-        everyone: Sequence[Card],
-        fitting: Sequence[Card],
-    ) -> Iterator[Pick]:
-        request = group.request
+    def _every(self, request: DeviceRequest, fitting: Sequence[Card]) -> Iterator[Pick]:
         selector = request.filter.selector
-        wanted = [c for c in everyone if selector is None or selector.matches(c.device.labels)]
+        wanted = [
+            card
+            for card in self._all(request)
+            if selector is None or selector.matches(card.device.labels)
+        ]
         if not wanted or len([c for c in wanted if c in fitting]) < len(wanted):
             told = replace(request, count=max(len(wanted), 1))
-            self._lacks(request, everyone, len(fitting), told)
-            return
-        if len(self._unfenced(request, everyone, wanted, len(wanted))) == len(wanted):
-            yield _pick(wanted, request, "")
+            self._lacks(request, len(fitting), told)
+        elif len(self._unfenced(request, wanted, len(wanted))) == len(wanted):
+            yield self._pick(wanted, request)
 
     # --- GPU and RDMA together -----------------------------------------------------------------
 
-    def _primary(
-        self,
-        group: RequestGroup,
-        everyone: Sequence[Card],
-        fitting: Sequence[Card],
-        template: str,
-    ) -> Iterator[Pick]:
+    def _primary(self, request: DeviceRequest, fitting: Sequence[Card]) -> Iterator[Pick]:
         """Primary devices beside usable secondary ones first; others only if allowed.
 
         Upstream picks the primary without checking the others (docs/sources/koordinator.md 13, Q15).
@@ -441,34 +381,27 @@ class Picker:
             serving = self._serving(mate.request, mate.protocol)
             usable = {switch_of(card) for card in serving}
             near = [card for card in near if switch_of(card) in usable - {None}]
-        if len(near) >= group.request.count:
-            yield from self._sets(group, everyone, near, template)
+        if len(near) >= request.count:
+            yield from self._sets(request, near)
         if joint is not None and joint.same_pcie:
-            self._note(
-                NodeReason(
-                    ReasonCode.JOINT_ALLOCATION,
-                    f"{len(near)} of {len(fitting)} fitting cards share a PCIe switch with a free "
-                    f"{mates[0].request.type if mates else 'mate'}, {group.request.count} needed",
-                    group.request.count,
-                    len(near),
-                )
+            self._refuse(
+                ReasonCode.JOINT_ALLOCATION,
+                f"{len(near)} of {len(fitting)} fitting cards share a PCIe switch with a free "
+                f"{mates[0].request.type if mates else 'mate'}, {request.count} needed",
+                request.count,
+                len(near),
             )
-            return
-        if len(near) < len(fitting):
-            yield from self._sets(group, everyone, fitting, template)
+        elif len(near) < len(fitting):
+            yield from self._sets(request, fitting)
 
     def _secondary(
-        self,
-        group: RequestGroup,
-        primary: Pick,
-        fitting: Sequence[Card],
-        everyone: Sequence[Card],
+        self, request: DeviceRequest, primary: Pick, fitting: Sequence[Card]
     ) -> Iterator[Pick]:
         """As many devices as the primary has PCIe switches, at least as many as asked.
 
         They are taken from these switches, one of each in turn; then from the primary's NUMA nodes, then from anywhere.
         """
-        request, joint = group.request, self.request.joint
+        joint = self.request.joint
         strategy = self.strategy or roomiest(request)
         fitting = ordered(fitting, request, self.request.card_order, strategy)
         switches = list(dict.fromkeys(switch_of(card) for card in primary.cards))
@@ -478,78 +411,76 @@ class Picker:
         if joint is not None and joint.same_pcie:
             chosen = near[:count]
             if len(covered) < len(switches) or len(chosen) < request.count:
-                self._note(
-                    NodeReason(
-                        ReasonCode.JOINT_ALLOCATION,
-                        f"{len(covered)} of {len(switches)} PCIe switches of the chosen cards have "
-                        f"a free {request.type}",
-                        len(switches),
-                        len(covered),
-                    )
+                self._refuse(
+                    ReasonCode.JOINT_ALLOCATION,
+                    f"{len(covered)} of {len(switches)} PCIe switches of the chosen cards have "
+                    f"a free {request.type}",
+                    len(switches),
+                    len(covered),
                 )
                 return
         else:
             if len(fitting) < request.count:
-                self._lacks(request, everyone, len(fitting))
+                self._lacks(request, len(fitting))
                 return
             chosen = [*near, *beyond(primary.cards, near, fitting)][:count]
         if together(chosen, request.scope):
-            yield _pick(chosen, request, "")
+            yield self._pick(chosen, request)
             return
-        self._note(
-            NodeReason(
-                request.scope_code,
-                f"the {request.type} devices beside the chosen cards are too far apart",
-            )
+        self._refuse(
+            request.scope_code,
+            f"the {request.type} devices beside the chosen cards are too far apart",
         )
 
     # --- smaller steps -------------------------------------------------------------------------
 
     def _unfenced(
-        self,
-        request: DeviceRequest,
-        everyone: Sequence[Card],
-        fitting: Sequence[Card],
-        count: int,
-    ) -> list[Card]:
+        self, request: DeviceRequest, fitting: Sequence[Card], count: int
+    ) -> Sequence[Card]:
         """Drop cards whose surroundings are in use, for a request that needs `count` idle ones."""
         scope = request.scope_exclusive
         if scope is None:
-            return list(fitting)
+            return fitting
         kept = []
         for card in fitting:
-            near = [c for c in everyone if c is card or within(c, card, scope)]
+            near = [c for c in self._all(request) if c is card or within(c, card, scope)]
             if all(c.tenants == 0 for c in near):
                 kept.append(card)
         if len(kept) < count:
-            self._note(
-                NodeReason(
-                    request.scope_code,
-                    f"{len(kept)} of {len(fitting)} fitting cards have idle neighbours, "
-                    f"{count} needed",
-                    count,
-                    len(kept),
-                )
+            self._refuse(
+                request.scope_code,
+                f"{len(kept)} of {len(fitting)} fitting cards have idle neighbours, {count} needed",
+                count,
+                len(kept),
             )
         return kept
 
-    def _template(self, request: DeviceRequest) -> str:
-        found = template(self.node, request)
-        if found:
-            return found
+    def _has_template(self, request: DeviceRequest) -> bool:
+        if template(self.node, request):
+            return True
         asked = templated(request)
         parts = ", ".join(
             f"{unit} {format_amount(ReasonCode.INSUFFICIENT_MEMORY, value) if unit == 'memory' else value}"
             for unit, value in sorted(asked.items())
         )
         known = ", ".join(self.node.templates) or "none"
-        self._note(
-            NodeReason(
-                ReasonCode.TEMPLATE_MISMATCH,
-                f"no matched GPU shared resource template for {parts} (templates: {known})",
-            )
+        self._refuse(
+            ReasonCode.TEMPLATE_MISMATCH,
+            f"no matched GPU shared resource template for {parts} (templates: {known})",
         )
-        return ""
+        return False
+
+    def _pick(self, cards: Sequence[Card], request: DeviceRequest) -> Pick:
+        equal = template(self.node, request) if request.templated else ""
+        if request.filter.functions is None:
+            return Pick(tuple(cards), (None,) * len(cards), equal)
+        functions = (first_function(card, request) for card in cards)
+        return Pick(tuple(cards), tuple(functions), equal)
+
+    def _refuse(
+        self, code: ReasonCode, message: str, asked: int | None = None, free: int | None = None
+    ) -> None:
+        self._note(NodeReason(code, message, asked, free))
 
     def _note(self, reason: NodeReason) -> None:
         """Keep the first reason: it is from the first choice, which people expect to see."""
@@ -565,13 +496,6 @@ def pool_reason(card: Card, request: DeviceRequest, protocol: str) -> CardReason
     if by_card is None or (by_instance and by_instance.code is ReasonCode.MODE_MISMATCH):
         return by_card
     return by_instance or instances.too_few(card, request)
-
-
-def _pick(cards: Sequence[Card], request: DeviceRequest, template: str) -> Pick:
-    if request.filter.functions is None:
-        return Pick(tuple(cards), (None,) * len(cards), template)
-    functions = (first_function(card, request) for card in cards)
-    return Pick(tuple(cards), tuple(functions), template)
 
 
 def template(node: Node, request: DeviceRequest) -> str:
