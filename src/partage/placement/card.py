@@ -180,36 +180,37 @@ def unsuitable(
     Args:
         by_instance: whether the card should serve by a hardware instance, not by a share or as a whole.
     """
-    minor = device.minor
+    found = _problem(device, wanted, protocol, by_instance=by_instance)
+    return CardReason(found[0], device.minor, detail=found[1]) if found else None
+
+
+def _problem(
+    device: Device, wanted: CardFilter, protocol: str, *, by_instance: bool
+) -> tuple[ReasonCode, str] | None:
     if protocol in device.hidden_from:
-        return CardReason(ReasonCode.CORDONED, minor, detail=f"kept from {protocol} pods")
-    vendor = _vendor_problem(device.vendor, wanted)
-    if vendor:
-        return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=vendor)
+        return ReasonCode.CORDONED, f"kept from {protocol} pods"
+    if vendor := _vendor_problem(device.vendor, wanted):
+        return ReasonCode.TYPE_MISMATCH, vendor
     if wanted.use_types and not _named(wanted.use_types, device.model):
-        return CardReason(
-            ReasonCode.TYPE_MISMATCH,
-            minor,
-            detail=f"it is {device.model or 'of unknown model'}, asked {alternatives(wanted.use_types)}",
-        )
+        model, asked = device.model or "of unknown model", alternatives(wanted.use_types)
+        return ReasonCode.TYPE_MISMATCH, f"it is {model}, asked {asked}"
     if _named(wanted.avoid_types, device.model):
-        return CardReason(ReasonCode.TYPE_MISMATCH, minor, detail=f"{device.model} is refused")
-    mode = _mode_problem(device, wanted, by_instance=by_instance)
-    if mode:
-        return CardReason(ReasonCode.MODE_MISMATCH, minor, detail=mode)
+        return ReasonCode.TYPE_MISMATCH, f"{device.model} is refused"
+    if mode := _mode_problem(device, wanted, by_instance=by_instance):
+        return ReasonCode.MODE_MISMATCH, mode
     if wanted.use_uuids and device.uuid not in wanted.use_uuids:
         asked = alternatives(wanted.use_uuids)
-        return CardReason(
-            ReasonCode.UUID_MISMATCH, minor, detail=f"it is {device.uuid}, asked {asked}"
-        )
+        return ReasonCode.UUID_MISMATCH, f"it is {device.uuid}, asked {asked}"
     if device.uuid in wanted.avoid_uuids:
-        return CardReason(ReasonCode.UUID_MISMATCH, minor, detail=f"{device.uuid} is refused")
+        return ReasonCode.UUID_MISMATCH, f"{device.uuid} is refused"
     if wanted.selector is not None and not wanted.selector.matches(device.labels):
-        return CardReason(
-            ReasonCode.INSUFFICIENT_DEVICES, minor, detail="its labels do not match the selector"
-        )
-    cut = _cutting_problem(device, by_instance=by_instance)
-    return CardReason(ReasonCode.MIG_PLACEMENT, minor, detail=cut) if cut else None
+        return ReasonCode.INSUFFICIENT_DEVICES, "its labels do not match the selector"
+    cut = ""
+    if by_instance and device.cutting is None:
+        cut = f"{device.model or 'the card'} cannot be cut into instances"
+    elif not by_instance and device.mode is SliceMode.MIG:
+        cut = "the card is cut into instances only"
+    return (ReasonCode.MIG_PLACEMENT, cut) if cut else None
 
 
 def alternatives(asked: Sequence[str]) -> str:
@@ -225,15 +226,6 @@ def _named(words: tuple[str, ...], model: str) -> bool:
     """Whether a model's name contains one of the words; asked for card after card, so it is remembered."""
     folded = model.lower()
     return any(word.lower() in folded for word in words)
-
-
-def _cutting_problem(device: Device, *, by_instance: bool) -> str:
-    """Why a card that is cut this way cannot serve by instances, or can serve only by them."""
-    if by_instance and device.cutting is None:
-        return f"{device.model or 'the card'} cannot be cut into instances"
-    if not by_instance and device.mode is SliceMode.MIG:
-        return "the card is cut into instances only"
-    return ""
 
 
 def _mode_problem(device: Device, wanted: CardFilter, *, by_instance: bool) -> str:
@@ -317,13 +309,9 @@ def _busy(card: Card) -> CardReason | None:
         return None
     full = card.memory_free <= 0 or card.core_free <= 0
     code = none_left(card.device.type) if full else ReasonCode.CARD_NOT_IDLE
-    return CardReason(
-        code, card.device.minor, detail=card.closed_detail or _shared_by(card.tenants)
-    )
-
-
-def _shared_by(tenants: int) -> str:
-    return "1 container is on it" if tenants == 1 else f"{tenants} containers are on it"
+    many = card.tenants
+    shared = "1 container is on it" if many == 1 else f"{many} containers are on it"
+    return CardReason(code, card.device.minor, detail=card.closed_detail or shared)
 
 
 def _short(card: Card, request: DeviceRequest) -> CardReason | None:

@@ -18,6 +18,7 @@ from partage.placement.fragmentation import Lens, Workload
 from partage.placement.mix import Mix, Standing, Stock, workload_of
 from partage.placement.priced import SCARCE, set_bonus
 from partage.placement.rehearsal_loops import Asked, Books, Kept, Usual, Worth
+from partage.placement.slot_reservation import MIB, Guard
 from partage.placement.tables import Prices
 
 LOAD: Final = 1.3
@@ -231,25 +232,15 @@ def _worth(prices: Prices, stock: Stock) -> Worth:
 
 def _kept(prices: Prices, mix: Mix) -> Kept:
     """The reserves as columns; the rule of `Guard` decides which asks may take their slots."""
-    reserves = prices.reserves
-    allowed = [
-        [not r.count or not r.models or m in r.models for m in prices.models] for r in reserves
+    guard = Guard(prices, 0)
+    known = guard.allowed[:, : len(prices.models)].copy()
+    free = [
+        guard.exempt({"cpu": cpu}, count)
+        for cpu, count in zip(mix.cpu.tolist(), mix.cards.tolist(), strict=True)
     ]
-    cards, cpu, memory, least = (
-        np.array([getattr(r, name) for r in reserves], np.int64)
-        for name in ("count", "cpu_milli", "memory_mib", "least_cpu")
-    )
-    asked = mix.cards[:, None]
-    free: Bools = np.where(cards > 0, asked >= cards, asked == 0) & (mix.cpu[:, None] >= least)
-    return Kept(
-        cards,
-        cpu,
-        memory,
-        np.array(allowed, np.bool_).reshape(len(reserves), len(prices.models)),
-        free,
-        np.array([r.need for r in reserves], np.float64),
-        max(prices.milli_per_pod, 1.0),
-    )
+    may_take = np.array(free, np.bool_).reshape(mix.cpu.size, len(prices.reserves))
+    memory = guard.memory // MIB
+    return Kept(guard.cards, guard.cpu, memory, known, may_take, guard.need, guard.per_pod)
 
 
 def _usual(workload: Workload, stock: Stock) -> Usual:

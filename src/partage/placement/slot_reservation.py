@@ -13,7 +13,7 @@ import numpy as np
 from partage.inventory.plane import Bools, Index, Ints
 from partage.placement.tables import Prices
 
-_MIB: Final = 2**20
+MIB: Final = 2**20
 _MANY: Final = 2**20
 MARGIN: Final = 3.0  # standard deviations of the number of pods to come
 
@@ -35,7 +35,7 @@ class Guard:
         self.per_pod = max(prices.milli_per_pod, 1.0)
         self.cards = np.array([r.count for r in reserves], np.int64)
         self.cpu = np.array([r.cpu_milli for r in reserves], np.int64)
-        self.memory = np.array([r.memory_mib for r in reserves], np.int64) * _MIB
+        self.memory = np.array([r.memory_mib for r in reserves], np.int64) * MIB
         self._least = np.array([r.least_cpu for r in reserves], np.int64)
         self.need = np.array([r.need for r in reserves], np.float64)
         self._bits = np.left_shift(1, np.arange(len(reserves), dtype=np.int64))

@@ -106,7 +106,7 @@ class RequestClass:
         kinds: the different groups, each with its number of equal ones.
         eligible: which nodes are in question, regardless of their free amounts.
         equals: answers of the exact rule, reused for equal nodes.
-        guarded: places that take a slot from a short reserve rank behind all others.
+        guard: the prices whose reserves rank places that take a slot from a short one behind all others.
         gauge: fragmentation of every node, for strategies that use it.
         priced: value of every node, for the default strategy once it has learnt prices or usual requests.
         rescorer: scores the class instead of NumPy, if it is set.
@@ -136,7 +136,7 @@ class RequestClass:
     told: dict[int, tuple[NodeReason, int]] = field(default_factory=dict)
     given_up: bool = False
     kinds: tuple[Kind, ...] = ()
-    guarded: bool = False
+    guard: PriceGauge | None = None
     gauge: Gauge | None = None
     priced: PriceGauge | CapacityGauge | None = None
     rescorer: Rescorer | None = None
@@ -156,9 +156,9 @@ class RequestClass:
     @property
     def offer(self) -> Ints:
         """`value`, but places that take a slot from a short reserve rank behind all others."""
-        if not self.guarded or not isinstance(self.priced, PriceGauge):
+        if self.guard is None:
             return self.value
-        return self.priced.offer(self.value, self.flags, TIER * RANKS)
+        return self.guard.offer(self.value, self.flags, TIER * RANKS)
 
     def follow(self, former: "RequestClass") -> None:
         """Copy from an equal class the knowledge that depends on neither policy nor tables."""
@@ -186,8 +186,8 @@ class RequestClass:
         """The best node for the pod, and how good it is; both -1 if there is none. `among` nodes, None for all."""
         if not self.value.size:
             return -1, -1
-        if among is None and self.guarded and isinstance(self.priced, PriceGauge):
-            index = self.priced.best(self.value, self.flags, TIER * RANKS)
+        if among is None and self.guard is not None:
+            index = self.guard.best(self.value, self.flags, TIER * RANKS)
             return index, -1 if index < 0 else self.worth_of(index)
         offer = self.offer if among is None else np.where(among, self.offer, -1)
         index = int(offer.argmax())
@@ -389,8 +389,8 @@ class RequestClass:
         request, cards = (groups[0].request, fits) if groups else (None, None)
         scene = self._scene(ledger, request, cards, nodes)
         score = node_scores(scene, self.node_strategy)
-        if self.guarded and isinstance(self.priced, PriceGauge):
-            self.flags[nodes] = self.priced.flags(self.pod.host, request, nodes, score)
+        if self.guard is not None:
+            self.flags[nodes] = self.guard.flags(self.pod.host, request, nodes, score)
         if self._cut and request is not None and cards is not None:
             score = self._with_instances(ledger, nodes, score, cards)
         score = score + self.eligible.preference[nodes] * BEYOND_SCORES
@@ -553,9 +553,10 @@ class RequestClassCache:
         if Strategy.PARTAGE in strategies:
             if self._priced is None:
                 self._priced = self._priced_of(tables)
-            group.priced = self._priced
-            node = group.node_strategy is Strategy.PARTAGE
-            group.guarded = node and tables.prices is not None and bool(tables.prices.reserves)
+            priced = group.priced = self._priced
+            between_nodes = group.node_strategy is Strategy.PARTAGE
+            if between_nodes and isinstance(priced, PriceGauge) and priced.prices.reserves:
+                group.guard = priced
         if group.card_strategy is Strategy.PARTAGE:
             group.scores_cards = group.priced is not None
         else:

@@ -601,13 +601,8 @@ class DryRun:
     def __init__(
         self, chooser: Chooser, pod: Pod, name: str, first: Sequence[Pod], work: Work
     ) -> None:
-        self._chooser, self._pod, self._name, self._first, self._work = (
-            chooser,
-            pod,
-            name,
-            first,
-            work,
-        )
+        self._chooser, self._pod, self._name = chooser, pod, name
+        self._first, self._work = first, work
         self._away: dict[str, Allocation | None] = {}
         self.depth = MOST_A_NODE
 

@@ -7,6 +7,7 @@ different.
 
 from collections import OrderedDict
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 
 from msgspec import structs
@@ -59,22 +60,10 @@ class EqualNodes:
             obstacle: only the first obstacle is wanted.
             greedily: each group gets its first choice if the search gives up.
         """
-
-        def search() -> Outcome:
-            return place(
-                node,
-                cards,
-                request,
-                strategy,
-                ranking,
-                work,
-                obstacle=obstacle,
-                greedily=greedily,
-            )
-
+        search = partial(place, node, cards, request, strategy, ranking, work)
         # A search for one group is faster than a comparison, and links are of single cards.
         if len(request.groups) < 2 or (request.card_order.by_links and node.links):
-            return search()
+            return search(obstacle=obstacle, greedily=greedily)
         ranks = tuple(ranking.items()) if ranking else None
         # A class has no names of containers, but grants contain them.
         names = tuple(one.name for group in request.groups for one in group.containers)
@@ -82,7 +71,7 @@ class EqualNodes:
         key = asked, ranks, _facts(node, cards, request)
         known = self._known.pop(key, None)
         if known is None:
-            found = search()
+            found = search(obstacle=obstacle, greedily=greedily)
             known = found, work.done
         else:
             found = _here(known[0], cards)

@@ -9,9 +9,9 @@ driver decides which pods to evict, and when.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec import structs
 
@@ -22,8 +22,6 @@ from partage.model.device import DeviceType
 from partage.model.pod import Pod
 from partage.placement.card import MOST, MOST_A_NODE, Work
 from partage.scheduler.decision import Chooser, DryRun
-
-T = TypeVar("T")
 
 MOST_A_PLAN: Final = 9 * MOST
 """Units of work that a plan for one node may take: a plan asks many times whether a pod fits."""
@@ -195,21 +193,11 @@ def still(
         asked, uids = _Asked(run, beside, work), [one.uid for one in plan.victims]
         if not asked.fits(uids):
             return None
-        fewer = _run_through(asked.least(uids))
+        fewer = least(uids, asked.fits)
     if work.spent:
         return plan
     left = tuple(one for one in plan.victims if one.uid in fewer)
     return Plan(plan.node, left, tuple(sorted(_breaking(left, allowed))))
-
-
-def _run_through(steps: Generator[None, None, T]) -> T:
-    """The result of such a generator, for a caller that gives no other task a turn."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 class _Asked:
@@ -230,19 +218,16 @@ class _Asked:
 
     def least(self, victims: Sequence[str]) -> Generator[None, None, list[str]]:
         """See `least`; other tasks get their turn if it took long."""
-        steps = _sparing(victims, self.fits)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: list[str] = end.value
-                return found
+        left = list(victims)
+        for fewer in _sparing(victims, self.fits):
+            left = fewer
             if self._work.done >= self._paused + _A_STRETCH:
                 self._run.leave()
                 yield
                 # Earlier answers may no longer be valid; the earlier work counts.
                 self._paused = self._work.done
                 self._known.clear()
+        return left
 
 
 def least(victims: Sequence[str], fits: Callable[[Collection[str]], bool]) -> list[str]:
@@ -255,13 +240,13 @@ def least(victims: Sequence[str], fits: Callable[[Collection[str]], bool]) -> li
         victims: uids; the first one is spared first.
         fits: whether there is room without these pods; without more pods there is never less room.
     """
-    return _run_through(_sparing(victims, fits))
+    return [list(victims), *_sparing(victims, fits)][-1]
 
 
 def _sparing(
     victims: Sequence[str], fits: Callable[[Collection[str]], bool]
-) -> Generator[None, None, list[str]]:
-    """As `least`, with a pause after each question."""
+) -> Iterator[list[str]]:
+    """The victims left after each question, those of `least` in the end."""
     left = list(victims)
     kept, step = 0, 1
     while kept < len(left):
@@ -273,8 +258,7 @@ def _sparing(
             step //= 2
         else:
             kept += 1
-        yield
-    return left
+        yield left
 
 
 def _breaking(order: Sequence[Occupant], allowed: Mapping[str, int]) -> frozenset[str]:
