@@ -357,10 +357,7 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 async def _denied(
-    client: Client,
-    account: str,
-    needed: Iterable[Right],
-    notes: list[str],
+    client: Client, account: str, needed: Iterable[Right], notes: list[str]
 ) -> tuple[str, ...]:
     """Missing rights of the account, by the API server's answer."""
     reviews = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False)

@@ -11,12 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from partage.cli.answering import Asked
-from partage.cli.asked import (
-    NOT_FOUND,
-    answer_options,
-    answered,
-    told,
-)
+from partage.cli.asked import NOT_FOUND, answer_options, answered, told
 from partage.cli.completion import pod_names
 from partage.cli.ending import end
 from partage.cli.parameters import Name, Sectioned, name_option
@@ -359,10 +354,7 @@ def _print_request(console: Console, found: Document) -> None:
         if group["dialect"]:
             protocol += f" ({group['dialect']})"
         table.add_row(
-            f"{count} x {group['type']}",
-            _each(group),
-            protocol,
-            ", ".join(group["containers"]),
+            f"{count} x {group['type']}", _each(group), protocol, ", ".join(group["containers"])
         )
     if found["request"]:
         console.print(table)

@@ -10,12 +10,7 @@ import click
 from rich.text import Text
 
 from partage.cli.answering import Asked
-from partage.cli.asked import (
-    NOT_FOUND,
-    answer_options,
-    answered,
-    told,
-)
+from partage.cli.asked import NOT_FOUND, answer_options, answered, told
 from partage.cli.completion import node_names
 from partage.cli.ending import end
 from partage.cli.parameters import Name, Sectioned

@@ -90,10 +90,7 @@ class _Mix(click.ParamType[tuple[float, ...]]):
         help="A stream of requests instead: percent that ask for 1g, 2g, 3g, 4g and 7g.",
     ),
     click.option(
-        "--rho",
-        type=float,
-        metavar="R",
-        help="Memory units asked for on average, as part of all.",
+        "--rho", type=float, metavar="R", help="Memory units asked for on average, as part of all."
     ),
     option("--seed", type=int, default=42, metavar="S", help="Seed of the draws."),
     option(
@@ -239,10 +236,7 @@ def _streamed(stream: Stream, policy: str) -> dict[str, Any]:
         "seconds": round(found.seconds, 3),
     }
     if stream.waits:
-        result |= {
-            "accepted_at_once": found.at_once / found.offered,
-            "mean_wait": found.mean_wait,
-        }
+        result |= {"accepted_at_once": found.at_once / found.offered, "mean_wait": found.mean_wait}
     return result
 
 

@@ -125,22 +125,14 @@ def _pods_table(outcome: Outcome) -> PlainTable:
         name = pod.pod.pod.key
         if pod.allocation is not None:
             grants = pod.allocation.grants
-            table.add_row(
-                name,
-                pod.allocation.node,
-                cards_text(grants),
-                given(given_text(grants)),
-            )
+            table.add_row(name, pod.allocation.node, cards_text(grants), given(given_text(grants)))
         elif pod.refusal is None:
             table.add_row(name, "-", "", Styled("finished", "dim"))
     for claim in outcome.cluster.claims:
         for node, record in claim.records.items():
             grants = record.grants
             table.add_row(
-                f"claim {claim.key}",
-                node,
-                cards_text(grants),
-                given(given_text(grants)),
+                f"claim {claim.key}", node, cards_text(grants), given(given_text(grants))
             )
     return table
 
@@ -153,11 +145,7 @@ def _print_waiting(console: Console, outcome: Outcome) -> None:
     print_waiting(
         console,
         (
-            (
-                pod.pod.pod.key,
-                pod.refusal.code.value,
-                "\n".join((pod.refusal.message, *pod.notes)),
-            )
+            (pod.pod.pod.key, pod.refusal.code.value, "\n".join((pod.refusal.message, *pod.notes)))
             for pod in outcome.waiting
             if pod.refusal is not None
         ),

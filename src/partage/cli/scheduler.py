@@ -344,11 +344,7 @@ def _options_of(given: dict[str, Any], config: Config) -> SchedulerOptions:
         port=given["port"],
         read_port=given["read_port"],
         health_port=given["health_port"],
-        faces=Faces(
-            access,
-            pod_series=given["pod_series"],
-            published=given["published_reads"],
-        ),
+        faces=Faces(access, pod_series=given["pod_series"], published=given["published_reads"]),
         tls=tls,
         service=ServiceSettings(
             seed=given["seed"],

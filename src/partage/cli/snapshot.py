@@ -153,9 +153,7 @@ async def _read(
     try:
         async with Client(config, settings=settings, environ=os.environ) as client:
             return await listed(
-                client,
-                lambda kind, count: _progress(f"read {kind}: {count}"),
-                everything=True,
+                client, lambda kind, count: _progress(f"read {kind}: {count}"), everything=True
             )
     except KubeError as error:
         raise CannotAsk(told_of(error)) from error

@@ -234,10 +234,7 @@ def _print_all(console: Console, found: Document, *, wide: bool) -> None:
     ]
     table = PlainTable("", "", "", headed=False)
     table.add_row(Styled("cards", "bold"), "", f"{cards['total']}: {', '.join(parts)}")
-    for title, key, memory in (
-        ("compute", "core_milli", False),
-        ("memory", "memory_bytes", True),
-    ):
+    for title, key, memory in (("compute", "core_milli", False), ("memory", "memory_bytes", True)):
         amount = seen[key]
         part = amount["used"] / amount["total"] if amount["total"] else 0.0
         table.add_row(

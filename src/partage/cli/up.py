@@ -288,11 +288,6 @@ def _nodes(seen: Overview) -> PlainTable:
         cards = f"{one.cards} x {one.model or 'card'}" if one.cards else "none"
         style = "green" if one.state == "ok" else "red"
         table.add_row(
-            one.name,
-            cards,
-            one.compute,
-            one.memory,
-            str(one.pods),
-            Styled(one.state, style),
+            one.name, cards, one.compute, one.memory, str(one.pods), Styled(one.state, style)
         )
     return table

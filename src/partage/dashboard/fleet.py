@@ -21,12 +21,7 @@ _CORDONED: Final = CLOSED.index(ReasonCode.CORDONED)
 _MOST: Final = 255
 _T = TypeVar("_T", str, tuple[str, str])
 
-STATES: Final = (
-    "idle",
-    "shared",
-    "whole",
-    *(code.value for code in CLOSED[1:HELD] if code),
-)
+STATES: Final = ("idle", "shared", "whole", *(code.value for code in CLOSED[1:HELD] if code))
 """Meanings of a card's byte of `state`: in use, or the reason why it takes no pod."""
 
 

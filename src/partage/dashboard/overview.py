@@ -159,10 +159,7 @@ def sums(plane: Plane, which: Bools) -> dict[str, Any]:
             **{name: int((part & which).sum()) for name, part in kinds.items()},
         },
         **{
-            name: {
-                "total": int(total[which].sum()),
-                "used": int((total - free)[which].sum()),
-            }
+            name: {"total": int(total[which].sum()), "used": int((total - free)[which].sum())}
             for name, total, free in (
                 ("core_milli", plane.core_total, plane.core_free),
                 ("memory_bytes", plane.memory_total, plane.memory_free),

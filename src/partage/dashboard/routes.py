@@ -121,11 +121,7 @@ class _Documents:
                 document = await overview_document(books, self._standing, names=names)
                 kept = _Kept(document, self._monotonic() + _FRESH)
                 self._kept[names] = kept
-        state = {
-            "leader": self._source.leading,
-            "ready": self._source.rebuilt,
-            "names": names,
-        }
+        state = {"leader": self._source.leading, "ready": self._source.rebuilt, "names": names}
         trend = self._history.trend.document() if self._history else None
         return self._answer(request, kept.document | state | {"trend": trend})
 

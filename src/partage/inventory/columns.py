@@ -12,14 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from partage.inventory.card import (
-    CEILING,
-    Suspicion,
-    Tree,
-    doubles,
-    ghost,
-    tree_of,
-)
+from partage.inventory.card import CEILING, Suspicion, Tree, doubles, ghost, tree_of
 from partage.inventory.instances import (
     CUT,
     Cuts,

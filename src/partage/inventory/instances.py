@@ -23,10 +23,7 @@ CUT: Final = (ReasonCode.CARD_NOT_IDLE, "it is cut into instances")
 """Why a card that takes either shares or instances takes no share now."""
 
 
-_OTHERS: Final = (
-    ReasonCode.CARD_NOT_IDLE,
-    "it is cut into instances that partage did not make",
-)
+_OTHERS: Final = (ReasonCode.CARD_NOT_IDLE, "it is cut into instances that partage did not make")
 _INSTANCES_ONLY: Final = (None, CUT, _OTHERS)
 """Reasons that close a card to shares and to whole cards, but not to instances."""
 

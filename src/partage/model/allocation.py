@@ -232,10 +232,7 @@ def _peak(left: Charge, right: Charge) -> Charge:
 
 
 def _combined(
-    left: Charge,
-    right: Charge,
-    both: Callable[[int, int], int],
-    instances: tuple[MigSlice, ...],
+    left: Charge, right: Charge, both: Callable[[int, int], int], instances: tuple[MigSlice, ...]
 ) -> Charge:
     extras = dict(left.extras)
     for name, amount in right.extras:

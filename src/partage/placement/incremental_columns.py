@@ -114,10 +114,6 @@ class CardScores(Followed):
 
     @abstractmethod
     def shared(
-        self,
-        host: Mapping[str, int],
-        nodes: Index,
-        codes: Ints,
-        asked: tuple[int, int],
+        self, host: Mapping[str, int], nodes: Index, codes: Ints, asked: tuple[int, int]
     ) -> Ints:
         """Scores of taking a share of a card, for pairs of node and the card's code; `asked` as in `demand`."""

@@ -329,13 +329,7 @@ def _first(keys: Ints, flags: Ints, short: int) -> int:
 
 @compiled_uncounted
 def play_priced(
-    arrivals: Ints,
-    books: Books,
-    asked: Asked,
-    worth: Worth,
-    kept: Kept,
-    mine: Notes,
-    node: Ints,
+    arrivals: Ints, books: Books, asked: Asked, worth: Worth, kept: Kept, mine: Notes, node: Ints
 ) -> None:
     """Place arrivals by prices and reserves.
 

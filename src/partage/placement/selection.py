@@ -210,10 +210,7 @@ def chosen(mix: Mix, stock: Stock, standing: Standing | None = None) -> Choice |
 
 
 def learned(
-    tables: Tables,
-    seen: Mapping[Ask, int],
-    stock: Stock,
-    standing: Standing | None = None,
+    tables: Tables, seen: Mapping[Ask, int], stock: Stock, standing: Standing | None = None
 ) -> Tables | None:
     """Tables with the best prices for the requests seen, or with the best fallback.
 

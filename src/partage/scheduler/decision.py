@@ -490,11 +490,7 @@ class Chooser:
         return self._insists
 
     def grants_without(
-        self,
-        pod: Pod,
-        name: str,
-        gone: Iterable[str],
-        work: Work | None = None,
+        self, pod: Pod, name: str, gone: Iterable[str], work: Work | None = None
     ) -> tuple[Grant, ...] | None:
         """The pod's grants on a node if others were gone; None if it would not fit.
 

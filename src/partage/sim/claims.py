@@ -47,14 +47,7 @@ from partage.wire.claims import (
     results_of,
     spec_of,
 )
-from partage.wire.device_pools import (
-    CounterKey,
-    DeviceKey,
-    Offer,
-    class_selectors,
-    nano,
-    pools,
-)
+from partage.wire.device_pools import CounterKey, DeviceKey, Offer, class_selectors, nano, pools
 from partage.wire.device_requests import CLAIM_KINDS, MOST, Ask, Asked, asked, claims_named
 from partage.wire.device_selectors import MOST_STEPS, NoLibrary, Selectors
 from partage.wire.device_view import Failure

@@ -153,10 +153,7 @@ def _bound(engine: Engine, translated: TranslatedPod) -> PodOutcome:
 
 
 def _decide(
-    engine: Engine,
-    cluster: Cluster,
-    translated: TranslatedPod,
-    claims: "ClaimAllocator | None",
+    engine: Engine, cluster: Cluster, translated: TranslatedPod, claims: "ClaimAllocator | None"
 ) -> PodOutcome:
     document = cluster.claimants.get(translated.pod.uid)
     if claims is not None and document is not None:

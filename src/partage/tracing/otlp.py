@@ -38,10 +38,7 @@ _DIGITS: Final = 9
 
 
 def live_tracer(
-    service: str,
-    environ: Mapping[str, str],
-    now: Callable[[], int],
-    chance: Callable[[int], int],
+    service: str, environ: Mapping[str, str], now: Callable[[], int], chance: Callable[[int], int]
 ) -> LiveTracer | None:
     """A tracer with the environment's settings; None if these disable it.
 

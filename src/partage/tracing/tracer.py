@@ -227,9 +227,7 @@ class SpanSeries:
     def collect(self) -> Iterator[Metric]:
         """See `prometheus_client`."""
         family = CounterMetricFamily(
-            "partage_trace_spans",
-            "Spans by outcome; 0 without traces.",
-            labels=["outcome"],
+            "partage_trace_spans", "Spans by outcome; 0 without traces.", labels=["outcome"]
         )
         counts = self._tracer.counts
         for told in Told:

@@ -12,13 +12,7 @@ from partage.placement.priced import PriceGauge, told
 from partage.placement.slot_reservation import MARGIN
 from partage.sim.compiled.columns import Found, Guarded, PriceTable, Valued
 from partage.sim.compiled.fitting import best
-from partage.sim.compiled.prices import (
-    card_values,
-    count_slots,
-    node_values,
-    price,
-    shortage,
-)
+from partage.sim.compiled.prices import card_values, count_slots, node_values, price, shortage
 from partage.sim.compiled.rescoring import Rescorer, Scratch
 
 
@@ -37,14 +31,7 @@ class FastPriceGauge(PriceGauge):
         """Make room for the nodes and cards in the books."""
         super().allocate()
         pairs = np.ascontiguousarray(self.prices.pairs.T)
-        self.valued: Valued = (
-            self.left,
-            self.total,
-            self.idle,
-            self.model,
-            self.sums,
-            self.value,
-        )
+        self.valued: Valued = (self.left, self.total, self.idle, self.model, self.sums, self.value)
         self.table: PriceTable = (self.worth, pairs[0], pairs[1], self.scarcity, self.bonus)
         guard = self.guard
         self.guarded: Guarded = (guard.cards, guard.cpu, guard.memory, guard.slots.T)
