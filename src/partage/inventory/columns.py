@@ -301,8 +301,10 @@ class Columns:
             if len(self._known_trees) > _MANY + 2 * len(self.trees):
                 self._known_trees = {one: one for one in self.trees.values()}
         self.bare[index], self.shut[index] = not rows, node.shut
-        self._load_host(index)
+        self._write_host(index, node)
+        self._write_hosted(index, entries.values())
         for uid, entry in entries.items():
+            self._book_host(index, entry.allocation.host, -1)
             for charge in entry.charges:
                 place = self._locate(index, charge)
                 if place is not None:
@@ -311,15 +313,6 @@ class Columns:
         self.changes.append(index)
         self.node_changes.append(index)
         self.made_room += 1
-
-    def _load_host(self, index: int) -> None:
-        """Rewrite a node's resources beside devices."""
-        node = self.node_at(index)
-        entries = self._by_node.get(node.name, {}).values()
-        self._write_host(index, node)
-        self._write_hosted(index, entries)
-        for entry in entries:
-            self._book_host(index, entry.allocation.host, -1)
 
     def _note_width(self, index: int, devices: int) -> None:
         """Record a node's number of devices of one type, ghosts included."""
@@ -600,9 +593,11 @@ class Columns:
             return ReasonCode.CORDONED, ""
         if device.doubt:
             return ReasonCode.QUARANTINED, device.doubt
-        plane = self.planes[type_]
+        plane, tenants = self.planes[type_], self._tenants.get((type_, index, row), {})
+        many = len(tenants)
         if plane.core_free[row, index] < 0 or plane.memory_free[row, index] < 0:
-            return ReasonCode.QUARANTINED, self._too_many(type_, index, row)
+            # Two managers allocate it, or one record was edited.
+            return ReasonCode.QUARANTINED, f"over-committed by {many} pod{'s' * (many != 1)}"
         node = self.node_at(index)
         for suspicion in self._suspected.get(node.name, {}).values():
             if type_ in suspicion.types:
@@ -615,7 +610,6 @@ class Columns:
                 ReasonCode.QUARANTINED,
                 f"a record names {claim} as card {device.minor}, here is {device.uuid}",
             )
-        tenants = self._tenants.get((type_, index, row), {})
         closed = cut_by_others(device) if device.foreign else None
         if any(charge.exclusive or charge.instances for charge in tenants.values()):
             found = taken(device, tenants)
@@ -625,11 +619,6 @@ class Columns:
         if self._fences.get((type_, index, row)):
             return ReasonCode.CARD_NOT_IDLE, "fenced by a pod that wants its neighbours idle"
         return closed
-
-    def _too_many(self, type_: DeviceType, index: int, row: int) -> str:
-        """Why an overbooked card is closed: two managers allocate it, or one record was edited."""
-        holders = len(self._tenants.get((type_, index, row), ()))
-        return f"over-committed by {holders} pod{'s' * (holders != 1)}"
 
     def _withhold(self, index: int) -> None:
         """Close as many idle cards of a node as pods without a record may be using there.

@@ -8,7 +8,7 @@ Every decision makes these values, thousands a second. `msgspec.Struct` makes th
 dataclass takes, and the garbage collector need not track them.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from operator import add
@@ -144,27 +144,21 @@ def charges_of(grants: Iterable[Grant]) -> tuple[Charge, ...]:
         if len(apart) == len(grants):
             return tuple([_single(apart[key]) for key in sorted(apart)])
     running: dict[tuple[DeviceType, int, str], Charge] = {}
-    peaks: dict[tuple[DeviceType, int, str], list[Charge]] = defaultdict(list)
-    ordered = sorted(grants, key=lambda grant: grant.phase is Phase.MAIN)
-    initial: dict[tuple[str, DeviceType, int, str], Charge] = {}
-    for grant in ordered:
+    initial: dict[tuple[str, tuple[DeviceType, int, str]], Charge] = {}
+    for grant in sorted(grants, key=lambda grant: grant.phase is Phase.MAIN):
         key = (grant.type, grant.minor, grant.uuid)
-        single = _single(grant)
+        known, single = running.get(key), _single(grant)
         if grant.phase is Phase.INIT:
-            mine = (grant.container, *key)
-            known = initial.get(mine)
-            base = running.get(key) if known is None else known
-            initial[mine] = single if base is None else together(base, single)
-            peaks[key].append(initial[mine])
+            mine = (grant.container, key)
+            known = initial.get(mine, known)
+            initial[mine] = single if known is None else together(known, single)
         else:
-            known = running.get(key)
             running[key] = single if known is None else together(known, single)
     result = dict(running)
-    for key, charges in peaks.items():
-        for charge in charges:
-            known = result.get(key)
-            result[key] = charge if known is None else _peak(known, charge)
-    return tuple(result[key] for key in sorted(result, key=lambda k: (k[0], k[1], k[2])))
+    for (_, key), charge in initial.items():
+        known = result.get(key)
+        result[key] = charge if known is None else _peak(known, charge)
+    return tuple(result[key] for key in sorted(result))
 
 
 def metered(request: PodRequest, grants: Sequence[Grant]) -> dict[str, int]:

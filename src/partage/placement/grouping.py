@@ -5,7 +5,7 @@ preferred, so that idle switches and NUMA nodes stay whole (docs/sources/koordin
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Final
 
@@ -55,30 +55,23 @@ def _at_level(
     groups: dict[tuple[object, ...], list[Card]] = defaultdict(list)
     for card in fitting:
         groups[_place(card, level)].append(card)
-    busy_pcie = {_place(c, Scope.PCIE) for c in everyone if c.tenants}
-    busy_numa = {_place(c, Scope.NUMA) for c in everyone if c.tenants}
-
-    def idleness(place: tuple[object, ...]) -> int:
-        member = groups[place][0]
-        busy = 0
-        if level >= Scope.PCIE:
-            busy += _place(member, Scope.PCIE) in busy_pcie
-        if level >= Scope.NUMA:
-            busy += _place(member, Scope.NUMA) in busy_numa
-        return -busy
-
-    for place in sorted((p for p in groups if len(groups[p]) >= count), key=idleness):
-        yield groups[place][:count]
+    crowd = _crowd(everyone, level)
+    enough = [group for group in groups.values() if len(group) >= count]
+    for group in sorted(enough, key=lambda group: -crowd(group[0])):
+        yield group[:count]
 
 
 def beside_used(everyone: Sequence[Card], fitting: Sequence[Card]) -> list[Card]:
     """The cards, those on switches and NUMA nodes in use first; otherwise in the given order."""
-    switches = {_place(card, Scope.PCIE) for card in everyone if card.tenants}
-    numas = {_place(card, Scope.NUMA) for card in everyone if card.tenants}
-    return sorted(
-        fitting,
-        key=lambda c: -(_place(c, Scope.PCIE) in switches) - (_place(c, Scope.NUMA) in numas),
-    )
+    crowd = _crowd(everyone, Scope.DEVICE)
+    return sorted(fitting, key=lambda card: -crowd(card))
+
+
+def _crowd(everyone: Sequence[Card], level: Scope) -> Callable[[Card], int]:
+    """How many of a card's switch and NUMA node are in use, of those that are no closer than the level."""
+    scopes = [scope for scope in (Scope.PCIE, Scope.NUMA) if scope <= level]
+    busy = {(scope, _place(card, scope)) for scope in scopes for card in everyone if card.tenants}
+    return lambda card: sum((scope, _place(card, scope)) in busy for scope in scopes)
 
 
 def nearest(tree: Tree, rows: Sequence[int], taken: Iterable[int], count: int) -> list[int]:

@@ -231,37 +231,22 @@ def _slots(kept: Kept, b: int, free_cpu: int, free_memory: int, idle: int) -> in
 
 
 @compiled_uncounted
-def _idle(left: Ints, cards: int) -> int:
-    idle = 0
-    for g in range(cards):
-        idle += left[g] >= 1000
-    return idle
-
-
-@compiled_uncounted
-def _sum(left: Ints, cards: int) -> int:
-    total = 0
+def _counted(left: Ints, cards: int) -> tuple[int, int]:
+    """Compute left on a node's cards, and the number of idle ones."""
+    total = idle = 0
     for g in range(cards):
         total += left[g]
-    return total
+        idle += left[g] >= 1000
+    return total, idle
 
 
 @compiled_uncounted
-def _supply(mine: Notes, kept: Kept, books: Books, i: int) -> None:
-    """Count a node's slots, and those of each reserve with them."""
-    slots, supply = mine.slots[i], mine.supply
-    for b in range(supply.size):
-        if kept.allowed[b, books.model[i]]:
-            now = _slots(kept, b, books.cpu[i], books.memory[i], mine.idle[i])
-            supply[b] += now - slots[b]
-            slots[b] = now
-
-
-@compiled_uncounted
-def _valued(worth: Worth, books: Books, i: int, sums: Floats) -> tuple[int, float]:
-    """Write the worth of a node's cards to `sums`; the pair at which the node is worth least, and its value then."""
+def _recount(worth: Worth, kept: Kept, mine: Notes, books: Books, i: int) -> None:
+    """Count what a node has left, its value with the pair that decides it, and its slots with those of each reserve."""
     free_cpu, free_memory, left, size, model = books[:5]
     table, core, gib, _, _ = worth
+    sums, slots, supply = mine.sums[i], mine.slots[i], mine.supply
+    mine.rest[i], mine.idle[i] = _counted(left[i], size[i])
     sums[:] = 0.0
     for g in range(size[i]):
         row = table[model[i], left[i, g] // 10]
@@ -269,7 +254,12 @@ def _valued(worth: Worth, books: Books, i: int, sums: Floats) -> tuple[int, floa
             sums[p] += row[p]
     cores, memory = free_cpu[i] / 1000, free_memory[i] / 1024
     at = _least(core, gib, cores, memory, sums)
-    return at, core[at] * cores + gib[at] * memory + sums[at]
+    mine.lowest[i], mine.value[i] = at, core[at] * cores + gib[at] * memory + sums[at]
+    for b in range(supply.size):
+        if kept.allowed[b, model[i]]:
+            now = _slots(kept, b, free_cpu[i], free_memory[i], mine.idle[i])
+            supply[b] += now - slots[b]
+            slots[b] = now
 
 
 @compiled_uncounted
@@ -347,10 +337,8 @@ def play_priced(
     sums, value, lowest, rest, idle, slots, supply, tops = mine[8:16]
     nodes, reserves, total = free_cpu.size, need.size, 0
     for i in range(nodes):
-        rest[i], idle[i] = _sum(left[i], size[i]), _idle(left[i], size[i])
+        _recount(worth, kept, mine, books, i)
         total += rest[i]
-        lowest[i], value[i] = _valued(worth, books, i, sums[i])
-        _supply(mine, kept, books, i)
     changes = 0
     for number in range(arrivals.size):
         k = arrivals[number]
@@ -466,9 +454,7 @@ def play_priced(
         i = _node(top)
         _take(cpu, memory, cards, milli, taken[k, i], books, i)
         total -= cards * milli
-        rest[i], idle[i] = rest[i] - cards * milli, _idle(left[i], size[i])
-        _supply(mine, kept, books, i)
-        lowest[i], value[i] = _valued(worth, books, i, sums[i])
+        _recount(worth, kept, mine, books, i)
         hint[k] = lowest[i]
         node[number] = i
         latest[i] = changes
@@ -507,18 +493,6 @@ def play_first_fit(arrivals: Ints, books: Books, asked: Asked, mine: Notes, node
 
 
 @compiled_uncounted
-def _count(left: Ints, cards: int, usual: Usual, found: Ints, small: Ints) -> None:
-    """Write, for each usual request, a node's cards that have room for it, and what the others have left."""
-    for k in range(found.size):
-        found[k] = small[k] = 0
-        for g in range(cards):
-            if left[g] >= usual.milli[k]:
-                found[k] += 1
-            else:
-                small[k] += left[g]
-
-
-@compiled_uncounted
 def _fragmentation(
     cpu: int,
     model: int,
@@ -529,7 +503,7 @@ def _fragmentation(
     """Fragmentation of a node; the sums in the published order, see `fragmentation`.
 
     Args:
-        counted: the compute left on its cards, and what `_count` wrote.
+        counted: the compute left on its cards, and what `_measure` counted.
         change: so many cards went from one remainder to another since.
     """
     s_cpu, s_cards, chance, s_milli, allowed, p_cpu, p_chance, _ = usual
@@ -567,6 +541,23 @@ def _fragmentation(
 
 
 @compiled_uncounted
+def _measure(usual: Usual, mine: Notes, books: Books, i: int) -> None:
+    """Count a node's cards that have room for each usual request, and what the others have left; its fragmentation."""
+    left, cards, found, small = books.left[i], books.cards[i], mine.found[i], mine.small[i]
+    mine.rest[i], _ = _counted(left, cards)
+    for k in range(found.size):
+        found[k] = small[k] = 0
+        for g in range(cards):
+            if left[g] >= usual.milli[k]:
+                found[k] += 1
+            else:
+                small[k] += left[g]
+    counted = mine.rest[i], found, small
+    cpu, model = books.cpu[i], books.model[i]
+    mine.value[i] = _fragmentation(cpu, model, usual, counted, (0, 0, 0))
+
+
+@compiled_uncounted
 def play_fragmentation(
     arrivals: Ints, books: Books, asked: Asked, usual: Usual, mine: Notes, node: Ints
 ) -> None:
@@ -577,10 +568,7 @@ def play_fragmentation(
     keys, taken, _, seen, full, _, log, latest, _, frag = mine[:10]
     rest, found, small = mine.rest, mine.found, mine.small
     for i in range(nodes):
-        rest[i] = _sum(left[i], size[i])
-        _count(left[i], size[i], usual, found[i], small[i])
-        counted = rest[i], found[i], small[i]
-        frag[i] = _fragmentation(free_cpu[i], model[i], usual, counted, (0, 0, 0))
+        _measure(usual, mine, books, i)
     changes = 0
     for number in range(arrivals.size):
         k = arrivals[number]
@@ -623,10 +611,7 @@ def play_fragmentation(
             continue
         i = _node(top)
         _take(cpu, memory, cards, milli, taken[k, i], books, i)
-        rest[i] = _sum(left[i], size[i])
-        _count(left[i], size[i], usual, found[i], small[i])
-        counted = rest[i], found[i], small[i]
-        frag[i] = _fragmentation(free_cpu[i], model[i], usual, counted, (0, 0, 0))
+        _measure(usual, mine, books, i)
         node[number] = i
         latest[i] = changes
         log[changes] = i

@@ -91,6 +91,12 @@ def merit(found: Outcome, fgd: Outcome, first_fit: Outcome, slope: float = 1.0) 
     return found.at_end + _AT_FULL * found.at_full - paid
 
 
+def _ranked(stage: _Stage, outcomes: Mapping[int, Outcome], slope: float) -> list[int]:
+    """The numbers of the outcomes by falling merit."""
+    worth = {n: merit(o, stage.fgd, stage.first_fit, slope) for n, o in outcomes.items()}
+    return sorted(worth, key=lambda n: (-worth[n], n))
+
+
 class _Tried:
     """A strategy's mean results in the last round.
 
@@ -125,17 +131,8 @@ class _Selection:
                 continue
             stage = self._stage(thinned(self.mix, self.stock, every * self.thinner, 0))
             outcomes = {n: self._priced(stage, prices) for n, prices in candidates.items()}
-
-            def ranked(
-                slope: float, stage: _Stage = stage, outcomes: dict[int, Outcome] = outcomes
-            ) -> list[int]:
-                worth = {
-                    n: merit(o, stage.fgd, stage.first_fit, slope) for n, o in outcomes.items()
-                }
-                return sorted(worth, key=lambda n: (-worth[n], n))
-
-            kept = ranked(1.0)[:best]
-            kept += [n for n in ranked(_STRICT) if n not in kept][:careful]
+            kept = _ranked(stage, outcomes, 1.0)[:best]
+            kept += [n for n in _ranked(stage, outcomes, _STRICT) if n not in kept][:careful]
             candidates = {n: candidates[n] for n in kept}
         return candidates
 

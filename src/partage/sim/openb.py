@@ -72,8 +72,12 @@ class PodRow:
         """The pod's ask for prices."""
         if not self.cards:
             return Ask(self.cpu_milli, self.memory_mib)
-        models = tuple(sorted({model for model in self.models.split("|") if model}))
-        return Ask(self.cpu_milli, self.memory_mib, self.cards, self.milli, models)
+        return Ask(self.cpu_milli, self.memory_mib, self.cards, self.milli, self.accepted)
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """The acceptable models, each once; empty for any."""
+        return tuple(sorted({model for model in self.models.split("|") if model}))
 
     @property
     def kind(self) -> str:

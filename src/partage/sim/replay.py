@@ -11,7 +11,7 @@ rule is the engine's. Two modes:
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import cycle, islice
 from time import perf_counter, process_time
@@ -199,10 +199,8 @@ def template(row: PodRow) -> Pod:
         whole=whole,
     )
     group = RequestGroup(_PROTOCOL, request, (ContainerAsk("main"),))
-    models = tuple(sorted({model for model in row.models.split("|") if model}))
-    constraint = NodeConstraint(
-        Selector((Requirement(_MODEL, Operator.IN, models),) if models else ())
-    )
+    accepted = Requirement(_MODEL, Operator.IN, row.accepted)
+    constraint = NodeConstraint(Selector((accepted,) if row.accepted else ()))
     return Pod("", _PROTOCOL, "", request=PodRequest((group,)), host=host, constraint=constraint)
 
 
@@ -217,8 +215,8 @@ def _templates(trace: Trace) -> tuple[list[int], list[Pod]]:
     templates: list[Pod] = []
     of_row: list[int] = []
     for row in trace.pods:
-        models = frozenset(row.models.split("|")) - {""} if row.cards else frozenset()
-        key = (row.cpu_milli, row.memory_mib, row.cards, row.milli, row.card_mib, models)
+        accepted = row.accepted if row.cards else ()
+        key = (row.cpu_milli, row.memory_mib, row.cards, row.milli, row.card_mib, accepted)
         number = numbers.get(key)
         if number is None:
             number = numbers[key] = len(templates)
@@ -314,15 +312,7 @@ class _Driver:
         self.pods = [self._pod(number, life.row) for number, life in enumerate(run.lives)]
 
     def _pod(self, number: int, row: int) -> Pod:
-        base = self.templates[self.of_row[row]]
-        return Pod(
-            str(number),
-            base.namespace,
-            base.name,
-            request=base.request,
-            host=base.host,
-            constraint=base.constraint,
-        )
+        return replace(self.templates[self.of_row[row]], uid=str(number))
 
     def warm_up(self) -> None:
         """Ask for one decision of each kind, so that nothing is compiled during the measured time."""

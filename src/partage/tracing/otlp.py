@@ -22,14 +22,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from partage import __version__
 from partage.model.errors import InvalidValue
 from partage.tracing.context import TraceContext
-from partage.tracing.spans import Role
 from partage.tracing.tracer import LiveTracer, QueueSettings, Sampler, Sent
 
-_ROLES: Final = {
-    Role.SERVER: api.SpanKind.SERVER,
-    Role.CLIENT: api.SpanKind.CLIENT,
-    Role.INTERNAL: api.SpanKind.INTERNAL,
-}
 _SAMPLED: Final = api.TraceFlags(api.TraceFlags.SAMPLED)
 _SCOPE: Final = InstrumentationScope("partage", __version__)
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -152,7 +146,7 @@ class OtlpExporter:
             self._resource,
             dict(span.attributes),
             [Event(one.name, dict(one.attributes), one.at) for one in span.events],
-            kind=_ROLES[span.kind.role],
+            kind=api.SpanKind[span.kind.role.name],
             status=api.Status(problem, span.problem or None),
             start_time=span.start,
             end_time=max(span.start, span.end),
