@@ -629,14 +629,18 @@ def test_workloads_are_completed_and_keep_their_selector() -> None:
 
 
 def test_defaults_hold_wherever_their_struct_stands() -> None:
-    """A field in a volume, a hook's request, a claim that a set makes: as a genuine server completes them."""
+    """A field in a volume, a hook's request, a container's claim, one that a set makes: as a genuine server does."""
 
     async def story(w: World) -> None:
         files = [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]
         hook = {"preStop": {"httpGet": {"port": 80}}}
         hooked = {"name": "main", "image": "busybox", "lifecycle": hook}
         volume = {"name": "v", "downwardAPI": {"items": files}}
-        made = ok(await w.post(PODS, pod(volumes=[volume], containers=[hooked])), 201)["spec"]
+        claiming = {"name": "c", "image": "busybox", "resources": {"claims": [{"name": "card"}]}}
+        claimed = [{"name": "card", "resourceClaimName": "one-card"}]
+        both = [hooked, claiming]
+        new = pod(volumes=[volume], containers=both, resourceClaims=claimed)
+        made = ok(await w.post(PODS, new), 201)["spec"]
         claim = {"metadata": {"name": "d"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
         stateful = {
             "metadata": {"name": "s"},
@@ -648,6 +652,7 @@ def test_defaults_hold_wherever_their_struct_stands() -> None:
         assert source["items"][0]["fieldRef"]["apiVersion"] == "v1"
         request = made["containers"][0]["lifecycle"]["preStop"]["httpGet"]
         assert request == {"port": 80, "path": "/", "scheme": "HTTP"}
+        assert made["containers"][1]["resources"]["claims"] == [{"name": "card"}]
         assert claims["volumeClaimTemplates"][0]["spec"]["volumeMode"] == "Filesystem"
 
     run(story)

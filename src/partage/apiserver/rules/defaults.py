@@ -109,6 +109,12 @@ def _autoscaler(value: Value) -> None:
         spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
 
 
+def _object_with_spec(value: Value) -> None:
+    """Fills the spec of an object, and not of a struct of the same name that stands within one."""
+    if "kind" in value:
+        fill(value, "spec")
+
+
 def _secret(value: Value) -> None:
     """Moves `stringData` into `data`."""
     texts = value.pop("stringData", None)
@@ -147,8 +153,8 @@ def _devices(request: Value) -> None:
 
 _OF_VOLUMES: Final = ("ConfigMap", "DownwardAPI", "Projected", "Secret")
 _WITH_A_SPEC: Final = (
-    *("CronJob", "DaemonSet", "Deployment", "NetworkPolicy", "ReplicaSet", "ResourceClaim"),
-    *("ResourceClaimTemplate", "ResourceClaimTemplateSpec", "Service", "StatefulSet"),
+    *("CronJob", "DaemonSet", "Deployment", "NetworkPolicy", "ReplicaSet", "Service"),
+    *("ResourceClaimTemplate", "ResourceClaimTemplateSpec", "StatefulSet"),
 )
 _WEBHOOK: Final[Mapping[str, Any]] = {
     "failurePolicy": "Fail",
@@ -197,7 +203,7 @@ DEFAULTS: Final[Mapping[str, Callable[[Value], object]]] = {
     "Node": _node,
     "ObjectFieldSelector": _of(apiVersion="v1"),
     # A StatefulSet's template of one needs no spec.
-    "PersistentVolumeClaim": lambda claim: "kind" in claim and fill(claim, "spec"),
+    "PersistentVolumeClaim": _object_with_spec,
     "PersistentVolumeClaimSpec": _of(volumeMode="Filesystem"),
     "Pod": _pod,
     "PodSpec": _pod_spec,
@@ -207,6 +213,8 @@ DEFAULTS: Final[Mapping[str, Callable[[Value], object]]] = {
     "ReplicaSetSpec": _of(replicas=1, template={}),
     "ReplicationController": _replication_controller,
     "ReplicationControllerSpec": _of(replicas=1, template={}),
+    # A container's entry in `resources.claims` has this name too.
+    "ResourceClaim": _object_with_spec,
     "RoleRef": _of(apiGroup=_RBAC),
     "RuleWithOperations": _of(scope="*"),
     "Secret": _secret,
