@@ -59,6 +59,32 @@ def test_both_ways_agree() -> None:
     run(story())
 
 
+@pytest.mark.parametrize(
+    ("named", "typed", "who"),
+    [
+        ("PARTAGE_SCHEDULER", "--kubeconfig", "the engine, over the objects of {api}"),
+        ("PARTAGE_SERVICE", "--scheduler", "the scheduler service at {scheduler}"),
+    ],
+)
+def test_a_typed_option_goes_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, named: str, typed: str, who: str
+) -> None:
+    """A shell keeps the service of another cluster; the answer would be of that one, or there would be none."""
+    monkeypatch.delenv("PARTAGE_SERVICE", raising=False)
+    monkeypatch.delenv("PARTAGE_SCHEDULER", raising=False)
+    monkeypatch.setenv(named, "http://127.0.0.1:9")
+
+    async def story() -> None:
+        async with running([node(cards=1)]) as world:
+            where = world.cluster.addresses
+            value = {"--kubeconfig": where.kubeconfig, "--scheduler": where.scheduler}[typed]
+            asked = await asyncio.to_thread(CliRunner().invoke, main, ["top", typed, str(value)])
+            told = who.format(api=where.api, scheduler=where.scheduler)
+            assert (asked.exit_code, asked.stderr) == (0, f"answered by {told}\n")
+
+    run(story())
+
+
 def test_a_shell_completes_the_names_of_pods_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names in the typed namespace, and commands; without a server nothing, and at once."""
     monkeypatch.setattr(completion, "_SECONDS", PATIENCE)  # a busy machine's answer is one too

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import click
@@ -83,16 +84,26 @@ def answered(
         if where.files:
             if typed := _typed("scheduler", "service"):
                 raise CannotAsk(f"-f and {typed} exclude each other; leave one out")
-            # Typed options override the environment.
             where = Where(files=where.files, strict=where.strict, placing=placing)
-        elif where.scheduler and where.service:
-            raise CannotAsk("--scheduler and --service exclude each other; leave one out")
-        elif not where.scheduler and (typed := _typed("token_file", "authority")):
-            raise CannotAsk(f"{typed} needs --scheduler; name one, or leave {typed} out")
+        else:
+            where = _meant(where)
         with contextlib.nullcontext() if silent else patience(_doing(where)):
             return ask(where, question)
     except PartageError as error:
         end(error)
+
+
+def _meant(where: Where) -> Where:
+    """The source, without what the environment names where a typed option names another. Raises `CannotAsk`."""
+    if _typed("scheduler") and not _typed("service"):
+        where = replace(where, service="")
+    elif not _typed("scheduler") and _typed("service", "kubeconfig", "context"):
+        where = replace(where, scheduler="")
+    if where.scheduler and where.service:
+        raise CannotAsk("--scheduler and --service exclude each other; leave one out")
+    if not where.scheduler and (typed := _typed("token_file", "authority")):
+        raise CannotAsk(f"{typed} needs --scheduler; name one, or leave {typed} out")
+    return where
 
 
 def _typed(*names: str) -> str:

@@ -258,6 +258,8 @@ def printed(seen: Overview, where: Addresses, outcome: Outcome) -> None:
             ("API", where.api),
             ("kubectl", line),
             ("", "kubectl get pods -A -o wide"),
+            ("partage", f"export PARTAGE_SCHEDULER={where.scheduler}"),
+            ("", "partage top"),
         ):
             console.print(Text.assemble((f"{name:11}", "bold"), value), soft_wrap=True)
         placed = len(seen.placed)
