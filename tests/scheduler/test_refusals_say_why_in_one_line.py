@@ -472,6 +472,17 @@ def test_large_clusters_name_the_most_compute_too() -> None:
     )
 
 
+def test_large_clusters_name_the_node_with_the_most_cards_left() -> None:
+    """Smaller nodes come before it in the order, and must not hide that it has three."""
+    nodes = [make_node(f"n{i}", devices=[card(0)]) for i in range(120)]
+    nodes.append(make_node("near", devices=[card(0), card(1), card(2)]))
+
+    found = refusal(make_pod("a", whole(4)), *nodes)
+
+    assert "(asked 4, at most 3 on near)" in found.message
+    assert found.nodes["near"].free == 3
+
+
 def test_nodes_that_only_the_exact_rule_refuses_are_counted() -> None:
     """Cards that fit one by one but not together are counted by the rule that failed."""
     nodes = [make_node(f"n{i}", devices=[card(0), card(1)]) for i in range(120)]

@@ -211,6 +211,9 @@ def _codes(ledger: Ledger, group: RequestClass, rank: Ints) -> dict[ReasonCode, 
             found, plane = nodes[at], ledger.planes[member.request.type]
             if code in WRONG:
                 found = _each_model_first(ledger, plane, found)
+            else:
+                fitting = (ranks[:, at] == kernel.FITS).sum(axis=0)
+                found = found[np.argsort(-fitting, kind="stable")]
             short_cards = ranks[:, at] == worst
             result.setdefault(code, []).extend(_most_free(plane, code, short_cards, found))
         open_[nodes[lacking]] = False
