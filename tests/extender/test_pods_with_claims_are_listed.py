@@ -225,7 +225,7 @@ def test_a_crowd_of_one_namespace_hides_no_other() -> None:
 
 
 def test_only_shown_pods_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The overview shows the first 20 in line, by priority and name, of however many wait."""
+    """The overview shows the first 20 in line, by priority, age and name, of however many wait."""
     known = books(SHARE)
     for number in range(200):
         known.cluster_cache.pod_changed(claimant(f"p{number:03}", priority=number))

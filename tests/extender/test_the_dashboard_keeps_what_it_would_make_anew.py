@@ -364,6 +364,21 @@ async def test_a_pod_that_asks_for_no_device_is_not_counted() -> None:
     assert (await overview_document(books, standing))["pods"] == seen["pods"]
 
 
+async def test_pods_stand_in_line_by_priority_and_then_by_age() -> None:
+    """As in kube-scheduler's queue, for pods that a look has seen before and for later ones."""
+    books = Books(ClusterCache(), Hooks())
+    kept, seen = Standing(), []
+    for name, hour, priority in (("b", 2, 0), ("z", 1, 0), ("a", 3, 0), ("urgent", 4, 5)):
+        meta = {"uid": name, "creationTimestamp": f"2026-01-01T0{hour}:00:00Z"}
+        one = pod(name, half(), meta=meta, priority=priority)
+        books.take([*books.cluster_cache.pod_changed(document(one))], 0.0)
+        seen = (await overview_document(books, kept))["waiting"]
+
+    anew = (await overview_document(books))["waiting"]
+    assert [one["name"] for one in seen] == ["urgent", "z", "b", "a"]
+    assert anew == seen
+
+
 async def test_objects_that_cannot_be_read_are_named_to_their_readers_alone() -> None:
     """The list of very many is cut: authors of pods or settings may make them unreadable."""
     books = Books(ClusterCache(), Hooks())

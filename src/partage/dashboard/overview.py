@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from partage.dashboard.catalogue import HELD, Catalogue
-from partage.dashboard.roster import Roster
+from partage.dashboard.roster import Roster, Turn
 from partage.dashboard.view_cache import Standing
 from partage.dashboard.workloads import claimant_document
 from partage.extender.books import Books
@@ -35,7 +35,6 @@ _NAMESPACES: Final = 500
 """Most listed namespaces."""
 _PROBLEMS: Final = 100
 """Most listed objects that could not be read; authors of pods may make many."""
-_Turn = tuple[int, str, str, str]
 
 
 async def overview_document(
@@ -185,7 +184,7 @@ async def _waiting(books: Books, roster: Roster) -> Counter[str]:
 
 async def _first_claimants(books: Books) -> list[dict[str, Any]]:
     """The first in line of pods that wait by ResourceClaims alone."""
-    first: list[tuple[_Turn, Document]] = []
+    first: list[tuple[Turn, Document]] = []
     waiting = list(books.cluster_cache.claimants.pods())
     for start in range(0, len(waiting), _PIECE):
         piece = ((_turn(one), one) for one in waiting[start : start + _PIECE])
@@ -194,11 +193,13 @@ async def _first_claimants(books: Books) -> list[dict[str, Any]]:
     return [claimant_document(books, one) for _, one in first]
 
 
-def _turn(claimant: Document) -> _Turn:
+def _turn(claimant: Document) -> Turn:
     """A pod's place in line."""
     spec = claimant.shape.spec if isinstance(claimant.shape, shapes.Pod) else None
     priority = (spec.priority or 0) if spec else 0
-    return -priority, claimant.namespace, claimant.name, claimant.metadata.uid or ""
+    metadata = claimant.metadata
+    born = metadata.creation_timestamp or ""
+    return -priority, born, claimant.namespace, claimant.name, metadata.uid or ""
 
 
 def _problems(books: Books, *, names: bool) -> dict[str, str]:
@@ -219,9 +220,10 @@ def _first(
     found = []
     by_claims = {one["uid"]: one for one in claimants}
     turns = (
-        (-one["priority"], one["namespace"], one["name"], one["uid"]) for one in by_claims.values()
+        (-one["priority"], one["created"] or "", one["namespace"], one["name"], one["uid"])
+        for one in by_claims.values()
     )
-    for _, namespace, name, uid in sorted((*roster.turns[:_EXAMPLES], *turns))[:_EXAMPLES]:
+    for _, _, namespace, name, uid in sorted((*roster.turns[:_EXAMPLES], *turns))[:_EXAMPLES]:
         if uid in by_claims:
             keys = ("namespace", "name", "code", "message", "created")
             found.append({key: by_claims[uid][key] for key in keys})

@@ -21,6 +21,8 @@ from partage.placement.fragmentation import Shape
 
 Key = tuple[str, str, str]
 """Namespace, name and uid of a pod."""
+Turn = tuple[int, str, str, str, str]
+"""A waiting pod's place in line, as in kube-scheduler's queue: minus its priority, when it was created, its key."""
 _K = TypeVar("_K", bound=tuple[Any, ...])
 _C = TypeVar("_C", bound=Hashable)
 _PIECE: Final = 256
@@ -35,7 +37,7 @@ class _Row:
 
     key: Key
     waits: bool
-    turn: tuple[int, str, str, str]
+    turn: Turn
     text: str
     shapes: tuple[Shape, ...]
     protocols: frozenset[str]
@@ -47,7 +49,7 @@ class Roster:
 
     Attributes:
         pods: all of them, by namespace and name.
-        turns: waiting pods by priority, then by name: minus the priority, namespace, name and uid.
+        turns: waiting pods in line.
         shapes: pods' requests of cards, with their numbers.
         namespaces: of the pods, with their numbers.
     """
@@ -55,7 +57,7 @@ class Roster:
     pods: list[Key] = field(default_factory=list)
     placed: list[Key] = field(default_factory=list)
     waiting: list[Key] = field(default_factory=list)
-    turns: list[tuple[int, str, str, str]] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     shapes: Counter[Shape] = field(default_factory=Counter)
     namespaces: Counter[str] = field(default_factory=Counter)
     _cluster_cache: ClusterCache | None = None
@@ -106,10 +108,10 @@ class Roster:
         pods: list[list[Key]] = []
         placed: list[list[Key]] = []
         waiting: list[list[Key]] = []
-        turns: list[list[tuple[int, str, str, str]]] = []
+        turns: list[list[Turn]] = []
         for start in range(0, len(uids), _PIECE):
             run = [
-                self._row(entry.pod)
+                self._row(entry.pod, cluster_cache)
                 for uid in uids[start : start + _PIECE]
                 if (entry := cluster_cache.pods.get(uid)) is not None and _counts(entry.pod)
             ]
@@ -125,12 +127,12 @@ class Roster:
         self.pods, self.placed = await merged(pods), await merged(placed)
         self.waiting, self.turns = await merged(waiting), await merged(turns)
 
-    def _row(self, pod: Pod) -> _Row:
+    def _row(self, pod: Pod, cluster_cache: ClusterCache) -> _Row:
         shapes = tuple(shapes_of(pod))
         return _Row(
             (pod.namespace, pod.name, pod.uid),
             pod.node is None,
-            (-pod.priority, pod.namespace, pod.name, pod.uid),
+            (-pod.priority, cluster_cache.born(pod.uid) or "", pod.namespace, pod.name, pod.uid),
             f"{pod.key}\n{pod.node or ''}".lower(),
             self._alike.setdefault(shapes, shapes),  # many pods have equal requests
             frozenset(group.protocol for group in pod.request.groups),
@@ -138,7 +140,8 @@ class Roster:
 
     def _take(self, uid: str, cluster_cache: ClusterCache) -> None:
         entry, before = cluster_cache.pods.get(uid), self._rows.pop(uid, None)
-        after = self._row(entry.pod) if entry is not None and _counts(entry.pod) else None
+        counts = entry is not None and _counts(entry.pod)
+        after = self._row(entry.pod, cluster_cache) if entry is not None and counts else None
         if after is not None:
             self._rows[uid] = after
         if before == after:
