@@ -107,6 +107,8 @@ def test_a_shell_completes_the_names_of_pods_and_nodes(monkeypatch: pytest.Monke
     run(story())
     assert completed("explain", "--kubeconfig", "/nonexistent", "fi") == set()
     assert completed("comp") == {"completion"}
+    assert completed("top", "") == {"nodes", "pods", "cards"}
+    assert completed("top", "p") == {"pods"}
 
 
 def test_each_shell_gets_its_script() -> None:

@@ -32,7 +32,13 @@ Document = dict[str, Any]
 
 
 @click.command(cls=Sectioned)
-@click.argument("what", required=False, default="", metavar="[nodes|pods|cards]")
+@click.argument(
+    "what",
+    required=False,
+    default="",
+    metavar="[nodes|pods|cards]",
+    shell_complete=lambda _context, _option, typed: [n for n in _WHAT if n.startswith(typed)],
+)
 @name_option("-n", "--namespace", default="", help="Pods of this namespace only. Default: all.")
 @flag("-A", "--all-namespaces", "everywhere", help="Pods of all namespaces: the default.")
 @option(
