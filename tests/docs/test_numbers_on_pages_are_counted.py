@@ -17,6 +17,10 @@ ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "deploy/helm/partage"
 OBSERVED: Final = ROOT / "deploy/observability"
 NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six")
+FIGURES: Final = re.compile(r"\[figures\]\(([^)#]+)(?:#([^)]+))?\)")
+NUMBER: Final = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
+BEGIN: Final = re.compile(r"\.\s|\| |\n\s*\* |\n\n")
+"""Where a sentence, a cell or an entry of a list begins."""
 
 
 def page(name: str) -> str:
@@ -81,10 +85,10 @@ def test_the_page_names_every_dashboard() -> None:
 
 
 def test_the_readme_compares_with_the_versions_that_were_read() -> None:
-    """The head of its table against the table of docs/comparison.md; our own is the package's."""
+    """The head of its table against the sources of docs/comparison.md; our own is the package's."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     head = next(line for line in readme.splitlines() if line.startswith("| | HAMi"))
-    read = {row[0]: row[1] for row in rows(page("comparison.md"))[:7]}
+    read = {row[0]: row[1] for row in rows(page("comparison.md").split("## Sources")[1])}
     named = dict(re.findall(r"(\w+) (\d+\.\d+) ", head))
 
     assert named.pop("Partage") == version("partage").rpartition(".")[0]
@@ -202,3 +206,48 @@ def test_the_folders_that_the_agents_pod_makes_are_told() -> None:
     for one in made:
         path = re.sub(r"\{\{.*?\}\}", lambda found: places[found[0]], one)
         assert path in text or path.startswith("/run/partage/"), path
+
+
+def _section(page: Path, anchor: str | None) -> str:
+    """The text below a head, to the next of its level; of the whole page without an anchor."""
+    if anchor is None:
+        return page.read_text(encoding="utf-8")
+    found: list[str] = []
+    level = 0
+    for line in page.read_text(encoding="utf-8").splitlines():
+        head = re.match(r"(#+) (.*)", line)
+        if head and level and len(head[1]) <= level:
+            level = 0
+        if head and re.sub(r"[^\w\- ]", "", head[2].lower()).replace(" ", "-") == anchor:
+            level = len(head[1])
+        if level:
+            found.append(line)
+    return "\n".join(found)
+
+
+def _linked_figures() -> list[tuple[str, str, str, list[str]]]:
+    """Page, linked page, section, and the numbers of each sentence that ends in a link named *figures*."""
+    found = []
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        for link in FIGURES.finditer(text):
+            sentence = BEGIN.split(text[: link.start()])[-1]
+            there = _section((path.parent / link[1]).resolve(), link[2])
+            found.append((path.name, link[0], there, NUMBER.findall(sentence)))
+    return found
+
+
+def test_a_page_repeats_figures_as_their_own_page_has_them() -> None:
+    """Every number of a sentence that links to figures is in the linked section."""
+    linked = _linked_figures()
+    wrong = [
+        f"{page}: {number} is not at {link}"
+        for page, link, there, numbers in linked
+        for number in numbers
+        if not re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", there)
+    ]
+
+    assert len(linked) > 10
+    assert sum(len(numbers) for _, _, _, numbers in linked) > 20
+    assert all(there for _, _, there, _ in linked)
+    assert wrong == []
