@@ -455,7 +455,7 @@ def test_the_page_has_the_figures_of_every_program_and_mode(build: Path, program
 
 
 HERE = Path(__file__).name
-CLAIMS = {
+STATEMENTS = {
     "which calls reach the library": "test_a_genuine_driver_is_covered.py::*",
     "memory caps by path": "test_memory_is_capped.py::*",
     "memory of frameworks' programs": f"{HERE}::test_memory_of_frameworks_programs_is_counted",
@@ -480,14 +480,14 @@ CLAIMS = {
     "no interleaving hangs": f"{HERE}::test_no_interleaving_of_frameworks_programs_hangs",
     "a process ends": f"{HERE}::test_a_process_ends_whatever_its_threads_wait_for",
 }
-"""What the first words of each row of the page's table of claims rest on here."""
+"""What the first words of each row of the page's table of statements rest on here."""
 
 
-def test_every_claim_of_the_page_is_played() -> None:
+def test_every_statement_of_the_page_is_played() -> None:
     """Each row of the table has a test, no cell of it is empty, and no test is named for a row that is not there."""
-    table = PAGE.split("| claim | ")[1].split("\n\n")[0].splitlines()
+    table = PAGE.split("| statement | ")[1].split("\n\n")[0].splitlines()
     rows = [re.findall(r"[^|]+", row) for row in table[2:]]
-    left = dict(CLAIMS)
+    left = dict(STATEMENTS)
 
     assert len(rows) > 15
     for cells in rows:
