@@ -83,7 +83,7 @@ class Stories:
 
         Args:
             counts: the numbers of nodes in the question and in the answer.
-            decision: the number of the decision in the record; empty without one.
+            decision: the number of the decision in the recording; empty without one.
         """
         if not self._tracer.on:
             return
