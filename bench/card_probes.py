@@ -376,7 +376,7 @@ def nvml_memory(cuda: Cuda) -> tuple[int, int]:
     except AttributeError:
         library.nvmlDeviceGetHandleByIndex_v2(cuda.device, ctypes.byref(handle))
     if library.nvmlDeviceGetMemoryInfo(handle, memory):
-        raise Absent("NVML tells no memory")
+        raise Absent("NVML reports no memory")
     return memory[0], memory[2]
 
 

@@ -172,8 +172,6 @@ async def test_where_only_instances_are_kept_shares_are_refused(folder: Path) ->
         prepared_host(world, MigOnly())
         async with world.agent(mig=False):
             env = world.env(await world.prepared(world.claim("both", share(1, 30, "4Gi"))))
-            assert "only hardware instances are kept to their limits" in str(
-                await world.create(env)
-            )
+            assert "only hardware instances have enforced limits" in str(await world.create(env))
             whole = world.env(await world.prepared(world.claim("all", share(0, 100, "80Gi"))))
             assert (await world.given(whole, pod="other"))["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"

@@ -290,9 +290,9 @@ def test_what_the_agent_gives_and_what_a_specification_says_go_together() -> Non
 @pytest.mark.parametrize(
     ("edits", "why"),
     [
-        pytest.param({"additionalGids": [44]}, "additionalGids cannot be said", id="groups"),
-        pytest.param({"intelRdt": {"closID": "a"}}, "intelRdt cannot be said", id="rdt"),
-        pytest.param({"netDevices": [{"name": "a"}]}, "netDevices cannot be said", id="network"),
+        pytest.param({"additionalGids": [44]}, "additionalGids cannot be expressed", id="groups"),
+        pytest.param({"intelRdt": {"closID": "a"}}, "intelRdt cannot be expressed", id="rdt"),
+        pytest.param({"netDevices": [{"name": "a"}]}, "netDevices cannot be expressed", id="network"),
         pytest.param({"deviceNodes": [{**NULL, "permissions": "r"}]}, "'r' cannot be", id="less"),
         pytest.param({"deviceNodes": [{**NULL, "permissions": "rwx"}]}, "'rwx'", id="nonsense"),
         pytest.param({"deviceNodes": [{**NULL, "type": "b"}]}, "not 'b'", id="another type"),

@@ -108,7 +108,7 @@ def test_a_card_that_cannot_be_looked_at_is_unknown() -> None:
         (
             "A100-80GB",
             True,
-            "MIG mode is off; it goes on at the next reset: an operator changes it",
+            "MIG mode is off; it is switched on at the next reset: an operator changes it",
         ),
         ("H100-80GB", False, ""),
     ],

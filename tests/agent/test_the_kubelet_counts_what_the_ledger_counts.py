@@ -345,7 +345,7 @@ async def test_a_registration_that_nobody_listens_to_is_made_again(
             await kubelet.until(GPU, 10)
             assert plugins.registered == {GPU}
 
-    assert "the kubelet took it and does not listen" in caplog.text
+    assert "the kubelet accepted it and does not listen" in caplog.text
 
 
 async def test_a_socket_that_a_kubelet_left_is_not_waited_on(

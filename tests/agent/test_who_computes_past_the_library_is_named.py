@@ -87,7 +87,9 @@ def test_a_process_without_a_place_is_named_after_a_while(node: Node) -> None:
     assert node.said(3) == ""
     said = node.said(1)
 
-    assert said.startswith("process 4007 (python\\x1b[2J) computes on a card past the library")
+    assert said.startswith(
+        "process 4007 (python\\x1b[2J) computes on a card and bypasses the library"
+    )
     node.listed(7)
     assert node.said(1) == ""
 
@@ -99,14 +101,14 @@ def test_any_device_file_that_is_mapped_counts(node: Node, maps: str) -> None:
     """Any of them; a process that works on a card has several."""
     node.process(4007, "/dev/nvidia-uvm", maps=maps)
 
-    assert "past the library" in node.said()
+    assert "bypasses the library" in node.said()
 
 
 def test_open_files_that_were_put_away_count(node: Node) -> None:
     """A process can send them to itself, and work by what it has mapped."""
     node.process(4007, "/dev/null", maps="/dev/nvidia0")
 
-    assert "past the library" in node.said()
+    assert "bypasses the library" in node.said()
     (one,) = see({"container-a": node.room}, node.proc).processes["container-a"]
     assert one.view is not None
     assert one.view.uses_card
@@ -127,7 +129,7 @@ def test_a_device_file_by_another_name_counts(
     (node.proc / "devices").write_text(
         f"Character devices:\n  1 {kind}\n 10 misc\n\nBlock devices:\n"
     )
-    assert "past the library" in node.said()
+    assert "bypasses the library" in node.said()
 
 
 @pytest.mark.parametrize("flags", [0, FORKED])
@@ -141,7 +143,9 @@ def test_who_put_away_files_of_other_names_is_known_to_the_driver(node: Node, fl
 
     said = node.said(1, 4007, 4008)
 
-    assert said.startswith("process 4007 (python\\x1b[2J) computes on a card past the library")
+    assert said.startswith(
+        "process 4007 (python\\x1b[2J) computes on a card and bypasses the library"
+    )
     assert "by the driver's report" in said
     node.listed(7)
     assert node.said(9, 4007) == ""
@@ -166,7 +170,7 @@ def test_a_file_below_another_root_counts(node: Node, maps: str) -> None:
     """A process in a root of its own, or a file that was removed since."""
     node.process(4007, "/dev/nvidia-uvm", maps=maps)
 
-    assert "past the library" in node.said()
+    assert "bypasses the library" in node.said()
 
 
 @pytest.mark.parametrize(
@@ -195,7 +199,7 @@ def test_other_libraries_name_no_interface(node: Node) -> None:
     """Another vendor's OpenCL, and the loader of all of them: they do not show by what the device was opened."""
     node.process(4007, "/dev/nvidia-uvm", loaded="/usr/lib/libOpenCL.so.1")
 
-    assert "past the library" in node.said()
+    assert "bypasses the library" in node.said()
 
 
 def test_who_comes_and_goes_is_not_counted_together(node: Node) -> None:

@@ -128,7 +128,7 @@ def test_a_pod_waits_until_the_agent_is_back() -> None:
         await cluster.pod("waits")
         refused = await cluster.filter(url, "waits")
         assert (
-            "AgentSilent: no word from the node's agent since 2026-01-01T"
+            "AgentSilent: the node's agent has not renewed its Lease since 2026-01-01T"
             in (refused["FailedAndUnresolvableNodes"]["n0"])
         )
         assert cluster.taken() == {("n0", "GPU-n0-0"): 1000}
@@ -333,7 +333,7 @@ def test_it_is_told_loudly(caplog: pytest.LogCaptureFixture) -> None:
 
     play(story, nodes=3)
     assert "3 of 3 agents are silent" in caplog.text
-    assert "node n0: no word from the node's agent since" in caplog.text
+    assert "node n0: the node's agent has not renewed its Lease since" in caplog.text
 
 
 def test_a_running_scheduler_opens_what_is_closed_where_the_rule_is_off() -> None:

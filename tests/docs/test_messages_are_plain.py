@@ -24,6 +24,7 @@ PHRASES = re.compile(
 )
 UNCOMMON = re.compile(
     r"\b((?<!-)anew|as ever|told|tells? of|booked|in vain|want of|shall|put right|looked after"
+    r"|afresh|tells (no|its|the|it)|does not tell|became of|went away|let go|past the (library|record)|(is|are) kept (by|to)|keeps shares"
     r"|(giv(e|es|en|ing)|gave|hand(s|ed|ing)?) out|(sent|sends?|sending)( [\w ]{1,30})? away|way to the internet)\b",
     re.IGNORECASE,
 )

@@ -593,7 +593,7 @@ def test_shares_that_nothing_keeps_do_not_change() -> None:
                 for one in found["status"]["conditions"]
                 if one["type"] == names.ADJUSTED_CONDITION
             ]
-            assert told.startswith("nothing keeps shares of node n0 to their amounts")
+            assert told.startswith("nothing enforces shares on node n0")
 
     run(story())
 

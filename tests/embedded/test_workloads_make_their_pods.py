@@ -111,7 +111,7 @@ def test_a_deployment_grows_rolls_and_goes() -> None:
 
 
 def test_a_workload_that_nothing_acts_on_says_so() -> None:
-    """It is stored; an event says that no pods come of it."""
+    """It is stored; an event says that it creates no pods."""
 
     async def story() -> None:
         async with running([node()]) as w:

@@ -39,7 +39,7 @@ async def test_a_new_pod_waits_with_the_reason_and_no_eviction_would_help() -> N
     assert world.told == [("web", "AgentSilent")]
     told = explain(world.service.books, "team", "web")
     assert told is not None
-    assert "since 2026-11-22T08:00:00Z, the limit is 60 s" in told["reason"]["message"]
+    assert "since 2026-11-22T08:00:00Z; the limit is 60 s" in told["reason"]["message"]
     assert "agent" in told["next"]
 
 

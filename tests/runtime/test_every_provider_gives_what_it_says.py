@@ -62,7 +62,7 @@ _ROOM_MOUNTS = (
 PROVIDERS = {
     "none": Found(said=0),
     "vendor": Found(),
-    "mig": Found(refused="only hardware instances are kept to their limits"),
+    "mig": Found(refused="only hardware instances have enforced limits"),
     "hami-core": Found(
         ("--isolation-library", "{at}/vgpu/libvgpu.so"),
         frozenset(

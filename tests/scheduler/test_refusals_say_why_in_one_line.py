@@ -142,7 +142,7 @@ FAST = Selector((Requirement("speed", Operator.EXISTS),))
             card(0, hidden_from=frozenset({"test"})),
             share(1),
             ReasonCode.CORDONED,
-            "kept from test pods",
+            "closed to test pods",
             id="hidden",
         ),
         pytest.param(

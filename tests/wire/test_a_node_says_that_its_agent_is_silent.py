@@ -45,7 +45,7 @@ def test_the_moment_and_the_limit_are_told() -> None:
     assert _read(SILENT).shut
     assert verdict.code is ReasonCode.AGENT_SILENT
     assert verdict.message == (
-        "no word from the node's agent since 2026-11-22T08:00:00Z, the limit is 60 s"
+        "the node's agent has not renewed its Lease since 2026-11-22T08:00:00Z; the limit is 60 s"
     )
 
 

@@ -206,7 +206,7 @@ class Keeper:
             if one.uid != uid or one.name not in changing:
                 continue
             if key not in rooms:
-                return f"container {one.name} is kept to its limits by {one.limits or 'none'}, which reads them once"
+                return f"container {one.name} has limits enforced by {one.limits or 'none'}, which reads them once"
             if rooms[key].spared or not rooms[key].amounts:
                 return f"container {one.name} runs without a library that follows them; they change with its next start"
         return ""

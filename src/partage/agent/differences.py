@@ -93,7 +93,7 @@ TABLE: Final[Mapping[Kind, Meaning]] = {
     Kind.POD_UNKNOWN: Meaning(Done.REPORT, "inspect it: crictl inspect"),
     Kind.NOT_COUNTED: Meaning(Done.REPORT, _KUBELET),
     Kind.OTHER_CARD: Meaning(
-        Done.REPORT, "nothing; the kubelet tells the health of another card with the pod"
+        Done.REPORT, "nothing; the kubelet reports the health of another card with the pod"
     ),
     Kind.OTHER_AMOUNT: Meaning(Done.REPORT, _KUBELET),
     Kind.UNKNOWN_UNIT: Meaning(

@@ -335,7 +335,7 @@ def _with_record(
     mine = [grant for grant in numbered.grants if grant.container == container.name]
     past = _past(pod, container, place, mine)
     if past:
-        return Refusal(Rule.TAMPERED, f"its {past} asks for cards past its record; leave it out")
+        return Refusal(Rule.TAMPERED, f"its {past} asks for cards beyond its record; leave it out")
     if not mine:
         return Injected(Given(_shut(container, place)), removed, allocation, opens(container.env))
     made = _instances(pod, mine, place)
@@ -354,7 +354,7 @@ def _with_record(
     if hidden:
         return Refusal(
             Rule.TAMPERED,
-            f"its mount at {hidden} would hide what keeps the container to its limits",
+            f"its mount at {hidden} would hide files that enforce the container's limits",
         )
     if any(key.startswith(_LIMITS) for key in given.env):
         removed += tuple(key for key in known if key.startswith(_LIMITS) and key not in given.env)

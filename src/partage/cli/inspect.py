@@ -51,7 +51,7 @@ def inspect(node: str, **given: Any) -> None:
 
     \b
     Exit status:
-      0  here it is
+      0  there is an answer
       2  there is no answer; one line says why and what to try
       4  there is no such node
     """  # noqa: D301 # click wants the control character itself

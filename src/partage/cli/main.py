@@ -36,7 +36,7 @@ _COMMANDS: Final = {
     },
     "Programs of a cluster": {
         "scheduler": "Decide about pods with devices, and keep the ledger.",
-        "webhook": "Complete and judge pods that ask for devices.",
+        "webhook": "Complete and check pods that ask for devices.",
         "agent": "Find this node's devices, and give them to containers.",
     },
     "Others": {

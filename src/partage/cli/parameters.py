@@ -35,7 +35,7 @@ class Real(click.FloatRange):
         """The number, or a usage error; no bound holds for one that is none."""
         found: float = super().convert(value, param, ctx)
         if not math.isfinite(found):
-            self.fail(f"{value!r} is not a number with an end.", param, ctx)
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
         return found
 
 

@@ -94,7 +94,7 @@ def top(
 
     \b
     Exit status:
-      0  here it is
+      0  there is an answer
       2  there is no answer; one line says why and what to try
     """  # noqa: D301 # click wants the control character itself
     short = {"no": "nodes", "po": "pods", **{name[:-1]: name for name in _WHAT}}

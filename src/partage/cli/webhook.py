@@ -167,9 +167,9 @@ _admission = options(
 @trace_options
 @logging_options
 def webhook(**given: Any) -> None:
-    """Complete and judge pods that ask for devices. It answers the API server of a cluster.
+    """Complete and check pods that ask for devices. It answers the API server of a cluster.
 
-    Looks after its own authority and certificate, in a Secret that all replicas share, and has the
+    Makes and renews its own authority and certificate, in a Secret that all replicas share, and makes the
     API server trust it. There is no leader: run as many as you like. Ends cleanly on SIGTERM and SIGINT.
 
     \b

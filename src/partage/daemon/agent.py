@@ -264,7 +264,7 @@ class AgentDaemon:
         """Inject, with all companions. A fault in a companion ends the agent, so that it is not hidden."""
         works = {one.name: one.run() for one in self._companions}
         # Often enough to add all samples up, even if no program reads the metrics.
-        drivers = Rounds("what drivers sample cannot be read")
+        drivers = Rounds("the drivers' samples cannot be read")
         works["drivers"] = drivers.every(self.options.isolation.period, self._look_at_drivers)
         if self._folders is not None:
             tidying = Rounds("folders of ended containers cannot be removed")

@@ -75,7 +75,7 @@ class AgentSilence:
         self._problem = ""
         self._failed = Counted(
             "partage_agents_unlisted",
-            "Looks at the agents' leases that failed; silence is counted afresh after each.",
+            "Looks at the agents' leases that failed; silence is counted from zero after each.",
             registry=registry,
         )
         registry.register(self)

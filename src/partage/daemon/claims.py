@@ -274,7 +274,7 @@ class ResourceDriver:
         their cards would stay full forever.
         """
         before: set[str] = set()
-        rounds = Rounds("lost claims cannot be looked for")
+        rounds = Rounds("lost claims cannot be searched for")
         while True:
             await self._client.clock.sleep(self._options.look)
             before, known = set[str](), before

@@ -145,7 +145,7 @@ class NodeDiscovery:
 
     async def _alone(self) -> None:
         problems: tuple[str, ...] = ()
-        rounds = Rounds("devices cannot be looked for")
+        rounds = Rounds("devices cannot be discovered")
         while True:
             await asyncio.sleep(self._options.reporting.period)
             with rounds:

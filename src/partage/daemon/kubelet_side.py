@@ -190,9 +190,7 @@ class KubeletSide:
                 continue
             for one in found:
                 if one not in told:
-                    _LOG.warning(
-                        "%s holds units according to the kubelet and has got no devices", one
-                    )
+                    _LOG.warning("%s holds units according to the kubelet and has no devices", one)
             told = found
             self._keeper.tallies.unserved.set(len(found))
 

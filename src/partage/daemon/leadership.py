@@ -325,7 +325,9 @@ class Sole:
                 self._newest,
             )
         elif silent >= _TIMES.deadline:
-            _LOG.warning("the API server gave no answer for %.0f s; all is listed afresh", silent)
+            _LOG.warning(
+                "the API server gave no answer for %.0f s; everything is listed again", silent
+            )
         else:
             return
         self._went_back()

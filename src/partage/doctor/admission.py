@@ -45,7 +45,7 @@ def _webhook(facts: ClusterFacts, name: str, given: Sequence[Object]) -> Iterato
                 f"{where}: {name}",
                 f"caBundle must hold a certificate that is valid now; {wrong}, so the API server "
                 "refuses every pod with devices",
-                "restart partage webhook: the leader makes new certificates and writes caBundle; "
+                "restart partage webhook: a replica makes new certificates and writes caBundle; "
                 "where cert-manager does, look at its Certificate",
             )
 

@@ -40,7 +40,7 @@ _NOTED: Final[Mapping[str, str]] = {
     Code.DEVICE_FIELDS: "apply Koordinator's newer definition of Devices; the agent writes all fields within the hour",
     Code.OTHER_PLUGIN: "take the other plugin's DaemonSet off that node (second-plugin); the agent has the name again two minutes "
     "later",
-    Code.DISAGREEMENT: "run partage doctor --node there: it names the remedies; agent.md lists the kinds",
+    Code.DISAGREEMENT: "run partage doctor --node there: it names the remedies; docs/reference/agent.md lists the kinds",
 }
 """Remedies by code."""
 _COUNTS: Final = (

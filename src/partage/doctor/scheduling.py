@@ -17,7 +17,7 @@ _GATES: Final = {
     "ValidatingAdmissionPolicy": "records could be forged",
     "AdmissionWebhookMatchConditions": "every pod would depend on the webhook",
     "DevicePluginCDIDevices": "containers would not get their devices by CDI",
-    "KubeletPodResources": "the agent could not tell which pod has which device",
+    "KubeletPodResources": "the agent could not know which pod has which device",
 }
 """Feature gates that must not be off, and the effect if one is."""
 _SHOWN: Final = 5

@@ -21,7 +21,7 @@ from partage.wire.documents import Document
 
 _CONCERNED: Final = ("pods", "bindings")
 _CLAIMED: Final = "persistentvolumeclaims"
-_NO_PODS: Final = "no pods come of it; try a Deployment or a Job"
+_NO_PODS: Final = "it creates no pods; try a Deployment or a Job"
 _NO_TRAFFIC: Final = "no traffic passes here"
 _NO_VOLUMES: Final = "no volumes are made or mounted here"
 _NO_RIGHTS: Final = "every client may do everything here"
@@ -44,7 +44,7 @@ UNACTED: Final[Mapping[str, str]] = {
     "rolebindings.rbac.authorization.k8s.io": _NO_RIGHTS,
     "roles.rbac.authorization.k8s.io": _NO_RIGHTS,
     "horizontalpodautoscalers.autoscaling": "nothing is measured here, and replicas stay as they are",
-    "limitranges": "pods get no defaults and no bounds of it",
+    "limitranges": "pods get no defaults and no bounds from it",
     "poddisruptionbudgets.policy": "nothing counts the disruptions that it allows",
     "runtimeclasses.node.k8s.io": "nothing is executed here",
     "validatingadmissionpolicies.admissionregistration.k8s.io": "CEL is not read here",

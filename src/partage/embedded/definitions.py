@@ -132,7 +132,7 @@ _DEVICES: Final = _list(
         "Number of the device on its node, from 0, within its type. Records of pods hold it."
     ),
     moduleID=_number(
-        "Number of the device's module on the board, where another agent tells it. Partage neither writes nor reads it."
+        "Number of the device's module on the board, where another agent reports it. Partage neither writes nor reads it."
     ),
     health=_is(
         "boolean",

@@ -259,9 +259,9 @@ class Adjustments:
         provider = node.labels.get(names.ISOLATION_PROVIDER, "none")
         if provider != _OWN:
             raise InvalidValue(
-                f"nothing keeps shares of node {held.node} to their amounts, so they cannot change while a container runs"
+                f"nothing enforces shares on node {held.node}, so they cannot change while a container runs"
                 if provider == "none"
-                else f"shares of node {held.node} are kept by {provider}, which cannot change them while a container runs"
+                else f"shares on node {held.node} are enforced by {provider}, which cannot change them while a container runs"
             )
         text = document.annotations.get(names.ENFORCED)
         told = None if text is None else decode(text, pod.uid, held.node)

@@ -167,7 +167,7 @@ class Attempts:
         try:
             return self._propose(books, question, attempt, now, fitting)
         except LedgerError as error:
-            unknown = f"{error}; what became of its Binding is not known yet"
+            unknown = f"{error}; the result of its Binding is not known yet"
             return _refused(question, STALE, unknown)
 
     async def preempt(self, question: wire.Preempt) -> wire.Answer:
@@ -186,7 +186,7 @@ class Attempts:
         with self.timed("preempt"):
             plans = await self._retries.plans(books, attempt, budgets, current)
         if not current():
-            return _refused(question, STALE, "things changed; schedule the pod again")
+            return _refused(question, STALE, "the cluster changed; schedule the pod again")
         if plans is None:
             return wire.Answer(question.id, again=True)
         return wire.Answer(question.id, nodes=list(plans), victims=list(plans.values()))
@@ -607,7 +607,7 @@ class Attempts:
         async def send(binding: Binding) -> Answered:
             nonlocal allowed
             if outcome.done():
-                return Answered(Outcome.REFUSED, "kube-scheduler went before it was sent")
+                return Answered(Outcome.REFUSED, "kube-scheduler disconnected before it was sent")
             changed = await self._changed(books, attempt)  # during the wait for a turn
             if changed:
                 return Answered(Outcome.REFUSED, changed)

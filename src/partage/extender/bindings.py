@@ -206,7 +206,7 @@ class Bindings:
         try:
             decision = books.cycle.reserve(entry.pod, args.node)
         except LedgerError as error:
-            return f"{error}; what became of its Binding is not known yet"
+            return f"{error}; the result of its Binding is not known yet"
         bind.decision = books.engine.decision_id
         books.settle(now)
         if isinstance(decision, Refusal):
@@ -301,7 +301,7 @@ class Bindings:
                 return ""
         if known:
             return f"the pod is not bound to node {binding.node}: {answer.message}"
-        return f"what became of the Binding is not known: {answer.message}"
+        return f"the result of the Binding is not known: {answer.message}"
 
     def _placed(self, books: Books, entry: PodEntry, permit: Permit | None) -> None:
         """Take in that the pod is bound; count its granted and reduced wishes, and report a reduction."""

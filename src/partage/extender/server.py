@@ -141,7 +141,7 @@ def probe_routes(service: SchedulerService) -> list[web.RouteDef]:
             return web.Response(status=503, text="the ledger is not rebuilt yet")
         audit = service.last_audit
         if audit is not None and audit.broken:
-            return web.Response(status=503, text=f"a law of the ledger is broken: {audit.broken}")
+            return web.Response(status=503, text=f"a rule of the ledger is broken: {audit.broken}")
         return web.Response(text="ok")
 
     return [web.get("/healthz", healthz), web.get("/readyz", readyz)]

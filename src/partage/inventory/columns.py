@@ -617,7 +617,7 @@ class Columns:
                 return found
             closed = closed or found
         if self._fences.get((type_, index, row)):
-            return ReasonCode.CARD_NOT_IDLE, "fenced by a pod that wants its neighbours idle"
+            return ReasonCode.CARD_NOT_IDLE, "closed by a pod that asks for idle neighbours"
         return closed
 
     def _withhold(self, index: int) -> None:

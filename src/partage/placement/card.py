@@ -188,7 +188,7 @@ def _problem(
     device: Device, wanted: CardFilter, protocol: str, *, by_instance: bool
 ) -> tuple[ReasonCode, str] | None:
     if protocol in device.hidden_from:
-        return ReasonCode.CORDONED, f"kept from {protocol} pods"
+        return ReasonCode.CORDONED, f"closed to {protocol} pods"
     if vendor := _vendor_problem(device.vendor, wanted):
         return ReasonCode.TYPE_MISMATCH, vendor
     if wanted.use_types and not _named(wanted.use_types, device.model):

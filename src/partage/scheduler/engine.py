@@ -457,7 +457,7 @@ class Engine(Chooser):
         """Compare the books of bound pods with a rebuild from the objects last seen.
 
         Raises:
-            LedgerError: they differ, or a law of the ledger is broken.
+            LedgerError: they differ, or a rule of the ledger is broken.
         """
         self.ledger.validate()
         nodes = [node for node in self.ledger.nodes if node is not None]

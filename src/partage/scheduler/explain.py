@@ -44,8 +44,7 @@ def deferred(namespace: str) -> Refusal:
     """The refusal of a pod that needs a search, after its namespace has used its share of search."""
     return Refusal(
         ReasonCode.SEARCH_DEFERRED,
-        f"a place for this pod has to be searched for, and pods of namespace {namespace} have had their "
-        "share of that for now; it has its turn in a while",
+        f"the pod needs a search, and namespace {namespace} has used its allowance for now; the pod has its turn later",
     )
 
 

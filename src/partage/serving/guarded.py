@@ -311,7 +311,7 @@ async def in_pieces(request: web.BaseRequest, response: web.StreamResponse) -> w
         sent.force_close()
     connection.holds(len(body))
     try:
-        with contextlib.suppress(ConnectionError):  # the client went away
+        with contextlib.suppress(ConnectionError):  # the client closed the connection
             await sent.prepare(request)
             for start in range(0, len(body), _PIECE):
                 await sent.write(body[start : start + _PIECE])

@@ -113,8 +113,8 @@ def guard() -> Middleware:
             error.__traceback__ = None
             return response
         except ConnectionResetError:  # the caller has gone in the middle of the answer
-            _LOG.debug("%s %s: the client went away", request.method, request.path)
-            return json_response({"message": "the client went away"}, 400)
+            _LOG.debug("%s %s: the client closed the connection", request.method, request.path)
+            return json_response({"message": "the client closed the connection"}, 400)
         except Exception:  # noqa: BLE001 # the last line of defence; logged with its traceback
             _LOG.exception("%s %s failed", request.method, request.path)
             return json_response({"message": "internal error; see the log"}, 500)

@@ -192,7 +192,7 @@ class _Rarely(logging.Filter):
         """See `logging.Filter`."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, ConnectionError):
-            return False  # the client went away before its answer
+            return False  # the client closed the connection before its answer
         if not isinstance(error, HttpProcessingError):
             return True
         self._count += 1

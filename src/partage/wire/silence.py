@@ -37,7 +37,9 @@ def silence(annotations: Mapping[str, str]) -> Verdict | None:
     since, _, limit = text.partition(" ")
     try:
         datetime.fromisoformat(since)
-        told = f"since {since}, the limit is {float(limit):g} s"
+        told = f"since {since}; the limit is {float(limit):g} s"
     except ValueError:
-        told = f"as annotation {names.AGENT_SILENT} says: {text!r}"
-    return Verdict("", ReasonCode.AGENT_SILENT, f"no word from the node's agent {told}")
+        told = f"(annotation {names.AGENT_SILENT}: {text!r})"
+    return Verdict(
+        "", ReasonCode.AGENT_SILENT, f"the node's agent has not renewed its Lease {told}"
+    )

@@ -76,7 +76,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- end }}
 
-{{- /* Who keeps shares, by the agent's values: no program computes on simulated cards. */ -}}
+{{- /* The provider that enforces shares, by the agent's values: no program computes on simulated cards. */ -}}
 {{- define "partage.isolation" -}}
 {{- .isolation.provider | default (ternary "none" "partage" (gt (len .simulated) 0)) -}}
 {{- end }}

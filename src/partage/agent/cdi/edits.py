@@ -88,7 +88,7 @@ def _sayable(edits: Edits) -> None:
         ("additionalGids", [one for one in edits.additional_gids if one]),
     ):
         if there:
-            raise InvalidValue(f"CDI edit {what} cannot be said by this runtime's NRI")
+            raise InvalidValue(f"CDI edit {what} cannot be expressed by this runtime's NRI")
 
 
 def _device(node: DeviceNode, root: Path) -> Device:
@@ -97,21 +97,21 @@ def _device(node: DeviceNode, root: Path) -> Device:
     if not kind or not major:
         kind, major, minor = _looked_up(node, root)
     if kind not in _GIVEN:
-        raise InvalidValue(f"CDI device file {path}: type {kind!r} cannot be said by NRI")
+        raise InvalidValue(f"CDI device file {path}: type {kind!r} cannot be expressed by NRI")
     asked = frozenset(node.permissions or "rwm")
     if not asked <= frozenset("rwm"):
         raise InvalidValue(f"CDI device file {path}: permissions {node.permissions!r}")
     if not _GIVEN[kind] <= asked:
         given = "".join(sorted(_GIVEN[kind]))
         raise InvalidValue(
-            f"CDI device file {path}: permissions {node.permissions!r} cannot be said by NRI, which "
+            f"CDI device file {path}: permissions {node.permissions!r} cannot be expressed by NRI, which "
             f"gives {given!r}"
         )
     closed = node.file_mode is not None and node.file_mode & _EVERYBODY != _EVERYBODY
     if closed and (node.uid is None or node.gid is None):
         raise InvalidValue(
             f"CDI device file {path}: with fileMode {node.file_mode:o} it would belong to the container's "
-            "user, whom this runtime's NRI does not tell; uid and gid are needed"
+            "user, whom this runtime's NRI does not report; uid and gid are needed"
         )
     return Device(
         path,

@@ -70,7 +70,7 @@ async def made(channel: Any, identity: str, root: Path) -> Made:
         found = Made(
             _texts(process.get("args")),
             _texts(process.get("env")),
-            why="the runtime does not tell its layers",
+            why="the runtime does not report its layers",
         )
         snapshot = _Snapshot(str(info.get("snapshotter", "")), str(info.get("snapshotKey", "")))
         if not snapshot.snapshotter or not snapshot.key:
@@ -79,7 +79,7 @@ async def made(channel: Any, identity: str, root: Path) -> Made:
         told = await ask(snapshot.encode(), timeout=_PATIENCE, metadata=_NAMESPACE)
         layers = _layers(_Mounts.decode(told).mounts, root)
     except grpc.aio.AioRpcError as error:
-        return Made(why=f"the runtime does not tell its layers: {error.details()}")
+        return Made(why=f"the runtime does not report its layers: {error.details()}")
     except (Malformed, ValueError) as error:
         return Made(why=f"the runtime's answer cannot be read: {error}")
     return Made(found.args, found.env, layers, "" if layers else found.why)

@@ -32,9 +32,7 @@ def discover_amd(roots: Roots) -> Inventory:
         names = [entry.name for entry in pci.entries(one.folder / "drm")]
         render = [name.removeprefix("renderD") for name in names if name.startswith("renderD")]
         if not render or not render[0].isascii() or not render[0].isdigit():
-            problems.append(
-                f"AMD card at {one.address}: its driver shows no render node; left out"
-            )
+            problems.append(f"AMD card at {one.address}: its driver has no render node; left out")
             continue
         minor = int(render[0][:6]) - FIRST_RENDER
         if minor < 0:
@@ -55,7 +53,7 @@ def _amd(roots: Roots, one: pci.PciFunction, minor: int, names: list[str]) -> Fo
     missing = next((path for path in needed if not roots.file(path).exists()), "")
     ill, reason = "", ""
     if not memory:
-        ill, reason = "the driver tells no memory", "MemoryUnknown"
+        ill, reason = "the driver reports no memory", "MemoryUnknown"
     elif mode != "SPX":
         ill, reason = f"cards in compute partition mode {mode} are not handled", "Partitioned"
     elif missing:

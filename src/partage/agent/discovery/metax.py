@@ -77,7 +77,9 @@ def _by_library(library: ctypes.CDLL, roots: Roots) -> tuple[list[Found] | None,
         code = library.mxSmlGetDeviceInfo(ctypes.c_uint(index), ctypes.byref(info))
         uuid = _text(info.uuid)
         if code or not uuid:
-            problems.append(f"MetaX card {index} tells no identity (code {code}); it is left out")
+            problems.append(
+                f"MetaX card {index} reports no identity (code {code}); it is left out"
+            )
             continue
         if info.mode == _VIRTUAL:
             continue  # a share, cut by the vendor's own plugin
@@ -102,7 +104,7 @@ def _card(roots: Roots, index: int, info: _Info, memory: int) -> Found:
         healthy=memory > 0,
         memory_bytes=memory,
         topology=place,
-        health_detail="" if memory else "the library tells no memory",
+        health_detail="" if memory else "the library reports no memory",
     )
     return Found(
         device,

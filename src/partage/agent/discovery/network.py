@@ -46,7 +46,7 @@ def discover_rdma(roots: Roots) -> Inventory:
 def _card(roots: Roots, folder: Path, function: Path, minor: int, problems: list[str]) -> Found:
     states = [pci.text(port / "state") or "unknown" for port in pci.entries(folder / "ports")]
     idle = [state for state in states if "ACTIVE" not in state]
-    ill = f"port is {idle[0]}" if idle else "" if states else "no port tells its state"
+    ill = f"port is {idle[0]}" if idle else "" if states else "no port reports its state"
     device = Device(
         type=DeviceType.RDMA,
         minor=minor,

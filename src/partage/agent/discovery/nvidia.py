@@ -178,7 +178,7 @@ class Nvidia:
         ailment = self._health.answers(uuid, self._clock())
         reason, detail = (ailment.reason, ailment.message) if ailment else ("", "")
         if not memory:
-            reason, detail = "MemoryUnknown", "the driver tells no memory"
+            reason, detail = "MemoryUnknown", "the driver reports no memory"
         device = Device(
             type=DeviceType.GPU,
             minor=minor,

@@ -150,7 +150,7 @@ class ClaimAdmission:
         other = self._sharer(pod, container, claim.uid, grants) if kept else ""
         if other:
             told = (
-                f"{other} has the same share of ResourceClaim {claim.key}, and limits are kept for each container; "
+                f"{other} has the same share of ResourceClaim {claim.key}, and limits are enforced for each container; "
                 "give each a claim of its own"
             )
             return refusal(pod, container, Rule.CLAIM_SHARED, told)

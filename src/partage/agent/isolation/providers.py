@@ -194,7 +194,7 @@ class MigOnly:
         one = shares.shares[0]
         raise InvalidValue(
             f"a software share of card {one.minor} ({one.uuid}): on this node only hardware "
-            "instances are kept to their limits (--isolation mig)"
+            "instances have enforced limits (--isolation mig)"
         )
 
 

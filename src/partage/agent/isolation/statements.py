@@ -25,7 +25,7 @@ from partage.vendors.wishes import Policy
 _OWN: Final = "partage"
 _UNSEEN: Final = "NotSeen"
 _CROWDED: Final = (
-    "one look cannot go through all processes of the node, and has not seen all of its own"
+    "one look cannot read all processes of the node, and has not seen all of the container's"
 )
 _NOTHING: Final = frozenset({"", "whole"})
 _MIXED: Final = "; others on its card have another version of it: turns are shared among those of one version only"
@@ -229,7 +229,7 @@ def _by_another(provider: str, away: str) -> tuple[Answer, str, str]:
     if provider == _MPS and away:
         return Answer.NO, "MpsAway", away
     more = _OTHERS.get(provider, "")
-    said = f"kept by {provider}, whose working is not seen here"
+    said = f"enforced by {provider}; Partage cannot see whether it works"
     return Answer.UNKNOWN, "KeptByOthers", f"{said}: {more}" if more else said
 
 
@@ -247,7 +247,7 @@ def _by_room(
     room: Room | None, container: str, sight: Sight, *, mixed: bool
 ) -> tuple[Answer, str, str]:
     if room is None:
-        return Answer.NO, "RoomMissing", "what the agent wrote for the container is gone"
+        return Answer.NO, "RoomMissing", "the agent's files for the container are gone"
     if room.spared:
         return Answer.NO, "NotEnforceable", room.spared
     if container in sight.excess:
@@ -261,7 +261,7 @@ def _by_room(
             one.policy is Policy.BEST_EFFORT or (one.policy is Policy.NONE and not one.core_milli)
             for one in room.limits.cards
         )
-        held = _BEST_EFFORT if without_quota else "held by Partage's library"
+        held = _BEST_EFFORT if without_quota else "enforced by Partage's library"
         return Answer.YES, "InForce", f"{held}{_MIXED if mixed else ''}"
     more = len(faults) - _SHOWN
     text = "; ".join(fault.message for fault in faults[:_SHOWN])

@@ -62,12 +62,12 @@ def _said(one: Seen, numbers: Numbers, *, reported: bool) -> str:
     interface = one.view.interface if one.view else ""
     if interface:
         return (
-            f"{who} uses a card by {interface}, and shares are kept for CUDA only: neither its memory nor its "
+            f"{who} uses a card by {interface}, and shares are enforced for CUDA only: neither its memory nor its "
             "time on the card is limited. Use CUDA, or ask for a whole card or a hardware instance"
         )
     by = "it uses a card by the driver's report" if reported else f"it has {NVIDIA.memory} in use"
     return (
-        f"{who} computes on a card past the library: {by} and has no place in the account, as with "
+        f"{who} computes on a card and bypasses the library: {by} and has no place in the account, as with "
         "a copy of the driver, or an interface other than CUDA. Neither its memory nor its time on the card is limited"
     )
 

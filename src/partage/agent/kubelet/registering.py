@@ -109,7 +109,7 @@ class Registrar:
             try:
                 await self._registered(since)
                 tries, pause = 0, self.files.again.base
-                self._tell(logging.INFO, "the kubelet let go; registering again")
+                self._tell(logging.INFO, "the kubelet dropped the plugin; registering again")
             except _Moved:
                 tries = 0
                 self._tell(logging.INFO, "the kubelet has restarted; registering again")
@@ -142,7 +142,7 @@ class Registrar:
                 async with asyncio.timeout(self.files.listening):
                     await self._unless_moved(session.listens.wait(), since, own)
             except TimeoutError:
-                raise _Failed("the kubelet took it and does not listen") from None
+                raise _Failed("the kubelet accepted it and does not listen") from None
             self._tell(logging.INFO, "registered")
             await self._unless_moved(session.lost.wait(), since, own)
 

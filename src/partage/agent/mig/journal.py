@@ -102,7 +102,7 @@ class FileJournals:
         except (InvalidDocument, *UNREADABLE) as error:
             raise InvalidRecord(
                 f"journal {path} cannot be read: {error}. See what is on the card (nvidia-smi mig "
-                "-lgi), then move the file away: all that is there then counts as not ours"
+                "-lgi), then move the file away: all instances there then count as foreign"
             ) from None
         if document.v != _VERSION or document.journal.card != card:
             raise InvalidRecord(

@@ -147,8 +147,8 @@ def uncuttable(seen: Observed) -> str:
     mode = seen.mode
     if (mode.current and mode.pending) or not (seen.keeps_mode or mode.current):
         return ""
-    why = "goes off at the next reset" if mode.current else "is off"
-    hint = "" if not mode.pending else "; it goes on at the next reset"
+    why = "is switched off at the next reset" if mode.current else "is off"
+    hint = "" if not mode.pending else "; it is switched on at the next reset"
     return f"MIG mode {why}{hint}: an operator changes it while the card is idle"
 
 
@@ -287,7 +287,7 @@ class _Planner:
             blocker = next((f for f in self._foreign if _overlap(f, instance)), None)
             if blocker is not None:
                 obstacle = Obstacle.FOREIGN
-                message = f"an instance that is not ours starts at {blocker.start}"
+                message = f"an instance that Partage did not make starts at {blocker.start}"
         if message:
             self._hinder(one, obstacle, message)
             return None
