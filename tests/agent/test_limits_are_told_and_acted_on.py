@@ -8,7 +8,7 @@ import shutil
 import struct
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -533,20 +533,32 @@ async def test_shares_without_isolation_are_reported_as_such(tmp_path: Path) -> 
         assert (said["status"], said["reason"]) == ("False", "NoIsolation")
 
 
+@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 10), Path.unlink])
 @pytest.mark.parametrize(
-    ("name", "reason"), [("account", "AccountChanged"), ("limits", "LimitsChanged")]
+    ("name", "reason"),
+    [("account", "AccountChanged"), ("limits", "LimitsChanged"), ("seat", "SeatChanged")],
 )
-async def test_what_was_tampered_with_is_named(tmp_path: Path, name: str, reason: str) -> None:
-    """Cut off, under the agent's own eyes: it goes on, and says so."""
+async def test_what_was_tampered_with_is_named(
+    tmp_path: Path, name: str, reason: str, damage: Callable[[Path], object]
+) -> None:
+    """Cut off or removed, under the agent's own eyes: it goes on, and says so, without a path of the node."""
     async with world_of(tmp_path) as world:
         container = await world.run_pod("train")
         room = world.rooms.rooms[container]
-        path = {"account": room.account, "limits": room.folder / "limits"}[name]
+        (card,) = room.limits.cards
+        folder = room.seats_of(card)
+        assert folder is not None
+        path = {
+            "account": room.account,
+            "limits": room.folder / "limits",
+            "seat": seat_file(folder, card.slot),
+        }[name]
         path.chmod(0o600)
-        os.truncate(path, 10)
+        damage(path)
         task = asyncio.create_task(world.statements().run())
         await until(lambda: world.condition("train"))
         assert world.condition("train")["reason"] == reason
+        assert str(tmp_path) not in world.condition("train")["message"]
         task.cancel()
 
 

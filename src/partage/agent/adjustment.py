@@ -18,6 +18,7 @@ from partage.agent.isolation.account import Process, read_account, read_holders
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.processes import listed, numbers_of
+from partage.agent.isolation.shared import without_place
 from partage.model.adjustment import Grants, adjustable, least
 from partage.model.errors import InvalidDocument, InvalidValue
 from partage.wire.adjustment import asked
@@ -108,9 +109,9 @@ def beyond(
                 alive = {(one.inner, one.start) for one in numbers if one is not None}
                 processes = read_holders(room.account, cards, alive)
         except (InvalidDocument, OSError) as error:
-            # The pod's author reads this, and no path of the node concerns them.
-            said = str(error).replace(str(room.account), "its account")
-            return f"what it uses cannot be read: {said}"
+            return (
+                f"what it uses cannot be read: its account: {without_place(error, room.account)}"
+            )
         for index, card in enumerate(room.cards):
             if not card.memory_bytes:
                 continue

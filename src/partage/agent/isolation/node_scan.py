@@ -43,7 +43,8 @@ from partage.agent.isolation.reading import (
     start,
     whole,
 )
-from partage.agent.isolation.seats import Seat, read_seat
+from partage.agent.isolation.seats import Seat, read_seat, seat_file
+from partage.agent.isolation.shared import without_place
 from partage.agent.trouble import is_own
 from partage.model.errors import InvalidDocument
 from partage.vendors.traits import NVIDIA
@@ -296,10 +297,9 @@ def read_room(room: Room, processes: Iterable[Seen] = ()) -> RoomView:
     ]
     try:
         account = read_seen(room.account, len(room.limits.cards), alive)
-    except InvalidDocument as error:
-        account = str(error)
-    except OSError as error:
-        account = _without(error) or str(error)
+    except (InvalidDocument, OSError) as error:
+        _without(error)
+        account = without_place(error, room.account)
     seats: dict[str, Seat | str | None] = {}
     for card in room.limits.cards:
         folder = room.seats_of(card)
@@ -307,15 +307,14 @@ def read_room(room: Room, processes: Iterable[Seen] = ()) -> RoomView:
             continue
         try:
             seats[card.uuid] = read_seat(folder, card.slot)
-        except InvalidDocument as error:
-            seats[card.uuid] = str(error)
-        except OSError as error:
-            seats[card.uuid] = _without(error) or str(error)
+        except (InvalidDocument, OSError) as error:
+            _without(error)
+            seats[card.uuid] = without_place(error, seat_file(folder, card.slot))
     genuine = is_genuine(room.folder / room.library)
     return RoomView(genuine, limits, account, MappingProxyType(seats))
 
 
-def _without(error: OSError) -> str:
+def _without(error: Exception) -> str:
     """The content of a file that cannot be opened: nothing. Raises the error if the file did not cause it."""
     if is_own(error):
         raise error

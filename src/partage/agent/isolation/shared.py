@@ -102,3 +102,10 @@ def mend(descriptor: int, size: int) -> None:
 def word(memory: bytes, at: int) -> int:
     """Eight bytes as a number; beyond the end they are zero."""
     return int.from_bytes(memory[at : at + 8], "little")
+
+
+def without_place(error: OSError | InvalidDocument, path: Path) -> str:
+    """Why a file could not be read, for the pod's author, whom no path of the node concerns."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error).removeprefix(f"{path}: ")
