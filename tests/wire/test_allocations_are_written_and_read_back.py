@@ -200,6 +200,30 @@ def test_labels_alone_are_those_of_everything(
     assert labels_of(whole, Settings(), found.context.families) == one.rendering.labels
 
 
+@pytest.mark.parametrize(
+    ("where", "limits", "cards"),
+    [
+        ("n" * 64, {GPU: 1, "nvidia.com/gpumem": 1024}, 1),
+        ("n1", {"tke.cloud.tencent.com/qgpu-core": 3200}, 32),
+    ],
+    ids=["a node with a long name", "many cards of one container"],
+)
+def test_no_label_is_longer_than_an_api_server_takes(
+    where: str, limits: Manifest, cards: int
+) -> None:
+    """Else no kubelet could write the pod's state any more, nor its end; the annotations say the same."""
+    machine = device(where, *(card(minor) for minor in range(cards)))
+    found = cluster(node(where), machine, pod("p", container(limits=limits)))
+
+    (one,) = schedule(found).pods
+
+    assert one.allocation is not None
+    placed = PlacedPod(one.pod.view, one.pod.pod.request, one.allocation, found.nodes[0], 0)
+    assert max(map(len, one.rendering.labels.values()), default=0) <= 63
+    assert labels_of(placed, Settings(), found.context.families) == one.rendering.labels
+    assert max(map(len, one.rendering.annotations.values())) > 63
+
+
 @pytest.mark.parametrize("limits", [limits for limits in LIMITS if limits], ids=str)
 def test_a_protocols_record_alone_is_enough(limits: Manifest) -> None:
     """Another scheduler's pod, written as we would, is taken over with the same cards."""

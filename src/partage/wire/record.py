@@ -42,6 +42,9 @@ SOURCE: Final = "partage"
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 _MOST_SHOWN: Final = 80
+_LONGEST_LABEL: Final = 63
+"""Characters of a label's value. The API server takes longer ones from a Binding, and then refuses each later write of
+the pod, also the kubelet's of its end."""
 
 
 class _Slice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,7 +131,7 @@ def render(placed: PlacedPod, settings: Settings, families: Sequence[Family]) ->
     annotations[names.ALLOCATION] = encode(placed.allocation)
     if placed.allocation.permit is not None:
         annotations[names.PERMIT] = permit.encode(placed.allocation.permit, placed.allocation.uid)
-    return Rendering(dict(sorted(annotations.items())), dict(sorted(labels.items())), env, on_node)
+    return Rendering(dict(sorted(annotations.items())), _short(labels), env, on_node)
 
 
 def labels_of(
@@ -143,7 +146,12 @@ def labels_of(
     found: dict[str, str] = {}
     for family in families:
         found |= family.labels(placed, settings)
-    return dict(sorted(found.items()))
+    return _short(found)
+
+
+def _short(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels that an API server takes; annotations have the values of the others."""
+    return {key: text for key, text in sorted(labels.items()) if len(text) <= _LONGEST_LABEL}
 
 
 def resolve(placed: PlacedPod) -> PlacedPod:
