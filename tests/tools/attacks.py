@@ -276,6 +276,7 @@ ATTACKS: Final = (
             f"{_LOOKS}::test_looks_that_take_long_are_few",
             f"{_ROOMS}::test_a_process_that_the_runtime_names_is_found_among_any_number",
             "agent/test_what_containers_leave_is_removed.py::test_who_decides_lists_nothing_that_a_tenant_made",
+            "agent/test_the_agent_works_with_its_kubelet.py::test_a_pod_that_is_gone_holds_up_the_kubelet_once",
         ),
     ),
     Attack(
@@ -412,6 +413,7 @@ ATTACKS: Final = (
         (
             "webhook/test_large_pods_are_judged_in_time.py::test_bounds_hold_whatever_scheduler_a_pod_names",
             "extender/test_binds_come_to_a_known_end.py::test_a_record_for_which_the_annotations_leave_no_room_is_not_sent",
+            "wire/test_allocations_are_written_and_read_back.py::test_no_label_is_longer_than_an_api_server_takes",
         ),
     ),
     Attack(

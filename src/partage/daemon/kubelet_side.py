@@ -31,6 +31,9 @@ from partage.kube.client import Client
 
 _AGAIN: Final = 0.25
 """Seconds after which the agent works out its advice again, even without news."""
+_CALM: Final = 10.0
+"""Seconds for which advice waits for no pod after it has waited in vain: the kubelet admits one pod after the other, and a
+pod without a record, or one that was deleted meanwhile, may have many containers."""
 _LOG: Final = logging.getLogger("partage.daemon")
 
 
@@ -88,6 +91,7 @@ class KubeletSide:
         self._resources: Resources | None = None
         self.offers: tuple[Offer, ...] = ()
         self._lacking: dict[str, list[str]] = {}
+        self._calm_until = 0.0
         self._news = asyncio.Event()
         self._pods = None if client is None else NodePods(client, node, self._news.set)
 
@@ -154,16 +158,18 @@ class KubeletSide:
 
     async def _advise(self, offer: Offer, asked: ContainerPreference) -> tuple[str, ...]:
         """Advice by the records; waits a moment, because the kubelet may know a pod before the agent does."""
+        now = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(self._options.patience):
                 while True:
                     self._news.clear()
                     advice = await self._advice(offer, asked)
-                    if advice:
+                    if advice or now() < self._calm_until:
                         return advice
                     with suppress(TimeoutError):  # the kubelet may have been silent just then
                         await asyncio.wait_for(self._news.wait(), _AGAIN)
         except TimeoutError:
+            self._calm_until = now() + _CALM
             return ()
 
     async def _advice(self, offer: Offer, asked: ContainerPreference) -> tuple[str, ...]:
