@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from partage.agent.container_admission import Keeper
 from partage.agent.container_edits import HostFacts, Instance
 from partage.agent.cri import messages as cri
-from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment
+from partage.agent.cri.edits import asked, device_file, edited, image_environment
 from partage.agent.cri.proxy import Proxy, ProxyOptions
 from partage.agent.host import Host
 from partage.agent.injection import Place
@@ -144,14 +145,14 @@ def test_an_image_that_is_not_known_counts_as_greedy(
 
 def test_a_device_file_is_what_its_numbers_say(tmp_path: Path) -> None:
     """Another file in its place is refused; where root may make the file, it is made once."""
-    files = DeviceFiles(tmp_path, "/run/devices")
+    file_of = partial(device_file, tmp_path, "/run/devices")
     (tmp_path / "run/devices").mkdir(parents=True)
     (tmp_path / "run/devices/c-1-5").write_text("no device")
 
     with pytest.raises(InvalidValue, match="c-1-5 is not the device 1:5"):
-        files(1, 5)
+        file_of(1, 5)
     if os.geteuid() == 0:
-        assert files(1, 3) == files(1, 3) == "/run/devices/c-1-3"
+        assert file_of(1, 3) == file_of(1, 3) == "/run/devices/c-1-3"
 
 
 # --- a runtime that fails --------------------------------------------------------------------

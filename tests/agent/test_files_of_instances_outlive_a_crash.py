@@ -1,6 +1,7 @@
 """Journals, CDI specifications and the driver's run, as files."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,9 @@ def test_an_unreadable_journal_stops_its_card(tmp_path: Path, text: str) -> None
     assert nvml.instances("GPU-0") == (kept,)
 
 
-def test_a_crash_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_crash_while_writing_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The machine stops before the content is on disk: the old one is whole."""
     path = tmp_path / "file.json"
     replace_file(path, b"old")
@@ -68,8 +71,10 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
     def stop(_file: int) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        replace_file(path, b"new", stop)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", stop)
+        with pytest.raises(KeyboardInterrupt):
+            replace_file(path, b"new")
 
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.glob("[!.]*")] == ["file.json"]

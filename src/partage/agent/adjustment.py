@@ -10,11 +10,11 @@ The report (`partage.io/enforced`) is a promise: the scheduler lowers the record
 The agent therefore lowers the report last, and raises it first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from partage.agent.isolation.account import Process, read_account, read_holders
+from partage.agent.isolation.account import read_account, read_holders
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.processes import listed, numbers_of
@@ -65,17 +65,16 @@ def as_asked(
 ) -> tuple[CardLimits, ...]:
     """A container's cards with the amounts of a pod's grants; a card without cap or quota stays without."""
     amounts = {one.uuid: one for one in grants if one.container == container and adjustable(one)}
-    found = []
-    for card in cards:
-        grant = amounts.get(card.uuid)
-        if grant is not None:
-            card = replace(  # noqa: PLW2901 # the same card
-                card,
-                memory_bytes=grant.memory_bytes if card.memory_bytes else 0,
-                core_milli=grant.core_milli if card.core_milli else 0,
-            )
-        found.append(card)
-    return tuple(found)
+    return tuple(
+        replace(
+            card,
+            memory_bytes=grant.memory_bytes if card.memory_bytes else 0,
+            core_milli=grant.core_milli if card.core_milli else 0,
+        )
+        if (grant := amounts.get(card.uuid)) is not None
+        else card
+        for card in cards
+    )
 
 
 def in_force(rooms: Mapping[str, Room], names: Mapping[str, str], grants: Grants) -> bool:
@@ -87,9 +86,7 @@ def in_force(rooms: Mapping[str, Room], names: Mapping[str, str], grants: Grants
 
 
 def beyond(
-    rooms: Mapping[str, Room],
-    used: Mapping[str, Mapping[int, int]],
-    proc: Path = Path("/proc"),
+    rooms: Mapping[str, Room], used: Mapping[str, Mapping[int, int]], proc: Path = Path("/proc")
 ) -> str:
     """Why the containers' use does not fit the amounts in force, in words; empty if it fits. It reads files.
 
@@ -115,17 +112,10 @@ def beyond(
         for index, card in enumerate(room.cards):
             if not card.memory_bytes:
                 continue
-            counted = _counted(processes, index)
+            parts = [one.cards[index] for one in processes]  # summed as the library does
+            counted = sum(one.counted + (one.overhead or one.allowance) for one in parts)
             told = sum(used.get(card.uuid, {}).get(pid, 0) for pid in mine or ())
             if max(counted, told) > card.memory_bytes + card.swap_bytes:
                 most = f"{card.memory_bytes / 2**20:g} MiB"
                 return f"more than {most} of card {card.uuid} are in use; they are taken back once they are free"
     return ""
-
-
-def _counted(processes: Iterable[Process], card: int) -> int:
-    """Bytes that a container's processes counted, summed as the library does."""
-    return sum(
-        one.cards[card].counted + (one.cards[card].overhead or one.cards[card].allowance)
-        for one in processes
-    )

@@ -18,7 +18,7 @@ import msgspec
 from partage.agent.adjustment import as_asked
 from partage.agent.container_edits import Given
 from partage.agent.dra.admission import ClaimAdmission
-from partage.agent.held_allocations import Holding, Holdings, Running, Unprotected, latest
+from partage.agent.held_allocations import Holding, Holdings, Running, Unprotected
 from partage.agent.host import Host
 from partage.agent.injection import (
     Injected,
@@ -174,20 +174,20 @@ class Keeper:
 
     def amounts(self, uid: str) -> Grants | None:
         """The grants of a pod's containers with their current amounts; None if it has none here."""
-        return next(
-            (one.allocation.grants for one in self.books.all if one.allocation.uid == uid), None
-        )
+        held = self.books.of(uid)
+        return held[0].allocation.grants if held else None
 
     def beside(self, uid: str, grants: Grants) -> str:
         """Why the other grants here leave too little for these amounts of a pod; empty if they leave enough.
 
         The writer of a larger record has reserved it, but the record may be from a restored backup.
         """
-        others = [one for one in self._held(uid, claimed=True) if one.uid != uid]
-        mine = next((one.allocation for one in self.books.all if one.allocation.uid == uid), None)
-        if mine is None:
+        held = self.books.of(uid)
+        if not held:
             return ""
-        found = conflict(msgspec.structs.replace(mine, grants=grants), self._place(), others)
+        others = [one for one in self._held(uid, claimed=True) if one.uid != uid]
+        mine = msgspec.structs.replace(held[0].allocation, grants=grants)
+        found = conflict(mine, self._place(), others)
         return "" if found is None else found.message
 
     def rooms_of(self, uid: str) -> dict[str, Room]:
@@ -199,8 +199,8 @@ class Keeper:
         """Why the limits of a pod's containers cannot change while they run; empty if they can."""
         rooms = self.rooms_of(uid)
         changing = {one.container for one in self.amounts(uid) or () if adjustable(one)}
-        for held in self.books.all:
-            if held.allocation.uid == uid and held.container not in self.journal.entries:
+        for held in self.books.of(uid):
+            if held.container not in self.journal.entries:
                 return f"container {held.name} was started while the agent was away"
         for key, one in self.journal.entries.items():
             if one.uid != uid or one.name not in changing:
@@ -226,7 +226,7 @@ class Keeper:
         Raises `OSError`: the disk refuses it, or may lose it again: the journal's amounts are valid.
         """
         with self._deciding:
-            held = [one for one in self.books.all if one.allocation.uid == uid]
+            held = self.books.of(uid)
             if not held:
                 return
             allocation = msgspec.structs.replace(held[0].allocation, grants=grants)
@@ -265,23 +265,12 @@ class Keeper:
                 raise InvalidValue("this agent has no enforcement library")
             room = self.isolation.rooms.open(container.id, given.quota)
             given = replace(given, binds=(*given.binds, *binds_of(room)))
-        entry = Entry(
-            container.id,
-            pod.uid,
-            f"{pod.namespace}/{pod.name}",
-            container.name,
-            pod.annotations[names.ALLOCATION],
-            given.limits,
-            cut="; ".join(given.cut),
-            claimant=claimant,
-        )
-        self.journal.give(entry)
+        cut = "; ".join(given.cut)
+        self.journal.give(_entry(pod, container, given.limits, cut=cut, claimant=claimant))
         self.books.hold(Holding(container.id, container.name, allocation, claimant))
         self._count()
-        adjustment = self._host.adjustment(
-            given, found.removed, container, {names.SERVED: given.limits}
-        )
-        return given, adjustment
+        served = {names.SERVED: given.limits}
+        return given, self._host.adjustment(given, found.removed, container, served)
 
     def start(
         self, pod: PodSandbox, container: Container, layers: Sequence[Path] = (), why: str = ""
@@ -322,8 +311,8 @@ class Keeper:
         if verdict.loads:
             return
         if isolation.required:
-            rule = Rule.NOT_ENFORCEABLE
-            raise self._refused(Refusal(rule, f"{where}: {verdict.why} ({rule})"))
+            told = f"{where}: {verdict.why} ({Rule.NOT_ENFORCEABLE})"
+            raise self._refused(Refusal(Rule.NOT_ENFORCEABLE, told))
         with self._deciding:
             isolation.rooms.spare(name, verdict.why)
 
@@ -344,17 +333,15 @@ class Keeper:
                 if self.isolation is not None and before in self.isolation.rooms.rooms:
                     self._rooms_before[after] = before
                 return
-            self.journal.give(
-                msgspec.structs.replace(entry, container=after, room=entry.room or before)
-            )
+            room = entry.room or before
+            self.journal.give(msgspec.structs.replace(entry, container=after, room=room))
             self.books.rename(before, after)
             self.journal.end(before)
 
     def late(self, pod: PodSandbox, container: Container) -> None:
         """Count a decision that was too late."""
         self.tallies.refused.labels(Rule.LATE).inc()
-        why = "decided too late"
-        self.stories.refused(pod, container, self.stories.now(), Rule.LATE, why)
+        self.stories.refused(pod, container, self.stories.now(), Rule.LATE, "decided too late")
         _LOG.warning("%s: refused, decided too late", named(pod, container))
 
     def large(self, why: str) -> Refused:
@@ -389,9 +376,8 @@ class Keeper:
             return
         known = self.journal.entries
         kept = {(one.uid, one.name) for key, one in known.items() if key not in gone}
-        for uid, name in {
-            (known[key].uid, known[key].name) for key in gone if key in known
-        } - kept:
+        left = {(known[key].uid, known[key].name) for key in gone if key in known}
+        for uid, name in left - kept:
             self._folders.retire(uid, name)
 
     def _room_of(self, container: str) -> str:
@@ -412,41 +398,36 @@ class Keeper:
 
         Logs failed writes and retries them: if the agent ended here, containers would start unchecked.
         """
-        with self._deciding:
-            self._synchronize(pods, containers)
-
-    def _synchronize(
-        self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]
-    ) -> None:
         sandboxes = {pod.id: pod for pod in pods}
         there = {one.id: one for one in containers if one.state != _STOPPED}
         # It covers containers unknown to the journal, which were started while the agent was away.
         whose = {key: sandboxes.get(one.pod_sandbox_id) for key, one in there.items()}
-        self.books.only(
-            _running(whose[key], one, _served(whose[key], one)) for key, one in there.items()
-        )
-        ended = {key: one for key, one in self.journal.entries.items() if key not in there}
-        for entry in ended.values():
-            _LOG.info("%s: ended between two looks", entry)
-        self._leave(ended.keys())
-        self._tried("the journal", lambda: self.journal.keep(there))
-        place = self._place()
-        records = Records(place.node.name)
-        self._restore(whose, there, records)
-        if (isolation := self.isolation) is not None:
-            kept = {self._room_of(one) for one in there} | {*self._rooms_before.values()}
-            self._tried("rooms", lambda: isolation.rooms.keep(kept))
-        self._rooms_before.clear()
-        if (folders := self._folders) is not None:
-            mine = {(one.uid, one.name) for one in self.journal.entries.values()}
-            uids = {pod.uid for pod in pods}
-            self._tried("folders", lambda: folders.forsake(uids, mine))
-        self.unprotected = {  # in one assignment: other threads read it
-            one.id: found
-            for one in there.values()
-            if (found := self._worry(whose[one.id], one, place, records)) is not None
-        }
-        self._count()
+        with self._deciding:
+            self.books.only(
+                _running(whose[key], one, _served(whose[key], one)) for key, one in there.items()
+            )
+            ended = {key: one for key, one in self.journal.entries.items() if key not in there}
+            for entry in ended.values():
+                _LOG.info("%s: ended between two looks", entry)
+            self._leave(ended.keys())
+            self._tried("the journal", lambda: self.journal.keep(there))
+            place = self._place()
+            records = Records(place.node.name)
+            self._restore(whose, there, records)
+            if (isolation := self.isolation) is not None:
+                kept = {self._room_of(one) for one in there} | {*self._rooms_before.values()}
+                self._tried("rooms", lambda: isolation.rooms.keep(kept))
+            self._rooms_before.clear()
+            if (folders := self._folders) is not None:
+                mine = {(one.uid, one.name) for one in self.journal.entries.values()}
+                uids = {pod.uid for pod in pods}
+                self._tried("folders", lambda: folders.forsake(uids, mine))
+            self.unprotected = {  # in one assignment: other threads read it
+                one.id: found
+                for one in there.values()
+                if (found := self._worry(whose[one.id], one, place, records)) is not None
+            }
+            self._count()
 
     @staticmethod
     def _tried(what: str, do: Callable[[], object]) -> None:
@@ -500,15 +481,8 @@ class Keeper:
         pod = self._as_adjusted(pod, records)
         if not isinstance(records.of(pod), Allocation):
             return None
-        return Entry(
-            container.id,
-            pod.uid,
-            f"{pod.namespace}/{pod.name}",
-            container.name,
-            pod.annotations[names.ALLOCATION],
-            served,
-            self._rooms_before.get(container.id, ""),
-        )
+        room = self._rooms_before.get(container.id, "")
+        return _entry(pod, container, served, room=room)
 
     def _worry(
         self, pod: PodSandbox | None, container: Container, place: Place, records: Records
@@ -573,8 +547,8 @@ class Keeper:
     @property
     def entries(self) -> dict[str, Entry]:
         """The entries by the runtime's identity, one container name of a pod once; callable from any thread."""
-        known = latest(list(self.journal.entries.values()), lambda one: (one.uid, one.name))
-        return {one.container: one for one in known}
+        known = {(one.uid, one.name): one for one in list(self.journal.entries.values())}
+        return {one.container: one for one in known.values()}
 
 
 def _served(pod: PodSandbox | None, container: Container) -> str | None:
@@ -585,6 +559,12 @@ def _served(pod: PodSandbox | None, container: Container) -> str | None:
     if pod is not None and names.SERVED in pod.annotations:
         return None
     return container.annotations.get(names.SERVED)
+
+
+def _entry(pod: PodSandbox, container: Container, limits: str, **more: str) -> Entry:
+    """The entry of a container with its pod's record."""
+    who, record = f"{pod.namespace}/{pod.name}", pod.annotations[names.ALLOCATION]
+    return Entry(container.id, pod.uid, who, container.name, record, limits, **more)
 
 
 def _running(pod: PodSandbox | None, container: Container, served: str | None) -> Running:

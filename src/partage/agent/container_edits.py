@@ -38,6 +38,7 @@ SILENT: Final[Mapping[str, str]] = {"CUDA_DISABLE_CONTROL": "false"}
 variables, but containerd 1.7.24 and 2.1.9 leave them unchanged."""
 _RDMA: Final = "/dev/infiniband/rdma_cm"
 _QGPU_POLICY: Final = "qgpu-policy"
+_KEPT_BY: Final = {GrantMode.SHARE: "none", GrantMode.VENDOR: "vendor", GrantMode.MIG: "mig"}
 
 
 class FilesUnknown(InvalidValue):
@@ -193,13 +194,9 @@ def _name_cards(
     if instances:
         env[VISIBLE] = ",".join(one.uuid for one in instances.values())
     if any(one.protocol == CLAIM for one in grants):  # no family writes their variables
-        env[VISIBLE] = ",".join(
-            dict.fromkeys(
-                instances[one].uuid if one in instances else one.uuid
-                for one in grants
-                if _row(placed, one) is NVIDIA
-            )
-        )
+        mine = (one for one in grants if _row(placed, one) is NVIDIA)
+        uuids = (instances[one].uuid if one in instances else one.uuid for one in mine)
+        env[VISIBLE] = ",".join(dict.fromkeys(uuids))
     if makers and NVIDIA not in makers:
         env.pop(VISIBLE, None)  # a family names all vendors' cards in it
 
@@ -214,14 +211,7 @@ def _by_name(placed: PlacedPod, grants: Sequence[Grant], kind: str) -> tuple[str
 
 def _kept_by(grants: Sequence[Grant]) -> str:
     modes = {grant.mode for grant in grants if grant.type is DeviceType.GPU}
-    for mode, who in (
-        (GrantMode.SHARE, "none"),
-        (GrantMode.VENDOR, "vendor"),
-        (GrantMode.MIG, "mig"),
-    ):
-        if mode in modes:
-            return who
-    return "whole"
+    return next((who for mode, who in _KEPT_BY.items() if mode in modes), "whole")
 
 
 def _files(placed: PlacedPod, grant: Grant, host: HostFacts) -> tuple[list[str], tuple[str, ...]]:

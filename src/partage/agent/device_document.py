@@ -158,12 +158,8 @@ def _groups(device: Device) -> list[dict[str, Any]]:
 def _since(fresh: dict[str, str], before: Mapping[str, Any] | None) -> dict[str, str]:
     """The condition, with the time of the last change of its status."""
     for condition in (before or {}).get("conditions") or ():
-        time = condition.get("lastTransitionTime")
-        if (
-            condition.get("type") == "Healthy"
-            and condition.get("status") == fresh["status"]
-            and time
-        ):
+        time, status = condition.get("lastTransitionTime"), condition.get("status")
+        if time and condition.get("type") == "Healthy" and status == fresh["status"]:
             return {**fresh, "lastTransitionTime": str(time)}
     return fresh
 

@@ -6,9 +6,9 @@ grants, and only the newest is shown (`latest`): one series a pod, container and
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from partage.agent.injection import Records
 from partage.agent.journal import Entry
@@ -17,7 +17,6 @@ from partage.model.allocation import Allocation
 from partage.vendors import names
 
 _LOG: Final = logging.getLogger("partage.agent")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,6 @@ class Unprotected:
         return f"{self.namespace}/{self.pod}/{self.container}"
 
 
-def latest(those: Iterable[T], key: Callable[[T], Hashable]) -> list[T]:
-    """The last one of each key, in the order of each key's first."""
-    return list({key(one): one for one in those}.values())
-
-
 class Holdings:
     """The grants that a node's containers hold; changed by one thread, read by any.
 
@@ -104,13 +98,9 @@ class Holdings:
         if entry.container in self.held or entry.container in self.unknown:
             return
         namespace, _, name = entry.pod.partition("/")
-        known = PodSandbox(
-            uid=entry.uid,
-            namespace=namespace,
-            name=name,
-            annotations={names.ALLOCATION: entry.record},
-        )
-        allocation = records.of(known)
+        record = {names.ALLOCATION: entry.record}
+        pod = PodSandbox(uid=entry.uid, namespace=namespace, name=name, annotations=record)
+        allocation = records.of(pod)
         if isinstance(allocation, Allocation):
             self.hold(Holding(entry.container, entry.name, allocation, entry.claimant))
             return
@@ -173,6 +163,10 @@ class Holdings:
         """All grants held, oldest first."""
         return list(self.held.values())
 
+    def of(self, uid: str) -> list[Holding]:
+        """The grants of one pod or claim, oldest first."""
+        return [one for one in self.all if one.allocation.uid == uid]
+
     @property
     def allocations(self) -> list[Allocation]:
         """The same, without containers."""
@@ -181,4 +175,4 @@ class Holdings:
     @property
     def latest(self) -> list[Holding]:
         """The grants held, one container name of a pod once, by its last attempt."""
-        return latest(self.all, lambda one: (one.allocation.uid, one.name))
+        return list({(one.allocation.uid, one.name): one for one in self.all}.values())

@@ -17,16 +17,7 @@ from partage.agent.cdi.specs import Specifications
 from partage.agent.container_edits import SILENT, Given
 from partage.agent.discovery.pci import entries
 from partage.agent.isolation.providers import Bind
-from partage.agent.nri.messages import (
-    Adjustment,
-    CdiDevice,
-    Container,
-    Device,
-    LinuxAdjustment,
-    Mount,
-    Variable,
-    Wrapped,
-)
+from partage.agent.nri import messages as nri
 from partage.model.errors import InvalidValue
 
 _EVERYBODY: Final = 0o777
@@ -57,9 +48,9 @@ class Host:
         self,
         given: Given,
         removed: Iterable[str],
-        container: Container,
+        container: nri.Container,
         annotations: Mapping[str, str] = MappingProxyType({}),
-    ) -> Adjustment | None:
+    ) -> nri.Adjustment | None:
         """The changes for the runtime; None if there are none.
 
         `removed`: variables to disable. `annotations`: entries that the runtime keeps in its own books of the
@@ -75,21 +66,21 @@ class Host:
         ]
         there |= {device.path for device in devices}
         devices += [
-            Device(one.path, "c", one.major, one.minor, Wrapped(_FILE_MODE))
+            nri.Device(one.path, "c", one.major, one.minor, nri.Wrapped(_FILE_MODE))
             for one in given.made
             if one.path not in there
         ]
-        env = [Variable(key, SILENT.get(key, "")) for key in removed]
-        env += [Variable(key, value) for key, value in sorted(given.env.items())]
+        env = [nri.Variable(key, SILENT.get(key, "")) for key in removed]
+        env += [nri.Variable(key, value) for key, value in sorted(given.env.items())]
         mounts = tuple(self._mount(bind) for bind in given.binds)
         if not (devices or env or mounts or annotations or given.cdi):
             return None
-        adjustment = Adjustment(
+        adjustment = nri.Adjustment(
             annotations=annotations,
             mounts=mounts,
             env=tuple(env),
-            linux=LinuxAdjustment(tuple(devices)) if devices else None,
-            cdi_devices=tuple(CdiDevice(name) for name in given.cdi),
+            linux=nri.LinuxAdjustment(tuple(devices)) if devices else None,
+            cdi_devices=tuple(nri.CdiDevice(name) for name in given.cdi),
         )
         if not given.cdi or self.cdi is None or not self.cdi.inline:
             return adjustment
@@ -99,18 +90,18 @@ class Host:
         """The path of a host's file for this process."""
         return self.root / path.lstrip("/")
 
-    def _device(self, path: str) -> Device:
+    def _device(self, path: str) -> nri.Device:
         try:
             found = self.at(path).stat()
         except OSError as error:
             raise InvalidValue(f"device file {path}: {error.strerror}") from error
         if not stat.S_ISCHR(found.st_mode):
             raise InvalidValue(f"device file {path} is no character device")
-        return Device(
-            path, "c", os.major(found.st_rdev), os.minor(found.st_rdev), Wrapped(_FILE_MODE)
+        return nri.Device(
+            path, "c", os.major(found.st_rdev), os.minor(found.st_rdev), nri.Wrapped(_FILE_MODE)
         )
 
-    def _mount(self, bind: Bind) -> Mount:
+    def _mount(self, bind: Bind) -> nri.Mount:
         here = self.at(bind.source)
         try:
             if bind.folder:
@@ -121,7 +112,7 @@ class Host:
         except OSError as error:
             raise InvalidValue(f"{bind.source} cannot be mounted: {error.strerror}") from error
         options = ("rbind", "rw" if bind.writable else "ro")
-        return Mount(bind.target, "bind", bind.source, options)
+        return nri.Mount(bind.target, "bind", bind.source, options)
 
 
 def _open_to_everybody(folder: Path, name: str) -> None:

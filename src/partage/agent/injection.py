@@ -35,19 +35,10 @@ from partage.model.errors import InvalidValue
 from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.model.request import PodRequest
-from partage.vendors import names
+from partage.vendors import names, runtimes
 from partage.vendors.base import ContainerView, Family, PlacedPod, PodView
 from partage.vendors.reserved import RESERVED
-from partage.vendors.runtimes import (
-    VISIBLE,
-    VOID,
-    cdi_names,
-    listed,
-    names_others,
-    opening,
-    opens,
-    tells,
-)
+from partage.vendors.runtimes import VISIBLE, VOID, opens
 from partage.vendors.settings import Settings
 from partage.vendors.traits import NVIDIA, ROWS, traits_of
 from partage.wire.outcomes import said
@@ -228,7 +219,7 @@ def _set_twice(container: Container, found: Injected) -> Refusal | None:
 
 def _closed(key: str, value: str, ours: str) -> bool:
     """Whether a remaining value opens no card, as ours does not."""
-    found = opening(key)
+    found = runtimes.opening(key)
     return found is not None and found.closed == ours and found.is_closed(value)
 
 
@@ -252,7 +243,7 @@ def _without_record(
             patterns = _protected(frozenset(_makers(place)))
             claims = [f"device file {path}" for path in paths if patterns.fullmatch(path)]
     claims += [f"CDI name {name}" for name in _named(pod, container, place)]
-    if at := listed(one.destination for one in container.mounts):
+    if at := runtimes.listed(one.destination for one in container.mounts):
         claims.append(f"mount {at[:_SHOWN]}")
     if claims:
         return Refusal(
@@ -279,7 +270,7 @@ def _shut(
     for text in container.env:
         key, _, value = text.partition("=")
         absent = absent and key != VISIBLE
-        found = opening(key)
+        found = runtimes.opening(key)
         theirs = found is not None and found.name in granted and not found.complete
         if found is not None and value != found.closed and not theirs:
             env[key] = found.closed
@@ -313,8 +304,8 @@ def _named(
     `granted`: vendors whose plugins may have named their parts at the container; a pod's annotations are its author's.
     """
     named = (
-        *cdi_names(pod.annotations, place.host.cdi, ours=True),
-        *cdi_names(container.annotations, place.host.cdi, granted),
+        *runtimes.cdi_names(pod.annotations, place.host.cdi, ours=True),
+        *runtimes.cdi_names(container.annotations, place.host.cdi, granted),
     )
     return [name[:_SHOWN] for name in named]
 
@@ -406,7 +397,7 @@ def _past(pod: PodSandbox, container: Container, place: Place, mine: Sequence[Gr
     found = _named(pod, container, place, theirs)
     if found:
         return f"CDI name {found[0]}"
-    at = listed(one.destination for one in container.mounts)
+    at = runtimes.listed(one.destination for one in container.mounts)
     return f"mount at {at[:_SHOWN]}" if at else _opened_beside(container, place, mine)
 
 
@@ -438,7 +429,7 @@ def _opened_beside(container: Container, place: Place, mine: Sequence[Grant]) ->
             return f"variable {key} with several values"
         uuids = {one.uuid for one in own}
         for value in sorted(values):
-            past = names_others(value, uuids, minors, others)
+            past = runtimes.names_others(value, uuids, minors, others)
             if past:
                 return f"variable {key} with {past[:_SHOWN]}"
     return ""
@@ -467,9 +458,9 @@ def looked_at(container: Container) -> Container:
     env = (
         f"{key[:_LONG]}={value[:_LONG]}"
         for key, value in lines
-        if key in _WIDENING or key.startswith(MARK) or tells(key, value)
+        if key in _WIDENING or key.startswith(MARK) or runtimes.tells(key, value)
     )
-    mounts = (one for one in container.mounts if listed((one.destination,)))
+    mounts = (one for one in container.mounts if runtimes.listed((one.destination,)))
     return replace(
         container,
         annotations={
@@ -551,9 +542,8 @@ def _numbered(allocation: Allocation, place: Place) -> Allocation:
         else structs.replace(one, minor=device.minor)
         for one in allocation.grants
     )
-    return (
-        structs.replace(allocation, grants=grants) if grants != allocation.grants else allocation
-    )
+    same = grants == allocation.grants
+    return allocation if same else structs.replace(allocation, grants=grants)
 
 
 def _is_of(charge: Charge, device: Device, place: Place) -> bool:

@@ -32,6 +32,7 @@ from typing import Final
 
 import msgspec
 
+from partage.agent.mig.journal import flush_folder
 from partage.agent.seal import sealed, unsealed
 from partage.model.errors import UNREADABLE, InvalidDocument
 
@@ -234,15 +235,10 @@ class Journal:
         with self._writing:
             self._over = True
             self._let_go()
-            self._unlock()
 
     def _let_go(self) -> None:
-        if self._file != _CLOSED:
-            with contextlib.suppress(
-                OSError
-            ):  # it has no name any more, or all of it is on the disk
-                os.close(self._file)
-        self._file = _CLOSED
+        """Close all files, the lock's too: one that stays open would keep a failed file system mounted."""
+        self._file, self._held = _closed(self._file), _closed(self._held)
 
     def _append(self, line: _Line) -> int:
         """Write a line and return its length."""
@@ -271,16 +267,8 @@ class Journal:
         try:
             os.fsync(self._file)
         except (OSError, ValueError):
-            # A file that stays open would keep the failed file system mounted. Another agent may lock the next one first.
-            self._let_go()
-            self._unlock()
+            self._let_go()  # another agent may lock the next one first
         self._rewrite(entries, self.adjusted)
-
-    def _unlock(self) -> None:
-        if self._held != _CLOSED:
-            with contextlib.suppress(OSError):
-                os.close(self._held)
-        self._held = _CLOSED
 
     def _read(self) -> None:
         records: dict[str, str] = {}  # by container, those of earlier lines
@@ -355,20 +343,15 @@ class Journal:
             raise
         self.entries, self.adjusted, self._named = entries, adjusted, False
         self._shared, self._told = shared, told
-        self._let_go()
+        _closed(self._file)
         self._file, self._size, self._dead = handle, size, 0
         self._flush()
 
     def _flush(self) -> None:
         """Make the file's name survive a machine's stop; nothing happens if it already does."""
-        if self._named:
-            return
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        self._named = True
+        if not self._named:
+            flush_folder(self._path.parent)
+            self._named = True
 
 
 def _locked(path: Path) -> int:
@@ -380,6 +363,14 @@ def _locked(path: Path) -> int:
         os.close(held)
         raise
     return held
+
+
+def _closed(file: int) -> int:
+    """Close a file, if it is open: it has no name any more, or all of it is on the disk."""
+    if file != _CLOSED:
+        with contextlib.suppress(OSError):
+            os.close(file)
+    return _CLOSED
 
 
 def _are_long(entries: Mapping[str, Entry]) -> bool:

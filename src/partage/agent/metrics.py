@@ -53,7 +53,8 @@ class Tallies:
         findings = "Differences of records, journal, kubelet and runtime, by kind."
         repaired = "Containers that the agent recorded again after the journal had lost them."
         mine = "Hardware instances that are ready, and those that are not Partage's."
-        each = ("card", "profile", "start", "size", "mig_uuid", "gpu_instance", "compute_instance")
+        one = "One for each hardware instance on the node's cards."
+        at = ("card", "profile", "start", "size", "mig_uuid", "gpu_instance", "compute_instance")
         self.injected = counter("injected", limits, "limits")
         self.refused = counter("refused", "Containers that were not made, by rule.", "rule")
         self.holding = gauge("containers", "Containers on this node that hold devices.")
@@ -76,13 +77,7 @@ class Tallies:
             "connected", "Whether the runtime asks this agent about containers."
         )
         self.instances = gauge("instances", mine, "card", "state")
-        self.instance = gauge(
-            "instance_info",
-            "One for each hardware instance on the node's cards.",
-            *each,
-            "pod",
-            "state",
-        )
+        self.instance = gauge("instance_info", one, *at, "pod", "state")
         self.devices_published = gauge(
             "devices_published", "Devices that this node offers to ResourceClaims."
         )

@@ -165,11 +165,8 @@ class AgentReporting:
         Raises `KubeError`: retry next round.
         """
         self._seen.rounds += 1
-        if (
-            self._seen.node is None
-            or self._seen.device is None
-            or self._seen.rounds >= self._settings.resync
-        ):
+        unknown = self._seen.node is None or self._seen.device is None
+        if unknown or self._seen.rounds >= self._settings.resync:
             node = await self._client.get(NODES, self._node, into=Body)
             self._seen = _Seen(node, await self.device() or {})
         if not self._restored:
@@ -215,13 +212,8 @@ class AgentReporting:
     async def _write(self, seen: _Seen, inventory: Inventory) -> tuple[str, ...]:
         node, before = seen.node or {}, self._as_sent(seen.device or {})
         metadata = node.get("metadata") or {}
-        wanted = device_document(
-            self._node,
-            inventory,
-            before or None,
-            time_text(self._client.clock.now()),
-            str(metadata.get("uid") or ""),
-        )
+        now, uid = time_text(self._client.clock.now()), str(metadata.get("uid") or "")
+        wanted = device_document(self._node, inventory, before or None, now, uid)
         self._hooks.heard(node, wanted, inventory)  # even if it cannot be written
         if not self._writes.ready():
             return ()
@@ -272,18 +264,11 @@ class AgentReporting:
 
     def _node_changes(self, metadata: Mapping[str, Any], inventory: Inventory) -> Body:
         """Labels and annotations of the Node that differ from the wanted ones."""
-        labels = node_labels(
-            inventory,
-            metadata.get("labels") or {},
-            qgpu=self._settings.qgpu,
-            isolation=self._settings.isolation,
-        )
-        known = metadata.get("annotations") or {}
-        wanted = (
-            hami_annotations(inventory, self._hooks.hami(), self._node, known)
-            if self._settings.hami
-            else {}
-        )
+        settings, there = self._settings, metadata.get("labels") or {}
+        labels = node_labels(inventory, there, qgpu=settings.qgpu, isolation=settings.isolation)
+        known, wanted = metadata.get("annotations") or {}, dict[str, str]()
+        if settings.hami:
+            wanted = hami_annotations(inventory, self._hooks.hami(), self._node, known)
         annotations: dict[str, str | None] = {
             key: text for key, text in wanted.items() if known.get(key) != text
         }

@@ -132,12 +132,9 @@ def told_by_drivers(
         if container not in pids:
             continue
         mine = [of_card[pid] for pid in pids[container] if pid in of_card]
-        times = cards[uuid].times
-        busy = (
-            None
-            if times is None
-            else min(sum(times.get(pid, 0.0) for pid in pids[container]), 1.0)
-        )
+        times, busy = cards[uuid].times, None
+        if times is not None:
+            busy = min(sum(times.get(pid, 0.0) for pid in pids[container]), 1.0)
         measured = known.get((container, uuid)) or Use(sum(mine), None, None)
         found[container, uuid] = replace(measured, busy=busy)
     return found

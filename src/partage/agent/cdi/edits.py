@@ -19,20 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from partage.agent.cdi.specs import DeviceNode, Edits, Hook
-from partage.agent.cdi.specs import Mount as Bound
-from partage.agent.nri.messages import (
-    Adjustment,
-    Container,
-    Device,
-    Hooks,
-    LinuxAdjustment,
-    Mount,
-    Variable,
-    Wrapped,
-    repeated,
-)
-from partage.agent.nri.messages import Hook as Program
+from partage.agent.cdi.specs import DeviceNode, Edits, Hook, Mount
+from partage.agent.nri import messages as nri
 from partage.model.errors import InvalidValue
 
 _POINTS: Final = {
@@ -49,8 +37,8 @@ _EVERYBODY: Final = 0o006
 
 
 def inlined(
-    adjustment: Adjustment, edits: Sequence[Edits], container: Container, root: Path
-) -> Adjustment:
+    adjustment: nri.Adjustment, edits: Sequence[Edits], container: nri.Container, root: Path
+) -> nri.Adjustment:
     """An adjustment with CDI names replaced by their edits.
 
     `root`: of the host's files, as this process sees them. Raises `InvalidValue`: an edit cannot be expressed, or
@@ -65,7 +53,7 @@ def inlined(
     mounts |= {one.destination: one for one in adjustment.mounts}
     env = {one.key: one for one in adjustment.env}
     theirs = {one.key: one for one in _variables(v for e in edits for v in e.env)}
-    for key, _ in repeated(container, {one.key: one.value for one in theirs.values()}):
+    for key, _ in nri.repeated(container, {one.key: one.value for one in theirs.values()}):
         raise InvalidValue(
             f"variable {key} of a CDI specification is set by the container's image and by its pod, so "
             "that it cannot be changed; leave it out of the pod"
@@ -75,7 +63,7 @@ def inlined(
         adjustment,
         env=tuple(env.values()),
         mounts=tuple(mounts.values()),
-        linux=LinuxAdjustment(tuple(devices.values())) if devices else None,
+        linux=nri.LinuxAdjustment(tuple(devices.values())) if devices else None,
         hooks=_hooks([hook for one in edits for hook in one.hooks]),
         cdi_devices=(),
     )
@@ -91,7 +79,7 @@ def _sayable(edits: Edits) -> None:
             raise InvalidValue(f"CDI edit {what} cannot be expressed by this runtime's NRI")
 
 
-def _device(node: DeviceNode, root: Path) -> Device:
+def _device(node: DeviceNode, root: Path) -> nri.Device:
     path = _absolute(node.path, "device file")
     kind, major, minor = node.type, node.major, node.minor
     if not kind or not major:
@@ -113,13 +101,9 @@ def _device(node: DeviceNode, root: Path) -> Device:
             f"CDI device file {path}: with fileMode {node.file_mode:o} it would belong to the container's "
             "user, whom this runtime's NRI does not report; uid and gid are needed"
         )
-    return Device(
-        path,
-        kind,
-        major,
-        minor,
-        *(None if one is None else Wrapped(one) for one in (node.file_mode, node.uid, node.gid)),
-    )
+    said = (node.file_mode, node.uid, node.gid)
+    more = (None if one is None else nri.Wrapped(one) for one in said)
+    return nri.Device(path, kind, major, minor, *more)
 
 
 def _looked_up(node: DeviceNode, root: Path) -> tuple[str, int, int]:
@@ -139,11 +123,11 @@ def _looked_up(node: DeviceNode, root: Path) -> tuple[str, int, int]:
     return kind, os.major(found.st_rdev), os.minor(found.st_rdev)
 
 
-def _mount(mount: Bound) -> Mount:
+def _mount(mount: Mount) -> nri.Mount:
     target = _absolute(mount.container_path, "mount")
     if not mount.host_path:
         raise InvalidValue(f"CDI mount at {target}: it has no hostPath")
-    return Mount(target, mount.type, mount.host_path, mount.options)
+    return nri.Mount(target, mount.type, mount.host_path, mount.options)
 
 
 def _absolute(path: str, what: str) -> str:
@@ -153,23 +137,23 @@ def _absolute(path: str, what: str) -> str:
     return path
 
 
-def _variables(lines: Iterable[str]) -> list[Variable]:
+def _variables(lines: Iterable[str]) -> list[nri.Variable]:
     found = []
     for line in lines:
         key, equals, value = line.partition("=")
         if not key or not equals or key.startswith("-"):
             raise InvalidValue(f"CDI variable {line!r} is not NAME=VALUE")
-        found.append(Variable(key, value))
+        found.append(nri.Variable(key, value))
     return found
 
 
-def _hooks(hooks: Sequence[Hook]) -> Hooks | None:
+def _hooks(hooks: Sequence[Hook]) -> nri.Hooks | None:
     if not hooks:
         return None
-    found: dict[str, list[Program]] = {point: [] for point in _POINTS.values()}
+    found: dict[str, list[nri.Hook]] = {point: [] for point in _POINTS.values()}
     for one in hooks:
         if one.hook_name not in _POINTS or not one.path:
             raise InvalidValue(f"CDI hook {one.hook_name!r} of {one.path!r} is not known")
-        limit = None if one.timeout is None else Wrapped(one.timeout)
-        found[_POINTS[one.hook_name]].append(Program(one.path, one.args, one.env, limit))
-    return Hooks(**{point: tuple(programs) for point, programs in found.items()})
+        limit = None if one.timeout is None else nri.Wrapped(one.timeout)
+        found[_POINTS[one.hook_name]].append(nri.Hook(one.path, one.args, one.env, limit))
+    return nri.Hooks(**{point: tuple(programs) for point, programs in found.items()})

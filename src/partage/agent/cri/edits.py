@@ -14,14 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from partage.agent.cri import messages as cri
-from partage.agent.nri.messages import (
-    Adjustment,
-    Container,
-    Device,
-    LinuxContainer,
-    Mount,
-    PodSandbox,
-)
+from partage.agent.nri import messages as nri
 from partage.agent.protobuf import raw_fields
 from partage.model.errors import UNREADABLE, InvalidValue
 from partage.vendors.runtimes import VISIBLE, opening
@@ -31,7 +24,7 @@ _UNKNOWN: Final = (f"{VISIBLE}=all",)
 """The assumed request of an image if the runtime does not report it."""
 _NAMED: Final = "cdi.k8s.io/partage-request"
 """The annotation that has the CDI names which a request has beside annotations."""
-_EVERYTHING: Final = Device("/dev/kmsg", "c")
+_EVERYTHING: Final = nri.Device("/dev/kmsg", "c")
 """Privileged containers get all device files of the host, including this one."""
 
 
@@ -40,7 +33,9 @@ def key_of(pod: str, name: str, attempt: int) -> str:
     return f"cri-{pod}-{name}-{attempt}"  # a room may have it as its name: no slash
 
 
-def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox, Container]:
+def asked(
+    request: cri.CreateRequest, image: Iterable[str]
+) -> tuple[nri.PodSandbox, nri.Container]:
     """Pod and container of a request, as NRI's messages. Raises `Malformed`: it does not name the container."""
     config, pod = request.config, request.pod_config
     if config is None or pod is None or config.metadata is None or pod.metadata is None:
@@ -55,21 +50,21 @@ def asked(request: cri.CreateRequest, image: Iterable[str]) -> tuple[PodSandbox,
     for key, lines in asked_for.items():
         # A vendor's plugin may have set its variable first, and its runtime may read either value.
         env[key] = lines if key != VISIBLE and opening(key) is not None else lines[-1:]
-    devices = [Device(one.container_path, "c") for one in config.devices]
+    devices = [nri.Device(one.container_path, "c") for one in config.devices]
     if config.linux is not None and config.linux.security and config.linux.security.privileged:
         devices.append(_EVERYTHING)
     cdi_names = ",".join(one.name for one in config.cdi_devices)
-    sandbox = PodSandbox(
+    sandbox = nri.PodSandbox(
         request.pod, head.name, head.uid, head.namespace, pod.labels, pod.annotations
     )
-    container = Container(
+    container = nri.Container(
         key_of(request.pod, name.name, name.attempt),
         request.pod,
         name.name,
         annotations={**config.annotations, **({_NAMED: cdi_names} if cdi_names else {})},
         env=tuple(chain.from_iterable(env.values())),
-        linux=LinuxContainer(tuple(devices)),
-        mounts=tuple(Mount(m.container_path, "bind", m.host_path) for m in config.mounts),
+        linux=nri.LinuxContainer(tuple(devices)),
+        mounts=tuple(nri.Mount(m.container_path, "bind", m.host_path) for m in config.mounts),
     )
     return sandbox, container
 
@@ -89,7 +84,9 @@ def image_environment(status: cri.Details) -> tuple[str, ...]:
     return _UNKNOWN
 
 
-def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int], str]) -> bytes:
+def edited(
+    request: bytes, adjustment: nri.Adjustment, file_of: Callable[[int, int], str]
+) -> bytes:
     """The request with an adjustment in it. Raises `InvalidValue`: a device file cannot be created.
 
     `file_of`: a device file on the host, by its numbers.
@@ -127,32 +124,21 @@ def edited(request: bytes, adjustment: Adjustment, file_of: Callable[[int, int],
     return bytes(out)
 
 
-class DeviceFiles:
-    """Device files on the host for devices that are known by their numbers.
+def device_file(root: Path, folder: str, major: int, minor: int) -> str:
+    """A device file on the host, created if it is missing. Raises `InvalidValue`: another file is in its place.
 
-    A CRI request names a file of the host. The card's own file may differ from the container's path,
-    and files of hardware instances need not exist at all.
+    A CRI request names a file of the host. The card's own file may differ from the container's path, and files of
+    hardware instances need not exist at all. `root`: of the host's files, as this process sees them.
     """
-
-    def __init__(self, root: Path, folder: str) -> None:
-        """Start without files. `root`: of the host's files, as this process sees them. `folder`: on the host."""
-        self._root = root
-        self._folder = folder
-
-    def __call__(self, major: int, minor: int) -> str:
-        """The file with these numbers, created if it is missing.
-
-        Raises `InvalidValue`: it cannot be created, or another file is in its place.
-        """
-        path = f"{self._folder}/c-{major}-{minor}"
-        here = self._root / path.lstrip("/")
-        try:
-            here.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            if not here.exists():
-                os.mknod(here, stat.S_IFCHR | 0o600, os.makedev(major, minor))
-            found = here.stat()
-        except OSError as error:
-            raise InvalidValue(f"device file {path}: {error.strerror}") from error
-        if not stat.S_ISCHR(found.st_mode) or found.st_rdev != os.makedev(major, minor):
-            raise InvalidValue(f"device file {path} is not the device {major}:{minor}")
-        return path
+    path = f"{folder}/c-{major}-{minor}"
+    here = root / path.lstrip("/")
+    try:
+        here.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not here.exists():
+            os.mknod(here, stat.S_IFCHR | 0o600, os.makedev(major, minor))
+        found = here.stat()
+    except OSError as error:
+        raise InvalidValue(f"device file {path}: {error.strerror}") from error
+    if not stat.S_ISCHR(found.st_mode) or found.st_rdev != os.makedev(major, minor):
+        raise InvalidValue(f"device file {path} is not the device {major}:{minor}")
+    return path

@@ -67,11 +67,8 @@ async def made(channel: Any, identity: str, root: Path) -> Made:
         )
         info = _mapping(json.loads(answer.info.get("info", "{}")))
         process = _mapping(_mapping(info.get("runtimeSpec")).get("process"))
-        found = Made(
-            _texts(process.get("args")),
-            _texts(process.get("env")),
-            why="the runtime does not report its layers",
-        )
+        args, env = _texts(process.get("args")), _texts(process.get("env"))
+        found = Made(args, env, why="the runtime does not report its layers")
         snapshot = _Snapshot(str(info.get("snapshotter", "")), str(info.get("snapshotKey", "")))
         if not snapshot.snapshotter or not snapshot.key:
             return found

@@ -28,11 +28,11 @@ import grpc
 
 from partage.agent.container_admission import Keeper
 from partage.agent.cri import messages as cri
-from partage.agent.cri.edits import DeviceFiles, asked, edited, image_environment, key_of
+from partage.agent.cri.edits import asked, device_file, edited, image_environment, key_of
 from partage.agent.cri.layers import made
 from partage.agent.nri.bounds import LARGEST_IMAGE, image_too_long, too_long
 from partage.agent.nri.messages import Adjustment, Container, PodSandbox, named
-from partage.agent.nri.plugin import Refused
+from partage.agent.nri.plugin import Refused, too_late
 from partage.agent.protobuf import M, field_of, text_of
 from partage.agent.sockets import PROMPT, listen
 from partage.model.errors import InvalidValue
@@ -41,25 +41,15 @@ from partage.wire.protobuf import Malformed
 _LOG: Final = logging.getLogger("partage.agent")
 _CREATE: Final = f"/{cri.RUNTIME}/CreateContainer"
 _START: Final = f"/{cri.RUNTIME}/StartContainer"
-_ENDING: Final = (
-    f"/{cri.RUNTIME}/StopContainer",
-    f"/{cri.RUNTIME}/RemoveContainer",
-)
+_ENDING: Final = (f"/{cri.RUNTIME}/StopContainer", f"/{cri.RUNTIME}/RemoveContainer")
 _PATIENCE: Final = 10.0
 _SILENCE: Final = 30.0
 """Seconds; a kubelet asks its runtime for its status every 5."""
 _OPEN: Final = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.CANCELLED,
-    }
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 )
 """Ends of a call that do not show whether the runtime did it."""
-_UNBOUNDED: Final = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-)
+_UNBOUNDED: Final = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 _OWN: Final = frozenset({"user-agent", "grpc-accept-encoding", "grpc-encoding", "te"})
 """Metadata that belongs to one connection."""
 _T = TypeVar("_T")
@@ -89,16 +79,13 @@ class Proxy:
     """One proxy; `ready` is set while it serves and has compared with the runtime."""
 
     def __init__(
-        self,
-        decider: Keeper,
-        options: ProxyOptions,
-        clock: Callable[[], float] = time.monotonic,
+        self, decider: Keeper, options: ProxyOptions, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.options = options
         self._clock = clock
         self.ready = asyncio.Event()
         self._decider = decider
-        self._files = DeviceFiles(options.root, options.devices)
+        self._file_of = partial(device_file, options.root, options.devices)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cri")
         self._runtime: Any = None
         self._looking = asyncio.Lock()
@@ -175,9 +162,8 @@ class Proxy:
                 return str(error)
             try:
                 await self._decided(lambda: self._compare(pods, listed, before))
-            except (
-                OSError
-            ) as error:  # a full disk must not end the path by which every container is created
+            except OSError as error:
+                # A full disk must not end the path by which every container is created.
                 return f"its answer cannot be written down: {error.strerror or error}"
             return ""
 
@@ -189,16 +175,9 @@ class Proxy:
         A list is as old as its request: the proxy knows better what was created or has ended since.
         """
         sandboxes = tuple(
-            PodSandbox(
-                one.id,
-                one.metadata.name,
-                one.metadata.uid,
-                one.metadata.namespace,
-                one.labels,
-                one.annotations,
-            )
+            PodSandbox(one.id, head.name, head.uid, head.namespace, one.labels, one.annotations)
             for one in pods.items
-            if one.metadata is not None
+            if (head := one.metadata) is not None
         )
         known: dict[str, Container] = {}
         made: set[str] = set()
@@ -208,9 +187,8 @@ class Proxy:
             key = key_of(one.pod, one.metadata.name, one.metadata.attempt)
             self._decider.rename(key, one.id)
             made.add(key)
-            known[one.id] = Container(
-                one.id, one.pod, one.metadata.name, annotations=one.annotations
-            )
+            name = one.metadata.name
+            known[one.id] = Container(one.id, one.pod, name, annotations=one.annotations)
         young = {key: one for key, one in list(self._fresh.items()) if key not in before}
         for key, container in (young | self._making).items():
             if key not in made:
@@ -295,7 +273,7 @@ class Proxy:
             pod, container = asked(told, image)
             adjustment = await self._adjusted(pod, container)
             if adjustment is not None:
-                request = edited(request, adjustment, self._files)
+                request = edited(request, adjustment, self._file_of)
             answer = await self._call(_CREATE, request, context)
             await self._settled(self._made, container, cri.Identity.decode(answer).id)
         except (Refused, Malformed, InvalidValue) as error:
@@ -412,10 +390,7 @@ class Proxy:
             self._decider.late(pod, container)
             # A late decision is for a container that will never exist.
             self._thread.submit(self._unmade, container)
-            raise Refused(
-                f"{named(pod, container)}: not decided within {self.options.deadline:g} s; "
-                "the container is not started without its devices"
-            ) from None
+            raise too_late(pod, container, self.options.deadline) from None
 
     async def _call(self, method: str, request: bytes, context: Any) -> bytes:
         call = self._runtime.unary_unary(method)(

@@ -97,18 +97,10 @@ def discover_fpga(roots: Roots) -> Inventory:
     found: dict[str, Found] = {}
     for one in pci.functions(roots.sys):
         card = one.address.rpartition(".")[0]
-        if (
-            one.vendor != FPGA_MAKER
-            or one.virtual
-            or one.kind >> 16 != _ACCELERATOR
-            or card in found
-        ):
+        ours = one.vendor == FPGA_MAKER and one.kind >> 16 == _ACCELERATOR and not one.virtual
+        if not ours or card in found:
             continue
-        device = Device(
-            type=DeviceType.FPGA,
-            minor=len(found),
-            uuid=one.address,
-            topology=pci.place(one.folder),
-        )
+        place = pci.place(one.folder)
+        device = Device(type=DeviceType.FPGA, minor=len(found), uuid=one.address, topology=place)
         found[card] = Found(device)
     return Inventory(tuple(found.values()))

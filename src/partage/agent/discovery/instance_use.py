@@ -127,11 +127,8 @@ def _instances(nvml: Any, handle: Any) -> Iterator[tuple[int, str, tuple[int, in
             seen.add(number)
             instance = nvml.nvmlDeviceGetGpuInstanceById(handle, number)
             place = nvml.nvmlGpuInstanceGetInfo(instance).placement
-            yield (
-                number,
-                str(nvml.nvmlDeviceGetUUID(device)),
-                (int(place.start), int(place.size)),
-            )
+            uuid = str(nvml.nvmlDeviceGetUUID(device))
+            yield number, uuid, (int(place.start), int(place.size))
 
 
 def _busy(nvml: Any, before: Any, after: Any) -> float | None:

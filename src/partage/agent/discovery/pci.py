@@ -73,11 +73,7 @@ def place(function: Path) -> Topology:
     numa = number(function / "numa_node")
     try:
         parts = function.resolve().parts
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ):  # RuntimeError: a ring of links, before Python 3.13
+    except (OSError, RuntimeError, ValueError):  # a ring of links, before Python 3.13
         parts = ()
     root = next((part for part in parts if _ROOT.fullmatch(part)), "")
     known = numa if numa is not None and 0 <= numa < 2**15 else -1

@@ -201,10 +201,7 @@ def _card(hardware: SimulatedHardware, minor: int) -> Found:
         topology=_topology(hardware, minor, hardware.cards, bus),
     )
     return Found(
-        device,
-        product=make.product or hardware.model,
-        driver=make.driver,
-        percent=make.percent,
+        device, product=make.product or hardware.model, driver=make.driver, percent=make.percent
     )
 
 
@@ -218,8 +215,8 @@ def _nic(hardware: SimulatedHardware, minor: int) -> Found:
     # Spread evenly over the cards' PCIe switches, so that joint placement finds pairs.
     places = max(hardware.cards, hardware.nics)
     slot = (minor // _BUSES, _NICS + minor % _BUSES)
-    topology = _topology(hardware, minor * places // hardware.nics, places, slot)
-    bus = topology.bus.removesuffix(":00.0")
+    at = _topology(hardware, minor * places // hardware.nics, places, slot)
+    bus = at.bus.removesuffix(":00.0")
     functions = tuple(
         VirtualFunction(
             index, f"{bus}:{(index + 1) // 8:02x}.{(index + 1) % 8}", {"type": "general"}
@@ -227,13 +224,7 @@ def _nic(hardware: SimulatedHardware, minor: int) -> Found:
         for index in range(hardware.functions)
     )
     return Found(
-        Device(
-            type=DeviceType.RDMA,
-            minor=minor,
-            uuid=topology.bus,
-            topology=topology,
-            functions=functions,
-        )
+        Device(type=DeviceType.RDMA, minor=minor, uuid=at.bus, topology=at, functions=functions)
     )
 
 

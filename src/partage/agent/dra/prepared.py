@@ -107,14 +107,8 @@ class Claims:
 
     def closed(self, beside: str = "") -> str:
         """Why no card is known to be free, except for one uid's claim; usually empty."""
-        return next(
-            (
-                f"claim file {name}: {why}"
-                for name, why in self.damaged.items()
-                if name != f"{beside}.json"
-            ),
-            "",
-        )
+        others = ((name, why) for name, why in self.damaged.items() if name != f"{beside}.json")
+        return next((f"claim file {name}: {why}" for name, why in others), "")
 
     def put(self, one: Allocated) -> Prepared:
         """Record a claim, and name its devices to the runtime; an existing claim stays unchanged.

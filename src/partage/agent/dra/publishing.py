@@ -48,6 +48,13 @@ _PROBE: Final = 600.0
 _ROUND: Final = 1.0
 """Seconds between two rounds of writes: pods change often, and a round writes every slice of the node."""
 
+_GATES: Final = (
+    ("shares", "DRAConsumableCapacity", "nothing is offered to claims"),
+    ("counters", "DRAPartitionableDevices", "no hardware instance is offered to claims"),
+    ("taints", "DRADeviceTaints", "an unhealthy or closed card is left out of its slice"),
+)
+"""Fields of slices, the gate of each, and what an API server without it cannot have."""
+
 Body = dict[str, Any]
 
 
@@ -67,23 +74,10 @@ class _Kept:
     @property
     def lacking(self) -> tuple[str, ...]:
         """The parts that are not offered because a gate is off, and that gate."""
-        told = (
-            (self.shares, "DRAConsumableCapacity", "nothing is offered to claims"),
-            (
-                self.counters,
-                "DRAPartitionableDevices",
-                "no hardware instance is offered to claims",
-            ),
-            (
-                self.taints,
-                "DRADeviceTaints",
-                "an unhealthy or closed card is left out of its slice",
-            ),
-        )
         return tuple(
             f"the API server drops fields of ResourceSlices: {what} until its feature gate {gate} is on"
-            for there, gate, what in told
-            if not there
+            for part, gate, what in _GATES
+            if not getattr(self, part)
         )
 
 

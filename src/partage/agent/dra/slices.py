@@ -170,9 +170,8 @@ class _Card:
     def cutting(self) -> Cutting | None:
         """How it is cut into instances; None if counters cannot express the operator's bounds."""
         cutting = self.device.cutting
-        return (
-            None if cutting is None or cutting.geometries or not cutting.axis.length else cutting
-        )
+        usable = cutting is not None and not cutting.geometries and cutting.axis.length
+        return cutting if usable else None
 
     @property
     def counters(self) -> Body:
@@ -230,11 +229,7 @@ class _Card:
             "vendor": said(self.node, device, "vendor"),
             "architecture": found.architecture if found else "",
         }
-        numbers = {
-            "index": device.minor,
-            "memory": memory or None,
-            "nvlinkDomain": self.domain,
-        }
+        numbers = {"index": device.minor, "memory": memory or None, "nvlinkDomain": self.domain}
         place = device.topology
         attributes: Body = {name: {"string": _cut(text)} for name, text in texts.items() if text}
         if place is not None and place.numa >= 0:

@@ -31,10 +31,7 @@ _LOCK: Final = struct.Struct("@hhqqi4x")
 PLACES_AT: Final = 64 + _CARDS * _BOOKS + _EXPORTS * 16
 _INNER_AT: Final = PLACES_AT + _PLACES * _PLACE + 3008
 ACCOUNT_BYTES: Final = _INNER_AT + _CARDS * 8192
-_VERSIONS: Final = {
-    _MAGIC: ACCOUNT_BYTES,
-    0x3154434341545250: _INNER_AT + _CARDS * 4096,
-}
+_VERSIONS: Final = {_MAGIC: ACCOUNT_BYTES, 0x3154434341545250: _INNER_AT + _CARDS * 4096}
 """Sizes of accounts with their places at the same position, by mark; 2, and 1 of older containers."""
 _MOST: Final = 2**62
 _REFUSED: Final = 16

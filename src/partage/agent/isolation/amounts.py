@@ -56,10 +56,8 @@ def read_amounts(path: Path, cards: Iterable[CardLimits]) -> tuple[CardLimits, .
             now = replace(card, memory_bytes=word(memory, at), core_milli=word(memory, at + 8))
         except InvalidValue as error:
             raise InvalidDocument(f"{path}: {error}") from error
-        if (not now.memory_bytes, not now.core_milli) != (
-            not card.memory_bytes,
-            not card.core_milli,
-        ):
+        capped, quoted = bool(card.memory_bytes), bool(card.core_milli)
+        if (bool(now.memory_bytes), bool(now.core_milli)) != (capped, quoted):
             raise InvalidDocument(f"{path}: not the page of this container's limits")
         found.append(now)
     return tuple(found)

@@ -358,33 +358,18 @@ class Rooms:
                     self._files.hold_card(card.uuid)
 
     def _room(self, folder: Path, library: str, limits: ContainerLimits, why: str = "") -> Room:
-        account = (
-            self._files.account_of(folder.name)
-            if limits.version == VERSION
-            else folder / limits.account
-        )
-        return Room(
-            folder,
-            f"{self._host}/containers/{folder.name}",
-            library,
-            limits,
-            self._files.seats,
-            account,
-            why,
-        )
+        account = folder / limits.account
+        if limits.version == VERSION:
+            account = self._files.account_of(folder.name)
+        source = f"{self._host}/containers/{folder.name}"
+        return Room(folder, source, library, limits, self._files.seats, account, why)
 
     def _read(self, folder: Path) -> Room:
-        with (folder / "limits").open("rb") as file:
-            text = file.read(_LIMITS_BYTES + 1).decode("ascii", "replace")
-        limits = read(text, str(folder / "limits"))
-        check = folder / _DIGEST
-        if (
-            check.exists()
-            and check.read_text("ascii", "replace") != f"{digest(folder / 'limits')}\n"
-        ):
-            raise InvalidDocument(
-                f"{folder / 'limits'}: not as it was written: its digest is another one"
-            )
+        path, check = folder / "limits", folder / _DIGEST
+        with path.open("rb") as file:
+            limits = read(file.read(_LIMITS_BYTES + 1).decode("ascii", "replace"), str(path))
+        if check.exists() and check.read_text("ascii", "replace") != f"{digest(path)}\n":
+            raise InvalidDocument(f"{path}: not as it was written: its digest is another one")
         library = next(path.name for path in sorted(folder.iterdir()) if path.suffix == ".so")
         spared = folder / "spared"
         why = spared.read_text("utf-8", "replace") if spared.exists() else ""

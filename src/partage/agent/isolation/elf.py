@@ -46,10 +46,7 @@ OF_DRIVER: Final = re.compile(rb"(?:cu(?!File)|nvml)[A-Z][0-9A-Za-z_]{0,60}|dlv?
 """Functions of the driver and of the loader; CUDA's runtime and libraries continue in small letters, cuFile too."""
 OF_AUDITOR: Final = re.compile(rb"la_(?:symbind(?:32|64)|[0-9a-z_]{1,40}_pltenter)(?=\0)")
 """Functions of an auditor of the loader that may redirect a bound call."""
-_BEGINNINGS: Final = {
-    OF_DRIVER: (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0"),
-    OF_AUDITOR: (b"la_",),
-}
+_BEGINNINGS: Final = {OF_DRIVER: (b"cu", b"nvml", b"dlsym\0", b"dlvsym\0"), OF_AUDITOR: (b"la_",)}
 
 _Read = Callable[[int, int], bytes]
 

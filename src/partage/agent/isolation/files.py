@@ -13,20 +13,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from partage.agent.isolation import seats
 from partage.agent.isolation.account import ACCOUNT_BYTES, make_account
 from partage.agent.isolation.held_files import HeldFiles
 from partage.agent.isolation.limits import CardLimits
 from partage.agent.isolation.memory import bound, enlarge, is_seen, mounted, unbind
-from partage.agent.isolation.seats import (
-    SEAT_BYTES,
-    files_of,
-    free_seat,
-    give_seat,
-    make_seats,
-    mend_seats,
-    remove_drafts,
-    tell_terms,
-)
+from partage.agent.isolation.seats import SEAT_BYTES
 from partage.agent.isolation.shared import mend, opened
 from partage.model.device import SEATS
 from partage.model.errors import InvalidDocument
@@ -101,21 +93,21 @@ class TenantFiles:
             why = self._bound(folder, f"{_SEATS}/{uuid}", SEAT_BYTES, 2 * (SEATS + 1))
             if why:
                 raise OSError(errno.EIO, why, str(folder))
-        make_seats(folder)
+        seats.make_seats(folder)
         self.hold_card(uuid)
 
     def hold_card(self, uuid: str) -> None:
         """Open the seats of a card that tenants have, so that no other process can take a lease on them."""
         with contextlib.suppress(OSError):
-            remove_drafts(self.seats / uuid)
-        self._held.hold(files_of(self.seats / uuid))
+            seats.remove_drafts(self.seats / uuid)
+        self._held.hold(seats.files_of(self.seats / uuid))
 
     def open_seat(self, card: CardLimits) -> None:
         """Allocate its seat to a container. Raises `InvalidDocument`: a file there is not the agent's; `OSError`."""
         folder = self.seats / card.uuid
         while True:
             try:
-                give_seat(folder, card, self._held)
+                seats.give_seat(folder, card, self._held)
             except OSError as error:
                 if error.errno != errno.ENOSPC or not enlarge(folder):
                     raise
@@ -124,12 +116,12 @@ class TenantFiles:
 
     def tell(self, card: CardLimits) -> None:
         """Write the current terms of one tenant for all tenants of its card."""
-        tell_terms(self.seats / card.uuid, card, self._held)
+        seats.tell_terms(self.seats / card.uuid, card, self._held)
 
     def close_seat(self, card: CardLimits) -> None:
         """Release a seat; if this fails, the seat gets its next file at its next allocation."""
         with contextlib.suppress(OSError, InvalidDocument):
-            free_seat(self.seats / card.uuid, card.slot, self._held)
+            seats.free_seat(self.seats / card.uuid, card.slot, self._held)
 
     def close_card(self, uuid: str) -> None:
         """Remove the seats of a card without tenants; nothing happens if there are none."""
@@ -145,7 +137,7 @@ class TenantFiles:
         with contextlib.suppress(OSError):
             self._held.again()
             for folder in self.seats.iterdir():
-                mend_seats(folder, self._held)
+                seats.mend_seats(folder, self._held)
         for container in containers:
             with contextlib.suppress(OSError, InvalidDocument):
                 account = self.account_of(container)

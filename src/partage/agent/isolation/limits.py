@@ -53,12 +53,9 @@ class CardLimits:
         _check_name(self.seats)
         _check_range("slot", self.slot, SEATS - 1)
         _check_range("core", self.core_milli, 1000)
-        for key, value in (
-            ("memory", self.memory_bytes),
-            ("swap", self.swap_bytes),
-            ("context", self.context_bytes),
-        ):
-            _check_range(key, value, _MOST)
+        _check_range("memory", self.memory_bytes, _MOST)
+        _check_range("swap", self.swap_bytes, _MOST)
+        _check_range("context", self.context_bytes, _MOST)
         if not self.core_milli and self.policy in {Policy.FIXED_SHARE, Policy.BURST_SHARE}:
             raise InvalidValue(f"card {self.uuid}: {self.policy} needs a quota above 0")
 

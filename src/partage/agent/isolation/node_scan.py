@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from partage.agent.isolation import reading
 from partage.agent.isolation.account import Account, read_seen
 from partage.agent.isolation.amounts import NAME
 from partage.agent.isolation.container_dirs import Room
@@ -24,25 +25,8 @@ from partage.agent.isolation.library import as_mapped, is_genuine
 from partage.agent.isolation.lookers import LATE, Lookers
 from partage.agent.isolation.mappings import arguments, mapped, variables
 from partage.agent.isolation.preloads import of_loader, taken_first
-from partage.agent.isolation.processes import (
-    CROWD,
-    Numbers,
-    container_of,
-    listed,
-    numbers_of,
-)
-from partage.agent.isolation.reading import (
-    LOOK,
-    TooMuch,
-    Work,
-    device_numbers,
-    identity,
-    lacks,
-    links,
-    names,
-    start,
-    whole,
-)
+from partage.agent.isolation.processes import CROWD, Numbers, container_of, listed, numbers_of
+from partage.agent.isolation.reading import LOOK, TooMuch, Work
 from partage.agent.isolation.seats import Seat, read_seat, seat_file
 from partage.agent.isolation.shared import without_place
 from partage.agent.trouble import is_own
@@ -252,7 +236,7 @@ def _looked(pids: tuple[int, ...], room: Room, proc: Path, work: Work) -> tuple[
 def _drivers(proc: Path, work: Work) -> dict[int, str]:
     """Names of the driver's kinds of device by major number; none without the driver."""
     try:
-        text = whole(f"{proc}/devices", _DEVICES, work, "kinds of device")
+        text = reading.whole(f"{proc}/devices", _DEVICES, work, "kinds of device")
     except OSError as error:
         _without(error)
         return {}
@@ -370,7 +354,7 @@ def _homes(pid: int, numbers: Numbers | None, proc: Path, work: Work) -> Iterato
         if not own:
             return
     try:
-        for task in names(f"{home}/task", work, "threads"):
+        for task in reading.names(f"{home}/task", work, "threads"):
             if int(task) in tables or (tables and any(_shared(one, int(task)) for one in tables)):
                 continue
             if numbers.is_over:
@@ -403,12 +387,12 @@ def _opened(home: str, drivers: Mapping[int, str], work: Work) -> tuple[bool, bo
     """
     card = memory = renamed = False
     try:
-        for place, target in links(f"{home}/fd", work, "open files"):
+        for place, target in reading.links(f"{home}/fd", work, "open files"):
             if _CARD.fullmatch(target):
                 card = True
             elif target == NVIDIA.memory:
                 memory = True
-            elif drivers and target.startswith("/") and (numbers := device_numbers(place)):
+            elif drivers and target.startswith("/") and (numbers := reading.device_numbers(place)):
                 kind, minor = drivers.get(numbers[0], ""), numbers[1]
                 if kind and (kind == _MEMORY or minor < _CONTROL):
                     memory, card = memory or kind == _MEMORY, card or kind != _MEMORY
@@ -425,12 +409,12 @@ def _hidden(root: Path, library: str, files: Mapping[str, tuple[int, int]], work
     """
     for name, own in files.items():
         try:
-            if identity((root,), f"{posixpath.dirname(library)}/{name}", work) != own:
+            if reading.identity((root,), f"{posixpath.dirname(library)}/{name}", work) != own:
                 return name
         except (FileNotFoundError, NotADirectoryError, ValueError):
             continue
         except OSError as error:
-            if lacks(error):
+            if reading.lacks(error):
                 raise
             return name
     return ""
@@ -456,7 +440,7 @@ def _program(home: str) -> int:
 
 def _unreadable(error: OSError) -> Exception:
     """What an error of a process's program means: this process lacks a resource, or the program cannot be read."""
-    return error if lacks(error) else TooMuch(_UNREADABLE)
+    return error if reading.lacks(error) else TooMuch(_UNREADABLE)
 
 
 def _viewed(  # what is looked at, and for what
@@ -495,7 +479,7 @@ def _viewed(  # what is looked at, and for what
                 raise _unreadable(error) from error
         finally:
             os.close(descriptor)
-        preload = start((root,), _PRELOAD, _LIST + 1, work) or b""
+        preload = reading.start((root,), _PRELOAD, _LIST + 1, work) or b""
     return ProcessView(
         pid=pid,
         uses_card=uses,

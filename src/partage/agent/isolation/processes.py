@@ -154,15 +154,9 @@ def numbers_of(
         inner = next(line for line in status.split("\n") if line.startswith("NSpid:"))
         fields = after_name.split()
         name = ascii(before.partition("(")[2][:_NAME])[1:-1]
-        forked = bool(int(fields[6]) & _FORKED)
-        return Numbers(
-            int(inner.split()[-1]),
-            int(fields[19]),
-            forked,
-            name,
-            int(fields[17]),
-            fields[0] in {"Z", "X", "x"},
-        )
+        number, start, threads = int(inner.split()[-1]), int(fields[19]), int(fields[17])
+        forked, is_over = bool(int(fields[6]) & _FORKED), fields[0] in {"Z", "X", "x"}
+        return Numbers(number, start, forked, name, threads, is_over)
     except (OSError, StopIteration, IndexError, ValueError) as error:
         if is_own(error):
             raise

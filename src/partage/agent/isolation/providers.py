@@ -87,30 +87,21 @@ class Shares:
         grant. Raises `InvalidValue`: the pod asks for something impossible.
         """
         wishes = read_wishes(self.annotations, {**self.known, **self.env}, swap_bytes)
-        return bounded(
-            wishes,
-            POLICIES.get(self.policy) or most,
-            self.permit,
-            may_be_online=self.may_be_online,
-        )
+        most = POLICIES.get(self.policy) or most
+        return bounded(wishes, most, self.permit, may_be_online=self.may_be_online)
 
     @property
     def cards(self) -> tuple[Grant, ...]:
         """One grant for each card, by the driver's numbers: two requests of a claim may have shares of one card."""
         found: dict[int, Grant] = {}
-        for one in sorted(self.grants, key=lambda grant: grant.minor):
-            if one.type is not DeviceType.GPU:
-                continue
-            before = found.get(one.minor)
-            found[one.minor] = (
-                one
-                if before is None
-                else structs.replace(
-                    before,
-                    core_milli=before.core_milli + one.core_milli,
-                    memory_bytes=before.memory_bytes + one.memory_bytes,
-                )
-            )
+        cards = (one for one in self.grants if one.type is DeviceType.GPU)
+        for one in sorted(cards, key=lambda grant: grant.minor):
+            if (before := found.get(one.minor)) is None:
+                found[one.minor] = one
+            else:
+                core = before.core_milli + one.core_milli
+                memory = before.memory_bytes + one.memory_bytes
+                found[one.minor] = structs.replace(before, core_milli=core, memory_bytes=memory)
         return tuple(found.values())
 
     @property
@@ -397,14 +388,9 @@ class Isolation:
 def binds_of(room: Room) -> tuple[Bind, ...]:
     """The mounts of a room, outer ones first: read-only except for its own account and its own seats."""
     host = room.source.rpartition("/containers/")[0]
-    binds = [
-        Bind(room.source, INSIDE),
-        Bind(
-            f"{host}/private/{room.account.parent.name}/{room.account.name}",
-            f"{INSIDE}/{room.limits.account}",
-            writable=True,
-        ),
-    ]
+    account = f"{host}/private/{room.account.parent.name}/{room.account.name}"
+    inside = f"{INSIDE}/{room.limits.account}"
+    binds = [Bind(room.source, INSIDE), Bind(account, inside, writable=True)]
     for card in room.limits.cards:
         seats = room.seats_of(card)
         if seats is None:

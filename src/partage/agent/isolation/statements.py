@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from partage.agent.isolation.account import Process, State
+from partage.agent.isolation.account import State
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.elf import Reach
 from partage.agent.isolation.limits import render
@@ -147,19 +147,8 @@ def survey(
             more = (grown.get(entry.container, ""), *cards)
             message = "; ".join((message, *dict.fromkeys(filter(None, more))))
         message = "; ".join(filter(None, (message, entry.cut)))
-        said.append(
-            Statement(
-                entry.container,
-                entry.uid,
-                entry.pod,
-                entry.name,
-                entry.limits,
-                answer,
-                cause,
-                message,
-                bool(entry.cut),
-            )
-        )
+        who = entry.container, entry.uid, entry.pod, entry.name, entry.limits
+        said.append(Statement(*who, answer, cause, message, bool(entry.cut)))
     return said
 
 
@@ -187,7 +176,9 @@ def judge(room: Room, seen: RoomView, processes: tuple[ProcessView, ...]) -> lis
     if isinstance(seen.account, str):
         faults.append(Fault(Cause.ACCOUNT, f"the account cannot be read: {seen.account}"))
     else:
-        faults += [_refused(one) for one in seen.account.processes if State.FAULT in one.state]
+        why = "was refused: the library could not trust its files"
+        refused = (one for one in seen.account.processes if State.FAULT in one.state)
+        faults += [Fault(Cause.REFUSED, f"process {one.pid} {why}") for one in refused]
     for uuid, seat in seen.seats.items():
         if isinstance(seat, str):
             faults.append(Fault(Cause.SEAT, f"its seat on card {uuid}: {seat}"))
@@ -214,11 +205,6 @@ def _process(process: ProcessView, library: str) -> list[Fault]:
         message = f"process {process.pid} loads {process.taken_first}"
         faults.append(Fault(Cause.OUTSIDE, message))
     return faults
-
-
-def _refused(process: Process) -> Fault:
-    message = f"process {process.pid} was refused: the library could not trust its files"
-    return Fault(Cause.REFUSED, message)
 
 
 def _by_another(provider: str, away: str) -> tuple[Answer, str, str]:

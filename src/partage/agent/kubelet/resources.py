@@ -11,13 +11,7 @@ from typing import Final
 
 import grpc
 
-from partage.agent.kubelet.messages import (
-    POD_RESOURCES,
-    AllocatableResponse,
-    ContainerDevices,
-    ListResponse,
-    PodResources,
-)
+from partage.agent.kubelet import messages
 from partage.agent.protobuf import M
 from partage.agent.sockets import PROMPT
 from partage.model.errors import PartageError
@@ -42,16 +36,16 @@ class Resources:
         """End the connection."""
         await self._channel.close()
 
-    async def pods(self) -> tuple[PodResources, ...]:
+    async def pods(self) -> tuple[messages.PodResources, ...]:
         """The units of all pods of the node. Raises `KubeletSilent`."""
-        return (await self._ask("List", ListResponse)).pods
+        return (await self._ask("List", messages.ListResponse)).pods
 
-    async def allocatable(self) -> tuple[ContainerDevices, ...]:
+    async def allocatable(self) -> tuple[messages.ContainerDevices, ...]:
         """All units that the kubelet may allocate, of all plugins. Raises `KubeletSilent`."""
-        return (await self._ask("GetAllocatableResources", AllocatableResponse)).devices
+        return (await self._ask("GetAllocatableResources", messages.AllocatableResponse)).devices
 
     async def _ask(self, method: str, of: type[M]) -> M:
-        call = self._channel.unary_unary(f"/{POD_RESOURCES}/{method}")
+        call = self._channel.unary_unary(f"/{messages.POD_RESOURCES}/{method}")
         try:
             data = await call(b"", timeout=_PATIENCE)
             # Of thousands of containers it takes longer than the event loop may wait.
@@ -63,7 +57,7 @@ class Resources:
 
 
 def without_ours(
-    allocatable: Iterable[ContainerDevices], ours: Mapping[str, Collection[str]]
+    allocatable: Iterable[messages.ContainerDevices], ours: Mapping[str, Collection[str]]
 ) -> dict[str, list[str]]:
     """Resources of ours for which the kubelet counts no unit of ours.
 

@@ -14,15 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from partage.agent.kubelet.messages import (
-    HEALTHY,
-    UNHEALTHY,
-    Device,
-    DeviceList,
-    NumaNode,
-    PodResources,
-    Topology,
-)
+from partage.agent.kubelet import messages
 from partage.agent.registration import registered_cards
 from partage.model import device as model
 from partage.model.allocation import Grant
@@ -63,14 +55,14 @@ class Offer:
     units: tuple[Unit, ...]
     dropped: int = 0
 
-    def listed(self) -> DeviceList:
+    def listed(self) -> messages.DeviceList:
         """The message for the kubelet."""
-        return DeviceList(
+        return messages.DeviceList(
             tuple(
-                Device(
+                messages.Device(
                     one.id,
-                    HEALTHY if one.healthy else UNHEALTHY,
-                    Topology((NumaNode(one.numa),)) if one.numa >= 0 else None,
+                    messages.HEALTHY if one.healthy else messages.UNHEALTHY,
+                    messages.Topology((messages.NumaNode(one.numa),)) if one.numa >= 0 else None,
                 )
                 for one in self.units
             )
@@ -139,7 +131,7 @@ def _head(uuid: str) -> str:
     return hashlib.sha256(uuid.encode()).hexdigest()[:40]
 
 
-def counted(known: Iterable[PodResources], ours: Collection[str]) -> Units:
+def counted(known: Iterable[messages.PodResources], ours: Collection[str]) -> Units:
     """The kubelet's holders of units, for our resources."""
     found: dict[tuple[str, str, str], dict[str, tuple[str, ...]]] = {}
     for pod in known:
@@ -183,11 +175,7 @@ def requests_of(container: shapes.Container) -> dict[str, int]:
 
 
 def advise(
-    offer: Offer,
-    size: int,
-    available: Sequence[str],
-    must: Sequence[str],
-    asked: Iterable[Asked],
+    offer: Offer, size: int, available: Sequence[str], must: Sequence[str], asked: Iterable[Asked]
 ) -> tuple[str, ...]:
     """Units for a container that the kubelet does not name; none if no record matches.
 

@@ -99,13 +99,8 @@ def render(uuid: str, place: tuple[int, int, int], numbers: Numbers) -> bytes:
 
 
 def _node(name: str, major: int, minor: int) -> dict[str, Any]:
-    return {
-        "path": f"/dev/{name}",
-        "type": "c",
-        "major": major,
-        "minor": minor,
-        "permissions": "rw",
-    }
+    numbers = {"major": major, "minor": minor}
+    return {"path": f"/dev/{name}", "type": "c", **numbers, "permissions": "rw"}
 
 
 class Specs:

@@ -125,20 +125,12 @@ class NvidiaDriver:
         )
 
     def _profiles(self, handle: Any) -> Iterator[tuple[int, Any]]:
-        for kind in range(self._n.NVML_GPU_INSTANCE_PROFILE_COUNT):
-            try:
-                yield kind, self._call("nvmlDeviceGetGpuInstanceProfileInfo", handle, kind)
-            except NvmlFailed as error:
-                if error.failure not in _NO_PROFILE:
-                    raise
+        count = self._n.NVML_GPU_INSTANCE_PROFILE_COUNT
+        return self._kinds(count, "nvmlDeviceGetGpuInstanceProfileInfo", handle)
 
     def _profile(self, handle: Any, kind: int, info: Any, whole: int) -> MigProfile | None:
-        places = self._listed(
-            "nvmlDeviceGetGpuInstancePossiblePlacements",
-            handle,
-            info.id,
-            self._n.c_nvmlGpuInstancePlacement_t,
-        )
+        item = self._n.c_nvmlGpuInstancePlacement_t
+        places = self._listed("nvmlDeviceGetGpuInstancePossiblePlacements", handle, info.id, item)
         if not places:
             return None
         name = _text(info.name).removeprefix("MIG ").strip()
@@ -187,12 +179,10 @@ class NvidiaDriver:
 
     def _computes(self, gpu_instance: Any) -> Iterator[ComputeInstance]:
         seen: set[int] = set()
+        item = self._n.c_nvmlComputeInstance_t
         for info in self._compute_profiles(gpu_instance):
             for one in self._listed(
-                "nvmlGpuInstanceGetComputeInstances",
-                gpu_instance,
-                info.id,
-                self._n.c_nvmlComputeInstance_t,
+                "nvmlGpuInstanceGetComputeInstances", gpu_instance, info.id, item
             ):
                 told = self._call("nvmlComputeInstanceGetInfo", one)
                 if int(told.id) not in seen:
@@ -201,12 +191,16 @@ class NvidiaDriver:
                     yield ComputeInstance(int(told.id), uuid)
 
     def _compute_profiles(self, gpu_instance: Any) -> Iterator[Any]:
+        name = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
+        count = self._n.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
         shared = self._n.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        for kind in range(self._n.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        return (info for _, info in self._kinds(count, name, gpu_instance, shared))
+
+    def _kinds(self, count: int, call: str, owner: Any, *more: Any) -> Iterator[tuple[int, Any]]:
+        """The answers about each kind of profile that the card has."""
+        for kind in range(count):
             try:
-                yield self._call(
-                    "nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu_instance, kind, shared
-                )
+                yield kind, self._call(call, owner, kind, *more)
             except NvmlFailed as error:
                 if error.failure not in _NO_PROFILE:
                     raise
@@ -221,13 +215,8 @@ class NvidiaDriver:
 
     def make_gpu_instance(self, card: str, profile: int, start: int, size: int) -> None:
         """Create a GPU instance at exactly that place."""
-        place = self._n.c_nvmlGpuInstancePlacement_t(start, size)
-        self._call(
-            "nvmlDeviceCreateGpuInstanceWithPlacement",
-            self._handle(card),
-            profile,
-            ctypes.byref(place),
-        )
+        place = ctypes.byref(self._n.c_nvmlGpuInstancePlacement_t(start, size))
+        self._call("nvmlDeviceCreateGpuInstanceWithPlacement", self._handle(card), profile, place)
 
     def make_compute_instance(self, card: str, gpu_instance: int) -> None:
         """Create the compute instance with as many slices as the GPU instance has."""

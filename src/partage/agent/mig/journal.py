@@ -6,7 +6,6 @@ ownership could destroy another tool's instance.
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -118,9 +117,7 @@ class FileJournals:
         replace_file(self.path(journal.card), text)
 
 
-def replace_file(
-    path: Path, content: bytes, flush: Callable[[int], None] = os.fsync, *, mode: int = 0o666
-) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Replace a file atomically, even if the machine stops meanwhile.
 
     The temporary name starts with a dot and has no suffix that a reader of the folder watches.
@@ -129,15 +126,15 @@ def replace_file(
     with open(beside, "wb", opener=lambda name, how: os.open(name, how, mode)) as file:
         file.write(content)
         file.flush()
-        flush(file.fileno())
+        os.fsync(file.fileno())
     beside.replace(path)
-    flush_folder(path.parent, flush)
+    flush_folder(path.parent)
 
 
-def flush_folder(path: Path, flush: Callable[[int], None] = os.fsync) -> None:
+def flush_folder(path: Path) -> None:
     """Make the names of a folder, new and removed ones, survive a machine's stop."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        flush(folder)
+        os.fsync(folder)
     finally:
         os.close(folder)

@@ -61,10 +61,8 @@ def mode_of(library: Any, handle: Any) -> Mode | None:
     try:
         current, pending = library.nvmlDeviceGetMigMode(handle)
     except library.NVMLError as error:
-        if error.value in (
-            library.NVML_ERROR_NOT_SUPPORTED,
-            library.NVML_ERROR_FUNCTION_NOT_FOUND,
-        ):
+        lacks = library.NVML_ERROR_NOT_SUPPORTED, library.NVML_ERROR_FUNCTION_NOT_FOUND
+        if error.value in lacks:
             return None
         raise
     return Mode(bool(current), bool(pending))

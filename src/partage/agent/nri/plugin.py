@@ -19,44 +19,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+from partage.agent.nri import messages as nri
 from partage.agent.nri.bounds import too_long
-from partage.agent.nri.messages import (
-    PLUGIN,
-    Adjustment,
-    ConfigureRequest,
-    ConfigureResponse,
-    Container,
-    ContainerRequest,
-    CreateContainerResponse,
-    Event,
-    PodSandbox,
-    RegisterPluginRequest,
-    StateChange,
-    SynchronizeResponse,
-    named,
-)
-from partage.agent.nri.session import (
-    OK,
-    UNIMPLEMENTED,
-    UNKNOWN,
-    Answered,
-    Called,
-    Listed,
-    Session,
-)
+from partage.agent.nri.session import OK, UNIMPLEMENTED, UNKNOWN, Answered, Called, Listed, Session
 from partage.agent.protobuf import Empty, Message, field_of, text_of
 from partage.kube.retry import Backoff
 from partage.model.errors import PartageError
 from partage.wire.protobuf import Malformed, pieces
 
 _LOG: Final = logging.getLogger("partage.agent")
-_WANTED: Final = (
-    Event.CREATE_CONTAINER,
-    Event.START_CONTAINER,
-    Event.STOP_CONTAINER,
-    Event.REMOVE_CONTAINER,
-)
-_MASK: Final = sum(1 << (event - 1) for event in _WANTED)
+_MASK: Final = sum(1 << (event - 1) for event in nri.Event)
 """Only events of every runtime with this interface, because an unknown bit ends the connection."""
 _NO_NAMES: Final = ("1.", "2.0.")
 """Prefixes of containerd's versions whose NRI drops CDI names without an error."""
@@ -72,32 +44,42 @@ _OFF: Final = (
 )
 """The likeliest reasons for a missing socket."""
 _T = TypeVar("_T")
-_ContainerCall: TypeAlias = ContainerRequest | StateChange
+_ContainerCall: TypeAlias = nri.ContainerRequest | nri.StateChange
 
 
 class Refused(PartageError):
     """A container must not be created; the message names pod, container and rule."""
 
 
+def too_late(pod: nri.PodSandbox, container: nri.Container, seconds: float) -> Refused:
+    """The refusal of a container without a decision."""
+    return Refused(
+        f"{nri.named(pod, container)}: not decided within {seconds:g} s; "
+        "the container is not started without its devices"
+    )
+
+
 class Decider(Protocol):
     """Decides about containers. Called from one thread, one call at a time."""
 
-    def create(self, pod: PodSandbox, container: Container) -> Adjustment | None:
+    def create(self, pod: nri.PodSandbox, container: nri.Container) -> nri.Adjustment | None:
         """The changes of a container; None leaves it unchanged. Raises `Refused`."""
 
-    def start(self, pod: PodSandbox, container: Container) -> None:
+    def start(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """A container is created and about to start its first program. Raises `Refused`."""
 
     def has_room(self, container: str) -> bool:
         """Whether its image must be checked before it starts; from any thread."""
 
-    def remove(self, container: Container) -> None:
+    def remove(self, container: nri.Container) -> None:
         """A container has ended, or is gone; may be called twice."""
 
-    def synchronize(self, pods: tuple[PodSandbox, ...], containers: tuple[Container, ...]) -> None:
+    def synchronize(
+        self, pods: tuple[nri.PodSandbox, ...], containers: tuple[nri.Container, ...]
+    ) -> None:
         """Receive all pods and containers, after each connection."""
 
-    def late(self, pod: PodSandbox, container: Container) -> None:
+    def late(self, pod: nri.PodSandbox, container: nri.Container) -> None:
         """A container was refused because its decision took too long."""
 
     def large(self, why: str) -> Refused:
@@ -124,7 +106,7 @@ class PluginOptions:
     patience: float = 10.0
     again: Backoff = Backoff(base=0.1, cap=5.0)
     told: Callable[[bool], None] = lambda _knows: None
-    kept: Callable[[Container], Container] = lambda one: one
+    kept: Callable[[nri.Container], nri.Container] = lambda one: one
 
 
 class Plugin:
@@ -204,8 +186,8 @@ class _Connection:
         self._writer = writer
         self._session = Session()
         self._registration = 0
-        self._pods: list[PodSandbox] = []
-        self._containers: list[Container] = []
+        self._pods: list[nri.PodSandbox] = []
+        self._containers: list[nri.Container] = []
         self._unread: list[bytes] = []
         self._ahead = 0  # bytes of these: a list may have tens of thousands of parts
         self._tasks: set[asyncio.Task[None]] = set()
@@ -230,7 +212,7 @@ class _Connection:
         Raises `Malformed`: it broke the protocol; `Refused`: it does not accept the plugin; `TimeoutError`: it was
         silent before the registration was complete.
         """
-        argument = RegisterPluginRequest(self._plugin.options.name, self._plugin.options.index)
+        argument = nri.RegisterPluginRequest(self._plugin.options.name, self._plugin.options.index)
         self._registration, data = self._session.call("RegisterPlugin", argument)
         self._writer.write(data)
         try:
@@ -258,7 +240,7 @@ class _Connection:
             if event.stream == self._registration and event.code != OK:
                 raise Refused(f"the runtime does not register the plugin: {event.message}")
             return
-        if event.service != PLUGIN or event.method not in self._methods:
+        if event.service != nri.PLUGIN or event.method not in self._methods:
             why = f"{event.service}/{event.method} is not implemented"
             self._writer.write(self._session.refuse(event.stream, UNIMPLEMENTED, why))
             return
@@ -287,12 +269,12 @@ class _Connection:
     # --- calls -------------------------------------------------------------------------------
 
     async def _configure(self, call: Called) -> Message:
-        told = ConfigureRequest.decode(call.payload)
+        told = nri.ConfigureRequest.decode(call.payload)
         _LOG.info("registered with %s %s", told.runtime_name, told.runtime_version)
         old = told.runtime_version.removeprefix("v").startswith(_NO_NAMES)
         self._knows_cdi = not (told.runtime_name == "containerd" and old)
         self._plugin.options.told(self._knows_cdi)
-        return ConfigureResponse(_MASK)
+        return nri.ConfigureResponse(_MASK)
 
     async def _synchronize(self, call: Called) -> Message:
         more = bool(field_of(call.payload, 3))
@@ -307,7 +289,7 @@ class _Connection:
                 self._beside(self._ready_after(work), "nri:synchronized")
             if self._limit is not None:
                 self._limit.reschedule(None)
-        return SynchronizeResponse(more)
+        return nri.SynchronizeResponse(more)
 
     async def _hold(self, payload: bytes) -> None:
         """Keep a part of the list, unread: the runtime gives all of it two seconds, and a thread would delay the next."""
@@ -321,9 +303,9 @@ class _Connection:
         parts, self._unread, self._ahead = self._unread, [], 0
         for number, _, item in chain.from_iterable(pieces(memoryview(one)) for one in parts):
             if number == 1:
-                self._pods.append(PodSandbox.decode(item))
+                self._pods.append(nri.PodSandbox.decode(item))
             elif number == 2:
-                self._containers.append(self._plugin.options.kept(Container.decode(item)))
+                self._containers.append(self._plugin.options.kept(nri.Container.decode(item)))
 
     def _listed(self) -> None:
         """Pass on all that was listed. Raises `Malformed`."""
@@ -344,11 +326,11 @@ class _Connection:
     async def _create(self, call: Called) -> Message:
         pod, container = _named(call.payload)
 
-        def decide() -> Adjustment | None:
+        def decide() -> nri.Adjustment | None:
             why = too_long(field_of(call.payload, 2), call.length)
             if why:
-                raise self._plugin.decider.large(f"{named(pod, container)}: {why}")
-            return self._plugin.decider.create(*_asked(ContainerRequest.decode(call.payload)))
+                raise self._plugin.decider.large(f"{nri.named(pod, container)}: {why}")
+            return self._plugin.decider.create(*_asked(nri.ContainerRequest.decode(call.payload)))
 
         deadline = self._deadline(call)
         try:
@@ -358,15 +340,13 @@ class _Connection:
             self._plugin.decider.late(pod, container)
             # If the same thread decides later after all, no container gets its decision.
             self._plugin.thread.submit(self._plugin.decider.remove, container)
-            raise Refused(
-                f"{named(pod, container)}: not decided within {deadline:g} s; the container is not started without its devices"
-            ) from None
+            raise too_late(pod, container, deadline) from None
         if adjustment is not None and adjustment.cdi_devices and not self._knows_cdi:
             await self._begun(lambda: self._plugin.decider.remove(container))
             raise Refused(
-                f"{named(pod, container)}: its runtime leaves out CDI devices that NRI asks for, before containerd 2.1"
+                f"{nri.named(pod, container)}: its runtime leaves out CDI devices that NRI asks for, before containerd 2.1"
             )
-        return CreateContainerResponse(adjustment)
+        return nri.CreateContainerResponse(adjustment)
 
     async def _stop(self, call: Called, fields: tuple[int, int] = (1, 2)) -> Message:
         _, gone = _named(call.payload, *fields)
@@ -377,7 +357,7 @@ class _Connection:
     async def _start(
         self,
         call: Called,
-        of: type[_ContainerCall] = ContainerRequest,
+        of: type[_ContainerCall] = nri.ContainerRequest,
         fields: tuple[int, int] = (1, 2),
     ) -> Message:
         pod, container = _named(call.payload, *fields)
@@ -386,17 +366,17 @@ class _Connection:
         work = self._begun(lambda: self._plugin.decider.start(*_asked(of.decode(call.payload))))
         if not await self._in_time(call, work):
             raise Refused(
-                f"{named(pod, container)}: its image was not looked at within {self._deadline(call):g} s"
+                f"{nri.named(pod, container)}: its image was not looked at within {self._deadline(call):g} s"
             )
         return Empty()
 
     async def _state_change(self, call: Called) -> Message:
         """An event of a runtime with NRI before 0.12, which has no separate calls for these."""
         event, fields = field_of(call.payload, 1), (2, 3)
-        if event == Event.REMOVE_CONTAINER:
+        if event == nri.Event.REMOVE_CONTAINER:
             return await self._stop(call, fields)
-        if event == Event.START_CONTAINER:
-            return await self._start(call, StateChange, fields)
+        if event == nri.Event.START_CONTAINER:
+            return await self._start(call, nri.StateChange, fields)
         return Empty()
 
     async def _shutdown(self, _call: Called) -> Message:
@@ -425,19 +405,21 @@ class _Connection:
         return asyncio.get_running_loop().run_in_executor(self._plugin.thread, decide)
 
 
-def _named(payload: bytes, pod: int = 1, container: int = 2) -> tuple[PodSandbox, Container]:
+def _named(
+    payload: bytes, pod: int = 1, container: int = 2
+) -> tuple[nri.PodSandbox, nri.Container]:
     """The names of a call's pod and container, which come first in it, without reading all that a tenant wrote.
 
     `pod`, `container`: their fields. Empty if they are missing. Raises `Malformed`.
     """
     text = partial(text_of, payload)
     return (
-        PodSandbox(name=text(pod, 2), uid=text(pod, 3), namespace=text(pod, 4)),
-        Container(text(container, 1), name=text(container, 3)),
+        nri.PodSandbox(name=text(pod, 2), uid=text(pod, 3), namespace=text(pod, 4)),
+        nri.Container(text(container, 1), name=text(container, 3)),
     )
 
 
-def _asked(told: _ContainerCall) -> tuple[PodSandbox, Container]:
+def _asked(told: _ContainerCall) -> tuple[nri.PodSandbox, nri.Container]:
     """Pod and container of a call. Raises `Malformed`: one is missing."""
     if told.pod is None or told.container is None:
         raise Malformed("a call about a container without a pod or a container")

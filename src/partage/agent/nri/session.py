@@ -230,24 +230,14 @@ class Session:
     @staticmethod
     def _called(message: TtrpcMessage | LongMessage) -> Called:
         if isinstance(message, LongMessage):
-            return Called(
-                message.stream,
-                message.service,
-                message.method,
-                bytes(message.rest),
-                message.timeout / 1e9,
-                0 if message.lists else message.length,
-            )
+            names, rest = (message.service, message.method), bytes(message.rest)
+            length = 0 if message.lists else message.length
+            return Called(message.stream, *names, rest, message.timeout / 1e9, length)
         if message.kind is not Kind.REQUEST:
             raise Malformed(f"a {message.kind.name.lower()} where the runtime calls")
         request = Request.decode(message.payload)
-        return Called(
-            message.stream,
-            request.service,
-            request.method,
-            request.payload,
-            max(request.timeout_nano, 0) / 1e9,
-        )
+        timeout = max(request.timeout_nano, 0) / 1e9
+        return Called(message.stream, request.service, request.method, request.payload, timeout)
 
     def _answered(self, message: TtrpcMessage) -> Answered:
         if message.kind is not Kind.RESPONSE:
