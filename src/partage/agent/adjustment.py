@@ -40,15 +40,10 @@ class Aim:
 
 
 def aim(record: Grants, wish: str, held: Grants) -> Aim:
-    """The amounts to enforce: the wish, as far as the record allows.
+    """The amounts to enforce: the wish, as far as the record allows. Raises `InvalidValue`: they are of other devices.
 
-    Args:
-        record: the ledger's reservation.
-        wish: the pod's annotation; empty for none. An invalid one counts as none; other code reports it to its author.
-        held: by the journal.
-
-    Raises:
-        InvalidValue: the record has other devices than the containers' grants.
+    `record`: the ledger's reservation. `wish`: the pod's annotation; an invalid one counts as none, because other code
+    reports it to its author. `held`: by the journal.
     """
     wanted = record
     if wish:
@@ -90,8 +85,7 @@ def beyond(
 ) -> str:
     """Why the containers' use does not fit the amounts in force, in words; empty if it fits. It reads files.
 
-    `rooms`: by container, with the amounts in force. `used`: bytes by card and process, for cards whose driver reports
-    them.
+    `used`: bytes by card and process, for cards whose driver reports them.
     """
     pids, whole = listed(rooms, proc)
     if not whole:

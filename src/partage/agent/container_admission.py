@@ -69,7 +69,6 @@ class Keeper:
         unprotected: containers found running unserved, by the runtime's identity.
         suspected: containers with devices and without a record, by the kubelet; `partage.daemon.reconciling` sets it.
         orphaned: UIDs of pods that the watch of pods lacks and whose containers run; the same sets it.
-        books: the grants held, and the runtime's containers.
         isolation: the node's own enforcement library; None if another provider enforces shares.
         claims: the devices of ResourceClaims here; None if this agent prepares none.
     """
@@ -254,8 +253,7 @@ class Keeper:
     ) -> tuple[Given, Adjustment | None]:
         """Prepare a container's edits and write them to the journal.
 
-        This order leaves too much after a crash and never too little; the next comparison with the runtime
-        removes entries without a container.
+        In this order a crash leaves too much and never too little; the next comparison with the runtime removes that.
         """
         given, allocation = found.given, found.allocation
         if allocation is None:
@@ -275,10 +273,9 @@ class Keeper:
     def start(
         self, pod: PodSandbox, container: Container, layers: Sequence[Path] = (), why: str = ""
     ) -> None:
-        """Keep the library out of an image that cannot load it.
+        """Keep the library out of an image that cannot load it. Raises `Refused`: its limits cannot be enforced.
 
-        `layers`: of its root, topmost first, if it has no process yet. `why`: why there are no layers. Raises
-        `Refused`: the container must not run because its limits cannot be enforced.
+        `layers`: of its root, topmost first, if it has no process yet. `why`: why there are no layers.
         """
         isolation, name = self.isolation, self._room_of(container.id)
         if isolation is None or name not in isolation.rooms.rooms:
@@ -322,10 +319,9 @@ class Keeper:
         return isolation is not None and self._room_of(container) in isolation.rooms.rooms
 
     def rename(self, before: str, after: str) -> None:
-        """Change a container's identity; nothing happens if the first is unknown.
+        """Change a container's identity, if it is known; its room keeps the name under which it is mounted.
 
-        Its room keeps the name under which it is mounted. Raises `OSError`: the disk refuses it; the container is still
-        known by the first identity, or by both.
+        Raises `OSError`: the disk refuses it; the container is still known by the first identity, or by both.
         """
         with self._deciding:
             entry = self.journal.entries.get(before)

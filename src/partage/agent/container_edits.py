@@ -69,8 +69,7 @@ class Given:
         spare: device files that it gets if the host has them.
         made: device files that the host need not have.
         binds: mounts, outer ones first.
-        limits: what enforces the container's amounts: a provider's name, `vendor`, `mig`, `none`, or
-            `whole` if there is nothing to enforce.
+        limits: what enforces its amounts: a provider's name, `vendor`, `mig`, `none`, or `whole` if nothing needs to.
         quota: limits for a room of its own, if the provider needs one.
         cdi: CDI names of cards, which the runtime resolves.
         cut: a text for each wish of its pod that is not granted.
@@ -96,10 +95,8 @@ class HostFacts:
         verbs: device files of a network card or virtual function, by PCI address.
         found: device files of a card by its UUID, by discovery; empty if it found none.
         provider: what enforces shares of NVIDIA cards.
-        vendors: also add the files of shares that their vendor's plugin adds (a simulated
-            node replaces that plugin too).
-        cdi: kind of NVIDIA's cards by UUID in the host's CDI specifications; empty if
-            the runtime's own hook reads the environment.
+        vendors: also add the files of shares that their vendor's plugin adds, because the node is simulated.
+        cdi: kind of NVIDIA's cards in the host's CDI specifications; empty if the runtime's hook reads the environment.
         online: namespaces whose pods may have precedence on a card; `*` for all. A pod's permit overrides it.
     """
 

@@ -32,13 +32,7 @@ _ORDER: Final = {kind.value: index for index, kind in enumerate(sorted(DeviceTyp
 def device_document(
     name: str, inventory: Inventory, previous: Mapping[str, Any] | None, now: str, uid: str = ""
 ) -> dict[str, Any]:
-    """The Device object.
-
-    Args:
-        previous: the current object; None if there is none.
-        now: the time, as Kubernetes writes it.
-        uid: of the Node, which becomes the object's owner; empty for none.
-    """
+    """The Device object. `previous`: the current one. `now`: as Kubernetes writes it. `uid`: of the Node, its owner."""
     known = {_place(entry): entry for entry in _entries(previous)}
     entries = [_entry(one, known, now) for one in inventory.found]
     there = {_place(entry) for entry in entries}

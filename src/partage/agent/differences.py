@@ -127,13 +127,9 @@ class Finding:
 
 
 class Told(msgspec.Struct, frozen=True):
-    """One finding.
+    """One finding; its `kind` may be a newer agent's.
 
-    Attributes:
-        kind: a name of `Kind`; a newer agent may know others.
-        pod: `namespace/name`.
-        done: the agent's reaction.
-        fix: the remedy for people.
+    `pod`: `namespace/name`. `done`: the agent's reaction. `fix`: the remedy for people.
     """
 
     kind: str

@@ -53,9 +53,8 @@ class Host:
     ) -> nri.Adjustment | None:
         """The changes for the runtime; None if there are none.
 
-        `removed`: variables to disable. `annotations`: entries that the runtime keeps in its own books of the
-        container. Raises `InvalidValue`: a required file is absent or is no device; or the runtime does not accept CDI
-        names, and their edits cannot be found or expressed.
+        `removed`: variables to disable. `annotations`: kept in the runtime's own books. Raises `InvalidValue`: a
+        required file is absent or no device, or CDI edits that the runtime needs cannot be found or expressed.
         """
         there = {device.path for device in container.linux.devices} if container.linux else set()
         spare = (*given.files, *given.spare) if self.simulated else given.spare
@@ -116,10 +115,7 @@ class Host:
 
 
 def _open_to_everybody(folder: Path, name: str) -> None:
-    """Let all users write to a folder: containers run as any user, and a kubelet makes folders for their owner only.
-
-    Raises `InvalidValue`: another user of the host replaced it, for example by a link out of the tenants' folders.
-    """
+    """Let all users write to a folder: containers run as any. Raises `InvalidValue`: a tenant may have replaced it."""
     there = folder.lstat()
     if not stat.S_ISDIR(there.st_mode) or there.st_uid not in {0, os.geteuid()}:
         raise InvalidValue(

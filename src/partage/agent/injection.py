@@ -164,8 +164,8 @@ def inject(
 ) -> Injected | Refusal | None:
     """The edits of a container; None leaves it unchanged.
 
-    `held`: allocations of pods whose containers are already here. `unknown`: a container of another pod that holds
-    unknown devices; usually empty. `records`: of a look at many containers.
+    `held`: allocations of pods whose containers are here. `unknown`: a container of another pod that holds unknown
+    devices; usually empty. `records`: of a look at many containers.
     """
     held = tuple(held)
     allocation = (records or Records(place.node.name)).of(pod)
@@ -262,8 +262,7 @@ def _shut(
 ) -> dict[str, str]:
     """Variables that keep vendors' runtimes from opening cards, except of vendors whose cards were granted.
 
-    NVIDIA's is always set: not every runtime reports the image's variables, and some images open all cards
-    if it is absent.
+    NVIDIA's is always set: not every runtime reports the image's, and some images open all cards if it is absent.
     """
     env: dict[str, str] = {}
     absent = True
@@ -450,10 +449,7 @@ def _hiding(container: Container) -> str:
 
 
 def looked_at(container: Container) -> Container:
-    """The checked part of a running container, for a list of all of them together.
-
-    The container's author controls the rest, and may make it a megabyte in each of a node's hundreds.
-    """
+    """The checked part of a running container: its author may make the rest a megabyte in each of a node's hundreds."""
     lines = (text.partition("=")[::2] for text in container.env)
     env = (
         f"{key[:_LONG]}={value[:_LONG]}"
@@ -547,10 +543,7 @@ def _numbered(allocation: Allocation, place: Place) -> Allocation:
 
 
 def _is_of(charge: Charge, device: Device, place: Place) -> bool:
-    """Whether a charge is on a device; by its number, if the identity that it names does not exist any more.
-
-    Drivers, and programs that query them, may spell the identity of one card differently.
-    """
+    """Whether a charge is on a device; by its number if its identity is none here: programs may spell one differently."""
     if charge.uuid in place.devices:
         return charge.uuid == device.uuid
     return charge.minor == device.minor

@@ -119,11 +119,10 @@ class Journal:
     """
 
     def __init__(self, folder: Path, spare: int = _SPARE_BYTES) -> None:
-        """Open the journal, and create its folder.
+        """Open the journal, and create its folder. `spare`: bytes about ended containers that cause a rewrite.
 
-        `spare`: bytes about ended containers that cause a rewrite of the file. Raises `InvalidDocument`: the folder or
-        the file cannot be used, is of a later version, or another process uses it; the message contains the reason. The
-        file stays unchanged then.
+        Raises `InvalidDocument`: the folder or the file cannot be used, is of a later version, or another process uses
+        it; the file stays unchanged then.
         """
         self._path = folder / _NAME
         self.entries: dict[str, Entry] = {}
@@ -157,8 +156,7 @@ class Journal:
     def adjust(self, uid: str, record: str) -> None:
         """Record other amounts of a pod's shares, for its present and future containers.
 
-        Raises:
-            OSError: the disk refuses it, or may lose it again. `adjusted` equals the file's content, before and after.
+        Raises `OSError`: the disk refuses it, or may lose it again. `adjusted` equals the file's content, as before.
         """
         with self._writing:
             entries = {
@@ -168,11 +166,7 @@ class Journal:
             self._rewrite(entries, {**self.adjusted, uid: record})
 
     def pods(self, uids: Collection[str]) -> None:
-        """Forget the changed amounts of all other pods.
-
-        Raises `OSError`: the disk refuses it, or an earlier write; they are forgotten nevertheless, and again after a
-        restart.
-        """
+        """Forget the changed amounts of all other pods. Raises `OSError`: as `end`, or an earlier write."""
         with self._writing:
             kept = {uid: record for uid, record in self.adjusted.items() if uid in uids}
             if len(kept) != len(self.adjusted):
@@ -218,10 +212,7 @@ class Journal:
                     self._rewrite(entries, self.adjusted)
 
     def keep(self, containers: Collection[str]) -> list[Entry]:
-        """Forget all other containers, and return them.
-
-        Raises `OSError`: the disk refuses it; they are forgotten nevertheless, and again after a restart.
-        """
+        """Forget all other containers, and return them. Raises `OSError`: as `end`."""
         with self._writing:
             gone = [entry for key, entry in self.entries.items() if key not in containers]
             if gone:

@@ -181,10 +181,9 @@ def text_of(data: bytes, *path: int) -> str:
 
 
 def raw_fields(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Every field of a message unchanged: its number, its bytes with the key, and its payload.
+    """Every field of a message of others unchanged: its number, its bytes with the key, and its payload.
 
-    The payload of numbers is empty. For code that passes on messages of others. Raises `Malformed`: the bytes are no
-    message.
+    The payload of numbers is empty. Raises `Malformed`.
     """
     held = memoryview(data)
     at = 0

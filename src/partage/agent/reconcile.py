@@ -41,13 +41,7 @@ _SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A pod of this node, by the API server.
-
-    Attributes:
-        record: its annotation; None without one.
-        over: its containers have ended permanently.
-        asks: requested units by container and resource.
-    """
+    """A pod of this node, by the API server; `over`: its containers have ended for good. `asks`: their units."""
 
     uid: str
     namespace: str
@@ -61,12 +55,7 @@ class Bound:
 class Facts:
     """The reports of one moment; None for an absent one.
 
-    Attributes:
-        offers: units that the agent's device plugins offer.
-        pods: of the node, by the API server.
-        units: by the kubelet.
-        running: by the runtime.
-        uses: cards that processes of each container use, by the driver.
+    `offers`: units of the agent's device plugins. `uses`: cards that each container's processes use, by the driver.
     """
 
     place: Place

@@ -39,10 +39,9 @@ def node_labels(
     qgpu: bool = False,
     isolation: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Labels to set on the node; empty if it has them.
+    """Labels to set on the node; empty if it has them. `isolation`: those of the provider, if the cards are NVIDIA's.
 
-    Make, model and driver of the cards follow the found cards. A label that others may also set is added only if it is
-    absent. `isolation`: the labels of the provider, if the cards are NVIDIA's.
+    Make, model and driver follow the found cards. A label that others may also set is added only if it is absent.
     """
     card = next((one for one in inventory.found if one.device.type is DeviceType.GPU), None)
     if card is None:
@@ -66,11 +65,10 @@ def node_labels(
 def registered_cards(
     cards: Iterable[tuple[Device, str]], hami: HamiSettings, node: str, mode: str = ""
 ) -> list[HamiCard]:
-    """The cards as HAMi's plugin registers them, with its configuration for the node applied.
+    """The cards, each with its driver's name for it, as HAMi's plugin registers them by its configuration for the node.
 
     Cards that the configuration filters are left out, as upstream leaves them out. In mode `mig` memory is not scaled.
-    `cards`: each with its driver's name for it. `mode`: `hami-core` or `mig`, if the configuration of the node names
-    none.
+    `mode`: `hami-core` or `mig`, if the configuration of the node names none.
     """
     own = hami.nodes.get(node)
     mode = (own.operating_mode if own else "") or mode or "hami-core"

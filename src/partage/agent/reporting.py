@@ -52,7 +52,7 @@ class ReportingSettings:
         lease_seconds: seconds without renewal after which the agent counts as gone.
         jitter: part of a period that is added at random, so that nodes do not act in step.
         resync: rounds after which the objects are read again.
-        hami: whether HAMi's registration is written to the node.
+        hami, qgpu: whether HAMi's registration and qGPU's label are written to the node.
         isolation: labels of the provider that enforces shares of NVIDIA cards.
     """
 
@@ -150,8 +150,7 @@ class AgentReporting:
     async def look(self) -> None:
         """Search the node, and pass the result on; nothing here asks the API server.
 
-        So a card that fails while the API server is away, or does not answer for minutes, is not granted by this
-        node's agent either.
+        So a card that fails while the API server is away for minutes is not granted by this node's agent either.
         """
         async with self._searching:
             self._found = await asyncio.to_thread(self._search)
@@ -160,10 +159,7 @@ class AgentReporting:
         self._news.set()
 
     async def report(self) -> tuple[str, ...]:
-        """Compare the last search with the objects, and write the differences; returns what it wrote: `device`, `node`.
-
-        Raises `KubeError`: retry next round.
-        """
+        """Write where the last search and the objects differ; return what: `device`, `node`. Raises `KubeError`."""
         self._seen.rounds += 1
         unknown = self._seen.node is None or self._seen.device is None
         if unknown or self._seen.rounds >= self._settings.resync:
@@ -306,12 +302,10 @@ class AgentReporting:
 async def renew_lease(
     client: Client, node: str, settings: ReportingSettings, uid: str = ""
 ) -> None:
-    """Renew the lease that shows that a node's agent is alive, or create it.
+    """Renew the lease that shows that a node's agent is alive, or create it. Raises `KubeError`.
 
     Its label distinguishes it from the kubelets' in the same namespace. The scheduler closes a node whose agent has a
-    lease and does not renew it. It is deleted with its Node, as the kubelet's is. `client`: an open client; its clock
-    is used. `uid`: of the Node; empty if it is not known yet. Raises `KubeError`: the API server does not answer, or
-    refuses.
+    lease and does not renew it. It is deleted with its Node, as the kubelet's is; `uid`: of the Node, if it is known.
     """
     name, space = f"{LEASE_PREFIX}{node}", settings.namespace
     spec = {

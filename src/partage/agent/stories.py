@@ -36,10 +36,7 @@ class _Taken:
 
 
 class Stories:
-    """Reports the agent's work for containers to a tracer, from any thread; without traces it keeps nothing.
-
-    `now` is that of `Tracer`.
-    """
+    """Reports the agent's work for containers to a tracer, from any thread; without traces it keeps nothing."""
 
     def __init__(self, tracer: Tracer, node: str, chance: Callable[[], str]) -> None:
         self._tracer, self.now = tracer, tracer.now

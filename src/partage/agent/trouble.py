@@ -31,13 +31,9 @@ def is_own(error: BaseException) -> bool:
 
 
 class Rounds:
-    """The rounds of one loop, `with` each; a temporary error ends a round and not the loop.
+    """The rounds of one loop, `with` each; a temporary error ends a round and not the loop. `failed`: rounds in a row.
 
     Errors of `kinds` count as temporary too: those of the API server, for a loop that writes there.
-
-    Attributes:
-        failed: failed rounds in a row.
-        problem: why the last one failed; empty if it did not.
     """
 
     def __init__(self, what: str, *kinds: type[Exception]) -> None:

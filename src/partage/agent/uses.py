@@ -109,9 +109,8 @@ def told_by_drivers(
 ) -> dict[tuple[str, str], Use]:
     """Memory and time of containers that the library does not count in full, by container and card; it reads files.
 
-    A container without a visible process is left out, because the agent may not see its processes. `cards`: the
-    drivers' figures, by card. `known`: existing measurements; those without time get it, as if the library enforces
-    memory alone.
+    A container without a visible process is left out. `cards`: the drivers' figures. `known`: existing measurements;
+    those without time get it, as if the library enforces memory alone.
     """
     wanted = {
         (one.container, grant.uuid)

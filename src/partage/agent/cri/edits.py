@@ -87,10 +87,7 @@ def image_environment(status: cri.Details) -> tuple[str, ...]:
 def edited(
     request: bytes, adjustment: nri.Adjustment, file_of: Callable[[int, int], str]
 ) -> bytes:
-    """The request with an adjustment in it. Raises `InvalidValue`: a device file cannot be created.
-
-    `file_of`: a device file on the host, by its numbers.
-    """
+    """The request with an adjustment in it; `file_of`: a host's device file by its numbers. Raises `InvalidValue`."""
     mounts = [cri.Mount(m.destination, m.source, "ro" in m.options) for m in adjustment.mounts]
     devices = [
         cri.Device(one.path, file_of(one.major, one.minor), "rwm")

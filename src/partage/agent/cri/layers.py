@@ -45,12 +45,7 @@ class _Mounts(Message):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A created container.
-
-    Attributes:
-        layers: folders of its root as this process sees them, topmost first; empty if they are unknown.
-        why: why they are unknown.
-    """
+    """A created container. `layers`: folders of its root for this process, topmost first; if there are none, `why`."""
 
     args: tuple[str, ...] = ()
     env: tuple[str, ...] = ()

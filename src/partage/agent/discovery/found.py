@@ -41,10 +41,7 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class InstanceUse:
-    """A driver's measurement of a hardware instance between two moments, in seconds of the searches' clock.
-
-    `busy`: part of the instance's own compute, 0 to 1.
-    """
+    """A driver's measurement of a hardware instance: the busy part of its compute, 0 to 1, between two moments."""
 
     busy: float
     began: float
@@ -80,12 +77,10 @@ class Found:
     Attributes:
         reason: of the condition, if it is unhealthy; one CamelCase word.
         product: the vendor's own name for the card.
-        driver: version of its driver; empty if unknown.
         architecture: the vendor's name for it, such as `Hopper`; empty if unknown.
         percent: whether its compute is reported in percent, beside any native units.
         mig: whether the card is in MIG mode; None if that is unknown or there is none.
         files: device files that a container needs to use it, by the node's paths, if they are known and exist.
-        use: its current use; None if its driver does not report it.
     """
 
     device: Device

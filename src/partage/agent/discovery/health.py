@@ -116,11 +116,10 @@ class HealthBook:
         return frozenset(self._ailments)
 
     def restore(self, document: Mapping[str, Any] | None, now: float, booted: datetime) -> None:
-        """Take over the conditions of a Device object, unless the machine was rebooted since.
+        """Take over the conditions of a Device object, unless the machine was `booted` since.
 
         The object may be older than this book, if the API server was away. So a graver error of the book stays, and a
         card that was reset meanwhile, or had its quiet time, is not closed again. `now`: seconds of the clock.
-        `booted`: when the machine started.
         """
         for entry in ((document or {}).get("spec") or {}).get("devices") or ():
             for condition in entry.get("conditions") or ():

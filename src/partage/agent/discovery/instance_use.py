@@ -27,13 +27,7 @@ _ROUNDING: Final = 1.0
 
 @dataclass(slots=True)
 class _Kept:
-    """Samples of one instance.
-
-    Attributes:
-        sample: the last one, taken at `at`.
-        spare: room for the next one.
-        use: the result of the last two.
-    """
+    """The last sample of one instance, taken at `at`, room for the next one, and the `use` by the last two."""
 
     sample: Any
     spare: Any

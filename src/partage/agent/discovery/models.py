@@ -24,7 +24,6 @@ class CardModel:
         product: the name in the vendor's own label and driver; empty if it equals the model.
         units: native units that a card has beside or instead of percent of compute.
         percent: whether the card's compute is reported in percent.
-        driver: version of its driver; empty if none is reported.
     """
 
     vendor: str

@@ -52,10 +52,7 @@ _OUTSIDE: Final = re.compile(r"[^-A-Za-z0-9_.]+")
 
 
 def load_library(folders: Iterable[Path]) -> str:
-    """Load the driver's library from the first folder that has it; return the error, empty if it is loaded or absent.
-
-    After it was loaded by its path, the loader finds it by its name.
-    """
+    """Load the driver's library by its path, so that the loader finds it by name. Returns the error, empty for none."""
     file = next((one / _SONAME for one in folders if (one / _SONAME).is_file()), None)
     if file is not None:
         try:

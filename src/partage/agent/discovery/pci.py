@@ -25,14 +25,7 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,18})|0x[0-9a-fA-F]{1,16}")
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One function of a PCI device.
-
-    Attributes:
-        address: as in sysfs.
-        vendor: number of its vendor; -1 if unreadable.
-        device: number of the product; -1 if unreadable.
-        kind: class, three bytes; -1 if unreadable.
-    """
+    """One function of a PCI device, with the numbers of vendor, product and class (three bytes); -1 if unreadable."""
 
     address: str
     folder: Path

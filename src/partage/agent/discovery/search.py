@@ -52,11 +52,7 @@ class Search:
         backends: Sequence[str] = BACKENDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare searches of a node. Raises `ValueError`: there is no such backend.
-
-        `backends`: names of `BACKENDS` to use; with a file of simulated devices only these are used. `clock`: seconds;
-        never goes back.
-        """
+        """Prepare searches by these `BACKENDS`; simulated devices replace all. Raises `ValueError`: an unknown one."""
         self.health = HealthBook()
         self.faults = ""
         self._roots, self._node = roots, node

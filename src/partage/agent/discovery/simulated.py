@@ -37,12 +37,7 @@ _TARGET: Final = re.compile(r"(?:(?P<type>gpu|rdma|fpga)-)?(?P<minor>[0-9]{1,4})
 
 @dataclass(frozen=True, slots=True)
 class SimulatedHardware:
-    """The devices of one simulated machine.
-
-    Attributes:
-        numa_nodes: number of NUMA nodes that its devices are spread over.
-        cards_per_switch: cards behind one PCIe switch.
-    """
+    """The devices of one simulated machine, spread over `numa_nodes`; `cards_per_switch`: behind one PCIe switch."""
 
     name: str
     model: str
@@ -66,11 +61,7 @@ class DescribedCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     cards_per_switch: Annotated[int, Meta(ge=1, le=64)] = 2
 
     def make(self, where: str) -> CardModel:
-        """The model of the cards: known, or described in full.
-
-        `where`: prefix of a field's name in messages. Raises `InvalidDocument`: the model is neither known nor
-        described, or the memory is no quantity.
-        """
+        """The model of the cards: known, or described in full. Raises `InvalidDocument`; `where` begins its text."""
         known, vendor = MODELS.get(self.model), self.vendor.lower()
         if vendor and not files_known(vendor):
             names = ", ".join(row.name for row in ROWS if row.own)
@@ -111,10 +102,9 @@ def simulate(
 
 
 def discover_simulated(roots: Roots, name: str, more: str = "") -> Inventory:
-    """The devices in the file of simulated devices; an unreadable file has none.
+    """The devices in the file of simulated devices, which `Inventory.problems` reports if it cannot be read.
 
-    `roots`: `simulated` is the file. `more`: faults beside those of the file, as `faulty` reads them;
-    `Inventory.problems` has the unreadable ones.
+    `more`: faults beside those of the file, as `faulty` reads them.
     """
     if roots.simulated is None:
         return Inventory()

@@ -49,17 +49,10 @@ class ClaimAdmission:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def prepare(self, claim: Document) -> Prepared:
-        """Record a claim's devices here.
+        """Record a claim's devices here. Raises `NotPrepared`: not possible now; `OSError`: the disk refuses it.
 
-        A claim may be freed and allocated again while its kubelet is away, so a prepared claim is compared with its
-        current allocation.
-
-        Args:
-            claim: the current ResourceClaim in the API server.
-
-        Raises:
-            NotPrepared: it cannot be honoured now.
-            OSError: the disk refuses it; then it holds nothing.
+        `claim`: current in the API server. It may be freed and allocated again while its kubelet is away, so a prepared
+        claim is compared with its current allocation.
         """
         place = self.place()
         try:
@@ -95,10 +88,7 @@ class ClaimAdmission:
             return self.claims.again(uid)
 
     def release(self, one: Prepared) -> bool:
-        """Forget a claim that is free in the API server, unless a container still has it, or it was prepared again.
-
-        Raises `OSError`: as `unprepare`.
-        """
+        """Forget a claim that is free in the API server, unless a container still has it, or it was prepared again."""
         with self.lock:
             same = self.claims.prepared.get(one.uid) == one
             return same and not self._holder(one.uid) and self.claims.drop(one.uid)

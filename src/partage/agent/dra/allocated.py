@@ -20,12 +20,7 @@ _MIB = 2**20
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One device of a claim.
-
-    Attributes:
-        request: the request of the device; for a request with alternatives, `request/alternative`.
-        share: identity of the share, for a device that has several.
-    """
+    """One device of a claim. `request`: or `request/alternative`. `share`: its identity, if the device has several."""
 
     request: str
     pool: str
@@ -35,10 +30,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """A claim's part of one node.
-
-    `allocation`: the sum of the parts; the container of each grant is the number of its part.
-    """
+    """A claim's part of one node; the container of each grant of its `allocation` is the number of its part."""
 
     parts: tuple[Part, ...]
     allocation: Allocation

@@ -65,12 +65,9 @@ class Health:
 
 @dataclass(eq=False)
 class DriverPlugin:
-    """The plugin of one node; `run` it.
+    """The plugin of one node; `run` it. `taken` is called when a kubelet has accepted the driver.
 
-    Attributes:
-        prepare: prepares a claim; raises `NotPrepared` or `OSError`.
-        unprepare: undoes it; raises `OSError`.
-        taken: called when a kubelet has accepted the driver.
+    `prepare` raises `NotPrepared` or `OSError`, `unprepare` raises `OSError`.
     """
 
     files: DriverFiles

@@ -65,18 +65,12 @@ class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Claims:
-    """The prepared claims of one node; changed from one thread at a time.
-
-    `damaged`: unreadable files, each with its reason: their devices are unknown, so no card is free.
-    """
+    """The prepared claims of one node; for one thread at a time. While any file is `damaged`, no card is free."""
 
     def __init__(self, folder: Path, cdi: Path, node: str, token: Callable[[], str]) -> None:
         """Take over an earlier agent's claims. Raises `OSError`: a folder cannot be used.
 
-        Args:
-            folder: of the claims' files; created if it is missing.
-            cdi: folder of CDI specifications that the runtime watches.
-            token: a secret that cannot be guessed.
+        `folder`: of the claims' files. `cdi`: of the specifications that the runtime watches. `token`: makes a secret.
         """
         self._folder, self._cdi, self._node, self._token = folder, cdi, node, token
         self._held: dict[str, tuple[Prepared, Allocation]] = {}
@@ -113,10 +107,8 @@ class Claims:
     def put(self, one: Allocated) -> Prepared:
         """Record a claim, and name its devices to the runtime; an existing claim stays unchanged.
 
-        Raises:
-            InvalidValue: its uid is invalid.
-            OSError: the disk refuses it. A claim that is already recorded is held, and named at the next
-                request.
+        Raises `InvalidValue`: its uid is invalid; `OSError`: the disk refuses it. A claim that is recorded already is
+        held, and named at the next request.
         """
         uid = one.allocation.uid
         if (known := self.again(uid)) is not None:

@@ -106,10 +106,8 @@ class Publisher:
     ) -> None:
         """Replace the node's state.
 
-        Args:
-            node: as claims may use it.
-            left: the room on each card beside claims too, by number.
-            totals: each card's memory in bytes, regardless of pods' grants; None if there are none.
+        `node`: as claims may use it. `left`: the room on each card beside claims too, by number. `totals`: each card's
+        memory in bytes, regardless of pods' grants.
         """
         news = node, left, totals or {}
         if news != (self._node, self._left, self._totals):

@@ -58,9 +58,8 @@ Body = dict[str, Any]
 class Offered:
     """The offers beside shares.
 
-    Attributes:
-        instances: hardware instances; only if this agent creates them and the API server keeps counters.
-        taints: taint devices that must not be allocated; otherwise leave them out.
+    `instances`: if this agent creates them and the API server keeps counters. `taints`: for devices that must not be
+    allocated, which are left out otherwise.
     """
 
     instances: bool = False

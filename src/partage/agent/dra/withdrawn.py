@@ -86,10 +86,7 @@ class BoundPods:
 
 
 def without_unknown(node: Node, held: Iterable[Allocation], unknown: Mapping[str, Pod]) -> Node:
-    """The node with the cards closed that the service closes, because it is unknown which of them pods use.
-
-    `held`: by pods and by claims. `unknown`: see `Held`.
-    """
+    """The node without the cards that the service closes, because it does not know which of them `unknown` pods use."""
     if not unknown:
         return node
     from partage.scheduler.facts import rebuild  # noqa: PLC0415 # with NumPy, and seldom needed

@@ -87,10 +87,7 @@ class Account:
 
 
 def make_account(path: Path, *, sparse: bool = False) -> None:
-    """Make the account of a container, unless there is one. Raises `OSError`: The folder cannot be written.
-
-    `sparse`: its folder has room for it and nothing else, so its blocks need not be allocated now.
-    """
+    """Make the account of a container, unless there is one. `sparse`: nothing else can take its room."""
     make(path, ACCOUNT_BYTES, _MAGIC.to_bytes(8, "little"), sparse=sparse)
 
 
@@ -103,10 +100,7 @@ def _check(path: Path, descriptor: int) -> None:
 
 
 def read_account(path: Path, cards: int = _CARDS) -> tuple[Process, ...]:
-    """The processes of a container that use cards; one that died without clearing its entry is included.
-
-    Raises `InvalidDocument`: the file is not an account; `OSError`: it cannot be opened.
-    """
+    """The processes that use cards, dead ones too. Raises `InvalidDocument`: the file is no account; `OSError`."""
     memory = _read(path)
     return tuple(_process(memory, place, cards) for place, _ in _owners(memory))
 
@@ -219,10 +213,7 @@ def _process(memory: bytes, place: int, cards: int) -> Process:
 
 
 def set_overhead(path: Path, process: Process, card: int, overhead_bytes: int) -> None:
-    """Record what a process uses on a card beyond its own count, by NVML.
-
-    Nothing is written if the place has another owner by now. Raises `OSError`: it cannot be opened for writing.
-    """
+    """Record what a process uses beyond its count by NVML, unless its place has another owner by now."""
     with opened(path, write=True) as descriptor:
         _check(path, descriptor)
         at = PLACES_AT + process.place * _PLACE

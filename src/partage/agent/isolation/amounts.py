@@ -32,11 +32,7 @@ def make_amounts(path: Path, cards: Iterable[CardLimits]) -> None:
 
 
 def set_amounts(path: Path, index: int, card: CardLimits) -> None:
-    """Put memory and compute of one card in force.
-
-    `index`: of the card in the limits. Raises `InvalidDocument`: the file is no page of amounts; `OSError`: it cannot
-    be opened for writing.
-    """
+    """Put memory and compute of the card with this index in force. Raises `InvalidDocument`: no such page."""
     with opened(path, write=True) as descriptor:
         _check(path, descriptor)
         words = _words(card)

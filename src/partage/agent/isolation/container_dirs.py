@@ -62,13 +62,10 @@ class Room:
     """One container's room.
 
     Attributes:
-        folder: as this process sees it.
-        source: the same as the host sees it.
+        folder, source: as this process sees it, and as the host does.
         limits: those written when it was made.
-        amounts: its cards with the current memory and compute; empty if they cannot change, because an older agent
-            made the room.
+        amounts: its cards with the current memory and compute; empty if an older agent made it: they cannot change.
         seats: folder of the seats of all cards.
-        account: file of the container's account.
         spared: why the library is not loaded there; empty if it is.
     """
 
@@ -104,13 +101,8 @@ class Rooms:
     def __init__(self, built: Path, here: Path, host: str, root: Path = Path("/")) -> None:
         """Take over the rooms of an earlier agent, or begin.
 
-        Args:
-            built: the library as it was built.
-            here: folder of all this, as this process sees it.
-            host: the same folder as the host sees it.
-
-        Raises:
-            InvalidDocument: the library cannot be read or a folder cannot be made; the text contains which.
+        `built`: the library as it was built. `here`: folder of all this, as this process sees it; `host`: as the host
+        does. Raises `InvalidDocument`: the library cannot be read or a folder cannot be made; the text says which.
         """
         self._here, self._host = here, host
         self.rooms: dict[str, Room] = {}
@@ -134,8 +126,7 @@ class Rooms:
     def open(self, container: str, quota: Sequence[CardQuota]) -> Room:
         """Make a container's room, and replace an earlier one.
 
-        Raises `InvalidValue`: a card has no seat left, or an amount is out of its range; `OSError`: a file cannot be
-        made.
+        Raises `InvalidValue`: a card has no seat left, or an amount is out of its range; `OSError`.
         """
         _check(container)
         self._read_again()
@@ -174,10 +165,9 @@ class Rooms:
         return room
 
     def adjust(self, container: str, cards: tuple[CardLimits, ...]) -> None:
-        """Put other amounts in force, also for running programs.
+        """Put other amounts in force, also for running programs; a crash leaves each at its old or its new value.
 
-        A crash in between leaves each amount at its old or its new value. `cards`: those of the room, with the new
-        amounts. Raises `InvalidValue`: an older agent made the room; `OSError`: a file cannot be written.
+        `cards`: the room's with the new amounts. Raises `InvalidValue`: an older agent made the room; `OSError`.
         """
         room = self.rooms[container]
         if not room.amounts:
@@ -209,10 +199,7 @@ class Rooms:
         self.rooms[container] = replace(room, spared=why[:_NOTE_BYTES])
 
     def close(self, container: str) -> None:
-        """Release the seats of an ended container. Nothing happens if it had no room.
-
-        Raises `OSError`: the folder cannot be moved away; the room stays until it can.
-        """
+        """Release the seats of an ended container, if it has a room, which stays if this raises `OSError`."""
         room = self.rooms.get(container)
         if room is None:
             return

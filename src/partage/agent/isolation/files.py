@@ -31,21 +31,13 @@ _PROBE: Final = ".probe"
 
 
 class TenantFiles:
-    """The files of one node; for one process.
+    """The files of one node; for one process. If they are not `in_memory` of a fixed size, `problem` says why.
 
     Methods raise `InvalidDocument` if a file is not the agent's, and `OSError` if it cannot be made, opened or written.
-
-    Attributes:
-        seats: folder of the seats of all cards.
-        in_memory: whether new files lie on memory of a fixed size.
-        problem: the reason if they do not, else empty.
     """
 
     def __init__(self, here: Path, host: str, mounts: Path) -> None:
-        """Take the folders as they are. Raises `OSError`: a folder cannot be made.
-
-        `here`: folder of all this, as this process sees it. `host`: the same folder as the host sees it.
-        """
+        """Take the folders as they are, all in `here`, which is `host` to the host. Raises `OSError`."""
         self.seats = here / _SEATS
         self._private = here / _PRIVATE
         self._host, self._mounts = host, mounts

@@ -50,10 +50,7 @@ class Folders:
     def __init__(self, home: str, at: Callable[[str], Path], clock: Callable[[], float]) -> None:
         """Take the folders as they are; those that an earlier agent abandoned are pending.
 
-        Args:
-            home: the folder of all, on the host.
-            at: returns the path of a host's file for this process.
-            clock: the wall clock, in seconds; it is compared with times of files.
+        `home`: the folder of all, on the host; `at`: a host's path for this process. `clock`: the wall clock.
         """
         self._home = home
         self._at = at

@@ -84,11 +84,10 @@ class HeldFiles:
                     os.close(files.pop(path))
 
     def replaced(self, path: Path, descriptor: int) -> None:
-        """Hold a new file that replaces another one of the same name.
+        """Hold a new file, by its descriptor, that replaces another one of the same name.
 
         The old file is truncated when the name changes again, because a tenant may have left it open. Until then it
-        stays unchanged, because a process that still maps it would fault. `descriptor`: of the new file; this object
-        closes it.
+        stays unchanged, because a process that still maps it would fault.
         """
         with self._lock:
             self._wanted.add(path)

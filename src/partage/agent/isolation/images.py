@@ -45,10 +45,7 @@ class Verdict:
 
 
 def judge_image(root: Root, command: Sequence[str], env: Mapping[str, str]) -> Verdict:
-    """Judge a container's root by its C library and its first program; there is an answer for any content.
-
-    `root`: the container's root as this process sees it: its layers, topmost first, or the root alone.
-    """
+    """Judge a container's root by its C library and its first program; there is an answer for any content."""
     try:
         return _judged(root, command, env, Work(_WORK))
     except TooMuch as error:

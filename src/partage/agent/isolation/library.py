@@ -51,8 +51,7 @@ def is_genuine(path: Path) -> bool:
 def as_mapped(path: Path) -> tuple[str, str] | None:
     """Device and inode of a file as procfs reports them for processes that map it; None if it cannot be mapped.
 
-    On overlays and on btrfs they differ from those of `stat`. So this function maps the file for a moment: the kernel
-    reports the same pair under all of the file's names.
+    On overlays and on btrfs `stat` has others. The kernel reports the same pair under all of a mapped file's names.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as here:

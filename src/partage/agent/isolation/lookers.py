@@ -42,10 +42,9 @@ class Lookers(Generic[T]):
         credit: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """No look is under way.
+        """No look is under way. `waits`: waits for the end of a look; false if it stops waiting.
 
-        `waits`: waits for the end of a look, and returns false if it stops waiting. `credit`: seconds that looks of one
-        tenant may take together; time refunds them.
+        `credit`: seconds that looks of one tenant may take together; time refunds them.
         """
         self._waits, self._credit, self._clock = waits, credit, clock
         self._asked: SimpleQueue[tuple[Future[T], Callable[[], T]] | None] | None = None
@@ -54,10 +53,9 @@ class Lookers(Generic[T]):
         self._reckoned = clock()
 
     def look(self, container: str, call: Callable[[], T], whose: str = "") -> T:
-        """Return the result of a look at a container, or raise its error.
+        """Return the result of a look at a container, whose tenant is named, or raise its error.
 
-        `whose`: names the tenant. Raises `TooMuch`: it does not return, or the tenant's looks have taken too long;
-        `RuntimeError`: no thread can be started.
+        Raises `TooMuch`: it does not return, or the tenant's took too long; `RuntimeError`: no thread can be started.
         """
         self._late = {name: one for name, one in self._late.items() if not one[1].done()}
         theirs = sum(owner == whose for owner, _ in self._late.values())

@@ -50,7 +50,6 @@ class Mapped:
         ours: the enforcement library's file is.
         at_path: code of some file at the library's path is mapped.
         interface: the interface other than CUDA by which it can reach a card; empty for none.
-        code: files whose code it runs.
     """
 
     some: bool = False
@@ -63,12 +62,9 @@ class Mapped:
 
 
 def mapped(home: str, library: str, shipped: tuple[str, str] | None, work: Work) -> Mapped:
-    """Read a process's mappings. Raises `OSError`: it has ended; `TooMuch`: it has more mappings than a look may read.
+    """Read a process's mappings. `library`: the enforcement library's path in its root.
 
-    Args:
-        home: its folder in procfs.
-        library: the enforcement library's path in its root.
-        shipped: device and inode of that file; None if they are unknown and the path must suffice.
+    `shipped`: device and inode of that file; None if they are unknown and the path must suffice.
     """
     found = Mapped()
     seen: set[str] = set()
@@ -99,10 +95,7 @@ def mapped(home: str, library: str, shipped: tuple[str, str] | None, work: Work)
 
 
 def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, list[str]]:
-    """Values of variables that a process was started with; a variable may occur twice.
-
-    `home`: its folder in procfs. Raises `OSError`: it has ended; `TooMuch`: its environment is too long.
-    """
+    """Values of variables that a process was started with; a variable may occur twice."""
     found: dict[bytes, list[str]] = {key: [] for key in wanted}
     length = 0
     for text in parts(f"{home}/environ", b"\0", work, "environment"):
@@ -124,7 +117,7 @@ def variables(home: str, wanted: Collection[bytes], work: Work) -> dict[bytes, l
 
 
 def arguments(home: str, work: Work) -> list[str]:
-    """A process's first arguments and its program's name. Raises `OSError`: it has ended; `TooMuch`: too long."""
+    """A process's first arguments and its program's name."""
     found: list[bytes] = []
     for text in parts(f"{home}/cmdline", b"\0", work, "arguments"):
         found += text.removesuffix(b"\0").split(b"\0", _ARGUMENTS)

@@ -68,13 +68,9 @@ def unbind(folder: Path) -> None:
 
 
 def is_seen(folder: Path, path: str, mounts: Path) -> bool:
-    """Whether another process sees the mount on a folder.
+    """Whether another process sees the mount on a folder, which is at `path` for it.
 
-    Args:
-        folder: as this process sees it.
-        path: the same as the other process sees it.
-        mounts: the other's `mountinfo`, which is read if its root cannot be opened: tenants make it long by
-            volumes with many subPaths.
+    `mounts`: its `mountinfo`, read if its root cannot be opened: tenants make it long by volumes with many subPaths.
     """
     with contextlib.suppress(OSError):
         if os.path.samestat(os.stat(folder), os.stat(f"{mounts.parent}/root{path}")):  # noqa: PTH116 # text
@@ -86,10 +82,9 @@ def is_seen(folder: Path, path: str, mounts: Path) -> bool:
 
 
 def mounted(folder: Path) -> str:
-    """The mounts on a folder or below it, as this process sees them; empty if there are none.
+    """The mounts on a folder or below it for this process; empty if there are none. Raises `OSError`.
 
-    It finds mounts of the folder's own file system too, which have the same device number. Raises `OSError`: they
-    cannot be read.
+    It finds mounts of the folder's own file system too, which have the same device number.
     """
     # The last part of the path is not followed if it is a link, as in the removal of the folder.
     here = _spelled(os.path.join(os.path.realpath(folder.parent), folder.name))  # noqa: PTH118 # text

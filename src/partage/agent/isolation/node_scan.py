@@ -160,13 +160,9 @@ def see(
 ) -> Sight:
     """Read everything once; the cheapest container comes first, so a costly one delays only itself.
 
-    Args:
-        before: the look before this one; its results remain valid for containers that this one has no work left for.
-        lookers: look at each container, and abandon those whose files do not answer; None waits for them.
-        whose: the tenant of each container.
-
-    Raises:
-        OSError: this process lacks a resource, so there is no statement about any container.
+    `before`: the last look, whose results remain valid for containers that this one has no work left for. `lookers`:
+    look at each container, and abandon those whose files do not answer; None waits for them. `whose`: their tenants.
+    Raises `OSError`: this process lacks a resource, so there is no statement about any container.
     """
     before = before or Sight()
     found: dict[str, tuple[Seen, ...]] = {}
@@ -266,10 +262,7 @@ def files_of(room: Room) -> dict[str, tuple[int, int]]:
 
 
 def read_room(room: Room, processes: Iterable[Seen] = ()) -> RoomView:
-    """Read a room's files; there is an answer for any content. Raises `OSError`: this process lacks a resource.
-
-    `processes`: those of its container that the look saw.
-    """
+    """Read a room's files, whose `processes` the look saw; there is an answer for any content. Raises `OSError`."""
     try:
         with (room.folder / "limits").open("rb") as file:
             limits = file.read(_LIMITS + 1).decode("ascii", "replace")
@@ -403,10 +396,7 @@ def _opened(home: str, drivers: Mapping[int, str], work: Work) -> tuple[bool, bo
 
 
 def _hidden(root: Path, library: str, files: Mapping[str, tuple[int, int]], work: Work) -> str:
-    """A file beside the library that is another one for the process, or cannot be looked at.
-
-    The library refuses its work without one.
-    """
+    """A file that the library refuses its work without, and that is another one for the process; empty for none."""
     for name, own in files.items():
         try:
             if reading.identity((root,), f"{posixpath.dirname(library)}/{name}", work) != own:
@@ -421,10 +411,9 @@ def _hidden(root: Path, library: str, files: Mapping[str, tuple[int, int]], work
 
 
 def _program(home: str) -> int:
-    """A descriptor of a process's program.
+    """A descriptor of a process's program, which may lie on a file system that the container serves itself.
 
-    The file may lie on a file system that the container serves itself, with any answer. Raises `OSError`: the process
-    has ended; `TooMuch`: it cannot be opened.
+    Raises `OSError`: the process has ended; `TooMuch`: it cannot be opened.
     """
     try:
         return os.open(f"{home}/exe", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -62,14 +62,9 @@ def taken_first(  # what is known of one process
 ) -> str:
     """An object that is searched before the library and replaces it, in words; empty without one.
 
-    Args:
-        told: values of the loader's variables that it was started with; a variable may occur twice.
-        mapped: files whose code it runs.
-        ran: the program that it started, if it is the loader.
-
-    Raises:
-        TooMuch: it names more objects than a look may check.
-        OSError: its program cannot be read, or this process lacks a resource.
+    `told`: values of the loader's variables; a variable may occur twice. `mapped`: files whose code the process runs.
+    `ran`: the program that it started, if it is the loader. Raises `TooMuch`: it names more objects than a look may
+    check; `OSError`: its program cannot be read, or this process lacks a resource.
     """
     preloads = [
         name for name in ":".join(told[b"LD_PRELOAD"]).replace(":", " ").split() if name != library

@@ -55,11 +55,7 @@ class Numbers(NamedTuple):
 def processes_of(
     containers: Collection[str], proc: Path = Path("/proc")
 ) -> dict[str, tuple[int, ...]]:
-    """Processes of each container that has any, lowest first; at most `CROWD` and one more.
-
-    `containers`: identities of the runtime; any other text matches no process. Raises `OSError`: the table cannot be
-    read.
-    """
+    """Processes of each of the runtime's containers, lowest first; at most `CROWD` and one more. Raises `OSError`."""
     return listed(containers, proc)[0]
 
 
@@ -112,11 +108,7 @@ def users(
 ) -> dict[str, set[str]]:
     """The cards that each container's processes use, by the driver; this process's container is left out.
 
-    Args:
-        used: processes by card.
-
-    Raises:
-        OSError: this process lacks a resource.
+    `used`: processes by card. Raises `OSError`: this process lacks a resource.
     """
     found: dict[str, set[str]] = {}
     work = Work()
@@ -133,7 +125,7 @@ def users(
 def root_of(container: str, proc: Path = Path("/proc"), pid: int = 0) -> Path | None:
     """The root of a created container, by its first process; None without one.
 
-    `pid`: of that process, by the runtime; without it the whole process table is read, and tenants may have many.
+    `pid`: of that process; without it the whole process table is read, and tenants may have many.
     """
     if pid and container_of(f"{proc}/{pid}/cgroup", (container,), Work()) == container:
         return proc / str(pid) / "root"
@@ -166,8 +158,7 @@ def numbers_of(
 def kill(container: str, proc: Path = Path("/proc")) -> int:
     """Send SIGKILL to a container's processes until none is left, for a bounded time; returns how many got it.
 
-    The first process of the container's own pid namespace is the first here: the kernel kills all others with it. Raises
-    `OSError`: this process may not, or lacks a resource.
+    The first process of its pid namespace is the first here: the kernel kills all others with it. Raises `OSError`.
     """
     killed: set[int] = set()
     for _ in range(_PASSES):

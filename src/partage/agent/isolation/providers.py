@@ -41,13 +41,7 @@ _MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A bind mount.
-
-    Attributes:
-        source: on the host.
-        target: in the container.
-        folder: created on the host if it is missing, writable for all users.
-    """
+    """A bind mount; a `folder` is created on the host if it is missing, writable for all users."""
 
     source: str
     target: str
@@ -81,10 +75,9 @@ class Shares:
     def granted(
         self, most: Policy | None = None, swap_bytes: int = 0
     ) -> tuple[Wishes, tuple[str, ...]]:
-        """The granted part of the pod's wishes, and a text for each other wish.
+        """The granted part of the pod's wishes, and a text for each other wish. Raises `InvalidValue`: impossible.
 
-        `most`: the policy if the node's label has none. `swap_bytes`: memory of the host that it may have beyond its
-        grant. Raises `InvalidValue`: the pod asks for something impossible.
+        `most`: the policy if the node's label has none. `swap_bytes`: the most of the host's beyond its grant.
         """
         wishes = read_wishes(self.annotations, {**self.known, **self.env}, swap_bytes)
         most = POLICIES.get(self.policy) or most
@@ -311,11 +304,7 @@ class Mps:
     Processes of one card run at the same time and share a context: a fault of one ends all. The percentage of threads
     applies to all cards of a process, so it is the smallest of its shares, and a whole card beside a share
     cannot be granted. The only possible policy is a fixed quota: without a quota, and with `best-effort` and
-    `burst-share`, threads are not limited.
-
-    Attributes:
-        folder: of the daemon, on the host: its sockets, and the memory that it shares with processes.
-        problem: why processes cannot reach the daemon now; empty if they can.
+    `burst-share`, threads are not limited. `folder`: of the daemon, on the host. `problem`: why it cannot be reached.
 
     Source: NVIDIA's Multi-Process Service (environment variables, limits and fault domains); its Kubernetes device
     plugin (the containers' mounts). Limits tried on an H200 with driver 580.159; in a container not yet.
@@ -328,10 +317,7 @@ class Mps:
     compute: bool = True
 
     def keep(self, shares: Shares) -> Kept:
-        """The daemon's sockets and memory, and the driver's limits for the container's processes.
-
-        Raises `InvalidValue`: the pod asks for something impossible, or the daemon is away.
-        """
+        """The daemon's files and the driver's limits. Raises `InvalidValue`: impossible, or the daemon is away."""
         wishes, cut = shares.granted()
         problem = self.problem()
         if problem:

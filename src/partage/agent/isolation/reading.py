@@ -103,10 +103,7 @@ def chunks(path: str, work: Work, what: str) -> Iterator[bytes]:
 
 
 def parts(path: str, end: bytes, work: Work, what: str) -> Iterator[bytes]:
-    """The same in pieces that end with `end`, several lines each; the end of the file ends a piece too.
-
-    Raises `OSError`: it cannot be read; `TooMuch`: it is too long, or one part of it is.
-    """
+    """The same in pieces that end with `end`, several lines each, or with the file. Raises `OSError`; `TooMuch`."""
     carried = b""
     for chunk in chunks(path, work, what):
         there, found, rest = chunk.rpartition(end)
@@ -149,10 +146,7 @@ def names(folder: str, work: Work, what: str) -> Iterator[str]:
 
 
 def links(folder: str, work: Work, what: str) -> Iterator[tuple[str, str]]:
-    """A folder's links and their targets, without unreadable ones. Raises `OSError`; `TooMuch`: there are too many.
-
-    The kernel shows no path of more than a page, as deep folders have; the target is `/` then.
-    """
+    """A folder's links and their targets, without unreadable ones; the target is `/` if its path exceeds a page."""
     for name in names(folder, work, what):
         try:
             target = os.readlink(f"{folder}/{name}")  # noqa: PTH115 # of every process, every ten seconds
@@ -177,10 +171,7 @@ def device_numbers(path: str) -> tuple[int, int] | None:
 
 
 def start(root: Root, name: str, most: int, work: Work) -> bytes | None:
-    """The beginning of a regular file below a root; None without one.
-
-    Raises `TooMuch`: its path is too long; `OSError`: this process lacks a resource.
-    """
+    """The beginning of a regular file below a root; None without one. Raises `TooMuch`; `OSError`: no resource."""
     try:
         with file_below(root, name, work) as descriptor:
             found = bytearray()

@@ -89,8 +89,7 @@ class Statement:
         container: the runtime's identity of it.
         pod: `namespace/name`.
         provider: what enforces its limits.
-        cause: one word for the reason, or for the source of the answer.
-        message: the same for people.
+        cause: one word for the reason, or for the source of the answer; `message`: the same for people.
         cut: whether its pod asked for more than it gets.
     """
 

@@ -83,9 +83,7 @@ class Session:
 class Registrar:
     """Registers one plugin repeatedly; `run` it.
 
-    Attributes:
-        asked: the request to the kubelet; its `endpoint` is the plugin's socket in the same folder.
-        serve: gRPC's handler of the plugin's calls for one registration.
+    `asked`: its `endpoint` is the plugin's socket in the kubelet's folder. `serve`: the handler for one registration.
     """
 
     files: PluginFiles
@@ -128,8 +126,7 @@ class Registrar:
     async def _registered(self, since: File) -> None:
         """Serve and stay registered; return when the kubelet has dropped the plugin.
 
-        Raises `_Moved`: the kubelet restarted, or removed our socket; `_Failed`: it does not listen, or another process
-        serves our socket.
+        Raises `_Moved`: the kubelet restarted, or removed our socket; `_Failed`: it does not listen.
         """
         await self._probe()
         session = Session()
@@ -172,9 +169,7 @@ class Registrar:
     async def _unless_moved(self, doing: Awaitable[_T], since: File, own: File) -> _T:
         """Wait for a result while both sockets are the same files.
 
-        Raises:
-            _Moved: one is gone, or the kubelet's is a different one; the wait is cancelled.
-            _Failed: ours is a different one.
+        Raises `_Moved`: one is gone, or the kubelet's is a different one; `_Failed`: ours is a different one.
         """
         task = asyncio.ensure_future(doing)
         try:

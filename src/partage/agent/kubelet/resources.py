@@ -59,13 +59,9 @@ class Resources:
 def without_ours(
     allocatable: Iterable[messages.ContainerDevices], ours: Mapping[str, Collection[str]]
 ) -> dict[str, list[str]]:
-    """Resources of ours for which the kubelet counts no unit of ours.
+    """Resources of ours for which the kubelet counts no unit of `ours`.
 
-    Args:
-        ours: units that the agent offers, by resource.
-
-    Returns:
-        The units that it counts instead, sorted: those of another plugin that registered later, or none.
+    Returns the units that it counts instead, sorted: those of another plugin that registered later, or none.
     """
     found = defaultdict[str, set[str]](set)
     for one in allocatable:

@@ -73,10 +73,7 @@ def read_numbers(proc: Path = Path("/proc")) -> Numbers:
 
 
 def render(uuid: str, place: tuple[int, int, int], numbers: Numbers) -> bytes:
-    """The specification of one instance. Raises `InvalidDocument`: the driver has no capability of that instance.
-
-    `uuid`: of the MIG device. `place`: the card's minor number, the GPU instance, the compute instance.
-    """
+    """The specification of a MIG device at its card's minor, GPU and compute instance. Raises `InvalidDocument`."""
     minor, gpu, compute = place
     nodes = [
         _node("nvidiactl", numbers.cards, _CONTROL),

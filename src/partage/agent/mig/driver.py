@@ -42,10 +42,10 @@ _DOUBLE: Final = 9
 
 
 class NvidiaDriver:
-    """The cards of this machine. Calls block; they take milliseconds to seconds, and each may raise `NvmlFailed`.
+    """The cards of this machine, by `pynvml` or a module with the same functions. Calls block for up to seconds.
 
-    Every call names its card by UUID: handles are not kept, because a change of the mode may unbind a card. `library`:
-    the module `pynvml`, or one with the same functions. Raises `NvmlFailed`: no driver is loaded.
+    Every call names its card by UUID: handles are not kept, because a change of the mode may unbind a card. Each may
+    raise `NvmlFailed`, the first if no driver is loaded.
     """
 
     def __init__(self, library: Any) -> None:
@@ -294,10 +294,8 @@ def _text(value: bytes | str) -> str:
 def read_epoch(root: Path = Path("/")) -> str:
     """Name of this run of the driver; it changes at every boot and every reload, and no instance outlives either.
 
-    The kernel names each boot. A reload creates a new directory for the module in sysfs, and directories there are
-    numbered in order of creation. Raises `InvalidDocument`: the driver is not loaded.
-
-    Source: Linux, `random(4)` on boot_id and sysfs.
+    The kernel names each boot. A reload creates a new directory for the module in sysfs, where they are numbered in
+    order. Raises `InvalidDocument`: the driver is not loaded. Source: Linux, `random(4)` on boot_id and sysfs.
     """
     boot = root / "proc/sys/kernel/random/boot_id"
     module = root / "sys/module/nvidia"

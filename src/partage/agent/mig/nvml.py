@@ -34,9 +34,7 @@ class CardFacts:
     """One card of the node.
 
     Attributes:
-        uuid: such as `GPU-…`.
         minor: number of its device file `/dev/nvidia<minor>`; not the driver's index.
-        name: by its driver.
         pci: product id, upper-case hexadecimal; empty if unknown.
         keeps_mode: its MIG mode outlives a driver reload and changes by a reset only (Ampere).
     """

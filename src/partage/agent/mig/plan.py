@@ -87,12 +87,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step.
-
-    Attributes:
-        entry: its instance; None for the mode and for specifications without an entry.
-        profile: the driver's number of the profile, for `MAKE_GPU`.
-    """
+    """One step. `entry`: None for the mode and a specification without one. `profile`: its number for `MAKE_GPU`."""
 
     act: Act
     entry: Entry | None = None
@@ -133,8 +128,7 @@ class Plan:
 def plan(wanted: Sequence[Wanted], journal: CardJournal, seen: Observed) -> Plan:
     """The next steps: first removals, then continued instances, then new ones, then the mode.
 
-    `wanted`: in order of precedence: of two that overlap the earlier one counts, unless the later one is in the journal
-    already.
+    Of two `wanted` that overlap the earlier one counts, unless the later one is in the journal already.
     """
     return _Planner(tuple(dict.fromkeys(wanted)), journal, seen).plan()
 

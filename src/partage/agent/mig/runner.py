@@ -68,11 +68,11 @@ class Outcome:
 
     Attributes:
         ready: the wanted instances that exist, by the last look.
-        hindrances: the hindrances of the others.
-        foreign: foreign instances; no pod can have their place.
+        hindrances: of the others.
+        foreign: instances whose place no pod can have.
         fault: why no step at all was possible; usually empty.
         again: the time of the next try, on the clock of `now`; None: after a change.
-        axis: the driver's profiles and places of the card; None if it was not asked.
+        axis: None if the card was not asked.
         uncuttable: why an operator must act before any instance can be created; usually empty.
     """
 
@@ -107,10 +107,9 @@ class Runner:
         self._lost: _Held | None = None
 
     def settle(self, wanted: Sequence[Wanted], now: float) -> Outcome:
-        """Take all steps towards the wanted instances that are possible now.
+        """Take all steps towards the wanted instances that are possible `now`, by a clock that never goes back.
 
-        `wanted`: the instances of the node's pods on this card, in order of precedence; empty removes all of ours.
-        `now`: any clock that does not go back, in seconds.
+        `wanted`: by the node's pods on this card, in order of precedence; empty removes all of ours.
         """
         for _ in range(_MOST_STEPS):
             try:

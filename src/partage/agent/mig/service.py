@@ -23,17 +23,11 @@ InThread = Callable[[Callable[[], Outcome]], Awaitable[Outcome]]
 
 @dataclass(eq=False)
 class Instances:
-    """The instances of a node.
+    """The instances of a node. `runners`: one a card, by its UUID.
 
-    Nothing is changed before the first `want`: an agent that has not listed its pods yet must not
-    treat them as deleted.
-
-    Attributes:
-        runners: one a card, by its UUID.
-        clock: when to look again.
-        changed: called with a card's UUID at each change of its outcome: to report foreign instances,
-            to write events, to let a waiting pod start.
-        in_thread: how a blocking call is made.
+    Nothing is changed before the first `want`: an agent that has not listed its pods yet must not treat them as gone.
+    `changed` is called with a card's UUID at each change of its outcome: to report foreign instances, to write
+    events, to let a waiting pod start. `in_thread` makes a blocking call.
     """
 
     runners: dict[str, Runner]

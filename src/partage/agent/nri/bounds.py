@@ -21,10 +21,7 @@ LARGEST_IMAGE: Final = 1 << 20
 
 
 def too_long(container: object, length: int = 0) -> str:
-    """Why a container's description is too long, from its bytes; empty if it is not. Raises `Malformed`.
-
-    `length`: bytes of the whole call, if it is so long that it was not read.
-    """
+    """Why a container's description is too long by its bytes, or the `length` of an unread call. Raises `Malformed`."""
     if not isinstance(container, memoryview):
         return ""
     what = "variables, arguments, mounts and annotations are too long"

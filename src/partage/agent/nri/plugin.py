@@ -91,10 +91,9 @@ class PluginOptions:
     """The settings of a plugin.
 
     Attributes:
-        name: of the plugin, in the runtime's log.
         index: two digits; the runtime calls plugins with lower ones first.
         deadline: seconds that a decision may take.
-        patience: seconds that the runtime may be silent while it connects, registers the plugin and lists all containers.
+        patience: seconds that the runtime may be silent while it connects, registers the plugin and lists containers.
         told: receives whether the runtime accepts CDI names, before the first decision.
         kept: reduces a container until all existing ones have arrived: together they may be gigabytes.
     """
@@ -209,8 +208,7 @@ class _Connection:
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Register and answer until the runtime closes.
 
-        Raises `Malformed`: it broke the protocol; `Refused`: it does not accept the plugin; `TimeoutError`: it was
-        silent before the registration was complete.
+        Raises `Malformed`: it broke the protocol; `Refused`: it refuses the plugin; `TimeoutError`: it was silent.
         """
         argument = nri.RegisterPluginRequest(self._plugin.options.name, self._plugin.options.index)
         self._registration, data = self._session.call("RegisterPlugin", argument)
@@ -408,10 +406,7 @@ class _Connection:
 def _named(
     payload: bytes, pod: int = 1, container: int = 2
 ) -> tuple[nri.PodSandbox, nri.Container]:
-    """The names of a call's pod and container, which come first in it, without reading all that a tenant wrote.
-
-    `pod`, `container`: their fields. Empty if they are missing. Raises `Malformed`.
-    """
+    """A call's pod and container by name, without reading all that a tenant wrote; empty names if they are missing."""
     text = partial(text_of, payload)
     return (
         nri.PodSandbox(name=text(pod, 2), uid=text(pod, 3), namespace=text(pod, 4)),

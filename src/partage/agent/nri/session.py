@@ -53,12 +53,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TtrpcMessage:
-    """One message of ttrpc.
-
-    Attributes:
-        stream: odd, chosen by the caller; the answer has the same.
-        kind: request, response or data.
-    """
+    """One message of ttrpc. `stream`: odd, chosen by the caller; the answer has the same."""
 
     stream: int
     kind: Kind
@@ -124,10 +119,7 @@ class TtrpcReader:
     _long: LongMessage | None = None
 
     def feed(self, data: bytes) -> Iterator[TtrpcMessage | Listed | LongMessage]:
-        """Every complete message, and before a long one its parts.
-
-        Raises `Malformed`: it is of an unknown kind, or a long one that is no call.
-        """
+        """Every message, and before a long one its parts. Raises `Malformed`: an unknown kind; a long one, no call."""
         self._held += data
         while self._long is not None or len(self._held) >= _HEAD.size:
             if self._long is not None:
