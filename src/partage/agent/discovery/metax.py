@@ -7,13 +7,12 @@ Source: docs/sources/kubernetes.md 6; the vendor's published interface for the l
 """
 
 import ctypes
-from pathlib import Path
 from typing import Final
 
 from partage.agent.discovery import pci
 from partage.agent.discovery.found import Found, Inventory, Roots, closed_card
 from partage.agent.discovery.nvidia import label_text
-from partage.model.device import Device, DeviceType, Topology
+from partage.model.device import Device, DeviceType
 from partage.vendors.traits import METAX
 
 _LIBRARY: Final = "libmxsml.so"
@@ -90,11 +89,7 @@ def _by_library(library: ctypes.CDLL, roots: Roots) -> tuple[list[Found] | None,
 
 
 def _card(roots: Roots, index: int, info: _Info, memory: int) -> Found:
-    bus = _text(info.bus).lower()
-    known = bool(pci.ADDRESS.fullmatch(bus))
-    folder = roots.sys / "bus/pci/devices" / bus
-    place = pci.place(folder) if known else Topology(numa=-1, pcie="")
-    name = _text(info.name)
+    bus, name = _text(info.bus).lower(), _text(info.name)
     device = Device(
         type=DeviceType.GPU,
         minor=index,
@@ -103,20 +98,18 @@ def _card(roots: Roots, index: int, info: _Info, memory: int) -> Found:
         model=label_text(name.removeprefix("MetaX ").removeprefix("MX")),
         healthy=memory > 0,
         memory_bytes=memory,
-        topology=place,
+        topology=pci.place_at(roots.sys, bus),
         health_detail="" if memory else "the library reports no memory",
     )
-    return Found(
-        device,
-        reason="" if memory else "MemoryUnknown",
-        product=name,
-        files=_files(roots, folder) if known else (),
-    )
+    reason = "" if memory else "MemoryUnknown"
+    return Found(device, reason=reason, product=name, files=_files(roots, bus))
 
 
-def _files(roots: Roots, folder: Path) -> tuple[str, ...]:
+def _files(roots: Roots, bus: str) -> tuple[str, ...]:
     """The existing device files of a card, and those common to all cards."""
-    names = [f"dri/{one.name}" for one in pci.entries(folder / "drm")]
+    if not pci.ADDRESS.fullmatch(bus):
+        return ()
+    names = [f"dri/{one.name}" for one in pci.entries(roots.sys / "bus/pci/devices" / bus / "drm")]
     if not any(roots.file(f"/dev/{name}").exists() for name in names):
         return ()  # the driver's files alone open no card
     every = [*METAX.common, *(f"/dev/{name}" for name in names)]

@@ -21,7 +21,7 @@ from partage.agent.discovery.found import CardUse, Found, Inventory, Roots
 from partage.agent.discovery.health import HealthBook
 from partage.agent.discovery.instance_use import InstanceUses
 from partage.agent.mig.nvml import mode_of
-from partage.model.device import Device, DeviceType, Topology
+from partage.model.device import Device, DeviceType
 from partage.vendors import names
 from partage.vendors.traits import NVIDIA
 
@@ -185,9 +185,7 @@ class Nvidia:
             healthy=not reason,
             memory_bytes=memory,
             labels=labels | ({names.MIG_MODE: names.MIG_ENABLED} if mig else {}),
-            topology=pci.place(roots.sys / "bus/pci/devices" / address)
-            if address
-            else Topology(numa=-1, pcie=""),
+            topology=pci.place_at(roots.sys, address),
             health_detail=detail,
         )
         files = NVIDIA.files(minor)

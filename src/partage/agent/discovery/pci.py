@@ -73,6 +73,13 @@ def place(function: Path) -> Topology:
     return Topology(numa=known, pcie=root, bus=function.name)
 
 
+def place_at(sys: Path, address: str) -> Topology:
+    """The same of the function at an address, unknown if it is none."""
+    if ADDRESS.fullmatch(address):
+        return place(sys / "bus/pci/devices" / address)
+    return Topology(numa=-1, pcie="")
+
+
 def text(path: Path) -> str | None:
     """The file's text without surrounding space; None if it is not readable text."""
     try:

@@ -94,12 +94,13 @@ def give_seat(folder: Path, card: CardLimits, held: HeldFiles) -> None:
     terms, file = _said(folder, card.slot)
     if terms or not file:  # tenants have only read a fresh file
         _renew(folder, card.slot, file, held)
-    _say(folder, card.slot, _terms(card), held)
+    tell_terms(folder, card, held)
 
 
 def tell_terms(folder: Path, card: CardLimits, held: HeldFiles) -> None:
     """Write the terms of a tenant with a seat."""
-    _say(folder, card.slot, _terms(card), held)
+    said = _POLICIES[card.policy] << 32 | _PRIORITIES[card.priority] << 40 | card.core_milli
+    _say(folder, card.slot, said | _GIVEN, held)
 
 
 def given_seats(folder: Path) -> frozenset[int]:
@@ -157,11 +158,6 @@ def read_seat(folder: Path, slot: int) -> Seat | None:
     if word(memory, 0) != SEAT_MAGIC:
         raise InvalidDocument(f"{path}: not of version 2; it was written over")
     return Seat(word(memory, 8), word(memory, 24) != 0, word(memory, 48))
-
-
-def _terms(card: CardLimits) -> int:
-    said = _POLICIES[card.policy] << 32 | _PRIORITIES[card.priority] << 40 | card.core_milli
-    return said | _GIVEN
 
 
 def _renew(folder: Path, slot: int, file: int, held: HeldFiles) -> None:
