@@ -32,16 +32,12 @@ class Identity(Message):
 
 
 class PodName(Message):
-    """The names of a pod."""
-
     name: str = text(1)
     uid: str = text(2)
     namespace: str = text(3)
 
 
 class PodConfig(Message):
-    """A pod as the kubelet describes it."""
-
     metadata: PodName | None = message(1, PodName)
     labels: Mapping[str, str] = text_map(6, is_read)
     annotations: Mapping[str, str] = text_map(7, is_read)
@@ -55,42 +51,30 @@ class ContainerName(Message):
 
 
 class Image(Message):
-    """An image by name or digest."""
-
     image: str = text(1)
 
 
 class Mount(Message):
-    """A bind mount."""
-
     container_path: str = text(1)
     host_path: str = text(2)
     readonly: bool = flag(3)
 
 
 class Device(Message):
-    """A device file."""
-
     container_path: str = text(1)
     host_path: str = text(2)
     permissions: str = text(3)
 
 
 class Security(Message):
-    """The security of a container; only whether it is privileged."""
-
     privileged: bool = flag(2)
 
 
 class Linux(Message):
-    """The fields for Linux."""
-
     security: Security | None = message(2, Security)
 
 
 class ContainerConfig(Message):
-    """A container as the kubelet describes it."""
-
     metadata: ContainerName | None = message(1, ContainerName)
     image: Image | None = message(2, Image)
     envs: tuple[Variable, ...] = messages(ENVS, Variable)
@@ -102,16 +86,12 @@ class ContainerConfig(Message):
 
 
 class CreateRequest(Message):
-    """A container is to be created."""
-
     pod: str = text(1)
     config: ContainerConfig | None = message(CONFIG, ContainerConfig)
     pod_config: PodConfig | None = message(POD_CONFIG, PodConfig)
 
 
 class ListedContainer(Message):
-    """A container that the runtime has."""
-
     id: str = text(1)
     pod: str = text(2)
     metadata: ContainerName | None = message(3, ContainerName)
@@ -120,14 +100,10 @@ class ListedContainer(Message):
 
 
 class ListedContainers(Message):
-    """All containers."""
-
     containers: tuple[ListedContainer, ...] = messages(1, ListedContainer)
 
 
 class ListedPod(Message):
-    """A pod that the runtime has."""
-
     id: str = text(1)
     metadata: PodName | None = message(2, PodName)
     labels: Mapping[str, str] = text_map(5, is_read)
@@ -135,8 +111,6 @@ class ListedPod(Message):
 
 
 class ListedPods(Message):
-    """All pods."""
-
     items: tuple[ListedPod, ...] = messages(1, ListedPod)
 
 

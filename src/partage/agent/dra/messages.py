@@ -32,29 +32,21 @@ class PluginInfo(Message):
 
 
 class RegistrationStatus(Message):
-    """Whether the kubelet accepts the plugin."""
-
     registered: bool = flag(1)
     error: str = text(2)
 
 
 class Claim(Message):
-    """A ResourceClaim."""
-
     namespace: str = text(1)
     uid: str = text(2)
     name: str = text(3)
 
 
 class ClaimRequest(Message):
-    """Claims to prepare or to unprepare."""
-
     claims: tuple[Claim, ...] = messages(1, Claim)
 
 
 class Device(Message):
-    """One device of a claim, and the CDI names by which its containers get it."""
-
     request_names: tuple[str, ...] = texts(1)
     pool_name: str = text(2)
     device_name: str = text(3)
@@ -63,22 +55,16 @@ class Device(Message):
 
 
 class Prepared(Message):
-    """The result of one claim: its devices, or why it is not prepared."""
-
     devices: tuple[Device, ...] = messages(1, Device)
     error: str = text(2)
 
 
 class PrepareEntry(Message):
-    """The same by the claim's uid."""
-
     uid: str = text(1)
     prepared: Prepared | None = message(2, Prepared)
 
 
 class PrepareResponse(Message):
-    """The result of each claim."""
-
     claims: tuple[PrepareEntry, ...] = messages(1, PrepareEntry)
 
 
@@ -89,21 +75,15 @@ class Unprepared(Message):
 
 
 class UnprepareEntry(Message):
-    """The same by the claim's uid."""
-
     uid: str = text(1)
     unprepared: Unprepared | None = message(2, Unprepared)
 
 
 class UnprepareResponse(Message):
-    """The result of each claim."""
-
     claims: tuple[UnprepareEntry, ...] = messages(1, UnprepareEntry)
 
 
 class DeviceIdentifier(Message):
-    """A device of a pool."""
-
     pool_name: str = text(1)
     device_name: str = text(2)
 
@@ -119,6 +99,4 @@ class DeviceHealth(Message):
 
 
 class HealthResponse(Message):
-    """Every device of the node."""
-
     devices: tuple[DeviceHealth, ...] = messages(1, DeviceHealth)

@@ -17,8 +17,6 @@ UNHEALTHY: Final = "Unhealthy"
 
 
 class Options(Message):
-    """The optional calls that a plugin wants."""
-
     pre_start_required: bool = flag(1)
     preferred_available: bool = flag(2)
 
@@ -33,14 +31,10 @@ class RegisterRequest(Message):
 
 
 class NumaNode(Message):
-    """A NUMA node by number."""
-
     id: int = integer(1)
 
 
 class Topology(Message):
-    """The NUMA nodes of a unit."""
-
     nodes: tuple[NumaNode, ...] = messages(1, NumaNode)
 
 
@@ -53,8 +47,6 @@ class Device(Message):
 
 
 class DeviceList(Message):
-    """All units of a resource."""
-
     devices: tuple[Device, ...] = messages(1, Device)
 
 
@@ -67,8 +59,6 @@ class ContainerPreference(Message):
 
 
 class PreferredRequest(Message):
-    """The same for several containers."""
-
     containers: tuple[ContainerPreference, ...] = messages(1, ContainerPreference)
 
 
@@ -91,21 +81,15 @@ class ContainerAllocation(Message):
 
 
 class AllocateResponse(Message):
-    """The same for several containers."""
-
     containers: tuple[ContainerAllocation, ...] = messages(1, ContainerAllocation)
 
 
 class ContainerDevices(Message):
-    """Units of one resource that a container holds."""
-
     resource_name: str = text(1)
     ids: tuple[str, ...] = texts(2)
 
 
 class ContainerResources(Message):
-    """The units of a container."""
-
     name: str = text(1)
     devices: tuple[ContainerDevices, ...] = messages(2, ContainerDevices)
 
@@ -119,8 +103,6 @@ class PodResources(Message):
 
 
 class ListResponse(Message):
-    """All pods of the node."""
-
     pods: tuple[PodResources, ...] = messages(1, PodResources)
 
 

@@ -54,8 +54,6 @@ class Status(Message):
 
 
 class Request(Message):
-    """A call."""
-
     service: str = text(1)
     method: str = text(2)
     payload: bytes = blob(3)
@@ -63,8 +61,6 @@ class Request(Message):
 
 
 class Response(Message):
-    """The answer to a call."""
-
     status: Status | None = message(1, Status)
     payload: bytes = blob(2)
 
@@ -81,8 +77,6 @@ class PodSandbox(Message):
 
 
 class Mount(Message):
-    """A mount of a container."""
-
     destination: str = text(1)
     type: str = text(2)
     source: str = text(3)
@@ -96,8 +90,6 @@ class Wrapped(Message):
 
 
 class Device(Message):
-    """A device file of a container, with permission to use it."""
-
     path: str = text(1)
     type: str = text(2)
     major: int = integer(3)
@@ -108,8 +100,6 @@ class Device(Message):
 
 
 class LinuxContainer(Message):
-    """A container's fields for Linux."""
-
     devices: tuple[Device, ...] = messages(2, Device)
 
 
@@ -129,22 +119,16 @@ class Container(Message):
 
 
 class RegisterPluginRequest(Message):
-    """The first message of a plugin."""
-
     plugin_name: str = text(1)
     plugin_idx: str = text(2)
 
 
 class ConfigureRequest(Message):
-    """The runtime's first message."""
-
     runtime_name: str = text(2)
     runtime_version: str = text(3)
 
 
 class ConfigureResponse(Message):
-    """The plugin's subscriptions."""
-
     events: int = integer(2)
 
 
@@ -162,8 +146,6 @@ class ContainerRequest(Message):
 
 
 class StateChange(Message):
-    """A pod or a container changed its state."""
-
     event: int = integer(1)
     pod: PodSandbox | None = message(2, PodSandbox)
     container: Container | None = message(3, Container)
@@ -188,15 +170,11 @@ def named(pod: PodSandbox, container: Container) -> str:
 
 
 class Variable(Message):
-    """An environment variable."""
-
     key: str = text(1)
     value: str = text(2)
 
 
 class LinuxAdjustment(Message):
-    """The additions for Linux."""
-
     devices: tuple[Device, ...] = messages(1, Device)
 
 
@@ -210,8 +188,6 @@ class Hook(Message):
 
 
 class Hooks(Message):
-    """Programs by the point of the container's life at which they run."""
-
     prestart: tuple[Hook, ...] = messages(1, Hook)
     create_runtime: tuple[Hook, ...] = messages(2, Hook)
     create_container: tuple[Hook, ...] = messages(3, Hook)
@@ -227,8 +203,6 @@ class CdiDevice(Message):
 
 
 class Adjustment(Message):
-    """The changes of a container before its creation."""
-
     annotations: Mapping[str, str] = text_map(2)
     mounts: tuple[Mount, ...] = messages(3, Mount)
     env: tuple[Variable, ...] = messages(4, Variable)
