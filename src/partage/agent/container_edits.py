@@ -154,29 +154,17 @@ def _given(
         tuple(dict.fromkeys(made)),
         cdi=_by_name(placed, grants, host.cdi),
     )
-    policy = placed.node.properties.get(_QGPU_POLICY, "")
-    shares = Shares(
-        placed.pod.uid,
-        name,
-        placed.pod.annotations,
-        known,
-        env,
-        policy,
-        tuple(one for one in grants if _row(placed, one) is NVIDIA),
-        not host.online.isdisjoint({placed.pod.namespace, "*"}),
-        permit.read(placed.pod.annotations, placed.pod.uid),
-    )
+    pod, policy = placed.pod, placed.node.properties.get(_QGPU_POLICY, "")
+    mine = tuple(one for one in grants if _row(placed, one) is NVIDIA)
+    online = not host.online.isdisjoint({pod.namespace, "*"})
+    allowed = permit.read(pod.annotations, pod.uid)
+    shares = Shares(pod.uid, name, pod.annotations, known, env, policy, mine, online, allowed)
     if not shares.shares:
         env.pop("LD_PRELOAD", None)  # there is nothing to load
         return replace(given, limits=_kept_by(grants))
-    kept = host.provider.keep(shares)
+    kept, limits = host.provider.keep(shares), host.provider.name
     return replace(
-        given,
-        env=kept.env,
-        binds=kept.binds,
-        limits=host.provider.name,
-        quota=kept.quota,
-        cut=kept.cut,
+        given, env=kept.env, binds=kept.binds, limits=limits, quota=kept.quota, cut=kept.cut
     )
 
 

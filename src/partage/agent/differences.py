@@ -148,17 +148,10 @@ class _Document(msgspec.Struct, frozen=True):
 
 def write_findings(folder: Path, findings: Sequence[Finding], at: str) -> None:
     """Replace the whole file or nothing. Raises `OSError`: the disk refuses it. `at`: the wall clock, for people."""
-    told = [
-        Told(
-            one.kind,
-            f"{one.namespace}/{one.pod}",
-            one.container,
-            one.message,
-            TABLE[one.kind].done,
-            TABLE[one.kind].fix,
-        )
-        for one in findings[:_MOST]
-    ]
+    told = []
+    for one in findings[:_MOST]:
+        pod, meaning = f"{one.namespace}/{one.pod}", TABLE[one.kind]
+        told.append(Told(one.kind, pod, one.container, one.message, meaning.done, meaning.fix))
     data = msgspec.json.encode(_Document(_VERSION, at, told))
     replace_file(folder / FINDINGS_FILE, data)
 

@@ -75,16 +75,10 @@ def bound_pods(pods: Iterable[shapes.Pod], node: str) -> tuple[Bound, ...]:
         if metadata is None or not metadata.uid or spec is None or spec.node_name != node:
             continue
         containers = (*(spec.init_containers or ()), *(spec.containers or ()))
-        found.append(
-            Bound(
-                metadata.uid,
-                metadata.namespace or "default",
-                metadata.name or "",
-                (metadata.annotations or {}).get(names.ALLOCATION),
-                finished(pod),
-                {one.name or "": requests_of(one) for one in containers},
-            )
-        )
+        name = metadata.namespace or "default", metadata.name or ""
+        record = (metadata.annotations or {}).get(names.ALLOCATION)
+        asks = {one.name or "": requests_of(one) for one in containers}
+        found.append(Bound(metadata.uid, *name, record, finished(pod), asks))
     return tuple(found)
 
 
@@ -219,14 +213,9 @@ def _of_cards(look: _Look) -> Iterator[Finding]:
         before.append(allocation)
         if refusal is not None:
             gone = refusal.rule == Rule.UNKNOWN_DEVICE
-            yield Finding(
-                Kind.DEVICE_GONE if gone else Kind.CARD_OVERFULL,
-                allocation.namespace,
-                allocation.name,
-                allocation.uid,
-                name,
-                refusal.message,
-            )
+            kind = Kind.DEVICE_GONE if gone else Kind.CARD_OVERFULL
+            who = allocation.namespace, allocation.name, allocation.uid, name
+            yield Finding(kind, *who, refusal.message)
 
 
 # --- the driver's processes --------------------------------------------------------------------

@@ -71,16 +71,11 @@ class Meter:
                 key = (container, card.uuid)
                 if served is not None:
                     before[key] = (now, served)
-                beyond = account.overhead[index]
-                beyond += sum(one.cards[index].overhead for one in account.processes)
-                found[key] = Use(
-                    account.counted[index]
-                    + beyond
-                    + sum(one.cards[index].counted for one in account.processes),
-                    _busy(self._before.get(key), now, served),
-                    served,
-                    beyond or None,
-                )
+                mine = [one.cards[index] for one in account.processes]
+                beyond = account.overhead[index] + sum(one.overhead for one in mine)
+                memory = account.counted[index] + sum(one.counted for one in mine) + beyond
+                busy = _busy(self._before.get(key), now, served)
+                found[key] = Use(memory, busy, served, beyond or None)
         self.uses, self._before = found, before
 
 

@@ -205,14 +205,9 @@ class Nvidia:
         percent = self._told(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
         busy = None if percent is None else min(max(percent, 0), 100) / 100
         power = self._told(lambda: int(nvml.nvmlDeviceGetPowerUsage(handle)))
-        return CardUse(
-            max(int(room.used), 0),
-            busy,
-            power,
-            self._processes(handle, int(room.total)),
-            self._times(handle),
-            self._instances.read(nvml, uuid, handle) if mig else {},
-        )
+        processes, times = self._processes(handle, int(room.total)), self._times(handle)
+        instances = self._instances.read(nvml, uuid, handle) if mig else {}
+        return CardUse(max(int(room.used), 0), busy, power, processes, times, instances)
 
     def _processes(self, handle: Any, most: int) -> dict[int, int] | None:
         """Memory by process; None if the driver does not report it, even for one of them.

@@ -137,17 +137,9 @@ def read_hardware(file: Path, name: str) -> tuple[SimulatedHardware, str]:
         ) from error
     except YamlError as error:
         raise InvalidDocument(f"{file}: {error}") from error
-    hardware = SimulatedHardware(
-        name,
-        given.model,
-        given.make(f"{file}: field "),
-        given.cards,
-        given.rdma,
-        given.functions,
-        given.numa_nodes,
-        given.cards_per_switch,
-    )
-    return hardware, given.faults
+    make = given.make(f"{file}: field ")
+    counts = given.cards, given.rdma, given.functions, given.numa_nodes, given.cards_per_switch
+    return SimulatedHardware(name, given.model, make, *counts), given.faults
 
 
 def faulty(text: str, known: Collection[tuple[str, int]]) -> tuple[set[tuple[str, int]], str]:

@@ -160,18 +160,12 @@ class DriverPlugin:
                 "ResourceClaim %s/%s: not prepared: %s", claim.namespace, claim.name, error
             )
             return said.Prepared(error=f"partage: {error}")
-        return said.Prepared(
-            tuple(
-                said.Device(
-                    (part.request.partition("/")[0],),  # without the chosen alternative
-                    part.pool,
-                    part.device,
-                    (made.cdi(number),),
-                    part.share,
-                )
-                for number, part in enumerate(made.parts)
-            )
-        )
+        devices = []
+        for number, part in enumerate(made.parts):
+            requests = (part.request.partition("/")[0],)  # without the chosen alternative
+            names = (made.cdi(number),)
+            devices.append(said.Device(requests, part.pool, part.device, names, part.share))
+        return said.Prepared(tuple(devices))
 
     async def _unprepare_all(self, request: bytes, context: Any) -> bytes:
         found = []
@@ -193,18 +187,12 @@ class DriverPlugin:
         try:
             while True:
                 news.clear()
-                now = int(time.time())
-                yield said.HealthResponse(
-                    tuple(
-                        said.DeviceHealth(
-                            said.DeviceIdentifier(one.pool, one.device),
-                            said.UNHEALTHY if one.why else said.HEALTHY,
-                            now,
-                            message=one.why,
-                        )
-                        for one in self._health
-                    )
-                ).encode()
+                now, told = int(time.time()), []
+                for one in self._health:
+                    device = said.DeviceIdentifier(one.pool, one.device)
+                    state = said.UNHEALTHY if one.why else said.HEALTHY
+                    told.append(said.DeviceHealth(device, state, now, message=one.why))
+                yield said.HealthResponse(tuple(told)).encode()
                 try:
                     await asyncio.wait_for(news.wait(), _AGAIN)
                 except TimeoutError:

@@ -115,15 +115,8 @@ class Claims:
             return known
         if not _UID.fullmatch(uid):
             raise InvalidValue(f"uid {uid[:80]!r} of a ResourceClaim is none")
-        made = Prepared(
-            _VERSION,
-            uid,
-            one.allocation.namespace,
-            one.allocation.name,
-            self._token(),
-            one.parts,
-            encode(one.allocation),
-        )
+        key, record = (one.allocation.namespace, one.allocation.name), encode(one.allocation)
+        made = Prepared(_VERSION, uid, *key, self._token(), one.parts, record)
         text = sealed(msgspec.json.encode(made))
         replace_file(self._folder / f"{uid}.json", text, mode=_PRIVATE)
         self._held[uid] = made, one.allocation

@@ -57,16 +57,12 @@ class Offer:
 
     def listed(self) -> messages.DeviceList:
         """The message for the kubelet."""
-        return messages.DeviceList(
-            tuple(
-                messages.Device(
-                    one.id,
-                    messages.HEALTHY if one.healthy else messages.UNHEALTHY,
-                    messages.Topology((messages.NumaNode(one.numa),)) if one.numa >= 0 else None,
-                )
-                for one in self.units
-            )
-        )
+        devices = []
+        for one in self.units:
+            health = messages.HEALTHY if one.healthy else messages.UNHEALTHY
+            numa = messages.Topology((messages.NumaNode(one.numa),)) if one.numa >= 0 else None
+            devices.append(messages.Device(one.id, health, numa))
+        return messages.DeviceList(tuple(devices))
 
 
 @dataclass(frozen=True, slots=True)
