@@ -292,7 +292,9 @@ def test_what_the_agent_gives_and_what_a_specification_says_go_together() -> Non
     [
         pytest.param({"additionalGids": [44]}, "additionalGids cannot be expressed", id="groups"),
         pytest.param({"intelRdt": {"closID": "a"}}, "intelRdt cannot be expressed", id="rdt"),
-        pytest.param({"netDevices": [{"name": "a"}]}, "netDevices cannot be expressed", id="network"),
+        pytest.param(
+            {"netDevices": [{"name": "a"}]}, "netDevices cannot be expressed", id="network"
+        ),
         pytest.param({"deviceNodes": [{**NULL, "permissions": "r"}]}, "'r' cannot be", id="less"),
         pytest.param({"deviceNodes": [{**NULL, "permissions": "rwx"}]}, "'rwx'", id="nonsense"),
         pytest.param({"deviceNodes": [{**NULL, "type": "b"}]}, "not 'b'", id="another type"),
