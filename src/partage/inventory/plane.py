@@ -76,23 +76,6 @@ class Plane:
         extras: native units by name: (total, free).
     """
 
-    __slots__ = (
-        "amounts",
-        "cards",
-        "closed",
-        "core_free",
-        "core_total",
-        "cut",
-        "extras",
-        "kind",
-        "memory_free",
-        "memory_total",
-        "open",
-        "slots_free",
-        "slots_total",
-        "tenants",
-    )
-
     def __init__(self, cards: int, nodes: int) -> None:
         self.extras: dict[str, tuple[Ints, Ints]] = {}
         self.open: Bools = np.zeros((cards, nodes), np.bool_)

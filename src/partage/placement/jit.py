@@ -4,7 +4,7 @@ Importing this module imports numba, which takes half a second, so only drivers 
 """
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -16,23 +16,12 @@ else:
     COMPILED = True
 
 
-_UNCOUNTED: Final[dict[str, Any]] = {
-    "cache": True,
-    "nogil": True,
-    "_nrt": False,
-    "fastmath": {"nnan", "nsz"},
-}
-
-
 def compiled(function: F) -> F:
-    """The compiled function, with its machine code cached on disk; unchanged without numba."""
+    """The compiled function, with its machine code cached on disk; unchanged without numba.
+
+    The function makes no arrays: numba then counts no users of them, which takes half of the time here.
+    """
     if not COMPILED:
         return function
-    return cast("F", njit(cache=True, nogil=True)(function))
-
-
-def compiled_uncounted(function: F) -> F:
-    """The same for a function that makes no arrays: numba then counts no users of them, half of the time here."""
-    if not COMPILED:
-        return function
-    return cast("F", njit(**_UNCOUNTED)(function))
+    settings: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+    return cast("F", njit(**settings, fastmath={"nnan", "nsz"})(function))

@@ -23,7 +23,7 @@ from partage.model.allocation import Grant
 from partage.model.device import MILLI, Device, DeviceType
 from partage.model.policy import CardOrder, Scoring, Strategy
 from partage.model.reason import ReasonCode
-from partage.model.request import CardFilter, DeviceRequest, Phase, PodRequest, RequestGroup
+from partage.model.request import DeviceRequest, Phase, PodRequest, RequestGroup
 from partage.placement.card import accepted, grant_of, sharers_on, slots_on, unsuitable
 from partage.placement.grouping import nearest
 from partage.placement.reasons import LEADING, RANK, none_left
@@ -100,13 +100,9 @@ def unsuited_kinds(
     anonymous = replace(request.filter, use_uuids=(), avoid_uuids=())
     for kind, device in enumerate(ledger.kinds):
         if device is not None:
-            by_kind[kind] = _kind_rank(device, anonymous, protocol, by_instance=by_instance)
+            reason = unsuitable(device, anonymous, protocol, by_instance=by_instance)
+            by_kind[kind] = FITS if reason is None else RANK[reason.code]
     return by_kind
-
-
-def _kind_rank(device: Device, wanted: CardFilter, protocol: str, *, by_instance: bool) -> int:
-    reason = unsuitable(device, wanted, protocol, by_instance=by_instance)
-    return FITS if reason is None else RANK[reason.code]
 
 
 def at(columns: NDArray[T], nodes: Nodes) -> NDArray[T]:

@@ -250,18 +250,13 @@ def _bounded(
     counts = [Counter(one.profile for one in _of(axis, int(mask))) for mask in masks]
     first = np.full(len(masks), -1, np.int16)
     for number, geometry in reversed(list(enumerate(geometries))):
-        wanted = Counter({name: times for name, times in _summed(geometry).items() if times})
+        wanted: Counter[str] = Counter()
+        for name, times in geometry:
+            wanted[name] += times
         for row, found in enumerate(counts):
             if found == wanted:
                 first[(masks & ~masks[row]) == 0] = number
     return np.where(after >= 0, first[after], -1).astype(np.int16)
-
-
-def _summed(geometry: Geometry) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for name, times in geometry:
-        total[name] += times
-    return total
 
 
 def _of(axis: MigAxis, mask: int) -> tuple[MigSlice, ...]:

@@ -100,9 +100,7 @@ def left(card: Card, request: DeviceRequest) -> int:
     return card.core_free - need.core_milli + spare
 
 
-def best_linked(
-    cards: Sequence[Card], count: int, node: Node, work: Work | None = None
-) -> list[Card]:
+def best_linked(cards: Sequence[Card], count: int, node: Node, work: Work) -> list[Card]:
     """The set of cards with the best links; for one card the one with the worst links.
 
     Well-linked cards are kept for pods that use several (docs/sources/hami.md 4.3, topology-aware). With more
@@ -115,14 +113,12 @@ def best_linked(
             pair = min(left_name, names[two]), max(left_name, names[two])
             links[one, two] = links[two, one] = node.links.get(pair, 0)
     sets = comb(len(cards), count)
-    if work is not None:
-        work.done += len(names) ** 2 // _LOOKED_UP
+    work.done += len(names) ** 2 // _LOOKED_UP
     if count == 1:
         return [cards[int(links.sum(axis=1).argmin())]]
     if sets > _MOST_COMBINATIONS:
         return list(cards[:count])
-    if work is not None:
-        work.done += sets * comb(count, 2) // _ADDED_UP
+    work.done += sets * comb(count, 2) // _ADDED_UP
     members = _sets_of(len(cards), count)
     worth = np.zeros(sets, np.int64)
     for one, two in combinations(range(count), 2):

@@ -17,7 +17,7 @@ import numpy as np
 from partage.inventory.plane import Bools, Floats, Ints
 from partage.model.device import MILLI
 from partage.model.errors import PartageError
-from partage.placement.jit import compiled_uncounted
+from partage.placement.jit import compiled
 from partage.placement.mix import Mix, Stock
 from partage.placement.reserves import reserves_of
 from partage.placement.tables import UNITS, Prices
@@ -135,7 +135,7 @@ def knapsack(size: Ints, profit: Floats) -> tuple[Floats, Ints]:
     return best.T, np.where(last >= 0, order[last], -1).T
 
 
-@compiled_uncounted
+@compiled
 def _knapsack(
     size: Ints, gain: Floats, least: float, best: Floats, last: Ints, useful: Ints
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from partage.model.device import DeviceType
@@ -136,21 +137,19 @@ def _clause(reason: CardReason, device: str, *, alike: bool) -> str:
     return f"{text} ({'; '.join(facts)})" if facts else text
 
 
+@dataclass(slots=True)
 class Finding:
     """One code over many nodes: their number, and the closest node."""
 
-    __slots__ = ("asked", "brief", "briefs", "card", "count", "device", "devices", "free", "node")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.asked: int | None = None
-        self.free: int | None = None
-        self.node = ""
-        self.card: int | None = None
-        self.brief = ""
-        self.briefs: set[str] = set()
-        self.device = ""
-        self.devices: set[str] = set()
+    count: int = 0
+    asked: int | None = None
+    free: int | None = None
+    node: str = ""
+    card: int | None = None
+    brief: str = ""
+    briefs: set[str] = field(default_factory=set)
+    device: str = ""
+    devices: set[str] = field(default_factory=set)
 
     def add(self, name: str, reason: NodeReason) -> None:
         """Count one more node."""

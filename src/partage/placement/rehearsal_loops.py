@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from partage.inventory.plane import Bools, Floats, Ints
-from partage.placement.jit import compiled_uncounted
+from partage.placement.jit import compiled
 
 NOWHERE: Final = 2**62
 """Key of a node without room."""
@@ -160,7 +160,7 @@ def notes(
     return Notes(*first, sums, value, lowest, rest, idle, slots, supply, tops, found, small)
 
 
-@compiled_uncounted
+@compiled
 def _fits(cpu: int, memory: int, cards: int, milli: int, books: Books, i: int) -> bool:
     free_cpu, free_memory, left, size = books[:4]
     if cpu > free_cpu[i] or memory > free_memory[i]:
@@ -171,7 +171,7 @@ def _fits(cpu: int, memory: int, cards: int, milli: int, books: Books, i: int) -
     return found >= cards
 
 
-@compiled_uncounted
+@compiled
 def _take(cpu: int, memory: int, cards: int, milli: int, card: int, books: Books, i: int) -> None:
     """Take a pod's share: of `card` and, if it asks more, of the first others that fit."""
     free_cpu, free_memory, left, size = books[:4]
@@ -186,7 +186,7 @@ def _take(cpu: int, memory: int, cards: int, milli: int, card: int, books: Books
             cards -= 1
 
 
-@compiled_uncounted
+@compiled
 def _spread(cpu: int, memory: int, books: Books, i: int) -> int:
     """Key of a node by kube-scheduler's own scores: most left of CPU and memory, and balance of both."""
     free_cpu, free_memory, _, _, _, room_cpu, room_memory = books
@@ -197,7 +197,7 @@ def _spread(cpu: int, memory: int, books: Books, i: int) -> int:
     return int(WHOLE - left - alike)
 
 
-@compiled_uncounted
+@compiled
 def _least(core: Floats, gib: Floats, cores: float, memory: float, sums: Floats) -> int:
     """The pair of prices at which a node is worth least, the first of equals."""
     best = np.inf
@@ -210,14 +210,14 @@ def _least(core: Floats, gib: Floats, cores: float, memory: float, sums: Floats)
     return 0
 
 
-@compiled_uncounted
+@compiled
 def _key(loss: float, node: int, card: int) -> int:
     bins = int(np.floor(loss / BIN + 0.5)) + OFFSET
     bins = max(0, min(bins, MOST_BIN))
     return (bins << 23) | (min(node, MOST_NODE) << 10) | min(card, MOST_CARD)
 
 
-@compiled_uncounted
+@compiled
 def _slots(kept: Kept, b: int, free_cpu: int, free_memory: int, idle: int) -> int:
     """Pods of a reserve for which there is room."""
     cards, cpu, memory, slots = kept.cards[b], kept.cpu[b], kept.memory[b], MANY
@@ -230,7 +230,7 @@ def _slots(kept: Kept, b: int, free_cpu: int, free_memory: int, idle: int) -> in
     return slots
 
 
-@compiled_uncounted
+@compiled
 def _counted(left: Ints, cards: int) -> tuple[int, int]:
     """Compute left on a node's cards, and the number of idle ones."""
     total = idle = 0
@@ -240,7 +240,7 @@ def _counted(left: Ints, cards: int) -> tuple[int, int]:
     return total, idle
 
 
-@compiled_uncounted
+@compiled
 def _recount(worth: Worth, kept: Kept, mine: Notes, books: Books, i: int) -> None:
     """Count what a node has left, its value with the pair that decides it, and its slots with those of each reserve."""
     free_cpu, free_memory, left, size, model = books[:5]
@@ -262,7 +262,7 @@ def _recount(worth: Worth, kept: Kept, mine: Notes, books: Books, i: int) -> Non
             slots[b] = now
 
 
-@compiled_uncounted
+@compiled
 def _least_after(
     core: Floats,
     gib: Floats,
@@ -282,7 +282,7 @@ def _least_after(
     return best
 
 
-@compiled_uncounted
+@compiled
 def _fresh(left: Ints, g: int, milli: int) -> bool:
     """Whether a card has room, and is the first of those with as much left, which are all alike."""
     if left[g] < milli:
@@ -293,18 +293,18 @@ def _fresh(left: Ints, g: int, milli: int) -> bool:
     return True
 
 
-@compiled_uncounted
+@compiled
 def _packed(key: int, i: int) -> int:
     """A key that names its node, so that the least is of the first of equal nodes."""
     return ((key << NODES) | i) << 1
 
 
-@compiled_uncounted
+@compiled
 def _node(key: int) -> int:
     return (key >> 1) & ((1 << NODES) - 1)
 
 
-@compiled_uncounted
+@compiled
 def _first(keys: Ints, flags: Ints, short: int) -> int:
     """The least key, those of places that take a slot from a short reserve behind the others."""
     top = NOWHERE
@@ -317,7 +317,7 @@ def _first(keys: Ints, flags: Ints, short: int) -> int:
     return top
 
 
-@compiled_uncounted
+@compiled
 def play_priced(
     arrivals: Ints, books: Books, asked: Asked, worth: Worth, kept: Kept, mine: Notes, node: Ints
 ) -> None:
@@ -462,7 +462,7 @@ def play_priced(
         changes += 1
 
 
-@compiled_uncounted
+@compiled
 def play_first_fit(arrivals: Ints, books: Books, asked: Asked, mine: Notes, node: Ints) -> None:
     """Place arrivals on the first node that fits, and its first fitting cards."""
     a_cpu, a_memory, a_cards, a_milli, a_allowed, elsewhere = asked
@@ -492,7 +492,7 @@ def play_first_fit(arrivals: Ints, books: Books, asked: Asked, mine: Notes, node
             first[k] += 1
 
 
-@compiled_uncounted
+@compiled
 def _fragmentation(
     cpu: int,
     model: int,
@@ -540,7 +540,7 @@ def _fragmentation(
     return ((((both + lacking) + starved) + spare) + blocked) + barred
 
 
-@compiled_uncounted
+@compiled
 def _measure(usual: Usual, mine: Notes, books: Books, i: int) -> None:
     """Count a node's cards that have room for each usual request, and what the others have left; its fragmentation."""
     left, cards, found, small = books.left[i], books.cards[i], mine.found[i], mine.small[i]
@@ -557,7 +557,7 @@ def _measure(usual: Usual, mine: Notes, books: Books, i: int) -> None:
     mine.value[i] = _fragmentation(cpu, model, usual, counted, (0, 0, 0))
 
 
-@compiled_uncounted
+@compiled
 def play_fragmentation(
     arrivals: Ints, books: Books, asked: Asked, usual: Usual, mine: Notes, node: Ints
 ) -> None:

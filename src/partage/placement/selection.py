@@ -183,16 +183,9 @@ class _Selection:
 
 
 def chosen(mix: Mix, stock: Stock, standing: Standing | None = None) -> Choice | None:
-    """The best prices for a mix, by rehearsal.
+    """The best prices for a mix, refused requests included, by rehearsal; without a solver only FGD or first fit.
 
-    Args:
-        mix: the requests seen so far, refused ones included.
-        stock: the empty cluster.
-        standing: pods placed already; None for none.
-
-    Returns:
-        Without a solver a choice between FGD and first fit; None if the mix has no request for cards, the cluster no
-        cards, or numba is missing.
+    None if the mix has no request for cards, the cluster no cards, or numba is missing.
     """
     if not (COMPILED and mix.demand.any() and stock.cards.any()):
         return None
@@ -209,17 +202,7 @@ def chosen(mix: Mix, stock: Stock, standing: Standing | None = None) -> Choice |
 def learned(
     tables: Tables, seen: Mapping[Ask, int], stock: Stock, standing: Standing | None = None
 ) -> Tables | None:
-    """Tables with the best prices for the requests seen, or with the best fallback.
-
-    Args:
-        tables: in force.
-        seen: how often each ask arrived.
-        stock: the empty cluster.
-        standing: pods placed already.
-
-    Returns:
-        None if nothing can be learnt, see `chosen`.
-    """
+    """The tables in force, with the best prices for the requests seen or the best fallback; None as for `chosen`."""
     mix = Mix.of(seen, stock)
     choice = chosen(mix, stock, standing)
     if choice is None:

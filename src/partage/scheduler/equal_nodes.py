@@ -52,14 +52,7 @@ class EqualNodes:
         obstacle: bool = False,
         greedily: bool = True,
     ) -> Outcome:
-        """`placement.pod.place`, which searches only if no equal node was searched before.
-
-        Args:
-            ranking: score of each row of the first group's type.
-            work: the limit of work, of which nothing is used yet.
-            obstacle: only the first obstacle is wanted.
-            greedily: each group gets its first choice if the search gives up.
-        """
+        """`placement.pod.place`, which searches only if no equal node was searched before; `work` is fresh."""
         search = partial(place, node, cards, request, strategy, ranking, work)
         # A search for one group is faster than a comparison, and links are of single cards.
         if len(request.groups) < 2 or (request.card_order.by_links and node.links):

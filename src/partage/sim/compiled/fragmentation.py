@@ -3,13 +3,13 @@
 from typing import Final
 
 from partage.inventory.plane import Bools, Floats, Index, Ints
-from partage.placement.jit import compiled_uncounted
+from partage.placement.jit import compiled
 from partage.sim.compiled.columns import Counts, Found, Shapes, Wanted
 
 _RANKS: Final = 2**20
 
 
-@compiled_uncounted
+@compiled
 def _expected(
     cpu: int,
     total: int,
@@ -57,7 +57,7 @@ def _expected(
     return ((((both + lacking) + starved) + spare) + blocked) + barred
 
 
-@compiled_uncounted
+@compiled
 def _points(drop: float, steps: Floats) -> int:
     """How many of the ascending steps are at most `drop`."""
     low, high = 0, steps.size
@@ -70,7 +70,7 @@ def _points(drop: float, steps: Floats) -> int:
     return low
 
 
-@compiled_uncounted
+@compiled
 def measure(
     nodes: Index,
     open_: Bools,
@@ -101,7 +101,7 @@ def measure(
         frag[i] = _expected(cpu_free[i], total, kind[0, i], nothing, fit[i], small[i], shapes)
 
 
-@compiled_uncounted
+@compiled
 def card_points(
     i: int, milli: int, cpu: int, kind: int, counts: Counts, shapes: Shapes, result: Ints
 ) -> None:
@@ -123,7 +123,7 @@ def card_points(
         result[g] = _points(frag[i] - after, shapes[8])
 
 
-@compiled_uncounted
+@compiled
 def node_points(
     many: int,
     found: Found,

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from partage.inventory.plane import Bools, Floats, Index, Ints
-from partage.placement.jit import compiled_uncounted
+from partage.placement.jit import compiled
 from partage.sim.compiled.columns import Found, Guarded, PriceTable, Valued, Wanted
 
 _RANKS: Final = 2**20
@@ -19,13 +19,13 @@ _MANY: Final = 2**20
 _GIB: Final = 2**30
 
 
-@compiled_uncounted
+@compiled
 def _told(free: int, asked: int, unit: int) -> float:
     """Cores or GiB left after `asked` is taken."""
     return 1e6 if free >= _UNKNOWN else (free - asked) / unit
 
 
-@compiled_uncounted
+@compiled
 def _least(
     room: tuple[float, float],
     sums: Floats,
@@ -44,7 +44,7 @@ def _least(
     return least
 
 
-@compiled_uncounted
+@compiled
 def _score(
     i: int,
     room: tuple[float, float],
@@ -77,7 +77,7 @@ def _score(
     return 2 * _TIER - 1 - key
 
 
-@compiled_uncounted
+@compiled
 def price(
     nodes: Index,
     open_: Bools,
@@ -112,7 +112,7 @@ def price(
     return grown
 
 
-@compiled_uncounted
+@compiled
 def card_values(
     i: int,
     room: tuple[float, float],
@@ -128,7 +128,7 @@ def card_values(
             result[g] = _score(i, room, asked, models[g, i], left[g, i], valued, table)
 
 
-@compiled_uncounted
+@compiled
 def count_slots(
     nodes: Index,
     cpu_free: Ints,
@@ -154,7 +154,7 @@ def count_slots(
             slots[i, r] = room
 
 
-@compiled_uncounted
+@compiled
 def shortage(need: Floats, supply: Ints, margin: float, times: float) -> int:
     """A bit for each reserve that has fewer slots than it will need; see `Guard.tight`."""
     bits = 0
@@ -165,7 +165,7 @@ def shortage(need: Floats, supply: Ints, margin: float, times: float) -> int:
     return bits
 
 
-@compiled_uncounted
+@compiled
 def _lost(
     left: tuple[int, int, int], slots: Ints, exempt: Bools, guarded: tuple[Ints, Ints, Ints]
 ) -> int:
@@ -182,7 +182,7 @@ def _lost(
     return bits
 
 
-@compiled_uncounted
+@compiled
 def node_values(
     many: int,
     found: Found,

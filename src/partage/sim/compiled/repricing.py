@@ -6,14 +6,14 @@ import numpy as np
 
 from partage.inventory.plane import Bools, Index, Ints
 from partage.model.device import DeviceType
-from partage.model.request import DeviceRequest, PodRequest
+from partage.model.request import DeviceRequest
 from partage.placement.baselines import demand
 from partage.placement.priced import PriceGauge, told
 from partage.placement.slot_reservation import MARGIN
-from partage.sim.compiled.columns import Found, Guarded, PriceTable, Valued
+from partage.sim.compiled.columns import Found, Guarded, PriceTable, Valued, Wanted
 from partage.sim.compiled.fitting import best
 from partage.sim.compiled.prices import card_values, count_slots, node_values, price, shortage
-from partage.sim.compiled.rescoring import Rescorer, Scratch
+from partage.sim.compiled.rescoring import Finish
 
 
 class FastPriceGauge(PriceGauge):
@@ -79,29 +79,14 @@ class FastPriceGauge(PriceGauge):
         return best(value, flags, self.tight(), step)
 
 
-class PriceRescorer(Rescorer):
-    """For the default strategy once it has prices."""
+def by_prices(gauge: FastPriceGauge, host: Mapping[str, int], cards: int) -> Finish:
+    """For the default strategy once it has prices, and pods that ask for these resources and so many cards."""
+    exempt = gauge.guard.exempt(host, cards)
 
-    def __init__(
-        self, request: PodRequest, host: Mapping[str, int], gauge: FastPriceGauge, scratch: Scratch
-    ) -> None:
-        super().__init__(request, host, gauge.ledger, scratch)
-        self._gauge = gauge
-        self._exempt = gauge.guard.exempt(host, self.wanted[0])
-
-    def _finish(self, many: int, found: Found, value: Ints, _flags: Ints) -> None:
-        gauge, free = self._gauge, self.ledger.host_free
+    def finish(wanted: Wanted, many: int, found: Found, value: Ints, flags: Ints) -> None:
         gauge.refresh()
-        node_values(
-            many,
-            found,
-            value,
-            _flags,
-            self.wanted,
-            free["cpu"],
-            free["memory"],
-            gauge.valued,
-            gauge.table,
-            gauge.guarded,
-            self._exempt,
-        )
+        cpu, memory = (gauge.ledger.host_free[name] for name in ("cpu", "memory"))
+        tables = gauge.valued, gauge.table, gauge.guarded
+        node_values(many, found, value, flags, wanted, cpu, memory, *tables, exempt)
+
+    return finish

@@ -4,7 +4,7 @@ Everything else (several groups, joint placement, draws by lot) takes the NumPy 
 results.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -105,13 +105,23 @@ class Scratch:
         return self._found
 
 
+Finish = Callable[[Wanted, int, Found, Ints, Ints], None]
+"""Adds the strategy's score for these amounts to the value of so many first nodes found; may write their flags."""
+
+
 class Rescorer:
-    """Writes the scores of one class of plain requests; this base class scores all nodes alike."""
+    """Writes the scores of one class of plain requests; without a `finish` all nodes score alike."""
 
     def __init__(
-        self, request: PodRequest, host: Mapping[str, int], ledger: Ledger, scratch: Scratch
+        self,
+        request: PodRequest,
+        host: Mapping[str, int],
+        ledger: Ledger,
+        scratch: Scratch,
+        finish: Finish | None = None,
     ) -> None:
         """Prepare the constant inputs; `request` is plain, or without devices."""
+        self._finish = finish
         needs = {name: min(amount, _MOST) for name, amount in host.items() if amount > 0}
         self._names = (*needs, "cpu", "cpu", "cpu", "cpu")[:4]
         amounts = (*needs.values(), -_MOST, -_MOST, -_MOST, -_MOST)
@@ -120,10 +130,10 @@ class Rescorer:
         self._asked = _asked(request)
         self._room: Room | None = None
         self._places: Places | None = None
-        self.ledger = ledger
+        self._ledger = ledger
         asked = request.groups[0].request if request.groups else None
         self._registrar = asked.registrar if asked is not None else ""
-        self.wanted: Wanted = (
+        self._wanted: Wanted = (
             *demand(asked),
             asked is not None and asked.whole,
             host.get("cpu", 0),
@@ -149,7 +159,7 @@ class Rescorer:
 
         This is so if a resource is not in the books, or if cards have their own number of sharers.
         """
-        ledger = self.ledger
+        ledger = self._ledger
         if self._registrar in ledger.registrars:
             return False
         plane = ledger.planes[DeviceType.GPU]
@@ -180,37 +190,22 @@ class Rescorer:
             cards,
             found,
         )
-        if many:
-            self._finish(many, found, value, flags)
+        if many and self._finish is not None:
+            self._finish(self._wanted, many, found, value, flags)
         return True
 
-    def _finish(self, many: int, found: Found, value: Ints, _flags: Ints) -> None:
-        """Add the strategy's score to the value of the first `many` nodes found."""
-
     def _columns(self) -> Room | None:
-        free = self.ledger.host_free
+        free = self._ledger.host_free
         one, two, three, four = map(free.get, self._names)
         if one is None or two is None or three is None or four is None:
             return None
         return (one, two, three, four), self._needs
 
 
-class BookRescorer(Rescorer):
+def by_books(ledger: Ledger, strategy: Strategy) -> Finish:
     """For strategies that use only the books."""
 
-    def __init__(
-        self,
-        request: PodRequest,
-        host: Mapping[str, int],
-        ledger: Ledger,
-        scratch: Scratch,
-        strategy: Strategy,
-    ) -> None:
-        super().__init__(request, host, ledger, scratch)
-        self._strategy = STRATEGIES[strategy]
-
-    def _finish(self, many: int, found: Found, value: Ints, _flags: Ints) -> None:
-        ledger = self.ledger
+    def finish(wanted: Wanted, many: int, found: Found, value: Ints, _flags: Ints) -> None:
         plane = ledger.planes[DeviceType.GPU]
         host: Host = (
             ledger.host_free["cpu"],
@@ -226,41 +221,21 @@ class BookRescorer(Rescorer):
             plane.memory_total,
             plane.kind,
         )
-        node_scores(
-            many,
-            found,
-            value,
-            self._strategy,
-            self.wanted,
-            host,
-            ledger.hosted,
-            ledger.bare,
-            cards,
-        )
+        nodes, left = (ledger.hosted, ledger.bare), np.zeros(plane.cards, np.int64)
+        node_scores(many, found, value, STRATEGIES[strategy], wanted, host, *nodes, cards, left)
+
+    return finish
 
 
-class GaugeRescorer(Rescorer):
+def by_gauge(gauge: FastGauge) -> Finish:
     """For FGD."""
 
-    def __init__(
-        self, request: PodRequest, host: Mapping[str, int], gauge: FastGauge, scratch: Scratch
-    ) -> None:
-        super().__init__(request, host, gauge.ledger, scratch)
-        self._gauge = gauge
-
-    def _finish(self, many: int, found: Found, value: Ints, _flags: Ints) -> None:
-        gauge, ledger = self._gauge, self.ledger
+    def finish(wanted: Wanted, many: int, found: Found, value: Ints, _flags: Ints) -> None:
         gauge.refresh()
-        node_points(
-            many,
-            found,
-            value,
-            self.wanted,
-            ledger.host_free["cpu"],
-            ledger.planes[DeviceType.GPU].kind,
-            gauge.counts,
-            gauge.shapes,
-        )
+        cpu, kind = gauge.ledger.host_free["cpu"], gauge.ledger.planes[DeviceType.GPU].kind
+        node_points(many, found, value, wanted, cpu, kind, gauge.counts, gauge.shapes)
+
+    return finish
 
 
 def _asked(request: PodRequest) -> Asked:

@@ -5,19 +5,14 @@ Importing this module imports numba, where that is installed.
 
 from partage.inventory.ledger import Ledger
 from partage.model.policy import Strategy
+from partage.placement.baselines import demand
 from partage.placement.fragmentation import Gauge, Workload
 from partage.placement.priced import PriceGauge
 from partage.placement.tables import Prices
 from partage.scheduler.classes import RequestClass
 from partage.sim.compiled.columns import STRATEGIES
-from partage.sim.compiled.repricing import FastPriceGauge, PriceRescorer
-from partage.sim.compiled.rescoring import (
-    BookRescorer,
-    FastGauge,
-    GaugeRescorer,
-    Rescorer,
-    Scratch,
-)
+from partage.sim.compiled.repricing import FastPriceGauge, by_prices
+from partage.sim.compiled.rescoring import FastGauge, Finish, Rescorer, Scratch, by_books, by_gauge
 
 
 class CompiledScorers:
@@ -42,14 +37,16 @@ class CompiledScorers:
         scoring = request.scoring
         if strategy in (Strategy.BINPACK, Strategy.SPREAD) and (scoring.sharers or scoring.left):
             return None
+        finish: Finish | None = by_books(ledger, strategy)
         if strategy is Strategy.FGD:
             if not isinstance(group.gauge, FastGauge):
                 return None
-            return GaugeRescorer(request, host, group.gauge, self._scratch)
-        if strategy is Strategy.PARTAGE and isinstance(group.priced, FastPriceGauge):
-            return PriceRescorer(request, host, group.priced, self._scratch)
-        if strategy is Strategy.PARTAGE and group.priced is not None:
-            return None
-        if strategy is Strategy.FIRST_FIT:
-            return Rescorer(request, host, ledger, self._scratch)
-        return BookRescorer(request, host, ledger, self._scratch, strategy)
+            finish = by_gauge(group.gauge)
+        elif strategy is Strategy.PARTAGE and group.priced is not None:
+            if not isinstance(group.priced, FastPriceGauge):
+                return None
+            cards, _ = demand(request.groups[0].request if request.groups else None)
+            finish = by_prices(group.priced, host, cards)
+        elif strategy is Strategy.FIRST_FIT:
+            finish = None
+        return Rescorer(request, host, ledger, self._scratch, finish)

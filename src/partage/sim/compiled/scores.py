@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import numpy as np
-
 from partage.inventory.plane import Bools, Ints
 from partage.placement.jit import compiled
 from partage.sim.compiled.columns import Found, Host, Used, Wanted
@@ -96,17 +94,17 @@ def node_scores(
     hosted: Ints,
     bare: Bools,
     cards: Used,
+    have: Ints,
 ) -> None:
     """Add the score of the first `many` nodes found to their value.
 
-    `hosted`: the kinds of pod on them. `bare`: which have no devices.
+    `hosted`: the kinds of pod on them. `bare`: which have no devices. `have`: scratch, one entry a card position.
     """
     chosen, _ = found
     count, milli, whole, cpu_asked, _ = wanted
     open_, core_free, core_total, card_free, card_total, kind = cards
     cpu_free, cpu_total, memory_free, memory_total = host
     size = open_.shape[0]
-    have = np.zeros(size, np.int64)
     mine = 1 << min(count, 62) if whole else 1
     for n in range(many):
         i = chosen[n]
