@@ -146,12 +146,10 @@ class History:
 
     def _differences(self, name: str, before: _Seen, after: _Seen) -> Iterator[Change]:
         now = self._now()
-        for key, tenant in before[0].items():
-            if after[0].get(key) != tenant:
-                yield Change(now, name, key[1].value, key[2], "given back", tenant)
-        for key, tenant in after[0].items():
-            if before[0].get(key) != tenant:
-                yield Change(now, name, key[1].value, key[2], "given", tenant)
+        for what, some, others in (("given back", before, after), ("given", after, before)):
+            for key, tenant in some[0].items():
+                if others[0].get(key) != tenant:
+                    yield Change(now, name, key[1].value, key[2], what, tenant)
         for card, why in before[1].items():
             if card not in after[1]:
                 yield Change(now, name, card[0].value, card[1], "opened", None, *why)

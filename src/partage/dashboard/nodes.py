@@ -15,6 +15,7 @@ from partage.inventory.ledger import Ledger
 from partage.inventory.plane import CLOSED, Floats, Index
 from partage.model.allocation import Charge
 from partage.model.device import DeviceType, SliceMode
+from partage.model.mig import MigSlice
 from partage.model.node import Node
 from partage.wire.outcomes import closed_code, device_document, said
 
@@ -211,12 +212,7 @@ def _card(books: Books, node: Node, card: Card, *, names: bool) -> dict[str, Any
         "mode": device.mode.value,
         "axis": device.cutting.axis.length if device.cutting and cut else None,
         "mig": [
-            {
-                "profile": one.profile,
-                "start": one.start,
-                "size": one.size,
-                "pod": holder if names else "",
-            }
+            _instance(one) | {"pod": holder if names else ""}
             for one, holder in zip(card.instances, card.holders, strict=False)
         ],
         "tenants": [_tenant(books, uid, charge, names=names) for uid, charge in tenants.items()],
@@ -236,8 +232,9 @@ def _tenant(books: Books, uid: str, charge: Charge, *, names: bool) -> dict[str,
         "memory_bytes": charge.memory_bytes,
         "slots": charge.slots,
         "whole": charge.exclusive,
-        "mig": [
-            {"profile": one.profile, "start": one.start, "size": one.size}
-            for one in charge.instances
-        ],
+        "mig": [_instance(one) for one in charge.instances],
     }
+
+
+def _instance(one: MigSlice) -> dict[str, Any]:
+    return {"profile": one.profile, "start": one.start, "size": one.size}

@@ -14,8 +14,9 @@ namespaces sees all names. Other callers see amounts without names, and the pods
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Awaitable, Callable
+from dataclasses import fields
+from math import inf
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ from partage.extender.service import SchedulerService
 from partage.serving.limits import has_version, json_response
 
 _Q = TypeVar("_Q", NodeQuery, PodQuery)
+_D = TypeVar("_D")
 _FRESH: Final = 1.0
 """Seconds for which all callers get the same overview."""
 _COMPARED: Final = 60.0
@@ -57,12 +59,28 @@ _LONGEST: Final = 253
 """Most characters of a searched text; a Kubernetes name has no more."""
 
 
-@dataclass(slots=True)
 class _Kept:
-    """A recent document."""
+    """Documents that all callers get for some seconds: the latest of at most so many, made one after another."""
 
-    document: dict[str, Any]
-    until: float
+    def __init__(self, monotonic: Callable[[], float], seconds: float, most: int) -> None:
+        self._monotonic, self._seconds, self._most = monotonic, seconds, most
+        self._making = asyncio.Lock()
+        self._known: OrderedDict[object, tuple[float, Any]] = OrderedDict()
+
+    async def of(self, key: object, make: Callable[[], Awaitable[_D]]) -> _D:
+        """The document with this key; None is not kept."""
+        async with self._making:
+            until, document = self._known.get(key, (-inf, None))
+            if until > self._monotonic():
+                kept: _D = document
+                return kept
+            made = await make()
+            if made is not None:
+                self._known[key] = self._monotonic() + self._seconds, made
+                self._known.move_to_end(key)
+                if len(self._known) > self._most:
+                    self._known.popitem(last=False)
+            return made
 
 
 def document_routes(
@@ -102,28 +120,21 @@ class _Documents:
         self._source = source
         self._readers = readers
         self._monotonic = monotonic
-        self._kept: dict[bool, _Kept] = {}
-        self._making = asyncio.Lock()
+        self._seen = _Kept(monotonic, _FRESH, 2)
+        self._tried = _Kept(monotonic, _TRIED, _PODS_TRIED)
+        self._compared = _Kept(monotonic, _COMPARED, 1)
         self._standing = Standing(Texts())
         self._history = history
-        self._compared: _Kept | None = None
-        self._comparing = asyncio.Lock()
-        self._tried: OrderedDict[tuple[str, str, bool], _Kept] = OrderedDict()
-        self._trying = asyncio.Lock()
 
     async def overview(self, request: web.Request) -> web.Response:
         """The whole cluster."""
         names = await self._may_read(request, "")
-        async with self._making:
-            kept = self._kept.get(names)
-            if kept is None or kept.until <= self._monotonic():
-                books = self._source.books
-                document = await overview_document(books, self._standing, names=names)
-                kept = _Kept(document, self._monotonic() + _FRESH)
-                self._kept[names] = kept
+        seen = await self._seen.of(
+            names, lambda: overview_document(self._source.books, self._standing, names=names)
+        )
         state = {"leader": self._source.leading, "ready": self._source.rebuilt, "names": names}
         trend = self._history.trend.document() if self._history else None
-        return self._answer(request, kept.document | state | {"trend": trend})
+        return self._answer(request, seen | state | {"trend": trend})
 
     async def fleet(self, request: web.Request) -> web.Response:
         """Every card in a few bytes; it names no pod, so every caller may ask."""
@@ -135,21 +146,16 @@ class _Documents:
         names = await self._may_read(request, "")
         if not names and not await self._may_read(request, namespace):
             raise web.HTTPForbidden(text=f"you may not read pods of namespace {namespace}")
-        key = namespace, name, names
-        async with self._trying:
-            kept = self._tried.get(key)
-            if kept is None or kept.until <= self._monotonic():
-                found = await ways_document(
-                    self._source.books, namespace, name, names=names, now=self._monotonic()
-                )
-                if found is None:
-                    told = f"pod {namespace}/{name} is not known, or asks for no device"
-                    return json_response({"message": told}, 404)
-                kept = self._tried[key] = _Kept(found, self._monotonic() + _TRIED)
-                self._tried.move_to_end(key)
-                if len(self._tried) > _PODS_TRIED:
-                    self._tried.popitem(last=False)
-        return self._answer(request, kept.document)
+        found = await self._tried.of(
+            (namespace, name, names),
+            lambda: ways_document(
+                self._source.books, namespace, name, names=names, now=self._monotonic()
+            ),
+        )
+        if found is None:
+            told = f"pod {namespace}/{name} is not known, or asks for no device"
+            return json_response({"message": told}, 404)
+        return self._answer(request, found)
 
     async def nodes(self, request: web.Request) -> web.Response:
         """One page of nodes with their cards."""
@@ -188,12 +194,9 @@ class _Documents:
 
     async def comparison(self, request: web.Request) -> web.Response:
         """The cluster's state under other policies; sums only, so every caller may ask."""
-        async with self._comparing:
-            kept = self._compared
-            if kept is None or kept.until <= self._monotonic():
-                document = await comparison_document(self._source.books)
-                kept = self._compared = _Kept(document, self._monotonic() + _COMPARED)
-        return self._answer(request, kept.document)
+        books = self._source.books
+        found = await self._compared.of("", lambda: comparison_document(books))
+        return self._answer(request, found)
 
     def _answer(self, request: web.Request, document: dict[str, Any]) -> web.Response:
         """The document, or 304 if the caller has it already."""

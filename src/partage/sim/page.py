@@ -35,7 +35,7 @@ def verdict(results: Sequence[Result]) -> str:
     """The outcome in two sentences: the gain of the first change against today."""
     today, *others = results
     first = (
-        f"Today {_pods(today.running)} of {today.pods} run on {_cards(today.cards)},"
+        f"Today {_many(today.running, 'pod')} of {today.pods} run on {_many(today.cards, 'card')},"
         f" and {today.idle or 'none'} of these {'is' if today.idle == 1 else 'are'} idle."
     )
     if not others:
@@ -44,21 +44,17 @@ def verdict(results: Sequence[Result]) -> str:
     more, idle = best.running - today.running, best.idle - today.idle
     parts = []
     if more:
-        parts.append(f"{_pods(abs(more))} {'more' if more > 0 else 'fewer'} would run")
+        parts.append(f"{_many(abs(more), 'pod')} {'more' if more > 0 else 'fewer'} would run")
     if idle:
-        parts.append(f"{_cards(abs(idle))} {'more' if idle > 0 else 'fewer'} would be idle")
+        parts.append(f"{_many(abs(idle), 'card')} {'more' if idle > 0 else 'fewer'} would be idle")
     told = " and ".join(parts) if parts else "as many pods would run on as many cards"
     bare = best.name.startswith(("without ", "placed "))
     case = best.name if bare else f"with {best.name}"
     return f"{first} {case[0].upper()}{case[1:]}, {told}."
 
 
-def _pods(count: int) -> str:
-    return f"{count} pod" if count == 1 else f"{count} pods"
-
-
-def _cards(count: int) -> str:
-    return f"{count} card" if count == 1 else f"{count} cards"
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def page(results: Sequence[Result], source: str) -> str:
@@ -102,14 +98,19 @@ def _overview(results: Sequence[Result]) -> str:
         f"<td class=n>{r.idle}</td><td class=n>{r.shared}</td></tr>"
         for r in results
     )
-    return (
-        "<h2>At a glance</h2><div class=scroll><table><thead><tr><th scope=col>Case</th>"
-        "<th scope=col>Policy</th><th scope=col class=n>Nodes</th>"
-        "<th scope=col class=n>Cards</th><th scope=col class=n>Pods running</th>"
-        "<th scope=col class=n>Waiting</th><th scope=col>Compute allocated</th>"
-        "<th scope=col>Memory allocated</th><th scope=col class=n>Idle cards</th>"
-        f"<th scope=col class=n>Shared cards</th></tr></thead><tbody>{rows}</tbody></table></div>"
+    head = (
+        "<thead><tr><th scope=col>Case</th><th scope=col>Policy</th>"
+        "<th scope=col class=n>Nodes</th><th scope=col class=n>Cards</th>"
+        "<th scope=col class=n>Pods running</th><th scope=col class=n>Waiting</th>"
+        "<th scope=col>Compute allocated</th><th scope=col>Memory allocated</th>"
+        "<th scope=col class=n>Idle cards</th><th scope=col class=n>Shared cards</th></tr></thead>"
     )
+    return _table("At a glance", head, rows)
+
+
+def _table(title: str, head: str, rows: str) -> str:
+    table = f"<table>{head}<tbody>{rows}</tbody></table>"
+    return f"<h2>{title}</h2><div class=scroll>{table}</div>"
 
 
 def _closed(count: int) -> str:
@@ -148,9 +149,7 @@ def _waits(results: Sequence[Result]) -> str:
             f"<td class=small>{escape(pod)}: {escape(message)}</td></tr>"
         )
     head = _heads("Pods that wait for", results, "For example")
-    return (
-        f"<h2>Pending pods</h2><div class=scroll><table>{head}<tbody>{rows}</tbody></table></div>"
-    )
+    return _table("Pending pods", head, rows)
 
 
 def _room(results: Sequence[Result]) -> str:
@@ -166,11 +165,7 @@ def _room(results: Sequence[Result]) -> str:
     )
     left = len(asked) - _KINDS
     note = f"<p class=small>And {left} rarer kinds of request.</p>" if left > 0 else ""
-    head = _heads("Pods that ask for", results)
-    return (
-        "<h2>How many more would fit</h2><div class=scroll><table>"
-        f"{head}<tbody>{rows}</tbody></table></div>{note}"
-    )
+    return _table("How many more would fit", _heads("Pods that ask for", results), rows) + note
 
 
 def _more(kind: Kind | None) -> str:
@@ -190,7 +185,7 @@ def _models(results: Sequence[Result]) -> str:
     memory = _cells([brief(r.memory_total) for r in results])
     rows += f"<tr><th scope=row>Memory of all open cards</th>{memory}</tr>"
     head = _heads("Open cards, idle ones in brackets", results)
-    return f"<h2>Cards</h2><div class=scroll><table>{head}<tbody>{rows}</tbody></table></div>"
+    return _table("Cards", head, rows)
 
 
 def _idle(counts: tuple[int, int] | None) -> str:
