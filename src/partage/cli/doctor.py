@@ -338,18 +338,19 @@ def account_of(pods: Iterable[Object]) -> str:
 
 def rights_of(pods: Sequence[Object]) -> tuple[Right, ...]:
     """Rights that the scheduler service needs by its pods' options."""
-    counting = any(
-        words[:1] == ["scheduler"] and "--claims" in words for words in _arguments(pods)
-    )
+    counting = any("--claims" in words for words in _arguments(pods))
     named_ = _options(pods, _NAME_OPTION)
     configs = [_READ_CONFIGS._replace(name=name) for name in named_] or [_READ_CONFIGS]
     return (*_RIGHTS, *configs, *(_RIGHTS_OF_CLAIMS if counting else ()))
 
 
 def _arguments(pods: Iterable[Object]) -> Iterator[list[str]]:
+    """The arguments of the scheduler service's containers."""
     for pod in pods:
         for container in pod.get("spec", {}).get("containers") or ():
-            yield [str(one) for one in container.get("args") or ()]
+            words = [str(one) for one in container.get("args") or ()]
+            if words[:1] == ["scheduler"]:
+                yield words
 
 
 class _Review(msgspec.Struct, frozen=True):
@@ -539,11 +540,8 @@ def _agents(leases: Iterable[Object]) -> Iterator[tuple[str, datetime]]:
 
 def _options(pods: Iterable[Object], option: str) -> tuple[str, ...]:
     """What the scheduler service's pods are given by an option, in order of the alphabet; empty without it."""
-    given = (words for words in _arguments(pods) if words[:1] == ["scheduler"])
-    found = {
-        one.removeprefix(option) for words in given for one in words if one.startswith(option)
-    }
-    return tuple(sorted(found))
+    given = (one for words in _arguments(pods) for one in words)
+    return tuple(sorted({one.removeprefix(option) for one in given if one.startswith(option)}))
 
 
 def _books(

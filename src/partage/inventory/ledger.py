@@ -25,6 +25,8 @@ Invariants, by field:
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import Final
 
 import numpy as np
 
@@ -37,6 +39,12 @@ from partage.model.device import Device, DeviceType
 from partage.model.errors import LedgerError
 from partage.model.mig import MigSlice
 from partage.model.node import Node
+
+_STATE: Final = attrgetter(
+    *("device.type", "device.minor", "device.uuid", "core_free", "memory_free", "slots_free"),
+    *("tenants", "closed", "instances", "takes_instances", "foreign"),
+)
+"""What a picture tells of a card, beside its native units and virtual functions."""
 
 
 class Ledger(Columns):
@@ -279,19 +287,9 @@ class Ledger(Columns):
             index = self.index[name]
             cards = [
                 (
-                    c.device.type,
-                    c.device.minor,
-                    c.device.uuid,
-                    c.core_free,
-                    c.memory_free,
-                    c.slots_free,
-                    c.tenants,
-                    c.closed,
+                    *_STATE(c),
                     tuple(sorted((c.extras_free or {}).items())),
                     tuple(sorted(c.functions_taken)),
-                    c.instances,
-                    c.takes_instances,
-                    c.foreign,
                 )
                 for type_ in DeviceType
                 for c in self.cards(type_, index)

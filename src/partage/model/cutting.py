@@ -93,11 +93,8 @@ def arrangements(axis: MigAxis, slots: Iterable[tuple[str, int]]) -> tuple[Layou
     wanted = [name for name, count in slots for _ in range(count)]
     # The largest first: they have the fewest starts.
     wanted.sort(key=lambda name: (-axis.profile(name).size, name))
-    found = {
-        tuple(sorted(layout, key=lambda one: one.start)): None
-        for layout in _arranged(axis, wanted, ())
-    }
-    return tuple(found)
+    found = (sorted(layout, key=lambda one: one.start) for layout in _arranged(axis, wanted, ()))
+    return tuple(dict.fromkeys(map(tuple, found)))
 
 
 def _arranged(axis: MigAxis, wanted: list[str], so_far: Layout) -> Iterator[Layout]:

@@ -179,8 +179,8 @@ class MigAxis:
     @cached_property
     def engines(self) -> Engines | None:
         """Engines of the card: those of the profile that is the whole card; None if unknown."""
-        whole = [p for p in self.profiles if p.size == self.length and p.engines is not None]
-        found = [p.engines for p in whole if p.engines is not None]
+        whole = (p.engines for p in self.profiles if p.size == self.length)
+        found = [engines for engines in whole if engines is not None]
         return max(found, key=lambda engines: engines.counts, default=None)
 
     @cached_property

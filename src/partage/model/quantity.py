@@ -23,19 +23,10 @@ _BRIEF: Final = 6
 _EXACT: Final = 8
 _MANY: Final = 10 * 2**40
 
-_BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
-_DECIMAL: Final = {
-    "n": -9,
-    "u": -6,
-    "m": -3,
-    "": 0,
-    "k": 3,
-    "M": 6,
-    "G": 9,
-    "T": 12,
-    "P": 15,
-    "E": 18,
-}
+_BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+"""Suffixes of powers of 1024, from 0."""
+_DECIMAL: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
+"""Suffixes of powers of 1000, from -3."""
 _GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
     r"(?:(?P<binary>[KMGTPE]i)|(?P<exponent>[eE][+-]?[0-9]{1,3})|(?P<decimal>[numkMGTPE]))?"
@@ -92,10 +83,10 @@ class Quantity:
             return "0"
         sign, nano = ("-", -self.nano) if self.nano < 0 else ("", self.nano)
         if self.format == "BinarySI" and nano >= 1024 * NANO and nano % NANO == 0:
-            return sign + _scaled(nano // NANO, 1024, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+            return sign + _scaled(nano // NANO, 1024, _BINARY)
         if self.format == "DecimalExponent":
             return sign + _exponent(nano)
-        return sign + _scaled(nano, 1000, ("n", "u", "m", "", "k", "M", "G", "T", "P", "E"))
+        return sign + _scaled(nano, 1000, _DECIMAL)
 
 
 def decimal(value: int) -> Quantity:
@@ -184,11 +175,11 @@ def _parse(text: str) -> Quantity:
     digits = int(whole + part)
     form: Format = "DecimalSI"
     if match["binary"]:
-        form, factor, power = "BinarySI", 1024 ** _BINARY[match["binary"]], 0
+        form, factor, power = "BinarySI", 1024 ** _BINARY.index(match["binary"]), 0
     elif match["exponent"]:
         form, factor, power = "DecimalExponent", 1, int(match["exponent"][1:])
     else:
-        factor, power = 1, _DECIMAL[match["decimal"] or ""]
+        factor, power = 1, 3 * _DECIMAL.index(match["decimal"] or "") - 9
     scale = power + 9 - len(part)
     nano = digits * factor * 10**scale if scale >= 0 else -(-digits * factor // 10**-scale)
     if nano > MAXIMUM:

@@ -321,18 +321,15 @@ def choices(
         work: the limit of work; None for that of one node.
     """
     work = work or Work(MOST_A_NODE)
+    sets: Iterable[Sequence[Card]] = [cards]
     if request.scope is not None and request.scope is not Scope.NODE and request.count > 1:
-        for near in _by_scope(cards, request.scope):
-            yield from _sets(near, request, order.strategy or strategy, _scratch(near), work)
-        return
-    yield from _sets(cards, request, order.strategy or strategy, _scratch(cards), work)
+        sets = _by_scope(cards, request.scope)
+    for near in sets:
+        there = {card.row: card.occupied for card in near}
+        yield from _sets(near, request, order.strategy or strategy, there, work)
 
 
-def _scratch(cards: Sequence[Card]) -> dict[int, Instances]:
-    return {card.row: card.occupied for card in cards}
-
-
-def _by_scope(cards: Sequence[Card], scope: Scope) -> Iterator[list[Card]]:
+def _by_scope(cards: Sequence[Card], scope: Scope) -> Iterable[list[Card]]:
     """The cards of each NUMA node or PCIe switch; each alone for the closest scope."""
     near: dict[object, list[Card]] = {}
     for card in cards:
@@ -342,7 +339,7 @@ def _by_scope(cards: Sequence[Card], scope: Scope) -> Iterator[list[Card]]:
         else:
             key = (there.numa, there.pcie) if scope is Scope.PCIE else there.numa
         near.setdefault(key, []).append(card)
-    yield from near.values()
+    return near.values()
 
 
 def _sets(

@@ -169,13 +169,13 @@ def fitting(
     takes = known.get(like)
     if takes is None:
         takes = known[like] = _taking(ledger, request, suits, nodes)
-    if request.whole:
-        fits = takes & (at(plane.memory_free, nodes) >= at(plane.memory_total, nodes))
-        return _with_extras(fits, plane, request, nodes)
     core, memory = needs(plane, request, nodes)
-    fits = takes & (at(plane.memory_free, nodes) >= memory)
-    fits &= at(plane.core_free, nodes) >= core
-    return _with_extras(fits, plane, request, nodes)
+    fits: Bools = takes & (at(plane.memory_free, nodes) >= memory)
+    if not request.whole:
+        fits &= at(plane.core_free, nodes) >= core
+    for unit, amount in request.extras:
+        fits &= at(plane.unit_columns(unit)[1], nodes) >= amount
+    return fits
 
 
 def with_functions(ledger: Ledger, request: DeviceRequest, nodes: Nodes) -> Bools:
@@ -215,12 +215,6 @@ def slots_of(ledger: Ledger, plane: Plane, request: DeviceRequest, nodes: Nodes)
 def claims_core(request: DeviceRequest) -> bool:
     """Whether a share that asks for no compute still needs some to be left."""
     return request.claims_core and not request.core_milli and not request.core_unit
-
-
-def _with_extras(fits: Bools, plane: Plane, request: DeviceRequest, nodes: Nodes) -> Bools:
-    for unit, amount in request.extras:
-        fits &= at(plane.unit_columns(unit)[1], nodes) >= amount
-    return fits
 
 
 def classify(

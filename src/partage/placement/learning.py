@@ -298,7 +298,7 @@ def refreshed(tables: Tables, seen: Mapping[Ask, int], stock: Stock, trend: floa
     """
     mix = Mix.of(_hosted(seen, stock), stock)
     known = replace(tables, version=tables.version + 1, workload=workload_of(mix))
-    if _small(stock):
+    if 0 < int(stock.cards.sum()) <= _SMALL:
         usual = usual_requests(seen, stock, trend)
         return replace(known, expected=usual, prices=None, stand_in=None)
     if tables.prices is not None:
@@ -338,10 +338,6 @@ def usual_requests(seen: Mapping[Ask, int], stock: Stock, trend: float) -> Workl
         mine = min(count, most)
         counts[Shape(int(cpu * mine * milli / MILLI), milli, mine)] += weight * pods
     return Workload.counted(counts)
-
-
-def _small(stock: Stock) -> bool:
-    return 0 < int(stock.cards.sum()) <= _SMALL
 
 
 def in_sight(tables: Tables, arrivals: Arrivals, stock: Stock) -> Tables:

@@ -49,8 +49,10 @@ def _among(
 
     Compute and memory are divided separately, because different containers may dominate them.
     """
-    core = _pour([part.core_milli for part in parts], containers, _core_weights(containers))
-    memory = _pour([part.memory_bytes for part in parts], containers, _memory_weights(containers))
+    by_core = _weights(containers, "core_milli", "memory_bytes", "memory_milli")
+    by_memory = _weights(containers, "memory_bytes", "memory_milli", "core_milli")
+    core = _pour([part.core_milli for part in parts], containers, by_core)
+    memory = _pour([part.memory_bytes for part in parts], containers, by_memory)
     counted: set[int] = set()
     # The device is first booked on a container that keeps running; the order of the result is another.
     order = sorted(range(len(containers)), key=lambda i: containers[i].phase is Phase.INIT)
@@ -76,19 +78,10 @@ def _among(
             )
 
 
-def _core_weights(containers: Sequence[ContainerAsk]) -> list[int]:
-    """Each container's request of compute; of memory if none asked compute."""
-    weights = [container.core_milli for container in containers]
-    return weights if any(weights) else _memory_weights(containers, fallback=False)
-
-
-def _memory_weights(containers: Sequence[ContainerAsk], *, fallback: bool = True) -> list[int]:
-    """Each container's request of memory; of compute if none asked memory, else equal."""
-    for weights in (
-        [container.memory_bytes for container in containers],
-        [container.memory_milli for container in containers],
-        [container.core_milli for container in containers] if fallback else [],
-    ):
+def _weights(containers: Sequence[ContainerAsk], *amounts: str) -> list[int]:
+    """Each container's request of the first of these amounts that any asks; equal weights if none asks any."""
+    for name in amounts:
+        weights: list[int] = [getattr(container, name) for container in containers]
         if any(weights):
             return weights
     return [1] * len(containers)

@@ -87,21 +87,11 @@ def _refusal(ledger: Ledger, group: RequestClass, rank: Ints, decision: Work) ->
     if told < len(detailed) and not large:
         codes = _codes(ledger, group, rank)
     if codes:
-        sentenced = {index: nodes[ledger.node_at(index).name].code for index in detailed[:told]}
-        _count_rest(codes, sentenced, findings)
+        sentenced = set(detailed[:told])
+        for code, indexes in codes.items():
+            if rest := sum(index not in sentenced for index in indexes):
+                findings.setdefault(code, Finding()).count += rest
     return refusal_of(findings, nodes, len(present))
-
-
-def _count_rest(
-    codes: dict[ReasonCode, list[int]],
-    sentenced: dict[int, ReasonCode],
-    findings: dict[ReasonCode, Finding],
-) -> None:
-    """Count the nodes without a sentence by the data in the columns."""
-    for code, indexes in codes.items():
-        rest = sum(1 for index in indexes if index not in sentenced)
-        if rest:
-            findings.setdefault(code, Finding()).count += rest
 
 
 def brief(group: RequestClass) -> Refusal:

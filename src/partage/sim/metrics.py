@@ -123,11 +123,9 @@ def _batched(lens: Lens, cpu: Ints, left: Ints, kind: Ints) -> Floats:
 
 def failed_by_kind(run: Run) -> dict[str, int]:
     """The number of pods without a place, by kind of request."""
-    result = dict.fromkeys(KINDS, 0)
-    for pod, node in zip(run.arrived, run.node.tolist(), strict=True):
-        if node < 0:
-            result[pod.kind] += 1
-    return result
+    nodes = run.node.tolist()
+    failed = [pod.kind for pod, node in zip(run.arrived, nodes, strict=True) if node < 0]
+    return {kind: failed.count(kind) for kind in KINDS}
 
 
 def first_refused(run: Run, kind: str) -> float | None:

@@ -99,7 +99,11 @@ def schedule(cluster: Cluster, policy: Policy | None = None, seed: int | None = 
         outcomes[translated.pod.uid] = _decide(engine, cluster, translated, claims)
     return Outcome(
         cluster=cluster,
-        pods=tuple(outcomes.get(t.pod.uid) or _bound(engine, t) for t in cluster.pods),
+        pods=tuple(
+            outcomes.get(t.pod.uid)
+            or PodOutcome(t, bound=True, allocation=engine.ledger.allocation(t.pod.uid))
+            for t in cluster.pods
+        ),
         engine=engine,
         policy=chosen,
         notes=(*cluster.notes, *notes),
@@ -144,12 +148,6 @@ def queue(pods: Sequence[TranslatedPod]) -> list[TranslatedPod]:
     """The waiting pods in the order of their decisions: by priority, then as written."""
     waiting = [t for t in pods if t.pod.node is None and not t.pod.finished]
     return sorted(waiting, key=lambda translated: -translated.pod.priority)
-
-
-def _bound(engine: Engine, translated: TranslatedPod) -> PodOutcome:
-    return PodOutcome(
-        translated, bound=True, allocation=engine.ledger.allocation(translated.pod.uid)
-    )
 
 
 def _decide(
