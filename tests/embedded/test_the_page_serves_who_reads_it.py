@@ -217,6 +217,23 @@ def test_a_view_that_loads_says_what_it_will_be() -> None:
     browse(tell)
 
 
+def test_a_service_that_hangs_is_not_called_live() -> None:
+    """It takes the question and gives no answer; with the answer the page is live again."""
+
+    async def tell(_world: World, page: Page, url: str) -> None:
+        await before(page)
+        await page.open(f"{url}/#/pods", shown("#/pods"))
+        live = "document.querySelector('#live').textContent"
+        assert await page.value(live) == "Live"
+        await page.value("window.silent = true; 0")
+        await page.until(f"{live} === 'No answer'")
+        assert await page.value("document.querySelectorAll('#view tbody tr').length") == 2
+        await page.value("window.silent = false; window.kept.forEach((go) => go()); 0")
+        await page.until(f"{live} === 'Live'")
+
+    browse(tell)
+
+
 def test_a_phone_shows_why_a_pod_waits() -> None:
     """List, overview and the pod's page show it within the screen's width, over most of it and without scrolling."""
     inside = (

@@ -8,6 +8,7 @@ import * as overview from "./overview.js";
 import * as pods from "./pods.js";
 
 const EVERY = 2000; // milliseconds between two looks
+const LATE = 10000; // milliseconds without an answer after which the page says so; it goes on waiting
 const AGES = 30000; // milliseconds after which a view is drawn again though nothing has changed, as ages have
 const VIEWS = { "": overview, fleet, nodes: nodes.list, node: nodes.one, pods: pods.list, pod: pods.one, compare };
 const PAGE = { "": "overview", fleet: "fleet", nodes: "nodes", node: "nodes", pods: "pods", pod: "pods", compare: "compare" };
@@ -114,9 +115,10 @@ async function look(fresh) {
   const mine = new AbortController();
   let next = shown.view.every || EVERY;
   asking = mine;
+  const late = setTimeout(() => complain(new Error("late"), false), LATE);
   try {
     const { view, parts, query } = shown;
-    const { body, changed, state } = await read(view.path(parts, query), mine.signal);
+    const { body, changed, state } = await read(view.path(parts, query), mine.signal).finally(() => clearTimeout(late));
     if (mine.signal.aborted) return;
     // A complaint is drawn over, too, and ages grow.
     const other = fresh || changed || region.dataset.shows !== location.hash || performance.now() - drawn > AGES;

@@ -20,7 +20,8 @@ const HATCHES = 4; // none is the first of them: colours repeat after eight kind
 export const frame = (query, go) => filters(query, go, [["by", "Colour by", BY], ["text", "Only nodes with"]]);
 
 export function render(seen, query) {
-  return [h("h1", {}, "Fleet"), h(Fleet, { seen, by: query.by || "compute", text: (query.text || "").toLowerCase() })];
+  const by = (BY.some(([key]) => key === query.by) && query.by) || "compute";
+  return [h("h1", {}, "Fleet"), h(Fleet, { seen, by, text: (query.text || "").toLowerCase() })];
 }
 
 const read = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
