@@ -657,6 +657,7 @@ def test_the_examples_come_out_as_their_readmes_say() -> None:
         async with running((), found.objects) as w:
             assert await w.cluster.settled(60.0)
             seen = w.cluster.overview()
+            assert "A100-SXM4-40GB" in {one.model for one in seen.nodes}  # without its maker
             placed = {one.name for one in seen.placed}
             waiting = {one.name: one.reason.partition(":")[0] for one in seen.waiting}
             refused = {one.manifest.name for one in w.cluster.outcome.refused}

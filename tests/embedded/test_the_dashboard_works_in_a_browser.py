@@ -16,6 +16,7 @@ from browser import AXE, CONTRASTS, PROGRAM, Page, browsing
 from up_world import PODS, World, node, pod, run, running
 
 from partage.agent.discovery.models import MODELS
+from partage.dashboard.catalogue import plain_model
 from partage.vendors import names
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
@@ -165,6 +166,13 @@ def test_an_instance_lies_where_it_is_on_the_card() -> None:
         )
         assert left == pytest.approx(grant["mig"]["start"] / 8, abs=0.02)
         assert width == pytest.approx(grant["mig"]["size"] / 8, abs=0.02)
+        # HAMi's plugin registers its cards so; lists and the page name them alike.
+        names = ("NVIDIA A100-SXM4-40GB", "nvidia-h100 80GB HBM3", "C500")
+        plain = (
+            "import(new URL('dashboard/format.js', document.baseURI)).then(({plainModel}) =>"
+            f" {list(names)}.map(plainModel))"
+        )
+        assert await page.value(plain) == [plain_model(one) for one in names]
 
     browse(tell)
 

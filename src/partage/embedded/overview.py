@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from partage.apiserver import ApiServer, Record
+from partage.dashboard.catalogue import plain_model
 from partage.embedded.claim_lives import CLAIMS, claims_of
 from partage.embedded.watching import OVER, is_over
 from partage.extender.books import Books
@@ -101,7 +102,7 @@ def _node(books: Books, name: str, pods: int) -> NodeLine:
     node = ledger.node_at(index)
     cards = list(ledger.cards(DeviceType.GPU, index))
     models = Counter(
-        said(node, c.device, "model") or said(node, c.device, "vendor") for c in cards
+        plain_model(said(node, c.device, "model")) or said(node, c.device, "vendor") for c in cards
     )
     closed = Counter(code for card in cards if (code := closed_code(card)))
     return NodeLine(

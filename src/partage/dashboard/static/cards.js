@@ -1,7 +1,7 @@
 // Cards as a picture: a lane for compute and one for memory. On both the same pods stand in the same order
 // under the same name, and every hardware instance lies at its place on the card.
 import { h } from "./draw.js";
-import { bytes, date, many, percent, share } from "./format.js";
+import { bytes, date, many, percent, plainModel, share } from "./format.js";
 import { link, podLink, table } from "./parts.js";
 import { box, words } from "./picture.js";
 
@@ -41,7 +41,7 @@ export function largeCard(one, history, at) {
   return card(one, [
     h("div", { class: "quiet below" }, `${percent(one.core_milli.used)} of ${percent(one.core_milli.total)} compute, `,
       `${bytes(one.memory_bytes.used)} of ${bytes(one.memory_bytes.total)} memory, ${one.slots.used} of ${one.slots.total} slots`,
-      one.model ? `, ${one.model}` : "", h("br"), h("code", {}, one.uuid)),
+      one.model ? `, ${plainModel(one.model)}` : "", h("br"), h("code", {}, one.uuid)),
     one.closed ? h("p", { class: "bad" }, `${one.closed}: ${one.closed_detail || "takes no pods"}`) : "",
     one.foreign.length ? h("p", {}, `Not made by Partage: ${places(one.foreign)}`) : "",
     rows.length ? h("div", { class: "stacked" }, table(`Pods on ${nameOf(one)}`, [["pod"], ["compute", "number"], ["memory", "number"], ["how", "keep"]], rows))

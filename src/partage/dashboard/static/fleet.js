@@ -42,8 +42,9 @@ function classes(fleet, by) {
     });
     return { list: [...list, ["text", "several"]], of: (i) => Math.min(fleet.protocol[i], list.length) };
   }
-  const names = [...new Set(fleet.kinds.map((kind) => kind[by] || "not reported"))];
-  const of = fleet.kinds.map((kind) => names.indexOf(kind[by] || "not reported"));
+  const told = fleet.kinds.map((kind) => (kind[by] && kind[by] !== "unknown" ? kind[by] : "not reported"));
+  const names = [...new Set(told)];
+  const of = told.map((name) => names.indexOf(name));
   return { list: names.map((name, i) => [`set-${i % SETS}`, name, Math.floor(i / SETS) % HATCHES]), of: (i) => of[fleet.kind[i]] ?? 0 };
 }
 

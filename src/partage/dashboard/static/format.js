@@ -10,6 +10,9 @@ export function bytes(amount) {
   return `${amount}`;
 }
 
+/** A card's model without the vendor, as lists of nodes name it. */
+export const plainModel = (model) => model.replace(/^nvidia[ -]+/i, "").replaceAll(" ", "-");
+
 /** Bytes to compare, as `partage explain` writes them: exact where that is short, else hundredths of GiB, rounded down or `up`. */
 export function exact(amount, up = false) {
   const units = ["", "Ki", "Mi", "Gi", "Ti"];
