@@ -164,6 +164,10 @@ GROUND: Final[Mapping[tuple[str, str], str]] = {
     ("ARCHITECTURE.md", "manifests ──wire"): f"{_SHOWN}::test_the_drawing_names_packages",
     ("docs/concepts.md", "card 0"): f"{_SHOWN}::test_the_drawn_cards_are_full",
     ("docs/concepts.md", "user ── pod"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
+    (
+        "docs/concepts.md",
+        "in the cluster",
+    ): f"{_SHOWN}::test_the_drawn_programs_are_those_of_the_chart",
     ("docs/concepts.md", "plugin"): f"{_SHOWN}::test_the_two_ways_of_asking_are_there",
     ("docs/concepts.md", "webhook away"): f"{_SHOWN}::test_the_drawings_use_words_that_exist",
     (

@@ -584,16 +584,30 @@ def test_the_drawing_names_packages() -> None:
 
 
 def test_the_drawn_cards_are_full() -> None:
-    """What the sharers have and what is free is the card; instances by the memory slices of their profiles."""
+    """What the sharers have and what is free is the card; instances have the memory in their profiles' names."""
     drawn = block("docs/concepts.md", "card 0").text
     percents, sizes = (
         [int(one) for one in re.findall(rf"(\d+)\s?{unit}", drawn)] for unit in ("%", "GiB")
     )
-    slices = [int(one) for one in re.findall(r"(\d+) slices?", drawn)]
+    profiles = re.findall(r"g\.(\d+)gb +(\d+) GiB", drawn)
 
     assert sum(percents) == 200
-    assert sum(sizes) == 160
-    assert sum(slices) == 8
+    assert sum(sizes) == 3 * 80
+    assert len(profiles) == 2
+    assert all(named == drawn for named, drawn in profiles)
+
+
+def test_the_drawn_programs_are_those_of_the_chart() -> None:
+    """Programs, their pods and the commands beside them."""
+    drawn = block("docs/concepts.md", "in the cluster").text
+    chart = yaml.safe_load((ROOT / "deploy/helm/partage/values.yaml").read_text("utf-8"))
+
+    assert f"webhook, {chart['webhook']['replicas']} pods" in drawn
+    assert f"scheduler, {chart['scheduler']['replicas']} pods" in drawn
+    assert chart["scheduler"]["seam"] == "plugin"
+    commands = re.findall(r"partage (\w+)", drawn)
+    assert len(commands) == 3
+    assert [one for one in commands if CliRunner().invoke(main, [one, "--help"]).exit_code] == []
 
 
 def test_the_two_ways_of_asking_are_there() -> None:

@@ -45,7 +45,7 @@ class Tallies:
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         counter, gauge = self._counter, self._gauge
-        limits = "Containers that were given devices or kept from choosing them."
+        limits = "Containers that got devices or were prevented from choosing any."
         unprotected = (
             "Containers that run with a record, or claim one, and were not served by this agent."
         )
@@ -245,7 +245,7 @@ def _card_series(books: Books, cards: Sequence[Device], held: Sequence[_Held]) -
             ("allocated", [(card, part) for card, _, part in parts]),
             ("available", [(card, max(total - part, 0)) for card, total, part in parts]),
         ):
-            text = f"Amount of a card that is {word}, by containers on this node, in {unit}."
+            text = f"Amount of a card that is {word}, by the grants of this node's containers, in {unit}."
             yield qgpu(f"gpu_{what}_{word}", text, [(card, v / size) for card, v in values])
 
 

@@ -257,7 +257,7 @@ async def _namespaces(books: Books, most: int) -> AsyncIterator[bytes]:
     yield f"partage_metrics_namespaces_omitted {len(namespaces) - len(shown)}\n".encode()
     yield _head(
         "partage_namespace_units",
-        "Held of all cards by pods of a namespace: compute in 1/1000 of a card, memory in bytes.",
+        "Amounts of all cards that the pods of a namespace hold: compute in 1/1000 of a card, memory in bytes.",
     )
     yield "".join(
         f'partage_namespace_units{{dimension="{dimension}",namespace="{label_text(namespace)}",'

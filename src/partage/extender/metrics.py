@@ -41,7 +41,7 @@ class ServiceMetrics:
         yield _gauge("partage_leader", "1 if this instance serves the verbs.", service.leading)
         yield _gauge("partage_ready", "1 once the ledger is rebuilt.", service.rebuilt)
         yield self._decisions()
-        yield _gauge("partage_holds", "Predicted places that are kept.", len(books.cycle.holds))
+        yield _gauge("partage_holds", "Places that are held for pods.", len(books.cycle.holds))
         busy = len(service.bindings.busy)
         yield _gauge(
             "partage_bindings_in_flight",
