@@ -81,6 +81,13 @@ ASKED = {
     "priority preemption": "how-to/go-before-others.html",
     "ContainerCreating": "how-to/troubleshoot.html",
     "CUDA_VISIBLE_DEVICES": "how-to/ask-for-half-a-gpu.html",
+    "two replicas leader election": "faq.html",
+    "split brain": "faq.html",
+    "rollback version": "faq.html",
+    "offline air-gapped cluster": "faq.html",
+    "migrate from hami rollback": "from/hami.html",
+    "8 GiB and 30 percent": "how-to/ask-for-half-a-gpu.html",
+    "which cards were tested on real hardware": "faq.html",
 }
 """What readers type, and the page that answers."""
 
