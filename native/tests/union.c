@@ -3,10 +3,11 @@
  *
  * Batches of known times on overlapping streams are opened, closed and counted at random moments. The charged time is
  * compared with the union of their times. And threads enter and leave the gate in any order, while batches are lost: each
- * batch has exactly the tickets in it, and the pending time is the sum of the batches' expected times.
+ * batch has exactly the tickets in it, and the pending time is the sum of the batches' expected times. And graphs are
+ * launched and end in any order: each is expected to take its own last time, and an ended one leaves nothing.
  *
  * Usage: union SEED ROUNDS     prints "counted NS of NS" and ends with 1 if they differ by more than 20 ns a batch,
- *                              and with 2 if a batch and its tickets differ
+ *                              with 2 if a batch and its tickets differ, and with 3 if times of graphs do
  */
 #include "../src/batch.h"
 #include "../src/driver.h"
@@ -21,6 +22,7 @@
 #define ROUND_BATCHES 400
 #define INSIDE 12 /* threads in the gate */
 #define STEPS 4000
+#define GRAPHS 3000
 
 static uint64_t chances, moment, free_at[STREAMS + 1], times[EVENTS], next_end[STREAMS + 1];
 static uint64_t starts[ROUND_BATCHES], ends[ROUND_BATCHES];
@@ -196,11 +198,48 @@ static bool tickets_agree(void)
     return agree(inside) && batch_places(&gate) == BATCHES && gate.pending == 0;
 }
 
+/* A launch of a graph that takes `span`; its end is seen at once, or after the graph has ended too. */
+static void play(uint64_t graph, uint64_t span, bool gone)
+{
+    struct batch *batch = batch_open(&gate, (CUcontext)1, (CUstream)(1 + FIRST), graph, false, moment);
+    if (!batch) abort();
+    next_end[1] = moment + span;
+    batch->count = 1;
+    batch->last = moment;
+    free_at[1] = next_end[1];
+    batch_close(&gate, batch, moment);
+    if (gone) gate_forget_graph(&gate, graph);
+    moment += span + 1;
+    batch_harvest(&gate, moment);
+}
+
+static bool graphs_agree(void)
+{
+    static uint64_t last[GRAPHS];
+    memset(last, 0, sizeof last);
+    renew();
+    for (uint32_t step = 0; step < 2 * GRAPHS; step++) {
+        uint32_t i = (uint32_t)chance(GRAPHS);
+        uint64_t span = 1000 + chance(10000000);
+        bool gone = chance(4) == 0;
+        play(0x7f0000000000ull + i * 64, span, gone);
+        last[i] = gone ? 0 : span;
+    }
+    uint32_t known = 0;
+    for (uint32_t i = 0; i < GRAPHS; i++) {
+        uint64_t told = batch_expect(&gate, 0x7f0000000000ull + i * 64, NULL), want = last[i] ? last[i] : gate.graphs.mean_ns;
+        known += last[i] != 0;
+        if (told + 100 < want || told > want + 100) return false;
+    }
+    return gate.graphs.mean_ns && gate.graphs.used == known;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t rounds = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, counted = 0, real = 0;
     chances = (argc > 1 ? strtoull(argv[1], NULL, 10) : 1) * 0x9e3779b97f4a7c15ull + 1;
     for (uint64_t round = 0; round < rounds; round++) {
+        if (round % 100 == 0 && !graphs_agree()) return printf("round %llu: graphs\n", (unsigned long long)round), 3;
         if (!tickets_agree()) return printf("round %llu: tickets\n", (unsigned long long)round), 2;
         renew();
         for (uint32_t i = 0; i < ROUND_BATCHES; i++) {
