@@ -59,6 +59,20 @@ static int many_graphs(void)
     return good ? 0 : 3;
 }
 
+/* The same in two tenants: as one waits for the other, launches ahead are bounded by what graphs are expected to take. */
+static int graphs_in_turns(void)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        process_open(&processes[i], 1, i, terms(POLICY_BURST_SHARE, 500));
+        world_thread(graphs, &processes[i]);
+    }
+    bool good = world_run(world_now() + 2 * SECOND);
+    uint64_t before = card_busy(0);
+    good &= world_run(world_now() + 2 * SECOND);
+    say("busy", (card_busy(0) - before) * 1000 / (2 * SECOND));
+    return good ? 0 : 3;
+}
+
 /* A kernel that never ends on one stream, small ones with waits on another. */
 static void small(void *argument)
 {
@@ -216,9 +230,37 @@ static int beside_legacy(void)
     return good ? 0 : 3;
 }
 
+/* The host stops in its launch on the legacy stream. Meanwhile another thread's stream begins to spin for a third one. */
+static void stops(void *argument)
+{
+    struct submission work = kernel(100 * US, 1000);
+    work.late = 2 * MS;
+    process_launch(argument, 0, 0, 0, 0x100, work);
+}
+
+static void spins_meanwhile(void *argument)
+{
+    struct submission spin = kernel(0, 100), there = kernel(100 * US, 100);
+    spin.work = WORK_SPIN;
+    spin.flag = there.sets = 1;
+    world_needs(true);
+    world_sleep(MS);
+    process_launch(argument, 0, 1, 0, 0x200, spin);
+    world_sleep(3 * MS);
+    process_launch(argument, 0, 2, 0, 0x300, there);
+    process_await(argument, 0, 1);
+    say("ended", 1);
+}
+
 static int legacy_marks(void)
 {
     streams_join = true; /* by the documentation of cuStreamCreate */
+    if (number) {
+        process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 1000));
+        world_thread(stops, &processes[0]);
+        world_thread(spins_meanwhile, &processes[0]);
+        return world_run(world_now() + 2 * SECOND) ? 0 : 3;
+    }
     process_open(&processes[0], 1, 0, terms(POLICY_BURST_SHARE, 1000));
     world_thread(joined, &processes[0]);
     until = world_now() + 2 * SECOND;
@@ -496,6 +538,51 @@ static int bursts(void)
     return good ? 0 : 3;
 }
 
+/* Says the part of each of three tenants in the next four seconds. */
+static bool parts_of_three(const char *when)
+{
+    uint64_t before[3];
+    for (uint32_t i = 0; i < 3; i++) before[i] = card_served(processes[i].channels[0]);
+    bool good = world_run(world_now() + 4 * SECOND);
+    for (uint32_t i = 0; i < 3; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "%s-%u", when, i);
+        say(name, (card_served(processes[i].channels[0]) - before[i]) / 4 / MS);
+    }
+    return good;
+}
+
+/* Tenants that burst with 5, 5 and 10 %; the last one has no work at first. */
+static int idle_time(void)
+{
+    for (uint32_t i = 0; i < 3; i++) process_open(&processes[i], 1, i, terms(POLICY_BURST_SHARE, i < 2 ? 50 : 100));
+    for (uint32_t i = 0; i < 2; i++) world_thread(steady, &processes[i]);
+    bool good = parts_of_three("idle");
+    world_thread(steady, &processes[2]);
+    return parts_of_three("busy") && good ? 0 : 3;
+}
+
+/* With 20 % of the card: work for 300 ms, then none for 700. */
+static void dozes(void *argument)
+{
+    for (;;) {
+        for (uint64_t end = world_now() + 300 * MS; world_now() < end;) {
+            process_launch(argument, 0, 1, 0, 0x100, kernel(200 * US, 1000));
+            process_await(argument, 0, 1);
+        }
+        world_sleep(700 * MS);
+    }
+}
+
+static int saves_up(void)
+{
+    process_open(&processes[0], 1, 0, terms(POLICY_FIXED_SHARE, 200));
+    world_thread(dozes, &processes[0]);
+    bool good = world_run(world_now() + 10 * SECOND);
+    say("share", card_served(processes[0].channels[0]) / 10 / MS);
+    return good ? 0 : 3;
+}
+
 /* Collectives of two ranks on two cards: each waits on its card for the other. NUMBER tenants, and a wait after each step. */
 static uint64_t steps[SEATS];
 
@@ -645,6 +732,29 @@ static int comes_and_goes(void)
     return good ? 0 : 3;
 }
 
+/* Offline work, and online work beside it for a while. */
+static int precedence(void)
+{
+    struct tenant_terms mine = terms(POLICY_BEST_EFFORT, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        mine.priority = i ? PRIORITY_ONLINE : PRIORITY_OFFLINE;
+        process_open(&processes[i], 1, i, mine);
+    }
+    world_thread(ahead, &processes[0]);
+    bool good = world_run(world_now() + 500 * MS);
+    world_thread(guest, &processes[1]);
+    good &= world_run(world_now() + 500 * MS);
+    const uint64_t spans[] = {2 * SECOND, 100 * MS, 50 * MS, SECOND};
+    static const char *const names[] = {"meanwhile", "at-first", "then", "later"};
+    for (uint32_t i = 0; i < 4; i++) {
+        uint64_t before = card_served(processes[0].channels[0]);
+        for (uint64_t end = world_now() + spans[i]; good && world_now() < end;) good = world_run(end); /* it returns once the guest has left */
+        say(names[i], (card_served(processes[0].channels[0]) - before) * 1000 / spans[i]);
+        gone = true;
+    }
+    return good ? 0 : 3;
+}
+
 static struct program programs[MODEL_WHOLE];
 
 /* How a tenant has a card: the driver alone, its memory capped alone, or one of the policies. */
@@ -772,9 +882,11 @@ static int interleavings(const struct model *model, uint64_t seed)
 static const struct {
     const char *name;
     int (*play)(void);
-} scenes[] = {{"many-graphs", many_graphs}, {"beside-long", beside_long}, {"wakes", wakes}, {"full-channel", full_channel},
+} scenes[] = {{"many-graphs", many_graphs}, {"graphs-in-turns", graphs_in_turns},
+              {"beside-long", beside_long}, {"wakes", wakes}, {"full-channel", full_channel},
               {"leaves", leaves}, {"shares", shares}, {"collectives", collectives}, {"loads", loads}, {"late-host", late_host}, {"legacy-marks", legacy_marks},
-              {"pauses", pauses}, {"parts", parts}, {"long-waits", long_waits}, {"alone", alone_shares}, {"bursts", bursts}, {"adjusted", adjusted},
+              {"pauses", pauses}, {"parts", parts}, {"long-waits", long_waits}, {"alone", alone_shares}, {"bursts", bursts}, {"idle-time", idle_time}, {"saves-up", saves_up},
+              {"precedence", precedence}, {"adjusted", adjusted},
               {"mixed", mixed}, {"callbacks", callbacks}, {"beside-legacy", beside_legacy},
               {"without-turns", without_turns}, {"with-turns", with_turns}, {"with-pauses", with_pauses}, {"comes-and-goes", comes_and_goes}};
 

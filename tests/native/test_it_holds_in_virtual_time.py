@@ -45,6 +45,17 @@ def test_many_graphs_keep_the_card_as_busy_as_the_driver_does(
     assert replay(build, "many-graphs", model, graphs)["busy"] > 0.97 * bare
 
 
+@pytest.mark.parametrize("model", ALL_MODELS)
+@pytest.mark.parametrize("graphs", [33, 2000])
+def test_many_graphs_of_two_tenants_keep_the_card_as_busy(
+    build: Path, model: str, graphs: int
+) -> None:
+    """While one waits for the other, launches ahead are bounded, so it matters what each graph is expected to take."""
+    bare = replay(build, "graphs-in-turns", model, graphs, "bare")["busy"]
+
+    assert replay(build, "graphs-in-turns", model, graphs)["busy"] > 0.99 * bare
+
+
 @pytest.mark.parametrize("model", ["measured", "crowded", "hostile"])
 def test_alone_streams_run_beside_a_kernel_that_never_ends(build: Path, model: str) -> None:
     """Without a quota and a waiting tenant, launches ahead have no bound: one long kernel keeps up nothing."""
@@ -81,6 +92,13 @@ def test_marks_have_nothing_wait_that_the_program_did_not(build: Path, model: st
     """Work on the legacy stream, then blocking streams of which one spins for another: a late mark would part the two."""
     for seed in range(100):
         assert replay(build, "legacy-marks", model, seed=seed)["ended"] == 1
+
+
+@pytest.mark.parametrize("model", ["measured", "crowded", "hostile"])
+def test_an_end_that_comes_too_late_is_not_marked(build: Path, model: str) -> None:
+    """The host stops in a launch on the legacy stream, and another thread's streams go on meanwhile."""
+    for seed in range(10):
+        assert replay(build, "legacy-marks", model, 1, seed=seed)["ended"] == 1
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -161,6 +179,39 @@ def test_tenants_that_burst_share_in_proportion_to_their_quotas(build: Path, mod
 
     assert 0.24 * found["large"] < found["small"] < 0.26 * found["large"]
     assert sum(found.values()) > 970
+
+
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [("optimistic", 990), ("measured", 980), ("hostile", 950), ("crowded", 770)],
+)
+def test_idle_time_is_shared_in_proportion_to_quotas(build: Path, model: str, least: int) -> None:
+    """Of tenants with 5, 5 and 10 %, the first two have the card by halves until the third begins; then it has half."""
+    found = replay(build, "idle-time", model)
+
+    for when, weights in (("idle", (1, 1, 0)), ("busy", (1, 1, 2))):
+        shares = [found[f"{when}-{tenant}"] for tenant in range(3)]
+        assert sum(shares) > least
+        for share, weight in zip(shares, weights, strict=True):
+            assert abs(share / sum(shares) - weight / sum(weights)) < 0.01
+
+
+@pytest.mark.parametrize("model", ALL_MODELS)
+def test_an_idle_tenant_saves_up_50_ms_at_most(build: Path, model: str) -> None:
+    """With 20 % and work for 300 ms of each second, it gets 60 ms and what 50 ms pay for, not 200."""
+    assert 60 < replay(build, "saves-up", model)["share"] < 60 + 10 + 3
+
+
+@pytest.mark.parametrize("model", ALL_MODELS)
+def test_offline_work_goes_on_100_ms_after_online_work(build: Path, model: str) -> None:
+    """Beside online work it has nothing; a display and clients of MPS take their part of the rest."""
+    found = replay(build, "precedence", model, 1)
+    least = 700 if model == "crowded" else 900
+
+    assert found["meanwhile"] < 20
+    assert found["at-first"] == 0
+    assert found["then"] > least - 100
+    assert found["later"] > least
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -464,8 +515,14 @@ STATEMENTS = {
     "16 x 6.25 fixed": f"{HERE}::test_fixed_shares_are_kept",
     "burst-share 10 and 40": f"{HERE}::test_tenants_that_burst_share_in_proportion_to_their_quotas",
     "a quota is raised": f"{HERE}::test_a_quota_that_changes_is_kept_within_a_second",
+    "of 5, 5 and 10 %": f"{HERE}::test_idle_time_is_shared_in_proportion_to_quotas",
+    "an idle tenant saves up": f"{HERE}::test_an_idle_tenant_saves_up_50_ms_at_most",
+    "offline work beside online": f"{HERE}::test_offline_work_goes_on_100_ms_after_online_work",
     "online work": (f"{HERE}::test_turns_begin_when_a_quota_or_a_priority_comes_and_end_with_it"),
-    "2,000 graphs": f"{HERE}::test_many_graphs_keep_the_card_as_busy_as_the_driver_does",
+    "2,000 graphs of 300 us alone": f"{HERE}::test_many_graphs_keep_the_card_as_busy_as_the_driver_does",
+    "2,000 graphs of 300 us in each": (
+        f"{HERE}::test_many_graphs_of_two_tenants_keep_the_card_as_busy"
+    ),
     "launches beside a kernel": f"{HERE}::test_alone_streams_run_beside_a_kernel_that_never_ends",
     "a tenant that wakes": (
         f"{HERE}::test_a_waking_tenant_waits_for_nothing_that_was_launched_ahead_alone"
