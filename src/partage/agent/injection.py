@@ -377,15 +377,9 @@ def _instances(
 def _view(pod: PodSandbox, allocation: Allocation, place: Place) -> PodView:
     """The pod as families read it."""
     containers = dict.fromkeys((one.container, one.phase) for one in allocation.grants)
-    return PodView(
-        pod.namespace,
-        pod.name,
-        pod.uid,
-        place.node.name,
-        labels=pod.labels,
-        annotations=pod.annotations,
-        containers=tuple(ContainerView(name, phase) for name, phase in containers),
-    )
+    views = tuple(ContainerView(name, phase) for name, phase in containers)
+    who = pod.namespace, pod.name, pod.uid, place.node.name
+    return PodView(*who, labels=pod.labels, annotations=pod.annotations, containers=views)
 
 
 def _past(pod: PodSandbox, container: Container, place: Place, mine: Sequence[Grant]) -> str:
@@ -457,11 +451,10 @@ def looked_at(container: Container) -> Container:
         if key in _WIDENING or key.startswith(MARK) or runtimes.tells(key, value)
     )
     mounts = (one for one in container.mounts if runtimes.listed((one.destination,)))
+    notes = container.annotations.items()
     return replace(
         container,
-        annotations={
-            k: text for k, text in container.annotations.items() if len(text) <= _LONG_TEXT
-        },
+        annotations={key: text for key, text in notes if len(text) <= _LONG_TEXT},
         args=(),
         env=tuple(islice(env, _MOST_LINES)),
         mounts=tuple(islice(mounts, 1)),

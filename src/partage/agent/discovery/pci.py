@@ -50,15 +50,10 @@ def functions(sys: Path) -> tuple[PciFunction, ...]:
 
 
 def _function(folder: Path) -> PciFunction:
-    vendor, device, kind = (number(folder / name) for name in ("vendor", "device", "class"))
-    return PciFunction(
-        address=folder.name,
-        folder=folder,
-        vendor=_known(vendor),
-        device=_known(device),
-        kind=_known(kind),
-        virtual=os.path.lexists(folder / "physfn"),
-    )
+    files = (folder / name for name in ("vendor", "device", "class"))
+    vendor, device, kind = (_known(number(file)) for file in files)
+    virtual = os.path.lexists(folder / "physfn")
+    return PciFunction(folder.name, folder, vendor, device, kind, virtual)
 
 
 def place(function: Path) -> Topology:

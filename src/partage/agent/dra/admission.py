@@ -182,17 +182,13 @@ class ClaimAdmission:
     def _holder(self, uid: str, beside: Sequence[Grant] = ()) -> str:
         """A container that has a part of a claim, beside these grants; empty if none has."""
         known = {structs.replace(one, container="") for one in beside}
-        return next(
-            (
-                f"pod {one.allocation.namespace}/{one.allocation.name}, container {one.name}"
-                for one in self.holdings()
-                if one.allocation.uid == uid
-                and not known.issuperset(
-                    structs.replace(grant, container="") for grant in one.allocation.grants
+        for one in self.holdings():
+            grants = (structs.replace(grant, container="") for grant in one.allocation.grants)
+            if one.allocation.uid == uid and not known.issuperset(grants):
+                return (
+                    f"pod {one.allocation.namespace}/{one.allocation.name}, container {one.name}"
                 )
-            ),
-            "",
-        )
+        return ""
 
     def _sharer(
         self, pod: PodSandbox, container: Container, uid: str, grants: Sequence[Grant]

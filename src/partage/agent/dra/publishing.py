@@ -24,7 +24,7 @@ import msgspec
 
 from partage.agent.discovery.found import Inventory
 from partage.agent.dra.ordering import Room, arranged
-from partage.agent.dra.slices import API_VERSION, Offered, resource_slices, slice_name
+from partage.agent.dra.slices import Offered, resource_slices, slice_of
 from partage.agent.metrics import Tallies
 from partage.agent.notes import Code, Notes
 from partage.agent.trouble import Rounds
@@ -194,13 +194,12 @@ class Publisher:
             "taints": [{"key": f"{DRA_DRIVER}/probe", "effect": "NoSchedule"}],
         }
         sets = [{"name": "probe", "counters": counter}]
+        pool = {"name": self.node, "generation": 0, "resourceSliceCount": 2}
         probes: tuple[Body, ...] = {"devices": [device]}, {"sharedCounters": sets}
-        stored = [
-            await self.client.create(
-                SLICES, self._probed(index, content), into=_Slice, dry_run=True
-            )
-            for index, content in enumerate(probes)
-        ]
+        stored = []
+        for index, content in enumerate(probes):
+            body = slice_of(self.node, f"probe-{index}", pool, content)
+            stored.append(await self.client.create(SLICES, body, into=_Slice, dry_run=True))
         found = (stored[0].spec.get("devices") or [{}])[0]
         return _Kept(
             shares=found.get("capacity") == device["capacity"]
@@ -209,15 +208,6 @@ class Publisher:
             and stored[1].spec.get("sharedCounters") == sets,
             taints=bool(found.get("taints")),
         )
-
-    def _probed(self, index: int, content: Body) -> Body:
-        pool = {"name": self.node, "generation": 0, "resourceSliceCount": 2}
-        return {
-            "apiVersion": API_VERSION,
-            "kind": "ResourceSlice",
-            "metadata": {"name": slice_name(self.node, f"probe-{index}")},
-            "spec": {"driver": DRA_DRIVER, "nodeName": self.node, "pool": pool, **content},
-        }
 
     def _say(self, what: tuple[str, ...]) -> None:
         for one in what:

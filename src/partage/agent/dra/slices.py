@@ -34,7 +34,6 @@ from partage.vendors.traits import files_known
 from partage.wire.claims import instance_name, profile_label, share_name
 from partage.wire.outcomes import said
 
-API_VERSION: Final = "resource.k8s.io/v1"
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 MIB: Final = 2**20
 
@@ -109,18 +108,20 @@ def resource_slices(
         for index, some in enumerate(_pieces(devices, MOST_DEVICES))
     ]
     pool = {"name": node.name, "generation": generation, "resourceSliceCount": len(parts)}
-    return tuple(
-        {
-            "apiVersion": API_VERSION,
-            "kind": "ResourceSlice",
-            "metadata": {
-                "name": slice_name(node.name, part),
-                "ownerReferences": [owner(node.name, uid)],
-            },
-            "spec": {"driver": DRA_DRIVER, "nodeName": node.name, "pool": dict(pool), **content},
-        }
-        for part, content in parts
-    )
+    slices = [slice_of(node.name, part, dict(pool), content) for part, content in parts]
+    for one in slices:
+        one["metadata"]["ownerReferences"] = [owner(node.name, uid)]
+    return tuple(slices)
+
+
+def slice_of(node: str, part: str, pool: Body, content: Body) -> Body:
+    """One ResourceSlice of a node, without an owner."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": slice_name(node, part)},
+        "spec": {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, **content},
+    }
 
 
 def _offers(node: Node, device: Device, found: Found | None) -> bool:

@@ -283,17 +283,9 @@ class OwnLibrary:
             if not self.compute:
                 core = core if mine is not Policy.BEST_EFFORT else 0
                 mine = Policy.NONE
-            cards.append(
-                CardQuota(
-                    grant.uuid,
-                    max(grant.memory_bytes, 1),  # 0 would be no cap
-                    core,
-                    mine,
-                    wishes.priority,
-                    wishes.swap_bytes,
-                    self.context_bytes,
-                )
-            )
+            memory = max(grant.memory_bytes, 1)  # 0 would be no cap
+            wished = wishes.priority, wishes.swap_bytes
+            cards.append(CardQuota(grant.uuid, memory, core, mine, *wished, self.context_bytes))
         return Kept(_unloaded(shares.env), quota=tuple(cards), cut=cut)
 
 

@@ -64,12 +64,9 @@ def read_numbers(proc: Path = Path("/proc")) -> Numbers:
     lacking = [name for name in ("nvidia-uvm", "nvidia-caps") if name not in majors]
     if lacking:
         raise InvalidDocument(f"{proc / 'devices'}: no {lacking[0]}; is its kernel module loaded?")
-    return Numbers(
-        majors[NVIDIA.name],
-        majors["nvidia-uvm"],
-        majors["nvidia-caps"],
-        {path: int(minor) for path, minor in re.findall(r"^(\S+) (\d+)$", minors, re.MULTILINE)},
-    )
+    lines = re.findall(r"^(\S+) (\d+)$", minors, re.MULTILINE)
+    found = {path: int(minor) for path, minor in lines}
+    return Numbers(majors[NVIDIA.name], majors["nvidia-uvm"], majors["nvidia-caps"], found)
 
 
 def render(uuid: str, place: tuple[int, int, int], numbers: Numbers) -> bytes:

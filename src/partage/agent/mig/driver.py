@@ -115,14 +115,9 @@ class NvidiaDriver:
         # Only a card without MIG has no profiles: of others, a missing function must not read as an empty card.
         infos = [] if self._mode(handle) is None else list(self._profiles(handle))
         whole = max((info.multiprocessorCount for _, info in infos), default=1) or 1
-        return MigAxis(
-            _text(self._call("nvmlDeviceGetName", handle)),
-            tuple(
-                profile
-                for kind, info in infos
-                if (profile := self._profile(handle, kind, info, whole)) is not None
-            ),
-        )
+        name = _text(self._call("nvmlDeviceGetName", handle))
+        profiles = (self._profile(handle, kind, info, whole) for kind, info in infos)
+        return MigAxis(name, tuple(one for one in profiles if one is not None))
 
     def _profiles(self, handle: Any) -> Iterator[tuple[int, Any]]:
         count = self._n.NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -168,12 +163,9 @@ class NvidiaDriver:
                 "nvmlDeviceGetGpuInstances", handle, info.id, self._n.c_nvmlGpuInstance_t
             ):
                 told = self._call("nvmlGpuInstanceGetInfo", one)
+                place, computes = told.placement, tuple(self._computes(one))
                 found[int(told.id)] = GpuInstance(
-                    int(told.id),
-                    int(told.profileId),
-                    int(told.placement.start),
-                    int(told.placement.size),
-                    tuple(self._computes(one)),
+                    int(told.id), int(told.profileId), int(place.start), int(place.size), computes
                 )
         return tuple(sorted(found.values(), key=lambda one: one.start))
 
