@@ -228,11 +228,7 @@ def _without_record(
 ) -> Injected | Refusal | None:
     known = environment(container)
     if any(key.startswith(MARK) for key in known):
-        return Refusal(
-            Rule.NO_RECORD,
-            f"the kubelet counts devices for it, but annotation {names.ALLOCATION} is missing; "
-            "was it placed by Partage's scheduler?",
-        )
+        return _unrecorded("the kubelet counts devices for it")
     if pod.namespace in place.exempt:
         return None
     claims = [f"annotation {key}" for key in RESERVED.in_annotations(pod.annotations)]
@@ -246,15 +242,16 @@ def _without_record(
     if at := runtimes.listed(one.destination for one in container.mounts):
         claims.append(f"mount {at[:_SHOWN]}")
     if claims:
-        return Refusal(
-            Rule.NO_RECORD,
-            f"{claims[0]} says that it has devices, but annotation {names.ALLOCATION} is missing; "
-            "was it placed by Partage's scheduler?",
-        )
+        return _unrecorded(f"{claims[0]} says that it has devices")
     chose = opens(container.env)
     env = _shut(container, place)
     removed = tuple(key for key in known if key in _WIDENING and key.startswith("NVIDIA_"))
     return Injected(Given(env), removed, chose=chose) if env or removed else None
+
+
+def _unrecorded(sign: str) -> Refusal:
+    missing = f"annotation {names.ALLOCATION} is missing; was it placed by Partage's scheduler?"
+    return Refusal(Rule.NO_RECORD, f"{sign}, but {missing}")
 
 
 def _shut(
@@ -316,15 +313,13 @@ def _with_record(
     place: Place,
     held: Iterable[Allocation],
 ) -> Injected | Refusal:
-    full = conflict(allocation, place, held)
-    if full is not None:
+    if (full := conflict(allocation, place, held)) is not None:
         return full
     numbered = _numbered(allocation, place)
     known = environment(container)
     removed = tuple(key for key in known if key in _WIDENING or key.startswith(MARK))
     mine = [grant for grant in numbered.grants if grant.container == container.name]
-    past = _past(pod, container, place, mine)
-    if past:
+    if past := _past(pod, container, place, mine):
         return Refusal(Rule.TAMPERED, f"its {past} asks for cards beyond its record; leave it out")
     if not mine:
         return Injected(Given(_shut(container, place)), removed, allocation, opens(container.env))
@@ -340,12 +335,9 @@ def _with_record(
         return Refusal(Rule.FILES_UNKNOWN, str(error))
     except InvalidValue as error:
         return Refusal(Rule.BAD_WISH, str(error))
-    hidden = _hiding(container) if given.quota is not None else ""
-    if hidden:
-        return Refusal(
-            Rule.TAMPERED,
-            f"its mount at {hidden} would hide files that enforce the container's limits",
-        )
+    if given.quota is not None and (hidden := _hiding(container)):
+        told = f"its mount at {hidden} would hide files that enforce the container's limits"
+        return Refusal(Rule.TAMPERED, told)
     if any(key.startswith(_LIMITS) for key in given.env):
         removed += tuple(key for key in known if key.startswith(_LIMITS) and key not in given.env)
     granted = frozenset(_maker(place, grant.uuid) for grant in mine) - {""}
@@ -387,8 +379,7 @@ def _past(pod: PodSandbox, container: Container, place: Place, mine: Sequence[Gr
     theirs = frozenset(
         _maker(place, one.uuid) for one in mine if one.mode is GrantMode.VENDOR
     )  # their plugin may name its shares
-    found = _named(pod, container, place, theirs)
-    if found:
+    if found := _named(pod, container, place, theirs):
         return f"CDI name {found[0]}"
     at = runtimes.listed(one.destination for one in container.mounts)
     return f"mount at {at[:_SHOWN]}" if at else _opened_beside(container, place, mine)
@@ -422,8 +413,7 @@ def _opened_beside(container: Container, place: Place, mine: Sequence[Grant]) ->
             return f"variable {key} with several values"
         uuids = {one.uuid for one in own}
         for value in sorted(values):
-            past = runtimes.names_others(value, uuids, minors, others)
-            if past:
+            if past := runtimes.names_others(value, uuids, minors, others):
                 return f"variable {key} with {past[:_SHOWN]}"
     return ""
 
@@ -494,8 +484,7 @@ def conflict(allocation: Allocation, place: Place, held: Iterable[Allocation]) -
             for theirs in charges
             if theirs.type is charge.type and _is_of(theirs, device, place)
         }
-        why = _full(device, charge, [theirs for _, theirs in beside.values()])
-        if why:
+        if why := _full(device, charge, [theirs for _, theirs in beside.values()]):
             holders = sorted({name for name, _ in beside.values()})
             return Refusal(
                 Rule.CARD_FULL,
@@ -558,8 +547,7 @@ def _full(device: Device, charge: Charge, beside: Sequence[Charge]) -> str:
             return f"{asked} {what} asked, {max(total - used, 0)} of {total} left"
     if bool(charge.instances) != bool(before.instances):
         return "shares and hardware instances do not go together"
-    taken = sorted({*charge.functions} & {*before.functions})
-    if taken:
+    if taken := sorted({*charge.functions} & {*before.functions}):
         return f"virtual function {taken[0]} is taken"
     for mine in charge.instances:
         for other in before.instances:

@@ -261,11 +261,9 @@ def _of_units(look: _Look) -> Iterator[Finding]:
         if uid is None:
             continue
         flat = [(resource, unit) for resource, ids in units.items() for unit in ids]
-        twice = [unit for resource, unit in flat if len(owners[resource, unit]) > 1]
-        if twice:
+        if twice := [unit for resource, unit in flat if len(owners[resource, unit]) > 1]:
             yield _finding(key, uid, Kind.UNIT_TWICE, f"another pod has the same: {_some(twice)}")
-        strange = [unit for unit in flat if unit not in card_of]
-        if strange:
+        if strange := [unit for unit in flat if unit not in card_of]:
             told = _some(f"{unit} of {resource}" for resource, unit in strange)
             yield _finding(
                 key, uid, Kind.UNKNOWN_UNIT, f"no device plugin offers what it holds: {told}"
@@ -279,8 +277,7 @@ def _of_container(
     look: _Look, key: tuple[str, str, str], uid: str, cards: set[str]
 ) -> Iterator[Finding]:
     """A container that holds units but has no record, or whose units are of other cards."""
-    mine = look.entries.get((uid, key[2]))
-    if mine is not None:
+    if (mine := look.entries.get((uid, key[2]))) is not None:
         record = look.recorded(mine)
         if isinstance(record, Allocation):
             granted = {one.uuid for one in record.grants if one.container == key[2]}

@@ -91,8 +91,7 @@ class Stories:
         for text in container.env:
             # Other values of a mark are not the agent's.
             word = text.partition("=")[2] if text.startswith(MARK) else ""
-            taken = self._taken.pop(word, None)
-            if taken is not None:
+            if (taken := self._taken.pop(word, None)) is not None:
                 units: dict[str, Value] = {
                     "partage.resource": taken.resource,
                     "partage.units": taken.units,

@@ -116,8 +116,7 @@ class Specifications:
     def edits(self, names: Sequence[str]) -> tuple[Edits, ...]:
         """The edits of devices such as `nvidia.com/gpu=GPU-…`, in order. Raises `InvalidValue`: an unknown name."""
         devices, problems = self._devices()
-        unknown = [name for name in names if name not in devices]
-        if unknown:
+        if unknown := [name for name in names if name not in devices]:
             where = ", ".join(str(folder) for folder in self._folders)
             why = f" ({'; '.join(problems)})" if problems else ""
             raise InvalidValue(f"no CDI device {', '.join(unknown)} in {where}{why}")

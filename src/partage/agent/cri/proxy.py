@@ -271,8 +271,7 @@ class Proxy:
             told = await self._decided(lambda: self._read(request))
             image = await self._image(told, request)
             pod, container = asked(told, image)
-            adjustment = await self._adjusted(pod, container)
-            if adjustment is not None:
+            if (adjustment := await self._adjusted(pod, container)) is not None:
                 request = edited(request, adjustment, self._file_of)
             answer = await self._call(_CREATE, request, context)
             await self._settled(self._made, container, cri.Identity.decode(answer).id)

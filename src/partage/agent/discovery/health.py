@@ -147,8 +147,7 @@ class HealthBook:
     def missing(self, uuid: str) -> None:
         """Note that a card does not answer."""
         self._renewed.add(uuid)
-        known = self._ailments.get(uuid)
-        if known is not None:
+        if (known := self._ailments.get(uuid)) is not None:
             self._ailments[uuid] = Ailment(known.xid, known.since, missed=True)
 
     def answers(self, uuid: str, now: float) -> Ailment | None:

@@ -59,8 +59,7 @@ class InstanceUses:
             for number, uuid, place in _instances(nvml, handle):
                 key = (card, number, uuid)
                 there.add(key)
-                use = self._measured(nvml, handle, key)
-                if use is not None:
+                if (use := self._measured(nvml, handle, key)) is not None:
                     found[place] = use
         except nvml.NVMLError as error:
             self._say(card, str(error))

@@ -80,10 +80,8 @@ class Nvidia:
 
     def discover(self, roots: Roots) -> Inventory:
         """The current cards."""
-        if self._nvml is None:
-            problem = self._open(roots)
-            if problem:
-                return Inventory(problems=_seen(roots, problem))
+        if self._nvml is None and (problem := self._open(roots)):
+            return Inventory(problems=_seen(roots, problem))
         try:
             return self._search(roots)
         except self._failures as error:
@@ -112,8 +110,7 @@ class Nvidia:
             nvml: Any = importlib.import_module("pynvml")
         except ImportError:
             return "nvidia-ml-py is not installed; install the extra partage[nvidia]"
-        problem = load_library(roots.libraries)
-        if problem:
+        if problem := load_library(roots.libraries):
             return problem
         try:
             nvml.nvmlInit()

@@ -57,8 +57,7 @@ class Search:
         self.faults = ""
         self._roots, self._node = roots, node
         self._nvidia = Nvidia(self.health, clock)
-        unknown = [name for name in backends if name not in BACKENDS]
-        if unknown:
+        if unknown := [name for name in backends if name not in BACKENDS]:
             raise ValueError(f"{unknown[0]!r} is not one of {', '.join(BACKENDS)}")
         self._backends = tuple(
             backend or self._nvidia.discover

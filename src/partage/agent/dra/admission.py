@@ -68,14 +68,12 @@ class ClaimAdmission:
             known = self.claims.prepared.get(mine.uid)
             if known is None or known.parts != found.parts or self._has_moved(mine):
                 # Containers of a claim with a damaged file continue to run.
-                holder = self._holder(mine.uid, mine.grants if known is None else ())
-                if holder:
+                if holder := self._holder(mine.uid, mine.grants if known is None else ()):
                     told = f"{who} has other devices now, and {holder} has still those from before"
                     raise NotPrepared(Rule.BAD_CLAIM, f"{told} ({Rule.BAD_CLAIM})")
                 if known is not None:
                     self.claims.drop(mine.uid)
-                full = self._refused(mine, place)
-                if full is not None:
+                if (full := self._refused(mine, place)) is not None:
                     raise NotPrepared(full.rule, f"{who}: {full.message} ({full.rule})")
             try:
                 return self.claims.put(found)

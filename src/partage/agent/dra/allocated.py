@@ -47,8 +47,7 @@ def allocated(claim: Document, node: Node) -> Allocated:
         raise InvalidValue(f"{where}: access for administrators is not served")
     if has_parameters(claim):
         raise InvalidValue(f"{where} has parameters for {DRA_DRIVER}, which takes none")
-    others = sorted({str(one["pool"]) for one in results} - {node.name})
-    if others:
+    if others := sorted({str(one["pool"]) for one in results} - {node.name}):
         raise InvalidValue(f"{where} is allocated on node {others[0]}, not on {node.name}")
     record = read.records.get(node.name)
     if record is None or len(record.grants) != len(results):

@@ -288,8 +288,7 @@ def cards_in(specs: Iterable[Mapping[str, Any]]) -> Iterator[int]:
     """Numbers of the cards in slices' specs, which are in the order of their names, in the allocator's order."""
     for spec in specs:
         for device in spec.get("devices") or ():
-            name = DEVICE.fullmatch(str(device.get("name")))
-            if name is not None:
+            if (name := DEVICE.fullmatch(str(device.get("name")))) is not None:
                 yield int(name[1])
 
 

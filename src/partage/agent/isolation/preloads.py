@@ -84,8 +84,7 @@ def taken_first(  # what is known of one process
         ("as auditor", audits, partial(defined, OF_AUDITOR)),
     ):
         for name in names[:_MOST]:
-            why = _judged(root, _places(name, folders, mapped), name, mapped, sought, work)
-            if why:
+            if why := _judged(root, _places(name, folders, mapped), name, mapped, sought, work):
                 return f"{how} {why}"
         if len(names) > _MOST:
             return f"{how} {len(names)} objects, too many to look at"

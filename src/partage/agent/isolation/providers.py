@@ -311,8 +311,7 @@ class Mps:
     def keep(self, shares: Shares) -> Kept:
         """The daemon's files and the driver's limits. Raises `InvalidValue`: impossible, or the daemon is away."""
         wishes, cut = shares.granted()
-        problem = self.problem()
-        if problem:
+        if problem := self.problem():
             # Without the daemon a program would run beside it, without limits.
             raise InvalidValue(f"a share of a card: {problem}; the kubelet tries again")
         cards = shares.cards

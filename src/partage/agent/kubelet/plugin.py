@@ -186,7 +186,6 @@ class _Served:
         return said.AllocateResponse(tuple(given)).encode()
 
     async def _pre_start(self, _request: bytes, context: Any) -> bytes:
-        why = await self.node.allow()
-        if why:
+        if why := await self.node.allow():
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"partage: {why}")
         return b""

@@ -61,8 +61,7 @@ def read_numbers(proc: Path = Path("/proc")) -> Numbers:
         name: int(major) for major, name in re.findall(r"^ *(\d+) (\S+)$", devices, re.MULTILINE)
     }
     majors.setdefault(NVIDIA.name, majors.get("nvidia-frontend", 195))
-    lacking = [name for name in ("nvidia-uvm", "nvidia-caps") if name not in majors]
-    if lacking:
+    if lacking := [name for name in ("nvidia-uvm", "nvidia-caps") if name not in majors]:
         raise InvalidDocument(f"{proc / 'devices'}: no {lacking[0]}; is its kernel module loaded?")
     lines = re.findall(r"^(\S+) (\d+)$", minors, re.MULTILINE)
     found = {path: int(minor) for path, minor in lines}

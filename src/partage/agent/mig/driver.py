@@ -201,8 +201,7 @@ class NvidiaDriver:
 
     def set_mode(self, card: str, *, on: bool) -> None:
         """Turn MIG mode on or off; a bad status of the activation is an error too."""
-        status = self._call("nvmlDeviceSetMigMode", self._handle(card), int(on))
-        if status:
+        if status := self._call("nvmlDeviceSetMigMode", self._handle(card), int(on)):
             raise NvmlFailed("nvmlDeviceSetMigMode", self._failure(int(status)), "activation")
 
     def make_gpu_instance(self, card: str, profile: int, start: int, size: int) -> None:

@@ -184,8 +184,7 @@ class _Planner:
         own = self._own.get((entry.instance, entry.owner))
         if own is None:
             return Step(Act.FORGET, entry)
-        ours = _ours(entry, own)
-        if ours is not None:
+        if (ours := _ours(entry, own)) is not None:
             return Step(Act.END_COMPUTE, replace(entry, gpu=own.id, compute=ours.id))
         if own.computes:
             self._hinder(entry, Obstacle.SHARED, f"GPU instance {own.id} holds {_names(own)}")
@@ -218,8 +217,7 @@ class _Planner:
 
     def _make(self, entry: Entry) -> Step | None:
         """The next step of one that has begun, but is not on the card (any more)."""
-        back = self._back(entry, Stage.INTENT)
-        if back is not None:
+        if (back := self._back(entry, Stage.INTENT)) is not None:
             return back
         profile = self._possible(entry)
         if profile is None:
@@ -294,8 +292,7 @@ class _Planner:
         mode = self._seen.mode
         if mode.current and mode.pending:
             return True, None
-        message = uncuttable(self._seen)
-        if message:
+        if message := uncuttable(self._seen):
             self._hinder(one, Obstacle.MODE, message)
             return False, None
         noted = self._journal.mode == self._seen.epoch

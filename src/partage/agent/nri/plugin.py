@@ -325,8 +325,7 @@ class _Connection:
         pod, container = _named(call.payload)
 
         def decide() -> nri.Adjustment | None:
-            why = too_long(field_of(call.payload, 2), call.length)
-            if why:
+            if why := too_long(field_of(call.payload, 2), call.length):
                 raise self._plugin.decider.large(f"{nri.named(pod, container)}: {why}")
             return self._plugin.decider.create(*_asked(nri.ContainerRequest.decode(call.payload)))
 
