@@ -663,6 +663,25 @@ async def test_rejected_nodes_are_left_out_while_there_are_others() -> None:
 
 
 @run
+async def test_a_nomination_that_a_user_wrote_is_only_a_wish() -> None:
+    """The best node stays first and is held; the named one comes after it if it has room, and not at all if it has none."""
+    world = Plugged()
+    await world.start(*(one for n in ("n1", "n2", "n3") for one in (node(n), device(n, card(0)))))
+    world.create(pod("other", whole(), nodeName="n2"))
+    world.create(pod("web", half()))
+    best = world.propose("web").nodes
+    assert best == ["n1"]
+
+    assert world.propose("web", nominated="n2").nodes == best
+    assert world.propose("web", nominated="nowhere").nodes == best
+    assert world.propose("web", nominated="n3").nodes == [*best, "n3"]
+    held = world.service.books.engine.ledger.allocation("uid-web")
+    assert held is not None
+    assert held.node == "n1"
+    world.check()
+
+
+@run
 async def test_a_pod_that_most_nodes_repel_gets_to_the_others() -> None:
     """A tenant's pods may repel all others from any number of nodes, and those may be the best."""
     world = Plugged()
