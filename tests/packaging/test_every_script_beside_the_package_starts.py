@@ -75,3 +75,28 @@ def test_make_runs_the_long_tests_so() -> None:
     for name in LONG:
         (line,) = (line for line in lines if f"tests/faults/{name} " in line)
         assert line.startswith("\tPYTHONPATH=tests/tools $(BIN)/python ")
+
+
+@pytest.mark.parametrize(
+    ("tool", "saves"),
+    [("docker", "save -o"), ("podman", "save -o"), ("buildah", "push --quiet")],
+)
+def test_images_are_written_as_archives_by_each_tool(
+    tmp_path: Path, tool: str, saves: str
+) -> None:
+    """Each tool is played, and has only the commands that it really has; buildah has none to save."""
+    played = tmp_path / tool
+    played.write_text(
+        '#!/bin/sh\necho "$*" >> "$0.log"\n'
+        f'case "$*" in build*) ;; "{saves} "*) ;; *) exit 125 ;; esac\n'
+    )
+    played.chmod(0o755)
+    env = os.environ | {"IMAGE_TOOL": str(played), "IMAGE_ARCHIVES": str(tmp_path / "made")}
+    done = subprocess.run(
+        [ROOT / "deploy/image"], capture_output=True, text=True, check=False, env=env
+    )
+
+    assert done.returncode == 0, done.stderr
+    asked = (tmp_path / f"{tool}.log").read_text()
+    for image in ("partage", "kube-scheduler"):
+        assert f"{tmp_path}/made/{image}.tar" in asked
