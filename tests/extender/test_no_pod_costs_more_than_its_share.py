@@ -533,6 +533,60 @@ async def test_words_and_cards_that_a_pod_names_are_compared_once_for_all_its_co
 PARTS = [21, 22, 23, 24, 26, 27, 28, 29, 31, 33, 34, 36, 37, 38, 39, 41, 43, 44, 46]
 
 
+def cut(number: int) -> Manifest:
+    """A node of eight cards that are cut into instances; other cards of each are ill."""
+    cards = [
+        {
+            "id": f"GPU-{number}-{minor}",
+            "index": minor,
+            "count": 7,
+            "devmem": 81_920,
+            "devcore": 100,
+            "type": "NVIDIA A100-SXM4-80GB",
+            "mode": "mig",
+            "health": not number >> minor & 1,
+        }
+        for minor in range(8)
+    ]
+    return node(f"n{number}", annotations={"hami.io/node-nvidia-register": json.dumps(cards)})
+
+
+@pytest.fixture(scope="module")
+def instances() -> Plugged:
+    """As many nodes, in mode `mig`."""
+
+    async def made() -> Plugged:
+        plenty = AllowanceSettings(10**9, 60_000, 2 * 10**9)
+        found = Plugged(allowance=plenty, preempts=False)
+        await found.start(*map(cut, range(NODES)))
+        return found
+
+    return asyncio.run(made())
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        [share(1, 4000 + i, 1) for i in range(64)],
+        [share(7, 4000 + i, (1, 28, 0, 43)[i % 4]) for i in range(64)],
+        [
+            share((3, 8, 7, 3, 1, 2, 1)[i % 7], 1 + 3 * i, (28, 1, 15, 57)[i % 4])
+            for i in range(64)
+        ],
+        [share(1, (4000, 19_000, 39_000)[i % 3] + i, 1) for i in range(40)],
+    ],
+    ids=["one more than there is room", "sets of seven", "sets of any size", "three profiles"],
+)
+@pytest.mark.parametrize("initial", [0, 56], ids=["main", "init"])
+def test_a_pod_that_is_hard_to_place_on_instances_is_answered_within_its_bound(
+    instances: Plugged, asks: list[dict[str, str]], initial: int
+) -> None:
+    """Of many containers, on nodes of which no two are equal."""
+    listed = many(len(asks), *asks)
+    for notes in ({}, {"hami.io/gpu-scheduler-policy": "topology-aware"}):
+        ask(instances, pod(listed[initial:] or listed, notes, initContainers=listed[:initial]))
+
+
 def test_a_search_that_is_given_up_says_so(world: Plugged) -> None:
     """Eight cards, and 24 shares of different sizes that are 800 percent together."""
     asks = [share(1, 100 + i, PARTS[i % 19] + (3 if i < 14 else 2)) for i in range(24)]

@@ -297,9 +297,7 @@ def take(card: Card, place: Place) -> Need:
 def serves(card: Card, place: Place, request: DeviceRequest) -> bool:
     """Whether an instance that the pod already has would serve another of its requests."""
     cutting = card.device.cutting
-    return cutting is not None and any(
-        profile.name == place.instance.profile for profile in _suitable(cutting, sized(request))
-    )
+    return cutting is not None and place.instance.profile in wished(cutting, sized(request))
 
 
 # --- several cards -------------------------------------------------------------------------------
