@@ -810,6 +810,27 @@ def test_attempts_without_an_end_leave_others_their_looks() -> None:
     answers.set()
 
 
+def test_nobody_is_blamed_for_files_of_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tenants of many namespaces have all looks wait, the others' state is that of the last look, or unknown."""
+    node.process(8, node.container(HONEST))
+    lookers: Lookers[tuple[Seen, ...]] = Lookers()
+    monkeypatch.setattr("partage.agent.isolation.lookers._MOST", 1)
+    first = see(node.rooms, node.proc, None, lookers)
+    answers = threading.Event()
+    lookers._waits = lambda _look: False
+    with pytest.raises(TooMuch):
+        lookers.look("stuck", lambda: (answers.wait(240), ())[1], "hostile")
+
+    again = see(node.rooms, node.proc, first, lookers)
+    anew = see(node.rooms, node.proc, None, lookers)
+
+    answers.set()
+    assert again.processes == first.processes
+    assert not again.excess
+    assert not anew.excess
+    assert anew.unseen == {HONEST}
+
+
 def test_looks_that_take_long_are_few() -> None:
     """While others wait, a tenant's looks have a time limit together; time that passes restores it."""
     now = 0.0

@@ -243,6 +243,7 @@ ATTACKS: Final = (
             f"{_LOOKS}::test_the_others_are_judged_at_each_look",
             f"{_LOOKS}::test_many_who_cost_nearly_too_much_share_a_bound",
             f"{_LOOKS}::test_files_that_do_not_answer_hold_up_nobody_elses_look",
+            f"{_LOOKS}::test_nobody_is_blamed_for_files_of_others",
             "agent/test_what_passes_ends_no_loop.py::test_a_program_that_cannot_be_opened_is_no_process_that_has_ended",
             f"{_LOOKS}::test_a_file_system_of_a_tenant_may_answer_with_any_error",
             f"{_ROOMS}::test_an_image_on_a_server_that_does_not_answer_holds_up_no_other",

@@ -34,7 +34,7 @@ from partage.agent.injection import (
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.folders import Folders
 from partage.agent.isolation.images import Verdict, judge_image
-from partage.agent.isolation.lookers import Lookers
+from partage.agent.isolation.lookers import Lookers, Occupied
 from partage.agent.isolation.processes import root_of
 from partage.agent.isolation.providers import Isolation, binds_of
 from partage.agent.isolation.reading import TooMuch
@@ -295,6 +295,8 @@ class Keeper:
             verdict = self._lookers.look(container.id, judge, who.partition("/")[0])
         except TooMuch as error:
             why = f"it has {error}"
+        except Occupied as error:
+            why = str(error)
         except OSError as error:
             why = f"the agent lacks a resource: {error.strerror or error}"
         if verdict is None:

@@ -29,6 +29,10 @@ _REFUND: Final = 1 / 12
 """Seconds of credit for each second that passes."""
 
 
+class Occupied(Exception):
+    """All threads wait for files of others: nothing is known of this container."""
+
+
 def _in_time(look: Future[Any]) -> bool:
     return bool(wait((look,), _PATIENCE).done)
 
@@ -55,12 +59,15 @@ class Lookers(Generic[T]):
     def look(self, container: str, call: Callable[[], T], whose: str = "") -> T:
         """Return the result of a look at a container, whose tenant is named, or raise its error.
 
-        Raises `TooMuch`: it does not return, or the tenant's took too long; `RuntimeError`: no thread can be started.
+        Raises `TooMuch`: it does not return, or the tenant's took too long; `Occupied`: too many looks of others do not
+        return; `RuntimeError`: no thread can be started.
         """
         self._late = {name: one for name, one in self._late.items() if not one[1].done()}
         theirs = sum(owner == whose for owner, _ in self._late.values())
-        if container in self._late or theirs >= _MOST_OF_ONE or len(self._late) >= _MOST:
+        if container in self._late or theirs >= _MOST_OF_ONE:
             raise TooMuch(LATE)
+        if len(self._late) >= _MOST:
+            raise Occupied("all looks wait for files of other containers that do not answer")
         began = self._clock()
         refund, self._reckoned = (began - self._reckoned) * _REFUND, began
         self._spent = {owner: s - refund for owner, s in self._spent.items() if s > refund}

@@ -22,7 +22,7 @@ from partage.agent.isolation.amounts import NAME
 from partage.agent.isolation.container_dirs import Room
 from partage.agent.isolation.elf import Reach, reach
 from partage.agent.isolation.library import as_mapped, is_genuine
-from partage.agent.isolation.lookers import LATE, Lookers
+from partage.agent.isolation.lookers import LATE, Lookers, Occupied
 from partage.agent.isolation.mappings import arguments, mapped, variables
 from partage.agent.isolation.preloads import of_loader, taken_first
 from partage.agent.isolation.processes import CROWD, Numbers, container_of, listed, numbers_of
@@ -178,6 +178,13 @@ def see(
         view = views[container] = read_room(rooms[container], found.get(container, ()))
         return 0 if isinstance(view.account, str) else view.account.work
 
+    def as_before(container: str) -> None:
+        """Keep what the last look saw of its processes."""
+        if container in before.processes:
+            found[container] = before.processes[container]
+        else:
+            unseen.add(container)
+
     left -= sum(read(container) for container in rooms if container not in pids)
     for container in sorted(pids, key=lambda one: before.costs.get(one, len(pids[one]) * _FIRST)):
         last, cost = before.excess.get(container), before.costs.get(container, 0)
@@ -187,10 +194,7 @@ def see(
             left -= read(container)
             continue
         if left <= 0 or cost > left:
-            if container in before.processes:
-                found[container] = before.processes[container]
-            else:
-                unseen.add(container)
+            as_before(container)
             costs[container] = cost // 2  # so that its turn will come
             left -= read(container)
             continue
@@ -207,6 +211,8 @@ def see(
                 if container_of(f"{proc}/{one.pid}/cgroup", rooms, work) == container
             )
             work.take(0, "processes")
+        except Occupied:
+            as_before(container)
         except TooMuch as error:
             rest = min(last.rest * 2, _REST) if last else 1
             excess[container] = Excess(str(error), rest, rest)
