@@ -47,7 +47,7 @@ Document = dict[str, Any]
     default="name",
     help="Order of nodes and cards: by name, or by what is used or free of compute or memory.",
 )
-@flag("-w", "--watch", help="Show it on the whole screen, again and again, until Ctrl-C.")
+@flag("-w", "--watch", help="Show it on the whole screen, again and again, until q or Ctrl-C.")
 @option(
     "--interval",
     type=Real(0.5, 3600),
@@ -117,7 +117,11 @@ def top(
 
     async def question(asked: Asked) -> tuple[Asked, Document]:
         most = _FEW if given["output"] == "table" else None
-        return asked, await _gathered(asked, what, namespace, sort, most)
+        found = await _gathered(asked, what, namespace, sort, most)
+        if given["files"] and given["output"] in ("table", "wide"):
+            for one in found.get("waiting", ()):
+                one["message"] = one["message"] or "there is room for it"
+        return asked, found
 
     wide = given["output"] == "wide"
     if watch:
@@ -136,8 +140,6 @@ def top(
         return
     if given["files"] and found.get("waiting"):
         asked = replace(asked, notes=(*asked.notes, _ALONE))
-        for one in found["waiting"]:
-            one["message"] = one["message"] or "there is room for it"
     with paper(wide=wide) as console:
         _show(console, what, found, wide=wide)
     told(asked)
