@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,40 @@ def test_a_terminal_that_cannot_be_drawn_on_is_not_watched(manifests: str) -> No
 
     assert running.returncode == 2
     assert "TERM says that this one is dumb" in " ".join(told.split())
+
+
+def test_a_live_view_is_moved_and_ended_by_keys(manifests: str) -> None:
+    """On twelve lines the waiting pods are below the screen; the terminal is afterwards as it was."""
+    ours, theirs = os.openpty()
+    before = termios.tcgetattr(theirs)
+    environ = os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "12"}
+    program = [sys.executable, "-m", "partage.cli.main", "top", "--watch", "-f", manifests]
+    program += ["--interval", "600"]
+    with subprocess.Popen(
+        program, stdin=theirs, stdout=theirs, stderr=theirs, env=environ
+    ) as running:
+        seen = b""
+        for typed, told in (
+            (b"", b"lines more; arrow keys move, q ends"),
+            (b"\x1b[B\x1b[B", b"2 lines above,"),
+        ):
+            os.write(ours, typed)
+            while told not in seen:
+                seen += os.read(ours, 65536)
+        assert b"there is room for it" not in seen
+        os.write(ours, b"\x1b[F")
+        while b" 0 lines more" not in seen:
+            seen += os.read(ours, 65536)
+        os.write(ours, b"q")
+        while b"\x1b[?1049l" not in seen:
+            seen += os.read(ours, 65536)
+        after = termios.tcgetattr(theirs)
+        os.close(theirs)
+    os.close(ours)
+
+    assert running.returncode == 0
+    assert b"there is room for it" in seen
+    assert after == before
 
 
 def _watched(command: list[str]) -> str:
