@@ -29,6 +29,8 @@ UNCOMMON = re.compile(
     re.IGNORECASE,
 )
 """Words that an engineer who learnt English second has to look up, or that stand for one of the field's."""
+LONGEST_CLAUSE = 46
+"""Words between two marks that end a thought: a reader holds no more in one go."""
 EXCEPTIONS = {"given back"}
 """A word of the dashboard's history, which programs read; pages quote it."""
 RECORDS = ("CHANGELOG.md", "docs/decisions/")
@@ -146,6 +148,26 @@ def test_long_pages_stay_as_short_as_they_became(page: str, most: int) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     words = [word for word in text.split() if re.search(r"\w", word)]
     assert len(words) <= most
+
+
+def clauses(text: str) -> Iterator[str]:
+    """What stands between full stops, colons and semicolons; of prose alone, not of tables, code and links' ends."""
+    prose = re.sub(r"\]\([^)]*\)", "]", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    lines = [line for line in prose.splitlines() if not line.lstrip().startswith("|")]
+    for block in re.split(r"\n\s*\n|\n\s*(?:\*|\d+\.) ", "\n".join(lines)):
+        yield from re.split(r"(?<=[.:;!?])\s", block)
+
+
+def test_pages_have_one_thought_at_a_time() -> None:
+    """No clause is too long to be read once."""
+    words = {
+        clause: sum(bool(re.search(r"[A-Za-z]", one)) for one in clause.split())
+        for path in PAGES
+        for clause in clauses(path.read_text(encoding="utf-8"))
+    }
+
+    assert len(words) > 5000
+    assert [clause for clause, count in words.items() if count > LONGEST_CLAUSE] == []
 
 
 def test_what_is_installed_names_the_subject() -> None:

@@ -87,7 +87,7 @@ ATTACKS: Final = (
     Attack(
         "tenant",
         "fields nested 9,000 deep, broken text; hundreds of pods and claims of a megabyte or 78,000 annotations",
-        "all is read but these; memory as their text",
+        "all others are read; these take their text's memory",
         (
             "kube/test_odd_objects_stop_no_list.py",
             "cli/test_a_deep_object_hides_no_other.py",
@@ -430,7 +430,7 @@ ATTACKS: Final = (
     ),
     Attack(
         "thief",
-        "a node with many cards, and pods that are hard to place",
+        "a node with many cards, and hard pods",
         "a pod costs only the extra work of that node's cards",
         ("laws/test_large_nodes_cost_others_little.py",),
     ),
@@ -480,7 +480,7 @@ ATTACKS: Final = (
     Attack(
         "stranger",
         "endless questions about a tenant's own claim, with an invented or left finalizer",
-        "what it asks for, for a minute",
+        "its devices are held, a minute at most",
         (
             "daemon/test_claims_of_a_cluster_are_counted.py::test_a_claim_that_no_scheduler_allocates_is_reserved_by_no_question",
             "daemon/test_claims_of_a_cluster_are_counted.py::test_a_claim_that_a_tenant_asks_about_holds_one_node",
