@@ -48,7 +48,7 @@ def test_every_row_has_a_name_of_its_own_and_a_document() -> None:
 
     assert len(set(names)) == len(names)
     assert {name[:3] for name in names} == set(TITLES)
-    assert {row.seed for row in (*ELSEWHERE, *MISPRINTS)} == set(TITLES)
+    assert {row.number for row in (*ELSEWHERE, *MISPRINTS)} == set(TITLES)
 
 
 def test_a_case_that_does_not_hold_fails() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from up_world import DEVICES, PODS, World, eventually, from_files, node, run, running
 
-from published.manifests003 import DEVICE
+from published.koordinator_manifests import DEVICE
 
 APPS = "/apis/apps/v1/namespaces/default"
 LISTS = ("/api/v1/nodes", DEVICES, f"{APPS}/deployments", f"{APPS}/replicasets", PODS)

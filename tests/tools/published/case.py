@@ -60,13 +60,13 @@ class Elsewhere:
     """A printed thing that this command cannot show.
 
     Attributes:
-        seed: the document's number.
+        number: the document's number.
         printed: what it prints.
         by: what does it, or why nothing does.
         test: the test that shows it; empty where nothing does it.
     """
 
-    seed: str
+    number: str
     printed: str
     by: str
     test: str = ""
@@ -76,7 +76,7 @@ class Elsewhere:
 class Misprint:
     """What a document prints wrong, and what is implemented instead."""
 
-    seed: str
+    number: str
     printed: str
     meant: str
     implemented: str

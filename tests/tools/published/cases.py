@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from published import seed000, seed001, seed002, seed003
+from published import hami, koordinator, metax, qgpu
 from published.case import Case, Elsewhere, Misprint
 
 __all__ = ["CASES", "ELSEWHERE", "MISPRINTS", "PAGES", "TITLES"]
@@ -16,16 +16,16 @@ TITLES: Final = {
 PAGES: Final = {"000": "metax", "001": "qgpu", "002": "hami", "003": "koordinator"}
 """Names of their pages below docs/conformance."""
 
-CASES: Final[tuple[Case, ...]] = (*seed000.CASES, *seed001.CASES, *seed002.CASES, *seed003.CASES)
+CASES: Final[tuple[Case, ...]] = (*metax.CASES, *qgpu.CASES, *hami.CASES, *koordinator.CASES)
 ELSEWHERE: Final[tuple[Elsewhere, ...]] = (
-    *seed000.ELSEWHERE,
-    *seed001.ELSEWHERE,
-    *seed002.ELSEWHERE,
-    *seed003.ELSEWHERE,
+    *metax.ELSEWHERE,
+    *qgpu.ELSEWHERE,
+    *hami.ELSEWHERE,
+    *koordinator.ELSEWHERE,
 )
 MISPRINTS: Final[tuple[Misprint, ...]] = (
-    *seed000.MISPRINTS,
-    *seed001.MISPRINTS,
-    *seed002.MISPRINTS,
-    *seed003.MISPRINTS,
+    *metax.MISPRINTS,
+    *qgpu.MISPRINTS,
+    *hami.MISPRINTS,
+    *koordinator.MISPRINTS,
 )

@@ -13,7 +13,9 @@ __all__ = ["pages"]
 
 _HEAD: Final = """# Conformance with the four published documents
 
-Written by `make conformance`; do not edit. Each row is a statement that one of the [four documents](sources/documents.md) prints or
+{passed} of {all} statements pass. {elsewhere} more cannot be shown by this command; their tables name what shows each, or why nothing does. (Written by `make conformance`; do not edit.)
+
+Each row is a statement that one of the [four documents](sources/documents.md) prints or
 promises. A test in `tests/conformance` gives its manifests to the real command (`partage schedule - -o json`) and compares the
 output with the print. A row's name links to its manifests and to each compared value. `tests/embedded` follows the steps that
 need a running cluster, document by document.
@@ -27,35 +29,37 @@ Written by `make conformance`; do not edit. Manifests and values of the cases of
 def pages(outputs: Mapping[str, Output]) -> dict[str, str]:
     """Every page below `docs` for what came out of every case, by the case's id."""
     return {"conformance.md": _lines(outputs)} | {
-        f"conformance/{PAGES[seed]}.md": "\n".join(
+        f"conformance/{PAGES[number]}.md": "\n".join(
             [
                 _INPUTS.format(title=title),
-                *(_input(case, outputs[case.id]) for case in CASES if case.id.startswith(seed)),
+                *(_input(case, outputs[case.id]) for case in CASES if case.id.startswith(number)),
             ]
         )
-        for seed, title in TITLES.items()
+        for number, title in TITLES.items()
     }
 
 
 def _lines(outputs: Mapping[str, Output]) -> str:
     """The summary: one line a case."""
     verdicts = {case.id: verdict(case, outputs[case.id]) for case in CASES}
-    parts = [_HEAD, _summary(verdicts)]
-    for seed, title in TITLES.items():
-        cases = [case for case in CASES if case.id.startswith(seed)]
+    passed = sum(one is not Verdict.FAIL for one in verdicts.values())
+    head = _HEAD.format(passed=passed, all=len(verdicts), elsewhere=len(ELSEWHERE))
+    parts = [head, _summary(verdicts)]
+    for number, title in TITLES.items():
+        cases = [case for case in CASES if case.id.startswith(number)]
         parts.append(f"## {title}\n")
         parts.append(_checked(cases, verdicts))
-        parts.append(_elsewhere(row for row in ELSEWHERE if row.seed == seed))
+        parts.append(_elsewhere(row for row in ELSEWHERE if row.number == number))
     parts.append(_misprints(MISPRINTS))
     return "\n".join(part for part in parts if part)
 
 
 def _summary(verdicts: Mapping[str, Verdict]) -> str:
     rows = []
-    for seed, title in TITLES.items():
-        counts = Counter(v for name, v in verdicts.items() if name.startswith(seed))
+    for number, title in TITLES.items():
+        counts = Counter(v for name, v in verdicts.items() if name.startswith(number))
         passed = counts[Verdict.OK] + counts[Verdict.MISPRINT]
-        elsewhere = sum(row.seed == seed for row in ELSEWHERE)
+        elsewhere = sum(row.number == number for row in ELSEWHERE)
         rows.append((title, passed, counts[Verdict.FAIL], elsewhere))
     return _table(("document", "pass", "fail", "shown elsewhere"), rows)
 
@@ -80,7 +84,7 @@ def _elsewhere(rows: Iterable[Elsewhere]) -> str:
 
 
 def _misprints(rows: Iterable[Misprint]) -> str:
-    listed = [(TITLES[row.seed], row.printed, row.meant, row.implemented) for row in rows]
+    listed = [(TITLES[row.number], row.printed, row.meant, row.implemented) for row in rows]
     table = _table(("document", "printed", "meant", "implemented"), listed)
     return f"## Misprints\n\n{table}"
 

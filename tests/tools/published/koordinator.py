@@ -3,7 +3,7 @@
 from typing import Final
 
 from published.case import Case, Elsewhere, Expectation, Misprint
-from published.manifests003 import (
+from published.koordinator_manifests import (
     DEVICE,
     NODE,
     POD,
