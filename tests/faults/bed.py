@@ -185,7 +185,8 @@ class Bed:
         election = ElectionOptions("default", times=TIMES, quiet_period=quiet_period, pod=pod)
         options = replace(options, identity=name, election=election)
         if self.plugged if plugged is None else plugged:
-            options = replace(options, plugin=PluginOptions(await self.seat(name)))
+            seat = await self.seat(name, url=more.get("url", ""))
+            options = replace(options, plugin=PluginOptions(seat))
         made = SchedulerDaemon(await self.client(**more), options)
         self.daemons[name] = self.relay.instances[name] = made
         await self.stack.enter_async_context(made)
@@ -197,9 +198,13 @@ class Bed:
         return isinstance(self.kube, PluggedKubeScheduler)
 
     async def seat(
-        self, name: str, times: LeaseSettings = TIMES, patience: float = PLUGGED_PATIENCE
+        self,
+        name: str,
+        times: LeaseSettings = TIMES,
+        patience: float = PLUGGED_PATIENCE,
+        url: str = "",
     ) -> Path:
-        """The kube-scheduler of one instance; where it looks for its engine."""
+        """The kube-scheduler of one instance, with the same way to the API server; where it looks for its engine."""
         assert isinstance(self.kube, PluggedKubeScheduler)
         folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="seat-"))
         path = Path(folder) / "s"  # a socket's path is short
@@ -208,7 +213,7 @@ class Bed:
             spawned = self.spawned.get(name)
             return spawned is None or spawned.running
 
-        seat = Seat(name, path, await self.client(), times, patience, lives=lives)
+        seat = Seat(name, path, await self.client(url), times, patience, lives=lives)
         self.kube.sit(seat)
         await self.stack.enter_async_context(_running(seat=seat.run()))
         return path

@@ -164,10 +164,12 @@ async def passes(load: Load, wire: Wire, loss: Callable[[Wire], None], to: str) 
 
 @pytest.mark.long(20)
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
-async def test_who_is_cut_off_is_followed_and_comes_back(loss: Callable[[Wire], None]) -> None:
+async def test_who_is_cut_off_is_followed_and_comes_back(
+    loss: Callable[[Wire], None], seam: str
+) -> None:
     """Nothing is bound twice, and all five invariants hold, after each time the Lease passes on."""
     async with (
-        bed(node(cards=CARDS)) as cluster,
+        bed(node(cards=CARDS), seam=seam) as cluster,
         Wire(cluster.url) as first,
         Wire(cluster.url) as second,
     ):
