@@ -2,7 +2,7 @@
 
 Everything that one instance of the scheduler service sends goes through the wire, TLS on both
 sides and with its own token; every other client reaches the server directly. A watchman follows pods
-sides and with its own token; every other client reaches the server directly. A watchman follows pods
+and Devices beside the wire, and checks I1 and I3 at every change.
 """
 
 import asyncio
