@@ -106,7 +106,7 @@ def test_the_overview_begins_with_what_needs_a_hand() -> None:
             async with running([node("n0", cards=2)]) as world, browsing(Path(folder)) as page:
                 url = world.cluster.addresses.dashboard
                 await page.open(f"{url}/#/", shown("#/"))
-                assert (await page.value(says)).strip() == "Nothing needs a hand"
+                assert (await page.value(says)).strip() == "Nothing needs attention"
                 ill = {"metadata": {"annotations": {names.SIMULATE_UNHEALTHY: "1=Xid 79"}}}
                 await world.patch("/api/v1/nodes/n0", ill)
                 await world.create(PODS, pod("waits", {"koordinator.sh/gpu": 400}))
@@ -594,7 +594,7 @@ def test_tables_are_sorted_and_filtered_by_the_address() -> None:
             "[...document.querySelectorAll('select[name=code] option')].some(o => o.value === 'InsufficientCards')"
         )
         await page.open(f"{url}/#/pods?protocol=hami", shown("#/pods?protocol=hami"))
-        assert "No pod is like that." in await page.value("document.body.innerText")
+        assert "No pod matches." in await page.value("document.body.innerText")
 
     browse(tell)
 
@@ -692,7 +692,7 @@ def test_what_is_not_there_is_said_with_a_way_on() -> None:
             told = await page.value("document.body.innerText")
             assert f"There is no page #/{name}." in told
         await page.open(f"{url}/#/nodes?text=nope", "document.querySelector('#view .empty')")
-        assert "No node is like that." in await page.value("document.body.innerText")
+        assert "No node matches." in await page.value("document.body.innerText")
 
         await page.open(f"{url}/#/pods", shown("#/pods"))
         await page.value(

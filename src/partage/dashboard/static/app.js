@@ -173,13 +173,13 @@ const TITLES = { 400: "Not understood", 401: "Not allowed", 403: "Not allowed", 
 
 function complain(error, fresh) {
   const known = error instanceof Refused;
-  const title = known ? TITLES[error.status] || "It did not work" : "No answer";
+  const title = known ? TITLES[error.status] || "The request failed" : "No answer";
   connected(known ? "" : "gone");
   const silent = "the scheduler does not answer; trying again";
   status.className = "bad";
   status.textContent = known ? (fresh ? title.toLowerCase() : error.message) : seen ? `${silent}; as of ${seen}` : silent;
   announce(known ? error.message : silent);
-  if (known && (error.status === 401 || error.status === 403)) ask("A token that may read more can be given here; for one namespace's pods, name it in the filter.");
+  if (known && (error.status === 401 || error.status === 403)) ask("Enter a token to see more. For the pods of one namespace, name it in the filter.");
   if (!fresh) return;
   region.setAttribute("aria-busy", "false");
   delete region.dataset.shows;

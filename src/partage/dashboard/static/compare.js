@@ -7,7 +7,7 @@ export const path = () => "api/comparison";
 export const title = () => "What if";
 
 const COLUMNS = [["policy"], ["placed", "number"], ["waiting", "number"], ["idle cards", "number"], ["compute allocated", "keep"],
-  ["memory allocated", "keep"], ["free, but of no use", "number"], ["pending pods", "wide"]];
+  ["memory allocated", "keep"], ["free, but unusable", "number"], ["pending pods", "wide"]];
 
 export function render(seen) {
   const [today] = seen.rows;
@@ -22,7 +22,7 @@ export function render(seen) {
     seen.rows.length === 1 ? h("p", { class: "alert", role: "alert" }, `With more than ${count(seen.most)} pods this is not done beside live decisions. `,
       h("code", {}, "partage snapshot"), " and ", h("code", {}, "partage simulate cluster"), " do it offline.") : null,
     h("section", { class: "panel" }, h("h2", {}, "How to read it"), h("dl", { class: "facts" },
-      h("dt", {}, "free, but of no use"), h("dd", {}, "compute that a request like those of today is expected to find and not to be able to use (fragmentation, as FGD measures it), in cards"),
+      h("dt", {}, "free, but unusable"), h("dd", {}, "compute that a request like those of today is expected to find and not to be able to use (fragmentation, as FGD measures it), in cards"),
       h("dt", {}, "idle cards"), h("dd", {}, "open cards without a pod: what pods of whole cards can still have"),
       h("dt", {}, "a pod's own policy"), h("dd", {}, "holds in every row"))),
   ];

@@ -238,7 +238,7 @@ class Fleet extends Component {
         h("li", { key: text }, h("i", { class: `hatch-${hatch}`, style: { backgroundColor: `var(--${name})` } }), `${text}: ${count(sum)}`))),
       h("span", { class: "quiet" }, `${many(cards, "card")} on ${many(this.chosen.length, "node")}`),
       cards ? saving("fleet", () => this.picture(there)) : null),
-      this.chosen.length ? null : h("p", { class: "empty" }, fleet.nodes.length && this.props.text ? "No node is like that." : "There are no cards. Nodes report them once the agent, or a device plugin that is understood, runs there."),
+      this.chosen.length ? null : h("p", { class: "empty" }, fleet.nodes.length && this.props.text ? "No node matches." : "There are no cards. Nodes report them once the agent, or a device plugin that is understood, runs there."),
       h("div", { class: "cells", role: "application", tabindex: "0", hidden: !this.chosen.length,
         "aria-label": `A cell for each of ${many(cards, "card")}, coloured by ${by}. Arrow keys move, Enter opens the node.`,
         onKeyDown: (event) => {

@@ -27,7 +27,7 @@ export const list = {
     page.nodes.length
       ? h("ul", { class: "nodes" }, page.nodes.map((node) => kept(node.name, node, () => h("li", { class: "panel" }, nodeHead(node, "h2"),
         h("ul", { class: node.cards.length > 2 ? "cards" : "cards few", "aria-label": `Cards of ${node.name}` }, node.cards.map((one) => card(one)))))))
-      : h("p", { class: "empty" }, page.total || ["text", "only", "vendor", "model", "protocol"].some((key) => query[key]) ? "No node is like that."
+      : h("p", { class: "empty" }, page.total || ["text", "only", "vendor", "model", "protocol"].some((key) => query[key]) ? "No node matches."
         : "There are no nodes. One is shown here once the API server has it."),
     pager(page.total, page.nodes.length, LIMIT, query, go, many(page.total, "node")),
   ],

@@ -1,4 +1,4 @@
-// The whole cluster: what needs a hand first, then sums with what they were, then by model, vendor and protocol.
+// The whole cluster: what needs attention first, then sums with what they were, then by model, vendor and protocol.
 import { h } from "./draw.js";
 import { bytes, cards, cardsOf, count, many, share, span } from "./format.js";
 import { filtered, link, meter, podLink, since, spark, table } from "./parts.js";
@@ -9,7 +9,7 @@ export const title = () => "Overview";
 const OWN = "kube-scheduler has given no reason: it has not tried the pod yet, or another scheduler has it";
 const UNREFUSED = "kept by a rule of kube-scheduler's own, or its turn has not come";
 const CLAIMS = "for their ResourceClaims";
-const CODES = 4; // reasons that are named where something needs a hand
+const CODES = 4; // reasons that are named where something needs attention
 const NOTHING = "Nodes report cards once the agent, or a device plugin that is understood, runs there.";
 const KINDS = [["whole", "given whole"], ["shared", "shared"], ["idle", "idle"], ["closed", "closed"]];
 
@@ -59,8 +59,8 @@ function attention(seen) {
         rest ? `; ${count(rest)} more` : ""]] : null,
     ...problems.map(([what, why]) => [`Not taken in: ${what}`, why]),
   ].filter(Boolean);
-  return h("section", { class: `panel attention ${lines.length ? "some" : ""}`, "aria-label": "What needs a hand" },
-    h("h2", {}, lines.length ? "Needs a hand" : "Nothing needs a hand"),
+  return h("section", { class: `panel attention ${lines.length ? "some" : ""}`, "aria-label": "What needs attention" },
+    h("h2", {}, lines.length ? "Needs attention" : "Nothing needs attention"),
     lines.length ? h("dl", { class: "facts" }, lines.map(([what, more]) => [h("dt", {}, what), h("dd", {}, more)])) : null);
 }
 
@@ -83,7 +83,7 @@ function cardsTile(seen, past) {
 
 function fragments({ free_milli: free, unusable_milli: unusable, asks }) {
   if (!free || !asks) return null;
-  return h("div", { class: "quiet" }, `of ${cards(free)} free, ${cardsOf(unusable)} (${share({ used: unusable, total: free })}) are of no use to the usual requests. `,
+  return h("div", { class: "quiet" }, `of ${cards(free)} free, ${cardsOf(unusable)} (${share({ used: unusable, total: free })}) cannot be used by the usual requests. `,
     link(["compare"], "Compare policies"));
 }
 

@@ -31,7 +31,7 @@ export const list = {
     h("h1", {}, "Workloads"),
     page.pods.length ? h("section", { class: "panel stacked" }, table("Pods with devices", COLUMNS,
       page.pods.map((pod) => kept(pod.uid, [pod, age(pod.created)], () => tr(COLUMNS, row(pod)))), { query, go }))
-      : h("p", { class: "empty" }, ["text", "namespace", "state", "code", "protocol"].some((key) => query[key]) ? "No pod is like that." : "No pod asks for a device."),
+      : h("p", { class: "empty" }, ["text", "namespace", "state", "code", "protocol"].some((key) => query[key]) ? "No pod matches." : "No pod asks for a device."),
     pager(page.total, page.pods.length, LIMIT, query, go, many(page.total, "pod")),
   ],
 };
@@ -191,7 +191,7 @@ class Ways extends Component {
 
   render(_props, { ways }) {
     return h("section", { class: "panel ways", ref: (made) => { this.place = made; } }, h("h2", {}, "What would make it fit"),
-      ways === undefined ? h("p", { class: "quiet" }, "Trying…") : ways === null ? h("p", { class: "quiet" }, "That could not be asked.")
+      ways === undefined ? h("p", { class: "quiet" }, "Trying…") : ways === null ? h("p", { class: "quiet" }, "The request failed.")
         : ways.length ? h("ul", {}, ways.map((way) => h("li", {}, way.text, way.pods.length ? [": ", way.pods.map((one, i) => [i ? ", " : "", podLink(one)])] : "",
           " (", link(["node", way.node], way.node), ")"))) : h("p", { class: "empty" }, "No single change of the request, and no end of a few pods on the nearest nodes, makes room. More or other cards would."));
   }
