@@ -24,6 +24,7 @@ export function render(seen) {
     h("section", { class: "panel" }, h("h2", {}, "How to read it"), h("dl", { class: "facts" },
       h("dt", {}, "free, but unusable"), h("dd", {}, "compute that a request like those of today is expected to find and not to be able to use (fragmentation, as FGD measures it), in cards"),
       h("dt", {}, "idle cards"), h("dd", {}, "open cards without a pod: what pods of whole cards can still have"),
+      h("dt", {}, "a few pods more or less"), h("dd", {}, "say little in a small cluster: another order of the same pods may reverse them"),
       h("dt", {}, "a pod's own policy"), h("dd", {}, "holds in every row"))),
   ];
 }
