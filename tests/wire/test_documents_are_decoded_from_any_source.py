@@ -65,6 +65,15 @@ def test_every_way_of_writing_two_documents_gives_both(text: str) -> None:
     assert batch.notes == ()
 
 
+def test_json_between_yaml_marks_is_read_whatever_the_file_is_called() -> None:
+    """As kubectl takes it: from `f.json`, too, and however much of it there is."""
+    batch = decode("f.json", f"{A}\n---\n{B}\n---\n".encode())
+    many = decode("f.yaml", "\n---\n".join([A, B] * 50_000).encode())
+
+    assert [one.name for one in batch.documents] == ["a", "b"]
+    assert len(many.documents) == 100_000
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "---\n", "# nothing\n", '{"kind":"List","items":null}', "null", '{"kind":"PodList"}'],

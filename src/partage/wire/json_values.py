@@ -78,7 +78,7 @@ def with_quoted_numbers(data: bytes) -> bytes:
 
 
 def _concatenated(data: bytes) -> Iterator[msgspec.Raw]:
-    """Documents one after another, with or without white space between them."""
+    """Documents one after another, with or without white space or a line `---` between them, as kubectl takes them."""
     try:
         text = data.decode()
         scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
@@ -92,8 +92,13 @@ def _concatenated(data: bytes) -> Iterator[msgspec.Raw]:
 
 
 def _skip_blank(text: str, start: int) -> int:
-    while start < len(text) and text[start] in _BLANK:
-        start += 1
+    while start < len(text):
+        if text.startswith("---", start) and text[start - 1] == "\n":
+            start += 3
+        elif text[start] not in _BLANK:
+            break
+        else:
+            start += 1
     return start
 
 
