@@ -192,14 +192,13 @@ class Ledger(Columns):
         size = max(nodes, have * 2)
         for plane in self.planes.values():
             plane.grow(plane.cards, size)
-        self.present = np.concatenate([self.present, np.zeros(size - have, np.bool_)])
-        self.hosted = np.concatenate([self.hosted, np.zeros(size - have, np.int64)])
-        self.bare = np.concatenate([self.bare, np.zeros(size - have, np.bool_)])
-        self.shut = np.concatenate([self.shut, np.zeros(size - have, np.bool_)])
-        self.unchecked = np.concatenate([self.unchecked, np.zeros(size - have, np.bool_)])
+        flags, amounts = np.zeros(size - have, np.bool_), np.zeros(size - have, np.int64)
+        self.hosted = np.append(self.hosted, amounts)
+        for name in ("present", "bare", "shut", "unchecked"):
+            setattr(self, name, np.append(getattr(self, name), flags))
         for columns in (self.host_free, self.host_total):
             for resource, column in columns.items():
-                columns[resource] = np.concatenate([column, np.zeros(size - have, np.int64)])
+                columns[resource] = np.append(column, amounts)
 
     def remove_node(self, name: str) -> None:
         """Remove a node; entries of its pods stay until the pods are gone."""

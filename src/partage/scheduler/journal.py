@@ -212,13 +212,9 @@ class JournalledEngine(Engine):
             self.quotas.apply(uid, namespace, amounts)
 
 
-def _nobody(_engine: JournalledEngine, _entry: Entry) -> None:
-    """Keeps no journal."""
-
-
 def resumed(state: EngineState) -> JournalledEngine:
     """An engine that decides from now on like the engine with this state."""
-    engine = JournalledEngine(state.policy, _nobody)
+    engine = JournalledEngine(state.policy, lambda *_: None)
     engine.resume(state)
     return engine
 
@@ -227,9 +223,7 @@ def among_of(engine: Engine, names: Iterable[str] | None) -> Bools | None:
     """The nodes of a question by index, in the engine's form."""
     if names is None:
         return None
-    among = np.zeros(engine.ledger.present.shape[0], np.bool_)
-    for name in names:
-        index = engine.ledger.index.get(name)
-        if index is not None:
-            among[index] = True
+    ledger = engine.ledger
+    among = np.zeros(ledger.present.shape[0], np.bool_)
+    among[[ledger.index[name] for name in names if name in ledger.index]] = True
     return among

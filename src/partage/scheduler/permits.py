@@ -47,10 +47,8 @@ class PermitBook:
         # Namespaces and nodes are deleted, so zero counts must not stay.
         if not self._pods[rule, allocation.namespace]:
             del self._pods[rule, allocation.namespace]
-        for uuid in _shared(allocation.grants):
-            if not cards[uuid]:
-                del cards[uuid]
-        if not cards:
+        self._cards[rule, allocation.node] = left = +cards
+        if not left:
             del self._cards[rule, allocation.node]
 
     @property

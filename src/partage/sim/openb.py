@@ -11,6 +11,7 @@ import random
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import Any, Final
 
@@ -174,7 +175,7 @@ class _Row:
         try:
             value = float(text)
         except ValueError:
-            raise self.fault(f"{column} is {text!r}, not a time in seconds") from None
+            value = nan
         if not abs(value) < 2**53:
             raise self.fault(f"{column} is {text!r}, not a time in seconds")
         return value

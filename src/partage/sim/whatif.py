@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import count as numbers
+from itertools import islice
 from typing import Final
 
 from partage.model.device import MILLI, DeviceType
@@ -164,18 +166,13 @@ def _copies(nodes: Sequence[Node], cluster: Cluster, name: str, count: int) -> I
     if count < 1:
         raise InvalidValue(f"{count} copies of node {name}: at least one is needed")
     taken = {node.name for node in nodes}
-    number = 0
-    while count:
-        number += 1
-        if f"{name}-copy{number}" in taken:
-            continue
-        count -= 1
+    free = (number for number in numbers(1) if f"{name}-copy{number}" not in taken)
+    for number in islice(free, count):
         yield _copy(model, number)
 
 
 def _copy(model: Node, number: int) -> Node:
     mark, model = f"-copy{number}", recovered(model)
-    links = {tuple(sorted((a + mark, b + mark))): score for (a, b), score in model.links.items()}
     labels = dict(model.labels)
     if "kubernetes.io/hostname" in labels:
         labels["kubernetes.io/hostname"] = model.name + mark
@@ -187,7 +184,10 @@ def _copy(model: Node, number: int) -> Node:
         devices=tuple(
             replace(device, uuid=device.uuid + mark, foreign=()) for device in model.devices
         ),
-        links={(pair[0], pair[1]): score for pair, score in links.items()},
+        links={
+            (min(a + mark, b + mark), max(a + mark, b + mark)): score
+            for (a, b), score in model.links.items()
+        },
     )
 
 
