@@ -145,14 +145,8 @@ class Theatre:
     def __init__(self, mix: Mix, stock: Stock) -> None:
         """Prepare for courses on `stock` or a part of it."""
         self.mix = mix
-        self._asked = Asked(
-            mix.cpu,
-            mix.memory,
-            mix.cards,
-            np.minimum(mix.milli, MILLI),
-            mix.allowed,
-            mix.elsewhere,
-        )
+        milli = np.minimum(mix.milli, MILLI)
+        self._asked = Asked(mix.cpu, mix.memory, mix.cards, milli, mix.allowed, mix.elsewhere)
         self._usual = _usual(workload_of(mix), stock)
 
     def prices(self, course: Course, prices: Prices) -> Ints:
@@ -245,13 +239,5 @@ def _kept(prices: Prices, mix: Mix) -> Kept:
 
 def _usual(workload: Workload, stock: Stock) -> Usual:
     lens = Lens.of(workload, stock.models)
-    return Usual(
-        lens.cpu,
-        lens.count,
-        lens.chance,
-        lens.milli,
-        lens.allowed,
-        lens.plain_cpu,
-        lens.plain_chance,
-        lens.points,
-    )
+    with_cards = lens.cpu, lens.count, lens.chance, lens.milli, lens.allowed
+    return Usual(*with_cards, lens.plain_cpu, lens.plain_chance, lens.points)

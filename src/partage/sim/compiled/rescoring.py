@@ -53,17 +53,8 @@ class FastGauge(Gauge):
         super().allocate()
         lens = self.lens
         self.counts: Counts = (self.left, self.fit.T, self.small.T, self.total, self.frag)
-        self.shapes: Shapes = (
-            lens.cpu,
-            lens.count,
-            lens.chance,
-            lens.thresholds,
-            lens.row,
-            lens.allowed,
-            lens.plain_cpu,
-            lens.plain_chance,
-            lens.points,
-        )
+        with_cards = lens.cpu, lens.count, lens.chance, lens.thresholds, lens.row, lens.allowed
+        self.shapes: Shapes = (*with_cards, lens.plain_cpu, lens.plain_chance, lens.points)
 
     def blank(self, steps: int, size: int) -> Ints:
         """Node by node in memory, as the loops read it."""
@@ -171,14 +162,8 @@ class Rescorer:
             return False
         if places is None or places[1] is not eligible[0] or places[3] is not rank:
             places = self._places = (ledger.present, *eligible, rank)
-        cards: Cards = (
-            plane.open,
-            plane.core_free,
-            plane.memory_free,
-            plane.memory_total,
-            plane.slots_free,
-            plane.tenants,
-        )
+        memory = plane.memory_free, plane.memory_total
+        cards: Cards = (plane.open, plane.core_free, *memory, plane.slots_free, plane.tenants)
         found = self._scratch.found(plane.open.shape)
         many = fit(
             np.arange(value.size) if isinstance(nodes, slice) else nodes,
@@ -207,20 +192,10 @@ def by_books(ledger: Ledger, strategy: Strategy) -> Finish:
 
     def finish(wanted: Wanted, many: int, found: Found, value: Ints, _flags: Ints) -> None:
         plane = ledger.planes[DeviceType.GPU]
-        host: Host = (
-            ledger.host_free["cpu"],
-            ledger.host_total["cpu"],
-            ledger.host_free["memory"],
-            ledger.host_total["memory"],
-        )
-        cards: Used = (
-            plane.open,
-            plane.core_free,
-            plane.core_total,
-            plane.memory_free,
-            plane.memory_total,
-            plane.kind,
-        )
+        free, total = ledger.host_free, ledger.host_total
+        host: Host = free["cpu"], total["cpu"], free["memory"], total["memory"]
+        memory = plane.memory_free, plane.memory_total
+        cards: Used = (plane.open, plane.core_free, plane.core_total, *memory, plane.kind)
         nodes, left = (ledger.hosted, ledger.bare), np.zeros(plane.cards, np.int64)
         node_scores(many, found, value, STRATEGIES[strategy], wanted, host, *nodes, cards, left)
 
