@@ -250,6 +250,8 @@ CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
     pthread_mutex_unlock(&lock);
     return result;
 }
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream);
+CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) { return cuGraphUpload(exec, stream); }
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, void *info)
 {
     (void)info;

@@ -6,6 +6,7 @@
  *   i:a I:a A:a      instantiate a; with its memory at once; so that a launch frees the memory that the one before kept
  *   o:a              instantiate it by the call from before CUDA 12
  *   u:a l:a          upload, launch
+ *   O U:a            work on the thread's own stream from here on; upload there, by the call for it
  *   T:a              launch from as many threads as there are letters, in streams of their own: prints how many passed
  *   f:a d:a          free the memory that a keeps, destroy its instance
  *   p:600 x          allocate 600 MiB, free them
@@ -86,6 +87,12 @@ static CUresult instantiate_old(struct made *made)
     return old(&made->exec, made->graph, NULL, NULL, 0);
 }
 
+static CUresult upload_own(struct made *made)
+{
+    __typeof__(&cuGraphUpload) own = (__typeof__(own))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGraphUpload_ptsz");
+    return own(made->exec, NULL);
+}
+
 static void *launch_one(void *argument)
 {
     struct made *made = argument;
@@ -146,6 +153,8 @@ static int run(const char *step)
     case 'o': return instantiate_old(made);
     case 'u': return driver->upload(made->exec, stream);
     case 'l': return driver->launch_graph(made->exec, stream);
+    case 'O': return stream = CU_STREAM_PER_THREAD, CUDA_SUCCESS;
+    case 'U': return upload_own(made);
     case 'T': return launch_all(step + 2);
     case 'f': return free_kept(made);
     case 'd': return driver->end_exec(made->exec);

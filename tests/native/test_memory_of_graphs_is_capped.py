@@ -123,6 +123,13 @@ def test_an_upload_is_counted_as_a_launch(world: World, way: str) -> None:
     assert at_once == [0, 2, 0, 0, 608, 0]
 
 
+def test_an_upload_waits_for_the_stream_of_its_thread(world: World) -> None:
+    """The legacy stream is idle meanwhile; the memory is free when the other graph has ended."""
+    steps = ["a=T600", "b=T600", "i:a", "i:b", "O", "l:a", "w:200", "U:b", "m"]
+
+    assert answers(world.tenant(memory=CAP), *steps) == [0] * 6 + [608]
+
+
 def test_a_graph_that_frees_what_it_kept_launches_again(world: World) -> None:
     """Its memory is its own already; without that flag the driver refuses it itself."""
     tenant = world.tenant(memory=CAP)
