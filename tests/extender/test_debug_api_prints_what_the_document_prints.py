@@ -377,7 +377,7 @@ def test_a_broken_law_of_the_ledger_makes_the_service_unready() -> None:
         status, _, body = site.get("/readyz")
 
     assert status == 503
-    assert b"law of the ledger" in body
+    assert b"rule of the ledger" in body
 
 
 @pytest.mark.parametrize("path", ["/api/explain/a", "/api/explain/a/b/c", f"{PATH}/a/b", "/api"])

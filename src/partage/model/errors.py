@@ -41,7 +41,7 @@ class InvalidRecord(PartageError):
 
 
 class LedgerError(PartageError):
-    """A change that would break a law of the ledger."""
+    """A change that would break a rule of the ledger."""
 
 
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
