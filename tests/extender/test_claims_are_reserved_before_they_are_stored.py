@@ -387,6 +387,24 @@ async def test_a_new_leader_writes_the_claims_that_may_be_allocated() -> None:
 
 
 @run
+async def test_a_fault_in_a_written_claim_costs_a_new_leader_another_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not its reign."""
+    world, store = await _started()
+    listed, told = [_begun("one"), _begun("two")], []
+    store.claims = {name: claim(name=name, uid=name) for name in ("one", "two")}
+
+    def broken(found: Document) -> str:
+        told.append(found.metadata.name)
+        raise KeyError(found.label)
+
+    monkeypatch.setattr(world.service, "changed", broken)
+    assert not await world.service.outdate_claims(listed, world.clock.monotonic())
+    assert sorted(told) == sorted(store.written) == ["one", "two"]
+
+
+@run
 async def test_claims_without_number_hold_a_new_leader_up_for_a_while_only() -> None:
     """Any user may create claims and set the finalizer."""
     world, store = await _started()

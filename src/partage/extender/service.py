@@ -377,8 +377,8 @@ class SchedulerService:
     async def outdate_claims(self, claims: Iterable[Document], since: float) -> bool:
         """Make allocations fail that an earlier leader admitted and that are not stored yet; whether all will fail.
 
-        If claims cannot be written, this waits until no API server has such a write any more. The caller must then list
-        the stored claims again.
+        If claims cannot be written, this waits until no API server has such a write any more. Then, and if the books could
+        not take what was written, the caller must list the stored claims again.
 
         Args:
             claims: the claims, listed after the earlier leader's last admission.
@@ -393,7 +393,15 @@ class SchedulerService:
             len(late),
         )
         until = max(since + WAIT, self.clock.monotonic() + _LEAST)
-        return await outdated(late, self._outdate, self.clock, until, self.changed)
+        entered: list[bool] = []
+        done = await outdated(
+            late,
+            self._outdate,
+            self.clock,
+            until,
+            lambda one: entered.append(_entered(partial(self.changed, one))),
+        )
+        return done and all(entered)
 
     def explain(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Why a pod is on its node or why it waits, with the claims that it names; None if it is not known."""
@@ -569,10 +577,10 @@ def _state(document: Document) -> tuple[str, str]:
 
 
 def _entered(fact: Callable[[], object]) -> bool:
-    """Apply a fact that waited for a rebuild; a fault of ours in one fact must not lose the others."""
+    """Apply a fact before the service leads; a fault of ours in one fact must not lose the others."""
     try:
         fact()
     except Exception:  # noqa: BLE001 # logged, and the books are rebuilt
-        _LOG.exception("the ledger cannot apply a fact that arrived during its rebuild")
+        _LOG.exception("the ledger cannot apply a fact that arrived before it leads")
         return False
     return True
