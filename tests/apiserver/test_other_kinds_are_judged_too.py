@@ -481,6 +481,19 @@ def test_events_have_two_names() -> None:
     run(story)
 
 
+def test_an_event_says_that_its_reporter_is_unknown() -> None:
+    """As a genuine server prints it: kubectl refuses to apply what `kubectl get -o yaml` gives without these fields."""
+
+    async def story(w: World) -> None:
+        about = {"kind": "Pod", "name": "web", "namespace": "default"}
+        event = {"metadata": {"name": "e"}, "involvedObject": about}
+        made = ok(await w.post(f"{CORE}/events", event), 201)
+
+        assert (made["reportingComponent"], made["reportingInstance"]) == ("", "")
+
+    run(story)
+
+
 def test_namespaces_keep_their_finalizers_but_by_finalize() -> None:
     """The main path leaves them alone."""
 

@@ -115,6 +115,12 @@ def _object_with_spec(value: Value) -> None:
         fill(value, "spec")
 
 
+def _event(value: Value) -> None:
+    """What clients need of an event of the core group, and other clients leave out."""
+    if value.get("apiVersion") == "v1":
+        fill(value, reportingComponent="", reportingInstance="")
+
+
 def _secret(value: Value) -> None:
     """Moves `stringData` into `data`."""
     texts = value.pop("stringData", None)
@@ -190,6 +196,7 @@ DEFAULTS: Final[Mapping[str, Callable[[Value], object]]] = {
     "Endpoint": _of(conditions={}),
     "EndpointPort": _of(protocol="TCP"),
     "EphemeralContainer": _container,
+    "Event": _event,
     "ExactDeviceRequest": _devices,
     "HTTPGetAction": _of(path="/", scheme="HTTP"),
     "HorizontalPodAutoscaler": _autoscaler,
