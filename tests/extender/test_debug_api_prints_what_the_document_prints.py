@@ -248,6 +248,25 @@ async def test_a_pod_on_a_device_that_fails_is_told_so() -> None:
 
 
 @run
+async def test_another_model_is_advised_alone_only_where_one_is_large_enough() -> None:
+    """A card is asked by its model, and with more memory than any has."""
+    world = await World().start(node(), device())
+    told = {}
+    for memory in (1000, 10**6):
+        limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": memory}
+        notes = {"nvidia.com/use-gputype": "H200"}
+        one = pod(f"p{memory}", limits, meta={"annotations": notes})
+        world.filter(world.create(one))
+        found = explain(world.service.books, "team", f"p{memory}")
+        assert found is not None
+        assert found["reason"]["code"] == "TypeMismatch"
+        told[memory] = found["next"]
+
+    assert told[1000] == "change `use-gputype` or the resource name"
+    assert told[10**6].startswith("change `use-gputype` or the resource name; ask for less too")
+
+
+@run
 async def test_without_a_node_asking_for_less_is_no_help() -> None:
     """The remedy is to add a node."""
     world = await World().start()

@@ -15,7 +15,7 @@ from partage.placement.card import Work
 from partage.scheduler.engine import Engine
 from partage.scheduler.events import NodeSeen, Placement
 from partage.scheduler.idle import fits_when_idle
-from partage.wire.advice import ADVICE, PASSING, advice
+from partage.wire.advice import ADVICE, CHOSEN, PASSING, advice
 
 TREE = make_node("tree", devices=f1_devices())
 EIGHT = make_node("eight", devices=[card(minor) for minor in range(8)])
@@ -165,5 +165,6 @@ def test_advice_never_says_to_wait_for_what_cannot_come() -> None:
     for code in ReasonCode:
         never = advice(code.value, never=True)
         assert ("waiting does not help" in never) is (code in PASSING)
-        assert code in PASSING or never == ADVICE[code]
+        assert code in PASSING | CHOSEN or never == ADVICE[code]
+        assert ("ask for less too" in never) is (code in CHOSEN)
         assert code in PASSING | BY_OTHERS or not re.search(r"\bwait\b", ADVICE[code])

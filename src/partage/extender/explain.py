@@ -16,7 +16,7 @@ from partage.extender.cycle import asks
 from partage.model.allocation import Allocation
 from partage.model.pod import Pod
 from partage.model.reason import ReasonCode, Refusal
-from partage.model.request import RequestGroup
+from partage.model.request import CardFilter, RequestGroup
 from partage.placement.card import Work
 from partage.scheduler.engine import State
 from partage.scheduler.events import Placement
@@ -24,7 +24,7 @@ from partage.scheduler.idle import fits_when_idle
 from partage.vendors import names
 from partage.vendors.reserved import RESERVED
 from partage.wire import shapes
-from partage.wire.advice import NO_NODE, NONE_LEFT, PASSING, ROOM, advice, lacking
+from partage.wire.advice import CHOSEN, NO_NODE, NONE_LEFT, PASSING, ROOM, advice, lacking
 from partage.wire.documents import Document
 from partage.wire.outcomes import grant_document, refusal_document
 from partage.wire.permit import cut
@@ -84,8 +84,9 @@ def explain(
             possible = decision.allocation.node
         else:
             reason = refusal_document(decision)
-            if claimant is None and decision.code in PASSING and not work.few:
-                never = fits_when_idle(books.engine, pod, work) is False
+            if claimant is None and decision.code in PASSING | CHOSEN and not work.few:
+                asked = _choosing_freely(pod) if decision.code in CHOSEN else pod
+                never = fits_when_idle(books.engine, asked, work) is False
     placed = state is not None and not pod.finished
     another = _another(books, pod, work) if placed and claimant is None else None
     if now is not None:
@@ -229,6 +230,15 @@ def _ill(books: Books, allocation: Allocation) -> Iterator[str]:
         if device is not None and not device.healthy:
             why = device.health_detail or "there is no reason"
             yield f"{grant.type} {grant.minor} of container {grant.container} is unhealthy: {why}"
+
+
+def _choosing_freely(pod: Pod) -> Pod:
+    """The pod with every card accepted."""
+    groups = (
+        replace(group, request=replace(group.request, filter=CardFilter()))
+        for group in pod.request.groups
+    )
+    return replace(pod, request=replace(pod.request, groups=tuple(groups)))
 
 
 def _next(books: Books, pod: Pod, reason: Mapping[str, Any], *, never: bool) -> str:

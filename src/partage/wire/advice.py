@@ -74,6 +74,14 @@ CLOSE: Final[Mapping[ReasonCode, str]] = {
 }
 """The remedies for places that no node has even when it is idle; waiting does not help."""
 
+CHOSEN: Final = frozenset(
+    {ReasonCode.TYPE_MISMATCH, ReasonCode.UUID_MISMATCH, ReasonCode.MODE_MISMATCH}
+)
+"""Codes for a pod that chooses among cards: another choice helps if another card is large enough."""
+_AND_LESS: Final = (
+    "; ask for less too, as no card that the pod could choose instead is large enough"
+)
+
 NONE_LEFT: Final = "wait until a pod ends: a card whose compute is fully allocated takes no pod that asks for none"
 """The remedy for a request that names no compute, if no card has any left."""
 
@@ -99,13 +107,18 @@ PASSING: Final = ROOM | CLOSE.keys()
 
 
 def advice(code: str, *, never: bool = False) -> str:
-    """The remedy for a code; empty for an unknown one. `never`: no allowed node could host it even if it were idle."""
+    """The remedy for a code; empty for an unknown one.
+
+    `never`: no allowed node could host the pod even if it were idle, for codes in `CHOSEN` with any of its cards.
+    """
     try:
         known = ReasonCode(code)
     except ValueError:
         return ""
     if not never:
         return ADVICE[known]
+    if known in CHOSEN:
+        return ADVICE[known] + _AND_LESS
     return CLOSE.get(known) or (NEVER if known in ROOM else ADVICE[known])
 
 
